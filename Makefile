@@ -1,0 +1,42 @@
+# Every target works on a machine that has Python >= 3.11 with venv, and make. Node is used when present.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help setup demo test quick check bench clean
+
+help:
+	@echo "make setup   .venv with everything"
+	@echo "make demo    two namespaces, a SIGKILL in the middle, every accepted message still there"
+	@echo "make test    every test, the JavaScript SDK included when node is here"
+	@echo "make quick   the tests that need no node, in under a minute"
+	@echo "make check   ruff and mypy --strict"
+	@echo "make bench   every benchmark; results in bench/results/"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(STAMP)
+
+demo: setup
+	$(BIN)/pairbus demo
+
+test: setup
+	$(BIN)/pytest
+
+quick: setup
+	$(BIN)/pytest -m 'not node and not slow'
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache bench/results
