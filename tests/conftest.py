@@ -1,0 +1,51 @@
+"""Fixtures that need a broker process: one for the whole run, and a fresh queue for each test."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import pytest
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from tests.brokers import BrokerProcess
+
+
+class MakeQueue(Protocol):
+    def __call__(self, name: str | None = None, **settings: Any) -> str:
+        """Create a queue with the genuine administration client; its name."""
+        ...
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """The broker that most tests share; a test that kills or restarts one starts its own."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
+        yield process
+        code = process.terminate()
+    assert code == 0, f"SIGTERM ended the broker with exit code {code}:\n{process.stderr[-8000:]}"
+
+
+@pytest.fixture(scope="session")
+def admin(broker: BrokerProcess) -> Iterator[ServiceBusAdministrationClient]:
+    with broker.admin() as client:
+        yield client
+
+
+@pytest.fixture
+def make_queue(admin: ServiceBusAdministrationClient) -> MakeQueue:
+    """Queues of tests are never deleted: their names are unique, and the broker's folder goes with the run."""
+
+    def make(name: str | None = None, **settings: Any) -> str:
+        path = name or f"q-{uuid.uuid4().hex[:12]}"
+        admin.create_queue(path, **settings)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def queue_name(make_queue: MakeQueue) -> str:
+    """A fresh queue with default settings."""
+    return make_queue()
