@@ -1,0 +1,128 @@
+"""What the core tells its user. Events come in the order in which their bytes arrived."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pairbus.amqp.errors import ProtocolError
+from pairbus.amqp.performatives import Attach, Error, Open
+
+if TYPE_CHECKING:
+    from pairbus.amqp.link import Link, ReceiverLink, SenderLink, SentDelivery
+    from pairbus.amqp.session import Session
+
+
+class Event:
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOpened(Event):
+    """The peer's open. A server answers with `Connection.open`."""
+
+    open: Open
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionClosed(Event):
+    """The peer's close. It has been answered; nothing more will come."""
+
+    error: Error | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFailed(Event):
+    """The peer broke the protocol, failed SASL or fell silent. Send what is left of the output, then hang up."""
+
+    error: ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBegun(Event):
+    """The peer's begin: a new session at a server (answer with `Session.begin`), or the answer to ours."""
+
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded(Event):
+    """The peer's end. It has been answered; the session and its links are gone."""
+
+    session: Session
+    error: Error | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAttached(Event):
+    """The peer's attach: a new link (answer with `attach` or `refuse`), or the answer to ours."""
+
+    link: Link
+    attach: Attach
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDetached(Event):
+    """The peer's detach. Answer with `Link.detach` unless ours was sent before."""
+
+    link: Link
+    closed: bool
+    error: Error | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFlow(Event):
+    """The peer changed credit or asks for a drain on a link on which we send."""
+
+    link: SenderLink
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDrained(Event):
+    """The sender has used up or given back all credit of a link on which we receive."""
+
+    link: ReceiverLink
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFlow(Event):
+    """The peer's window for our transfers has opened after it had been shut."""
+
+    session: Session
+
+
+class Delivery(Event):
+    """A whole message has arrived. Plain slots, not frozen: one is made for every message."""
+
+    __slots__ = ("delivery_id", "link", "message_format", "payload", "settled", "tag", "too_large")
+
+    def __init__(
+        self, link: ReceiverLink, delivery_id: int, tag: bytes, message_format: int, settled: bool, payload: bytes
+    ) -> None:
+        self.link = link
+        self.delivery_id = delivery_id
+        self.tag = tag
+        self.message_format = message_format
+        self.settled = settled
+        self.payload = payload
+        self.too_large = False
+        "The message was larger than the link allows; its bytes were not kept and must be rejected."
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self.delivery_id} on {self.link.name} {len(self.payload)} B>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Delivery) and self._key() == other._key()
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.delivery_id, self.tag, self.message_format, self.settled, self.payload, self.too_large
+
+
+@dataclass(frozen=True, slots=True)
+class Disposed(Event):
+    """The peer's word on deliveries that we sent. When not settled, answer with `Session.settle_sent`."""
+
+    session: Session
+    deliveries: list[SentDelivery]
+    settled: bool
+    state: Any

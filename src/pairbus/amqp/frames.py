@@ -1,0 +1,87 @@
+"""Frames: the 8-byte head, an incremental buffer, and the size limit (AMQP 2.3)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from pairbus.amqp.errors import FRAMING_ERROR, ProtocolError
+
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+SASL_HEADER = b"AMQP\x03\x01\x00\x00"
+HEADER_SIZE = 8
+MIN_MAX_FRAME_SIZE = 512  # what every peer must be able to take (2.4.1)
+
+AMQP_FRAME, SASL_FRAME = 0, 1
+EMPTY_FRAME = b"\x00\x00\x00\x08\x02\x00\x00\x00"
+
+_HEAD = struct.Struct(">IBBH")
+
+
+def frame(channel: int, body: bytes, frame_type: int = AMQP_FRAME) -> bytes:
+    return _HEAD.pack(8 + len(body), 2, frame_type, channel) + body
+
+
+Frame = tuple[int, int, bytes, int, int]
+"(frame type, channel, buffer, where the body begins, where it ends)"
+
+
+class FrameBuffer:
+    """Bytes in, whole frames out. Holds at most one frame that is not yet whole."""
+
+    __slots__ = ("_held", "_need", "max_frame_size")
+
+    def __init__(self, max_frame_size: int) -> None:
+        self.max_frame_size = max_frame_size
+        self._held = bytearray()
+        self._need = 8
+        "Bytes that must be held before anything can be given out; saves looking at a slow peer's every byte."
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def take_header(self, data: bytes) -> tuple[bytes | None, bytes]:
+        """(a protocol header once 8 bytes are there, the bytes behind it)."""
+        self._held += data
+        if len(self._held) < HEADER_SIZE:
+            return None, b""
+        header, rest = bytes(self._held[:HEADER_SIZE]), bytes(self._held[HEADER_SIZE:])
+        self._held.clear()
+        return header, rest
+
+    def frames(self, data: bytes) -> Iterator[Frame]:
+        """Each whole frame. ProtocolError when a head is wrong; the frames before it have been given out by then.
+
+        Between two frames the caller may stop asking and take the rest with `unread`.
+        """
+        if self._held:
+            self._held += data
+            if len(self._held) < self._need:
+                return
+            data = bytes(self._held)
+            self._held.clear()
+        pos, total = 0, len(data)
+        unpack = _HEAD.unpack_from
+        try:
+            while total - pos >= 8:
+                size, doff, frame_type, channel = unpack(data, pos)
+                if size > self.max_frame_size:
+                    raise ProtocolError(FRAMING_ERROR, f"frame of {size} bytes, at most {self.max_frame_size} allowed")
+                if doff < 2 or doff * 4 > size:
+                    raise ProtocolError(FRAMING_ERROR, f"frame of {size} bytes with data offset {doff}")
+                if total - pos < size:
+                    self._need = size
+                    return
+                start, pos = pos + doff * 4, pos + size
+                yield frame_type, channel, data, start, pos
+            self._need = 8
+        finally:
+            if pos < total:
+                self._held += data[pos:]
+
+    def unread(self) -> bytes:
+        """What is held, given back: the next bytes are no frames but a protocol header."""
+        rest = bytes(self._held)
+        self._held.clear()
+        self._need = 8
+        return rest

@@ -1,0 +1,61 @@
+"""How connections, sessions and links are opened and closed: one table for all three (AMQP 2.4.6, 2.5.5, 2.6.3).
+
+`open` stands for open, begin or attach; `close` for close, end or detach. Law: nothing else may change a state, and a
+row that is not here is an error: the peer's when it arrived (ProtocolError), ours when we sent it (AssertionError).
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from pairbus.amqp.errors import ILLEGAL_STATE, ProtocolError
+
+
+class State(Enum):
+    FRESH = auto()
+    OPENING = auto()
+    "We sent open, the peer has not."
+    OFFERED = auto()
+    "The peer sent open, we have not."
+    OPEN = auto()
+    CLOSING = auto()
+    "We sent close; whatever arrives before the peer's close is ignored."
+    CLOSE_ASKED = auto()
+    "The peer sent close, we have not."
+    WITHDRAWN = auto()
+    "The peer sent open and close before we answered either."
+    CLOSED = auto()
+
+
+class Step(Enum):
+    SENT_OPEN = auto()
+    GOT_OPEN = auto()
+    SENT_CLOSE = auto()
+    GOT_CLOSE = auto()
+
+
+TRANSITIONS = {
+    (State.FRESH, Step.SENT_OPEN): State.OPENING,
+    (State.FRESH, Step.GOT_OPEN): State.OFFERED,
+    (State.OPENING, Step.GOT_OPEN): State.OPEN,
+    (State.OPENING, Step.SENT_CLOSE): State.CLOSING,  # giving up before the peer answered
+    (State.OPENING, Step.GOT_CLOSE): State.CLOSE_ASKED,  # a refusal without the courtesy of an open
+    (State.OFFERED, Step.SENT_OPEN): State.OPEN,
+    (State.OFFERED, Step.GOT_CLOSE): State.WITHDRAWN,
+    (State.WITHDRAWN, Step.SENT_OPEN): State.CLOSE_ASKED,
+    (State.OPEN, Step.SENT_CLOSE): State.CLOSING,
+    (State.OPEN, Step.GOT_CLOSE): State.CLOSE_ASKED,
+    (State.CLOSING, Step.GOT_OPEN): State.CLOSING,
+    (State.CLOSING, Step.GOT_CLOSE): State.CLOSED,
+    (State.CLOSE_ASKED, Step.SENT_CLOSE): State.CLOSED,
+}
+
+
+def after(state: State, step: Step, what: str) -> State:
+    """The next state; `what` names the endpoint in the error."""
+    following = TRANSITIONS.get((state, step))
+    if following is not None:
+        return following
+    if step in (Step.SENT_OPEN, Step.SENT_CLOSE):
+        raise AssertionError(f"{what}: {step.name} in state {state.name}")
+    raise ProtocolError(ILLEGAL_STATE, f"{what}: {step.name} in state {state.name}")

@@ -1,0 +1,264 @@
+"""Links: attach and detach, credit, drain, and messages made of several transfers (AMQP 2.6).
+
+Credit is spent when a delivery starts, and a released delivery does not give it back (2.6.7). A receiver here does not
+enforce the credit that it granted: the Python SDK's sender ignores credit. What bounds memory instead is the limit on
+unsettled deliveries, the size limit of the link, and the reader that stops reading.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pairbus.amqp.errors import ILLEGAL_STATE, TRANSFER_LIMIT_EXCEEDED, ProtocolError
+from pairbus.amqp.events import Delivery, Event, LinkDrained, LinkFlow
+from pairbus.amqp.lifecycle import State, Step, after
+from pairbus.amqp.performatives import Attach, Coordinator, Detach, Error, Flow, Source, Target
+
+if TYPE_CHECKING:
+    from pairbus.amqp.session import Session
+
+MASK = 0xFFFFFFFF  # delivery counts and ids are serial numbers of 32 bits (RFC 1982)
+SENDER, RECEIVER = False, True
+
+
+class SentDelivery:
+    """A delivery of ours that the peer has not settled yet."""
+
+    __slots__ = ("delivery_id", "link", "tag")
+
+    def __init__(self, link: SenderLink, delivery_id: int, tag: bytes) -> None:
+        self.link = link
+        self.delivery_id = delivery_id
+        self.tag = tag
+
+    def __repr__(self) -> str:
+        return f"<SentDelivery {self.delivery_id} on {self.link.name}>"
+
+
+class Link:
+    """What both ends share. `context` belongs to the user of the core."""
+
+    role: bool
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        self.session = session
+        self.name = name
+        self.handle = handle
+        "Our handle; the peer's is `remote_handle`."
+        self.remote_handle: int | None = None
+        self.state = State.FRESH
+        self.credit = 0
+        self.delivery_count = 0
+        self.drain = False
+        self.remote_attach: Attach | None = None
+        self.context: Any = None
+
+    def __repr__(self) -> str:
+        kind = "ReceiverLink" if self.role else "SenderLink"
+        return f"<{kind} {self.name} {self.state.name} credit={self.credit}>"
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is State.OPEN
+
+    def attach(
+        self,
+        *,
+        source: Source | None = None,
+        target: Target | Coordinator | None = None,
+        snd_settle_mode: int = 2,
+        rcv_settle_mode: int = 0,
+        max_message_size: int | None = None,
+        properties: dict[Any, Any] | None = None,
+    ) -> None:
+        """Send our attach: the first word of a client, the answer of a server."""
+        self.state = after(self.state, Step.SENT_OPEN, f"link {self.name}")
+        self._limit_size(max_message_size)
+        self.session.send_performative(
+            Attach(
+                name=self.name,
+                handle=self.handle,
+                role=self.role,
+                snd_settle_mode=snd_settle_mode,
+                rcv_settle_mode=rcv_settle_mode,
+                source=source,
+                target=target,
+                initial_delivery_count=self.delivery_count if self.role is SENDER else None,
+                max_message_size=max_message_size,
+                properties=properties,
+            )
+        )
+
+    def refuse(self, error: Error) -> None:
+        """Answer a peer's attach with no: an attach without termini, then a closing detach (2.6.3)."""
+        attach = self.remote_attach
+        assert attach is not None
+        self.attach(snd_settle_mode=attach.snd_settle_mode, rcv_settle_mode=attach.rcv_settle_mode)
+        self.detach(error)
+
+    def detach(self, error: Error | None = None, *, closed: bool = True) -> None:
+        self.state = after(self.state, Step.SENT_CLOSE, f"link {self.name}")
+        self.session.send_performative(Detach(handle=self.handle, closed=closed, error=error))
+        self.session.forget_output(self)
+        self.session.release(self)
+
+    def on_attach(self, attach: Attach) -> None:
+        self.state = after(self.state, Step.GOT_OPEN, f"link {self.name}")
+        self.remote_attach = attach
+        self.remote_handle = attach.handle
+
+    def on_detach(self) -> None:
+        self.state = after(self.state, Step.GOT_CLOSE, f"link {self.name}")
+        self.session.release(self)
+
+    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+        raise AssertionError("every link is a sender or a receiver")
+
+    def _limit_size(self, max_message_size: int | None) -> None:
+        """Only a receiving end limits what it takes."""
+
+    def send_flow(self, *, echo: bool = False) -> None:
+        self.session.send_flow(self, echo=echo)
+
+
+class SenderLink(Link):
+    """The end that sends messages."""
+
+    role = SENDER
+
+    @property
+    def sendable(self) -> bool:
+        """One more delivery can go out now without waiting for credit or for the session's window."""
+        return self.credit > 0 and self.state is State.OPEN and self.session.window_open
+
+    def send(self, payload: bytes, tag: bytes, *, message_format: int = 0, settled: bool = False) -> int:
+        """Send one whole message and give its delivery id. The caller has looked at `sendable`."""
+        assert self.state is State.OPEN, self
+        self.credit -= 1
+        self.delivery_count = (self.delivery_count + 1) & MASK
+        return self.session.send_transfer(self, payload, tag, message_format, settled)
+
+    def drained(self) -> None:
+        """Nothing more to send: give back what is left of the credit (2.6.7)."""
+        self.delivery_count = (self.delivery_count + self.credit) & MASK
+        self.credit = 0
+        self.send_flow()
+        self.drain = False
+
+    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+        seen = self.delivery_count if flow.delivery_count is None else flow.delivery_count
+        credit = (seen + (flow.link_credit or 0) - self.delivery_count) & MASK
+        self.credit = 0 if credit > 0x7FFFFFFF else credit  # the receiver lowered it below what we have already sent
+        self.drain = flow.drain
+        events.append(LinkFlow(self))
+
+
+class ReceiverLink(Link):
+    """The end that receives messages."""
+
+    role = RECEIVER
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        super().__init__(session, name, handle)
+        self.max_message_size = 0
+        "0 = no limit of its own. Larger messages arrive as deliveries that are `too_large` and carry no bytes."
+        self.auto_credit = 0
+        "Keep the sender supplied with this much credit; 0 = the user grants by hand."
+        self.unsettled = 0
+        self._partial: list[bytes] | None = None
+        self._partial_size = 0
+        self._partial_head: tuple[int, bytes, int, bool] = (0, b"", 0, False)
+
+    def _limit_size(self, max_message_size: int | None) -> None:
+        self.max_message_size = max_message_size or 0
+
+    def grant(self, credit: int, *, drain: bool = False) -> None:
+        """Set the credit that the sender has from now on."""
+        self.credit = credit
+        self.drain = drain
+        self.send_flow()
+
+    def keep_credit(self, credit: int) -> None:
+        """Grant `credit` now and top it up whenever half of it is used."""
+        self.auto_credit = credit
+        self.grant(credit)
+
+    def settle(self, first: int, last: int, state: bytes, count: int) -> None:
+        """Settle the `count` deliveries of this link among the ids first … last, with an encoded outcome."""
+        self.unsettled -= count
+        self.session.send_disposition(RECEIVER, first, last, True, state)
+
+    def on_attach(self, attach: Attach) -> None:
+        super().on_attach(attach)
+        self.delivery_count = attach.initial_delivery_count or 0
+
+    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+        # The credit that a sender's flow names is its own view and is ignored, but a drain is answered by it.
+        if self.drain and flow.drain and flow.delivery_count is not None:
+            self.delivery_count = flow.delivery_count
+            self.credit = flow.link_credit or 0
+            if self.credit == 0:
+                self.drain = False
+                events.append(LinkDrained(self))
+
+    def on_transfer(
+        self,
+        delivery_id: int | None,
+        tag: bytes | None,
+        message_format: int | None,
+        settled: bool,
+        more: bool,
+        aborted: bool,
+        payload: bytes,
+        events: list[Event],
+    ) -> None:
+        partial = self._partial
+        if partial is None:
+            if delivery_id is None or tag is None:
+                raise ProtocolError(ILLEGAL_STATE, f"link {self.name}: a delivery starts without id or tag")
+            self.delivery_count = (self.delivery_count + 1) & MASK
+            self.credit -= 1
+            if self.auto_credit and self.credit <= self.auto_credit >> 1:
+                self.grant(self.auto_credit)
+            if not more:
+                if not aborted:
+                    self._deliver((delivery_id, tag, message_format or 0, settled), payload, False, events)
+                return
+            partial = self._partial = []
+            self._partial_size = 0
+            self._partial_head = (delivery_id, tag, message_format or 0, settled)
+        elif delivery_id is not None and delivery_id != self._partial_head[0]:
+            raise ProtocolError(ILLEGAL_STATE, f"link {self.name}: delivery {delivery_id} inside another")
+        self._partial_size += len(payload)
+        too_large = 0 < self.max_message_size < self._partial_size
+        if too_large:
+            partial.clear()
+        else:
+            partial.append(payload)
+        if aborted:
+            self._partial = None
+        elif not more:
+            self._partial = None
+            head = self._partial_head
+            if settled and not head[3]:  # `settled` may be said on any frame of the delivery (2.7.5)
+                head = (*head[:3], True)
+            self._deliver(head, b"".join(partial), too_large, events)
+
+    def _deliver(
+        self, head: tuple[int, bytes, int, bool], payload: bytes, too_large: bool, events: list[Event]
+    ) -> None:
+        delivery = Delivery(self, *head, payload)
+        if too_large or 0 < self.max_message_size < len(payload):
+            delivery.too_large = True
+            delivery.payload = b""
+        if not head[3]:
+            self.unsettled += 1
+            if self.unsettled > self.session.unsettled_max:
+                raise ProtocolError(TRANSFER_LIMIT_EXCEEDED, f"link {self.name}: {self.unsettled} unsettled deliveries")
+        events.append(delivery)
+
+
+def address_of(terminus: Source | Target | Any) -> str | None:
+    """The address of a source or target, when it has one that is text."""
+    address = getattr(terminus, "address", None)
+    return address if isinstance(address, str) else None

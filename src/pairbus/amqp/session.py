@@ -1,0 +1,291 @@
+"""Sessions: windows, delivery ids, handles; a session owns its links (AMQP 2.5).
+
+Windows count transfer frames. What does not fit the peer's window waits here in `_blocked`; users of the core ask
+`window_open` before they send, so that at most one delivery per link ever waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, TypeVar
+
+from pairbus.amqp.errors import (
+    HANDLE_IN_USE,
+    ILLEGAL_STATE,
+    RESOURCE_LIMIT_EXCEEDED,
+    UNATTACHED_HANDLE,
+    ProtocolError,
+)
+from pairbus.amqp.events import Disposed, Event, LinkAttached, LinkDetached, SessionFlow
+from pairbus.amqp.lifecycle import State, Step, after
+from pairbus.amqp.link import MASK, SENDER, Link, ReceiverLink, SenderLink, SentDelivery
+from pairbus.amqp.performatives import (
+    Attach,
+    Begin,
+    Composite,
+    Detach,
+    Disposition,
+    End,
+    Error,
+    Flow,
+    Received,
+    decode_transfer,
+    disposition_frame,
+    transfer_continuation_head,
+    transfer_frame_head,
+)
+
+if TYPE_CHECKING:
+    from pairbus.amqp.connection import Connection
+
+CONTINUATION_HEAD_MAX = 32  # frame head and performative of a later frame of a delivery
+FIRST_HEAD_MAX = 72  # the same for the first, with a tag of 32 bytes
+
+_L = TypeVar("_L", bound=Link)
+
+
+class Session:
+    """One session. Made by the connection, for the peer's begin or for `Connection.new_session`."""
+
+    def __init__(self, connection: Connection, channel: int) -> None:
+        settings = connection.settings
+        self.connection = connection
+        self.channel = channel
+        self.remote_channel: int | None = None
+        self.state = State.FRESH
+        self.unsettled_max = settings.unsettled_max
+        self._window = settings.incoming_window
+        self._incoming_window = settings.incoming_window
+        self._next_incoming_id = 0
+        self._next_outgoing_id = 0
+        self._next_delivery_id = 0
+        self._remote_window = 0
+        self._handle_max = settings.handle_max
+        self._remote_handle_max = 0xFFFFFFFF
+        self._by_name: dict[tuple[str, bool], Link] = {}
+        self._by_handle: dict[int, Link] = {}
+        self._by_remote_handle: dict[int, Link] = {}
+        self._sent: dict[int, SentDelivery] = {}
+        self._blocked: deque[tuple[SenderLink, bytes]] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.channel} {self.state.name} links={len(self._by_handle)} unsettled={len(self._sent)}>"
+
+    @property
+    def links(self) -> list[Link]:
+        return list(self._by_handle.values())
+
+    @property
+    def window_open(self) -> bool:
+        return self._remote_window > 0 and not self._blocked
+
+    @property
+    def sent_unsettled(self) -> int:
+        return len(self._sent)
+
+    # ── what the user does ──
+
+    def begin(self) -> None:
+        """Send our begin: the first word of a client, the answer of a server."""
+        self.state = after(self.state, Step.SENT_OPEN, f"session {self.channel}")
+        self.send_performative(
+            Begin(
+                remote_channel=self.remote_channel,
+                next_outgoing_id=self._next_outgoing_id,
+                incoming_window=self._incoming_window,
+                outgoing_window=0x7FFFFFFF,
+                handle_max=self._handle_max,
+            )
+        )
+
+    def end(self, error: Error | None = None) -> None:
+        self.state = after(self.state, Step.SENT_CLOSE, f"session {self.channel}")
+        self.send_performative(End(error=error))
+        self.connection.release(self)
+
+    def new_sender(self, name: str) -> SenderLink:
+        return self._add_link(SenderLink(self, name, self._free_handle()))
+
+    def new_receiver(self, name: str) -> ReceiverLink:
+        return self._add_link(ReceiverLink(self, name, self._free_handle()))
+
+    def settle_sent(self, first: int, last: int, state: bytes) -> None:
+        """Answer the peer's unsettled disposition of our deliveries first … last: they are settled with `state`."""
+        self.send_disposition(SENDER, first, last, True, state)
+
+    # ── what links do ──
+
+    def send_performative(self, performative: Composite) -> None:
+        self.connection.send_performative(self.channel, performative)
+
+    def send_disposition(self, role: bool, first: int, last: int, settled: bool, state: bytes) -> None:
+        self.connection.write(disposition_frame(self.channel, role, first, last, settled, state))
+
+    def send_flow(self, link: Link | None = None, *, echo: bool = False) -> None:
+        flow = Flow(
+            next_incoming_id=self._next_incoming_id if self.remote_channel is not None else None,
+            incoming_window=self._incoming_window,
+            next_outgoing_id=self._next_outgoing_id,
+            outgoing_window=0x7FFFFFFF,
+            echo=echo,
+        )
+        if link is not None:
+            flow.handle = link.handle
+            flow.delivery_count = link.delivery_count
+            flow.link_credit = max(link.credit, 0)
+            flow.drain = link.drain
+        self.send_performative(flow)
+
+    def send_transfer(self, link: SenderLink, payload: bytes, tag: bytes, message_format: int, settled: bool) -> int:
+        delivery_id = self._next_delivery_id
+        self._next_delivery_id = (delivery_id + 1) & MASK
+        if not settled:
+            self._sent[delivery_id] = SentDelivery(link, delivery_id, tag)
+        limit = self.connection.remote_max_frame_size
+        if len(payload) + FIRST_HEAD_MAX <= limit:
+            head = transfer_frame_head(
+                self.channel, link.handle, delivery_id, tag, message_format, settled, False, len(payload)
+            )
+            self._send_or_block(link, head + payload)
+            return delivery_id
+        at = limit - FIRST_HEAD_MAX
+        head = transfer_frame_head(self.channel, link.handle, delivery_id, tag, message_format, settled, True, at)
+        self._send_or_block(link, head + payload[:at])
+        step = limit - CONTINUATION_HEAD_MAX
+        while at < len(payload):
+            piece = payload[at : at + step]
+            at += len(piece)
+            head = transfer_continuation_head(self.channel, link.handle, at < len(payload), len(piece))
+            self._send_or_block(link, head + piece)
+        return delivery_id
+
+    def _send_or_block(self, link: SenderLink, frame: bytes) -> None:
+        if self._remote_window > 0 and not self._blocked:
+            self._remote_window -= 1
+            self._next_outgoing_id = (self._next_outgoing_id + 1) & MASK
+            self.connection.write(frame)
+        else:
+            self._blocked.append((link, frame))
+
+    def forget_output(self, link: Link) -> None:
+        """A link that is being detached sends nothing more, also not what waits for the window."""
+        if self._blocked:
+            self._blocked = deque(entry for entry in self._blocked if entry[0] is not link)
+
+    def release(self, link: Link) -> None:
+        """Free the handles that both ends have let go of."""
+        if link.state is State.CLOSED:
+            self._by_handle.pop(link.handle, None)
+            self._by_name.pop((link.name, link.role), None)
+            if link.remote_handle is not None and self._by_remote_handle.get(link.remote_handle) is link:
+                del self._by_remote_handle[link.remote_handle]
+            if isinstance(link, SenderLink):
+                self._sent = {i: sent for i, sent in self._sent.items() if sent.link is not link}
+
+    # ── what the peer says ──
+
+    def on_begin(self, begin: Begin) -> None:
+        self.state = after(self.state, Step.GOT_OPEN, f"session {self.channel}")
+        self._next_incoming_id = begin.next_outgoing_id
+        self._remote_window = begin.incoming_window
+        self._remote_handle_max = begin.handle_max
+
+    def on_end(self) -> None:
+        self.state = after(self.state, Step.GOT_CLOSE, f"session {self.channel}")
+
+    def on_attach(self, attach: Attach, events: list[Event]) -> None:
+        if attach.handle > self._handle_max:
+            raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"handle {attach.handle} > {self._handle_max}")
+        if attach.handle in self._by_remote_handle:
+            raise ProtocolError(HANDLE_IN_USE, f"handle {attach.handle} is attached already")
+        link = self._by_name.get((attach.name, not attach.role))
+        if link is None or link.remote_attach is not None:
+            kind: type[Link] = ReceiverLink if attach.role is SENDER else SenderLink
+            link = self._add_link(kind(self, attach.name, self._free_handle(attach.handle)))
+        link.on_attach(attach)
+        self._by_remote_handle[attach.handle] = link
+        events.append(LinkAttached(link, attach))
+
+    def _free_handle(self, wanted: int = 0) -> int:
+        taken = self._by_handle
+        if wanted not in taken and wanted <= self._remote_handle_max:
+            return wanted
+        limit = min(self._remote_handle_max, self._handle_max)
+        for handle in range(min(limit, len(taken)) + 1):
+            if handle not in taken:
+                return handle
+        raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"session {self.channel} has no free handle")
+
+    def _add_link(self, link: _L) -> _L:
+        self._by_handle[link.handle] = link
+        self._by_name[link.name, link.role] = link
+        return link
+
+    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+        seen = flow.next_incoming_id or 0
+        window = (seen + flow.incoming_window - self._next_outgoing_id) & MASK
+        was_open = self.window_open
+        self._remote_window = 0 if window > 0x7FFFFFFF else window
+        while self._blocked and self._remote_window > 0:
+            self._remote_window -= 1
+            self._next_outgoing_id = (self._next_outgoing_id + 1) & MASK
+            self.connection.write(self._blocked.popleft()[1])
+        if flow.handle is not None:
+            link = self._link(flow.handle)
+            if link.state is State.OPEN:
+                link.on_flow(flow, events)
+                if flow.echo:
+                    self.send_flow(link)
+        elif flow.echo:
+            self.send_flow()
+        if self.window_open and not was_open:
+            events.append(SessionFlow(self))
+
+    def on_transfer(self, buf: bytes, pos: int, end: int, events: list[Event]) -> None:
+        handle, delivery_id, tag, message_format, settled, more, aborted, at = decode_transfer(buf, pos, end)
+        self._next_incoming_id = (self._next_incoming_id + 1) & MASK
+        self._incoming_window -= 1
+        if self._incoming_window <= self._window >> 1:
+            self._incoming_window = self._window
+            self.send_flow()
+        link = self._by_remote_handle.get(handle)
+        if link is None or link.role is SENDER:
+            raise ProtocolError(UNATTACHED_HANDLE, f"transfer on handle {handle}")
+        if link.state is State.OPEN:
+            link.on_transfer(delivery_id, tag, message_format, settled, more, aborted, buf[at:end], events)  # type: ignore[attr-defined]
+        elif link.state is not State.CLOSING:
+            raise ProtocolError(ILLEGAL_STATE, f"transfer on link {link.name} in state {link.state.name}")
+
+    def on_disposition(self, disposition: Disposition, events: list[Event]) -> None:
+        if disposition.role is SENDER:
+            return  # the sender's word on what we received: we settle at once, so nothing depends on it
+        first, sent = disposition.first, self._sent
+        span = ((first if disposition.last is None else disposition.last) - first) & MASK
+        if span > 0x7FFFFFFF:
+            raise ProtocolError(ILLEGAL_STATE, f"disposition from {first} back to {disposition.last}")
+        deliveries: list[SentDelivery] = []
+        ids = (
+            [(first + offset) & MASK for offset in range(span + 1)]
+            if span < len(sent)
+            else [i for i in sent if (i - first) & MASK <= span]  # a range wider than what is out costs no more than it
+        )
+        final = disposition.settled or not isinstance(disposition.state, Received | None)
+        for delivery_id in ids:
+            delivery = sent.pop(delivery_id, None) if final else sent.get(delivery_id)
+            if delivery is not None:
+                deliveries.append(delivery)
+        if deliveries:
+            events.append(Disposed(self, deliveries, disposition.settled, disposition.state))
+
+    def on_detach(self, detach: Detach, events: list[Event]) -> None:
+        link = self._link(detach.handle)
+        del self._by_remote_handle[detach.handle]
+        self.forget_output(link)
+        link.on_detach()
+        events.append(LinkDetached(link, detach.closed, detach.error))
+
+    def _link(self, remote_handle: int) -> Link:
+        link = self._by_remote_handle.get(remote_handle)
+        if link is None:
+            raise ProtocolError(UNATTACHED_HANDLE, f"handle {remote_handle} is not attached")
+        return link
