@@ -1,0 +1,205 @@
+"""The sections of a message (AMQP 3.2). Whoever only passes a message on walks its sections and keeps them as bytes.
+
+`sections` finds where each section stands without decoding any; `Message` decodes all of them, for the few messages
+that are read here: requests and answers of `$cbs` and `$management`, and those that tests look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pairbus.amqp.errors import DECODE_ERROR, ProtocolError
+from pairbus.amqp.performatives import (
+    ANY,
+    BINARY,
+    BOOLEAN,
+    STRING,
+    SYMBOL,
+    TIMESTAMP,
+    UBYTE,
+    UINT,
+    Composite,
+    composite,
+    row,
+)
+from pairbus.amqp.types import Symbol, UInt, ULong, decode, encode, encode_binary, encode_uint, list_of, skip
+
+HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES = 0x70, 0x71, 0x72, 0x73
+APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = 0x74, 0x75, 0x76, 0x77, 0x78
+BATCH_FORMAT = 0x80013700
+"message-format of a batch: every data section holds a whole encoded message."
+
+_SYMBOLS = {
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": SEQUENCE,
+    "amqp:amqp-value:*": VALUE,
+    "amqp:footer:map": FOOTER,
+}
+
+
+@composite(HEADER, "header")
+class Header(Composite):
+    durable: bool = row(BOOLEAN)
+    priority: int | None = row(UBYTE)
+    ttl: int | None = row(UINT)
+    first_acquirer: bool | None = row(BOOLEAN)
+    delivery_count: int | None = row(UINT)
+
+
+@composite(PROPERTIES, "properties")
+class Properties(Composite):
+    message_id: Any = row(ANY)
+    user_id: bytes | None = row(BINARY)
+    to: Any = row(ANY)
+    subject: str | None = row(STRING)
+    reply_to: Any = row(ANY)
+    correlation_id: Any = row(ANY)
+    content_type: str | None = row(SYMBOL)
+    content_encoding: str | None = row(SYMBOL)
+    absolute_expiry_time: int | None = row(TIMESTAMP)
+    creation_time: int | None = row(TIMESTAMP)
+    group_id: str | None = row(STRING)
+    group_sequence: int | None = row(UINT)
+    reply_to_group_id: str | None = row(STRING)
+
+
+def sections(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """(section code, where its descriptor begins, where its value begins, where it ends), in order of the wire.
+
+    ProtocolError when the bytes are not a row of known sections in the standard's order.
+    """
+    pos, total, before = 0, len(payload), 0
+    try:
+        while pos < total:
+            if payload[pos] != 0x00:
+                raise ProtocolError(DECODE_ERROR, f"no section at byte {pos}: 0x{payload[pos]:02x}")
+            if payload[pos + 1] == 0x53:
+                code, value_at = payload[pos + 2], pos + 3
+            else:
+                code, value_at = _unusual_section(payload, pos)
+            end = skip(payload, value_at)
+            if end > total or code < before or not HEADER <= code <= FOOTER:
+                raise ProtocolError(DECODE_ERROR, f"section 0x{code:02x} at byte {pos} is cut, unknown or out of order")
+            yield code, pos, value_at, end
+            before, pos = code, end
+    except IndexError as error:
+        raise ProtocolError(DECODE_ERROR, f"section at byte {pos} is cut") from error
+
+
+def _unusual_section(payload: bytes, pos: int) -> tuple[int, int]:
+    descriptor, value_at = decode(payload, pos + 1)
+    if isinstance(descriptor, Symbol):
+        return _SYMBOLS.get(descriptor, 0), value_at
+    return (int(descriptor) if isinstance(descriptor, ULong) else 0), value_at
+
+
+@dataclass(slots=True)
+class Message:
+    """A message decoded whole. At most one of data, sequences and value is there."""
+
+    header: Header | None = None
+    delivery_annotations: dict[Any, Any] | None = None
+    annotations: dict[Any, Any] | None = None
+    properties: Properties | None = None
+    application_properties: dict[Any, Any] | None = None
+    data: list[bytes] = field(default_factory=list)
+    sequences: list[list[Any]] = field(default_factory=list)
+    value: Any = None
+    has_value: bool = False
+    footer: dict[Any, Any] | None = None
+
+    @property
+    def body(self) -> Any:
+        """The value, or the data as one run of bytes, or the lists of the sequences."""
+        if self.has_value:
+            return self.value
+        return self.sequences if self.sequences else b"".join(self.data)
+
+    def property(self, name: str) -> Any:
+        """An application property; None when it is not there."""
+        return (self.application_properties or {}).get(name)
+
+    def encode(self) -> bytes:
+        parts = [self.header.encode()] if self.header is not None else []
+        for code, value in ((DELIVERY_ANNOTATIONS, self.delivery_annotations), (MESSAGE_ANNOTATIONS, self.annotations)):
+            if value is not None:
+                parts.append(section(code, encode(value)))
+        if self.properties is not None:
+            parts.append(self.properties.encode())
+        if self.application_properties is not None:
+            parts.append(section(APPLICATION_PROPERTIES, encode(self.application_properties)))
+        parts += [section(DATA, encode_binary(data)) for data in self.data]
+        parts += [section(SEQUENCE, encode(sequence)) for sequence in self.sequences]
+        if self.has_value:
+            parts.append(section(VALUE, encode(self.value)))
+        if self.footer is not None:
+            parts.append(section(FOOTER, encode(self.footer)))
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Message:
+        """ProtocolError when the bytes are no message."""
+        message = cls()
+        for code, _, value_at, end in sections(payload):
+            value, stop = decode(payload, value_at)
+            if stop != end or not issubclass(type(value), _SECTION_TYPES[code]):
+                raise ProtocolError(DECODE_ERROR, f"section 0x{code:02x} holds {value!r:.80}")
+            if code == HEADER:
+                message.header = _composite(Header, value)
+            elif code == PROPERTIES:
+                message.properties = _composite(Properties, value)
+            elif code == DATA:
+                message.data.append(value)
+            elif code == SEQUENCE:
+                message.sequences.append(value)
+            elif code == VALUE:
+                message.value, message.has_value = value, True
+            else:
+                setattr(message, _MAP_SECTIONS[code], value)
+        return message
+
+
+_SECTION_TYPES: dict[int, type] = {
+    HEADER: list,
+    DELIVERY_ANNOTATIONS: dict,
+    MESSAGE_ANNOTATIONS: dict,
+    PROPERTIES: list,
+    APPLICATION_PROPERTIES: dict,
+    DATA: bytes,
+    SEQUENCE: list,
+    VALUE: object,
+    FOOTER: dict,
+}
+_MAP_SECTIONS = {
+    DELIVERY_ANNOTATIONS: "delivery_annotations",
+    MESSAGE_ANNOTATIONS: "annotations",
+    APPLICATION_PROPERTIES: "application_properties",
+    FOOTER: "footer",
+}
+
+
+def _composite(kind: type[Any], values: list[Any]) -> Any:
+    return kind.from_values(values)
+
+
+def section(code: int, encoded: bytes) -> bytes:
+    """A section around a value that is already encoded."""
+    return b"\x00\x53" + bytes((code,)) + encoded
+
+
+def encode_batch(messages: list[bytes], head: bytes = b"") -> bytes:
+    """The payload of a batch (format BATCH_FORMAT) of encoded messages; `head` goes before the data sections."""
+    return head + b"".join([section(DATA, encode_binary(message)) for message in messages])
+
+
+def header_section(ttl_ms: int, delivery_count: int) -> bytes:
+    """A header that says how often the message was delivered before; a time to live of 0 is not said."""
+    ttl = encode_uint(min(ttl_ms, 0xFFFFFFFF)) if ttl_ms else b"\x40"
+    return b"\x00\x53\x70" + list_of([b"\x40", b"\x40", ttl, b"\x40", encode(UInt(delivery_count))])

@@ -1,0 +1,278 @@
+"""Between the wire and the store: what the broker reads of a message that comes, and what it says on one that goes.
+
+A message is never re-encoded. What comes is cut in two: the sender's annotations, and everything from the properties
+on ("the bare message"), which stays as it is. What goes is a header and annotations of the broker's own in front of
+those bytes. Only a settlement that changed application properties (a *patch*) makes one section to be written anew,
+and a message without an id gets one, because the JavaScript SDK cannot settle a message that has none.
+"""
+
+from __future__ import annotations
+
+import struct
+from uuid import UUID, uuid4
+
+from pairbus.amqp.errors import DECODE_ERROR, ProtocolError
+from pairbus.amqp.message import (
+    APPLICATION_PROPERTIES,
+    BATCH_FORMAT,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    header_section,
+    section,
+    sections,
+)
+from pairbus.amqp.types import decode, encode, encode_string, encode_symbol, list_of, map_of, skip
+from pairbus.broker.queue import Draft
+from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
+from pairbus.broker.store import ACTIVE, StoredMessage
+
+PING_CONTENT_TYPE = b"application/vnd.ms-servicebus-ping"
+MESSAGE_ID_LENGTH_MAX = 128
+
+SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
+_OWNED_BY_THE_SERVICE = frozenset(
+    {
+        "x-opt-sequence-number",
+        "x-opt-enqueued-time",
+        "x-opt-locked-until",
+        "x-opt-enqueue-sequence-number",
+        "x-opt-message-state",
+        "x-opt-deadletter-source",
+    }
+)
+_EMPTY_MAPS = (b"\xc1\x01\x00", b"\xd1\x00\x00\x00\x04\x00\x00\x00\x00")
+
+
+# ── What comes ──────────────────────────────────────────────────────────────
+
+
+def drafts_of(payload: bytes, message_format: int) -> list[Draft]:
+    """The messages of one delivery: one, or those of a batch. ProtocolError or Refusal when they cannot be taken."""
+    if message_format == BATCH_FORMAT:
+        return [draft_of(inner) for inner in _batched(payload)]
+    if message_format != 0:
+        raise Refusal(ARGUMENT_ERROR, f"message-format 0x{message_format:08x} is not known")
+    return [draft_of(payload)]
+
+
+def _batched(payload: bytes) -> list[bytes]:
+    messages = []
+    for code, _, value_at, end in sections(payload):
+        if code == DATA:
+            data, stop = decode(payload, value_at)
+            if stop != end or not isinstance(data, bytes):
+                raise ProtocolError(DECODE_ERROR, "a data section of the batch is not binary")
+            messages.append(data)
+    if not messages:
+        raise Refusal(ARGUMENT_ERROR, "the batch holds no message")
+    return messages
+
+
+def draft_of(payload: bytes) -> Draft:
+    """One encoded message as the queue takes it."""
+    ttl_ms: int | None = None
+    annotations, scheduled_ms = b"", 0
+    message_id = ""
+    bare_at = len(payload)
+    for code, start, value_at, end in sections(payload):
+        if code >= PROPERTIES:
+            bare_at = min(bare_at, start)
+            if code == PROPERTIES:
+                message_id = _message_id(payload, value_at, end)
+            elif code == APPLICATION_PROPERTIES and not isinstance(decode(payload, value_at)[0], dict):
+                raise ProtocolError(DECODE_ERROR, "the application properties are not a map")
+        elif code == HEADER:
+            ttl_ms = _ttl_ms(payload, value_at)
+        elif code == MESSAGE_ANNOTATIONS and payload[value_at:end] not in _EMPTY_MAPS:
+            annotations, scheduled_ms = _read_annotations(payload, value_at)
+        else:
+            assert code in (DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS)
+    body = payload[bare_at:] if bare_at else payload
+    if len(message_id) > MESSAGE_ID_LENGTH_MAX:
+        raise Refusal(ARGUMENT_ERROR, f"the message id has {len(message_id)} characters; {MESSAGE_ID_LENGTH_MAX} max")
+    if not message_id:
+        message_id = str(uuid4())
+        body = _with_message_id(body, message_id)
+    return Draft(body, annotations, message_id, ttl_ms, scheduled_ms)
+
+
+def _message_id(payload: bytes, value_at: int, end: int) -> str:
+    """Text of the first field of the properties; empty when there is none."""
+    code = payload[value_at]
+    if code == 0x45:
+        return ""
+    if code not in (0xC0, 0xD0):
+        raise ProtocolError(DECODE_ERROR, "the properties are not a list")
+    at = value_at + (3 if code == 0xC0 else 9)
+    if at >= end or payload[at] == 0x40:
+        return ""
+    if payload[at] == 0xA1:  # the usual case, without the general decoder
+        return payload[at + 2 : at + 2 + payload[at + 1]].decode("utf-8", "replace")
+    value, _ = decode(payload, at)
+    if isinstance(value, bytes):  # what the Python SDK sends when it re-sends a message that it received
+        return value.decode("utf-8", "replace")
+    if isinstance(value, str | UUID | int):
+        return str(value)
+    raise ProtocolError(DECODE_ERROR, f"message-id is {value!r:.80}")
+
+
+def _ttl_ms(payload: bytes, value_at: int) -> int | None:
+    if payload[value_at] == 0x45:
+        return None
+    fields, _ = decode(payload, value_at)
+    if not isinstance(fields, list):
+        raise ProtocolError(DECODE_ERROR, "the header is not a list")
+    ttl = fields[2] if len(fields) > 2 else None
+    return ttl if isinstance(ttl, int) and not isinstance(ttl, bool) else None
+
+
+def _read_annotations(payload: bytes, value_at: int) -> tuple[bytes, int]:
+    """(the sender's annotations as encoded pairs without those that are the service's to give, scheduled time)."""
+    annotations, _ = decode(payload, value_at)
+    if not isinstance(annotations, dict):
+        raise ProtocolError(DECODE_ERROR, "the message annotations are not a map")
+    scheduled = annotations.get(SCHEDULED_TIME)
+    if scheduled is not None and not isinstance(scheduled, int):
+        raise Refusal(ARGUMENT_ERROR, f"{SCHEDULED_TIME} must be a timestamp, is {scheduled!r:.80}")
+    kept = b"".join(
+        payload[start:end] for key, start, _, end in pair_spans(payload, value_at) if key not in _OWNED_BY_THE_SERVICE
+    )
+    return kept, int(scheduled or 0)
+
+
+def pair_spans(buf: bytes, map_at: int) -> list[tuple[object, int, int, int]]:
+    """(key, where the pair begins, where its value begins, where it ends) of each pair of the map at `map_at`."""
+    if buf[map_at] == 0xC1:
+        count, at = buf[map_at + 2], map_at + 3
+    elif buf[map_at] == 0xD1:
+        count, at = int.from_bytes(buf[map_at + 5 : map_at + 9], "big"), map_at + 9
+    else:
+        raise ProtocolError(DECODE_ERROR, f"no map: 0x{buf[map_at]:02x}")
+    return _spans(buf, at, count // 2)
+
+
+def _spans(buf: bytes, at: int, pairs: int) -> list[tuple[object, int, int, int]]:
+    spans = []
+    for _ in range(pairs):
+        key, value_at = decode(buf, at)
+        end = skip(buf, value_at)
+        spans.append((key, at, value_at, end))
+        at = end
+    return spans
+
+
+def _with_message_id(body: bytes, message_id: str) -> bytes:
+    """The bare message with `message_id` as the first field of its properties."""
+    encoded_id = encode_string(message_id)
+    if body[:3] != b"\x00\x53\x73":
+        return section(PROPERTIES, list_of([encoded_id])) + body
+    end = skip(body, 3)
+    if body[3] == 0x45:
+        return section(PROPERTIES, list_of([encoded_id])) + body[end:]
+    fields_at = 6 if body[3] == 0xC0 else 12
+    fields = [encoded_id]
+    at = skip(body, fields_at)
+    while at < end:
+        stop = skip(body, at)
+        fields.append(body[at:stop])
+        at = stop
+    return section(PROPERTIES, list_of(fields)) + body[end:]
+
+
+def is_ping(draft: Draft) -> bool:
+    """Whether this is a ping: an empty message of the ping's content type, which no receiver may ever see."""
+    if PING_CONTENT_TYPE not in draft.body:
+        return False
+    for code, _, value_at, _ in sections(draft.body):
+        if code == PROPERTIES:
+            fields, _ = decode(draft.body, value_at)
+            return len(fields) > 6 and fields[6] == PING_CONTENT_TYPE.decode()
+    return False
+
+
+# ── What goes ───────────────────────────────────────────────────────────────
+
+_SEQUENCE_KEY = encode_symbol("x-opt-sequence-number") + b"\x81"
+_ENQUEUED_KEY = encode_symbol("x-opt-enqueued-time") + b"\x83"
+_LOCKED_KEY = encode_symbol("x-opt-locked-until") + b"\x83"
+_STATE_PAIR = encode_symbol("x-opt-message-state") + b"\x54"
+_UNLOCKED = struct.Struct(f">{len(_SEQUENCE_KEY)}sq{len(_ENQUEUED_KEY)}sq")
+_LOCKED = struct.Struct(f">{len(_SEQUENCE_KEY)}sq{len(_ENQUEUED_KEY)}sq{len(_LOCKED_KEY)}sq")
+
+# The common delivery: no time to live, never delivered before, no annotations of the sender's, active, locked.
+_FIRST_DELIVERY = header_section(0, 0)
+_PLAIN_LOCKED_HEAD = _FIRST_DELIVERY + b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + 1, 6))
+
+
+def encode_delivery(message: StoredMessage, locked_until_ms: int = 0) -> bytes:
+    """The message as a receiver gets it; without a lock for receive-and-delete and for peek."""
+    if (
+        locked_until_ms
+        and not message.annotations
+        and not message.ttl_ms
+        and not message.delivery_count
+        and not message.patch
+        and message.state == ACTIVE
+    ):
+        return (
+            _PLAIN_LOCKED_HEAD
+            + _LOCKED.pack(_SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms, _LOCKED_KEY, locked_until_ms)
+            + message.body
+        )
+    if locked_until_ms:
+        pairs = _LOCKED.pack(
+            _SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms, _LOCKED_KEY, locked_until_ms
+        )
+        count = 6
+    else:
+        pairs = _UNLOCKED.pack(_SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms)
+        count = 4
+    if message.state != ACTIVE:
+        pairs += _STATE_PAIR + bytes((message.state,))
+        count += 2
+    if message.annotations:
+        pairs += message.annotations
+        count += 2 * len(_spans_of_pairs(message.annotations))
+    body = _patched(message.body, message.patch) if message.patch else message.body
+    return (
+        header_section(message.ttl_ms, message.delivery_count)
+        + section(MESSAGE_ANNOTATIONS, map_of(pairs, count))
+        + body
+    )
+
+
+def _spans_of_pairs(pairs: bytes) -> list[tuple[object, int, int, int]]:
+    spans, at = [], 0
+    while at < len(pairs):
+        spans += _spans(pairs, at, 1)
+        at = spans[-1][3]
+    return spans
+
+
+def _patched(body: bytes, patch: bytes) -> bytes:
+    """The bare message with changed application properties; of several changes to one property the last counts."""
+    changes = {key: patch[start:end] for key, start, _, end in _spans_of_pairs(patch)}
+    properties_end = 0
+    for code, start, value_at, end in sections(body):
+        if code == APPLICATION_PROPERTIES:
+            kept = {key: body[a:b] for key, a, _, b in pair_spans(body, value_at)}
+            merged = kept | changes
+            written = section(APPLICATION_PROPERTIES, map_of(b"".join(merged.values()), 2 * len(merged)))
+            return body[:start] + written + body[end:]
+        if code == PROPERTIES:
+            properties_end = end
+    written = section(APPLICATION_PROPERTIES, map_of(b"".join(changes.values()), 2 * len(changes)))
+    return body[:properties_end] + written + body[properties_end:]
+
+
+def patch_of(changes: dict[object, object]) -> bytes:
+    """Changed application properties as encoded pairs. ProtocolError when a key is no text."""
+    parts = []
+    for key, value in changes.items():
+        if not isinstance(key, str):
+            raise ProtocolError(DECODE_ERROR, f"property name {key!r:.80} is not text")
+        parts.append(encode_string(str(key)) + encode(value))
+    return b"".join(parts)
