@@ -1,0 +1,49 @@
+"""The `pairbus` command. Exit codes: 0 done, 1 it could not be done (one line on stderr), 2 wrong usage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from pairbus import __version__
+from pairbus.cli import queue
+from pairbus.errors import PairbusError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="pairbus",
+    help="Send availability for Azure Service Bus, and a durable Service Bus namespace on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # its panels cut option names off in a terminal of 80 columns
+    pretty_exceptions_enable=False,  # their listing of local variables would print connection strings
+)
+queue.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pairbus {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits. Errors that we raise on purpose become one line; others are bugs and show."""
+    try:
+        app(arguments if arguments is None else list(arguments), prog_name="pairbus")
+    except PairbusError as error:
+        print(f"pairbus: {error}", file=sys.stderr)
+        sys.exit(1)

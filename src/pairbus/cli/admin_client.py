@@ -1,0 +1,173 @@
+"""The genuine administration client, as the commands need it: trusted certificates in, clear errors out."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+    ServiceRequestError,
+    ServiceResponseError,
+)
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.errors import ConfigError, EntityError, EntityExists, EntityNotFound, PairbusError
+
+EMULATOR_PORT = 5672
+CONNECT_WAIT_S = 10
+READ_WAIT_S = 60
+CA_SIZE_MAX = 64 * 1024  # a certificate has less than 1 KB
+
+
+@contextmanager
+def administration(connection_string: str, ca_file: Path | None = None) -> Iterator[ServiceBusAdministrationClient]:
+    """A connected administration client; what it raises inside the `with` arrives as a PairbusError of one line.
+
+    With `UseDevelopmentEmulator=true` and a loopback host the broker's own CA certificate is fetched from the
+    broker and trusted: on this machine, whoever can answer on that port could read the certificate file as well.
+    """
+    connection_string, authority, emulator = _endpoint_of(connection_string)
+    with _trust(authority, emulator, ca_file) as connection_verify:
+        try:
+            client = ServiceBusAdministrationClient.from_connection_string(
+                connection_string,
+                connection_verify=connection_verify,
+                connection_timeout=CONNECT_WAIT_S,
+                read_timeout=READ_WAIT_S,
+                retry_connect=1,
+            )
+        except ValueError as error:
+            raise ConfigError(f"the connection string is wrong: {error}") from None
+        with client:
+            try:
+                yield client
+            except AzureError as error:
+                raise _in_one_line(error, authority) from error
+
+
+def _endpoint_of(connection_string: str) -> tuple[str, str, bool]:
+    """The connection string with a port where the emulator's omits it, its authority, and whether it is one."""
+    settings = [part.partition("=") for part in connection_string.strip().split(";") if part.strip()]
+    values = {name.strip().lower(): value.strip() for name, _, value in settings}
+    emulator = values.get("usedevelopmentemulator", "").lower() == "true"
+    try:
+        url = urlsplit(values.get("endpoint", ""))
+        port = url.port
+    except ValueError as error:
+        raise ConfigError(f"the connection string's Endpoint is wrong: {error}") from None
+    if not url.hostname:
+        raise ConfigError("the connection string has no Endpoint; it looks like Endpoint=sb://host/;SharedAccessKey…")
+    authority = url.netloc
+    if emulator and port is None:
+        # The SDK's AMQP side defaults to 5672 here and its HTTPS side to 443; the broker has one port for both.
+        authority = f"{url.netloc}:{EMULATOR_PORT}"
+        values["endpoint"] = f"sb://{authority}"
+        connection_string = ";".join(
+            f"{name}={values['endpoint'] if name.strip().lower() == 'endpoint' else value}"
+            for name, _, value in settings
+        )
+    return connection_string, authority, emulator
+
+
+@contextmanager
+def _trust(authority: str, emulator: bool, ca_file: Path | None) -> Iterator[str | bool]:
+    """What the SDK takes as `connection_verify`: a file of certificates, or True for the public authorities."""
+    if ca_file is not None:
+        if not ca_file.is_file():
+            raise ConfigError(f"the CA file {ca_file} does not exist")
+        yield str(ca_file)
+        return
+    if not emulator:
+        yield True
+        return
+    host = urlsplit(f"//{authority}").hostname or ""
+    if not _is_loopback(host):
+        raise ConfigError(
+            f"{host} is not this machine, so its certificate is not fetched from it;"
+            " copy the broker's ca.pem and give it with --ca-file"
+        )
+    certificate = _fetch_ca(authority)
+    descriptor, name = tempfile.mkstemp(prefix="pairbus-ca-", suffix=".pem")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(certificate)
+        yield name
+    finally:
+        os.unlink(name)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _fetch_ca(authority: str) -> bytes:
+    # http.client, not urllib: proxies from the environment have no business with a loopback address.
+    connection = http.client.HTTPConnection(authority, timeout=CONNECT_WAIT_S)
+    try:
+        connection.request("GET", "/ca.pem")
+        answer = connection.getresponse()
+        body = answer.read(CA_SIZE_MAX)
+    except (OSError, http.client.HTTPException) as error:
+        raise PairbusError(_unreachable(authority, error)) from None
+    finally:
+        connection.close()
+    if answer.status != 200 or b"BEGIN CERTIFICATE" not in body:
+        raise PairbusError(
+            f"{authority} gave no CA certificate (status {answer.status}): what listens there is not a Pairbus broker"
+        )
+    return body
+
+
+def _unreachable(authority: str, error: object) -> str:
+    return f"cannot reach {authority}: {_first_line(error)}; is the broker running? `pairbus broker --help`"
+
+
+def _in_one_line(error: AzureError, authority: str) -> PairbusError:
+    detail = _detail(error)
+    match error:
+        case ResourceNotFoundError():
+            return EntityNotFound(f"not found in {authority}: {detail}; `pairbus queue list` shows what is there")
+        case ResourceExistsError():
+            return EntityExists(f"refused by {authority}: {detail}")
+        case ClientAuthenticationError():
+            return ConfigError(f"{authority} refused the key of the connection string: {detail}")
+        case HttpResponseError():
+            return EntityError(f"refused by {authority}: {detail}")
+        case ServiceRequestError() | ServiceResponseError():
+            return PairbusError(_unreachable(authority, detail))
+    return PairbusError(f"{authority}: {detail}")
+
+
+def _detail(error: AzureError) -> str:
+    """The broker's own words: the SDK drops them for some statuses, but keeps the response."""
+    response: Any = getattr(error, "response", None)
+    if response is not None:
+        match = re.search(r"<Detail>(.*?)</Detail>", response.text(), re.DOTALL)
+        if match:
+            return _first_line(re.sub(r"^SubCode=\d+\. ", "", _unescaped(match[1])))
+    return _first_line(error.message or error)
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+def _first_line(text: object) -> str:
+    lines = str(text).strip().splitlines()
+    return lines[0] if lines else type(text).__name__

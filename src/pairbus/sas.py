@@ -1,0 +1,195 @@
+"""Shared access signatures: made, read and checked.
+
+    SharedAccessSignature sr=<resource>&sig=<signature>&se=<unix seconds>&skn=<key name>
+
+The signature is the base64 HMAC-SHA256 of `<sr>\\n<se>`, and three things about it surprise:
+
+* `sr` is signed as it stands in the token, percent-encoded. Clients encode with upper- or lower-case hex digits,
+  so decoding and encoding again would break honest signatures.
+* The HMAC key is the UTF-8 text of the shared access key, although that text looks like base64.
+* `skn` may be percent-encoded more than once; it is decoded until it no longer changes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote
+
+from pairbus.errors import ConfigError, PairbusError
+
+SEND, LISTEN, MANAGE = "Send", "Listen", "Manage"
+RIGHTS = (SEND, LISTEN, MANAGE)
+TOKEN_LENGTH_MAX = 8192  # a JS token repeats the whole URL: 260 path characters, tripled by encoding, fit many times
+
+_PREFIX = re.compile(r"(?:Bearer +)?SharedAccessSignature +", re.IGNORECASE)
+_EXPIRY = re.compile(r"0|[1-9][0-9]{0,14}")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+class TokenRefused(PairbusError):
+    """A token does not open what it was shown for. The text says why and holds no secret."""
+
+
+class MalformedToken(TokenRefused, ValueError):
+    """The text is not a shared access signature."""
+
+
+@dataclass(frozen=True, slots=True)
+class SasToken:
+    """The parts of a token; nothing about it has been verified."""
+
+    resource_raw: str
+    "`sr` as it stands in the token: this text was signed."
+    resource: str
+    "`sr` decoded: a URL."
+    signature: str
+    expires_s: int
+    "Seconds since 1970."
+    key_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedAccessKey:
+    """A named policy. Either key signs for it, so that keys can be rotated without an outage."""
+
+    name: str
+    key: str = field(repr=False)
+    secondary_key: str | None = field(default=None, repr=False)
+    rights: frozenset[str] = frozenset(RIGHTS)
+
+    def __post_init__(self) -> None:
+        unknown = self.rights - set(RIGHTS)
+        if unknown or not self.rights:
+            raise ConfigError(f"key {self.name!r} has rights {sorted(self.rights)}; allowed are {', '.join(RIGHTS)}")
+        if not self.name or not self.key or self.secondary_key == "":
+            raise ConfigError(f"key {self.name!r}: neither the name nor the key may be empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a verified token allows, until when and where."""
+
+    rights: frozenset[str]
+    "Manage brings Send and Listen with it."
+    expires_s: int
+    scope_path: str
+    "Lower-case path without outer slashes; empty is the whole namespace."
+
+    def covers(self, path: str) -> bool:
+        """Whether the path is the scope or lies below it, segment by segment."""
+        return not self.scope_path or f"{_plain_path(path)}/".startswith(f"{self.scope_path}/")
+
+
+def sign(resource: str, key_name: str, key: str, expires_s: int) -> str:
+    """The token text for a resource URL such as `sb://host/queue`."""
+    resource_raw = quote(resource, safe="")
+    signature = quote(_signature(resource_raw, expires_s, key), safe="")
+    return f"SharedAccessSignature sr={resource_raw}&sig={signature}&se={expires_s}&skn={quote(key_name, safe='')}"
+
+
+def parse(token: str) -> SasToken:
+    """The parts of a token text, with or without `Bearer ` before it, or MalformedToken."""
+    if len(token) > TOKEN_LENGTH_MAX:
+        raise MalformedToken(f"the token has {len(token)} characters; {TOKEN_LENGTH_MAX} are allowed")
+    prefix = _PREFIX.match(token.strip())
+    if prefix is None:
+        raise MalformedToken("the token does not start with 'SharedAccessSignature '; only SAS tokens are accepted")
+    parts: dict[str, str] = {}
+    for parameter in token.strip()[prefix.end() :].split("&"):
+        name, equals, value = parameter.partition("=")
+        if not equals or name in parts:
+            raise MalformedToken(f"token parameter {name!r} has no value or occurs twice")
+        parts[name] = value
+    for name in ("sr", "sig", "se", "skn"):
+        if not parts.get(name):
+            raise MalformedToken(f"the token has no {name!r} parameter")
+    if not _EXPIRY.fullmatch(parts["se"]):
+        raise MalformedToken("the token's expiry 'se' is not a whole number of seconds since 1970")
+    return SasToken(
+        resource_raw=parts["sr"],
+        resource=unquote(parts["sr"]),
+        signature=unquote(parts["sig"]),
+        expires_s=int(parts["se"]),
+        key_name=_unquote_fully(parts["skn"]),
+    )
+
+
+def verify(token: SasToken, keys: Iterable[SharedAccessKey], now_s: float, skew_s: float = 0) -> SharedAccessKey:
+    """The key that signed the token, or TokenRefused: unknown key name, wrong signature, expired.
+
+    `skew_s` is how long after its expiry a token still passes.
+    """
+    named = [key for key in keys if key.name == token.key_name]
+    if not named:
+        raise TokenRefused(f"no key is named {token.key_name!r}")
+    for key in named:
+        for text in (key.key, key.secondary_key):
+            if text is not None and _signed_with(token, text):
+                # Expiry is looked at after the signature: a forger learns nothing about clocks.
+                if token.expires_s + skew_s <= now_s:
+                    raise TokenRefused(f"the token expired {now_s - token.expires_s:.0f} seconds ago")
+                return key
+    raise TokenRefused(f"the signature does not match key {token.key_name!r}")
+
+
+def resource_path(resource: str) -> str:
+    """The path of a resource or audience URL as scopes compare it; the host is ignored.
+
+    One broker is reached as localhost, 127.0.0.1 or by a container's name; a token signed for one of them is good
+    for all, because the key is what proves the right. A text without a scheme starts with the host.
+    """
+    without_scheme = _SCHEME.sub("", resource, count=1)
+    path = without_scheme.partition("/")[2]
+    return _plain_path(re.split(r"[?#]", path, maxsplit=1)[0])
+
+
+class KeyRing:
+    """The keys of one namespace."""
+
+    def __init__(self, keys: Iterable[SharedAccessKey]) -> None:
+        self._keys: dict[str, SharedAccessKey] = {}
+        for key in keys:
+            if key.name in self._keys:
+                raise ConfigError(f"two keys are named {key.name!r}")
+            self._keys[key.name] = key
+
+    def __repr__(self) -> str:
+        return f"<KeyRing {' '.join(self._keys)}>"
+
+    def __iter__(self) -> Iterator[SharedAccessKey]:
+        return iter(self._keys.values())
+
+    def check(self, token_text: str, audience_path: str, now_s: float, *, skew_s: float = 0) -> Grant:
+        """What the token grants at this path (see `resource_path` for an audience URL), or TokenRefused."""
+        token = parse(token_text)
+        key = verify(token, self._keys.values(), now_s, skew_s)
+        rights = frozenset(RIGHTS) if MANAGE in key.rights else key.rights
+        grant = Grant(rights, token.expires_s, resource_path(token.resource))
+        if not grant.covers(audience_path):
+            raise TokenRefused(f"the token is for {grant.scope_path!r}, not for {_plain_path(audience_path)!r}")
+        return grant
+
+
+def _signature(resource_raw: str, expires_s: int, key: str) -> str:
+    digest = hmac.new(key.encode(), f"{resource_raw}\n{expires_s}".encode(), hashlib.sha256).digest()
+    return base64.b64encode(digest).decode()
+
+
+def _signed_with(token: SasToken, key: str) -> bool:
+    expected = _signature(token.resource_raw, token.expires_s, key)
+    return hmac.compare_digest(expected.encode(), token.signature.encode())
+
+
+def _plain_path(path: str) -> str:
+    return "/".join(segment for segment in _unquote_fully(path).lower().split("/") if segment)
+
+
+def _unquote_fully(text: str) -> str:
+    while (decoded := unquote(text)) != text:
+        text = decoded
+    return text

@@ -1,0 +1,142 @@
+"""A namespace in memory behind the real administration application, on one loopback port, plain and TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from aiohttp import web
+
+from pairbus.broker.admin import QueueInfo
+from pairbus.broker.admin.app import WebSocketHandler, admin_app
+from pairbus.broker.certificate import ca_path, server_context
+from pairbus.broker.description import QueueDescription, path_key
+from pairbus.errors import EntityExists, EntityNotFound
+from pairbus.sas import LISTEN, SEND, KeyRing, SharedAccessKey
+
+NOW_MS = 1_800_000_000_123
+ROOT_KEY = SharedAccessKey("RootManageSharedAccessKey", "SAS_KEY_VALUE")
+LISTEN_KEY = SharedAccessKey("listener", "listen key", rights=frozenset({LISTEN}))
+SEND_KEY = SharedAccessKey("sender", "send key", rights=frozenset({SEND}))
+
+
+class MemoryNamespace:
+    """What AdminNamespace asks for, with counts that a test sets and errors that a test plans."""
+
+    def __init__(self) -> None:
+        self.name = "contoso"
+        self.keys = KeyRing([ROOT_KEY, LISTEN_KEY, SEND_KEY])
+        self.infos: dict[str, QueueInfo] = {}
+        self.planned_error: Exception | None = None
+        self.clock_ms: int | None = None
+        "Set it to a time to stop the clock there."
+
+    def now_ms(self) -> int:
+        return self.clock_ms if self.clock_ms is not None else time.time_ns() // 1_000_000
+
+    def add(self, path: str) -> None:
+        description = QueueDescription(path, created_ms=NOW_MS, updated_ms=NOW_MS)
+        self.infos[path_key(path)] = QueueInfo(description, 0, 0, 0, 0, 0, 0)
+
+    async def create_queue(self, description: QueueDescription) -> QueueDescription:
+        self._fail_as_planned()
+        checked = description.checked()
+        if path_key(checked.path) in self.infos:
+            raise EntityExists(f"queue {checked.path!r} exists already")
+        self.add(checked.path)
+        return self._store(replace(checked, created_ms=NOW_MS, updated_ms=NOW_MS))
+
+    async def update_queue(self, description: QueueDescription) -> QueueDescription:
+        self._fail_as_planned()
+        self.queue_info(description.path)
+        return self._store(replace(description.checked(), updated_ms=NOW_MS + 1000))
+
+    async def delete_queue(self, path: str) -> None:
+        self._fail_as_planned()
+        self.queue_info(path)
+        del self.infos[path_key(path)]
+
+    def queue_info(self, path: str) -> QueueInfo:
+        if path_key(path) not in self.infos:
+            raise EntityNotFound(f"queue {path!r} does not exist")
+        return self.infos[path_key(path)]
+
+    def queue_infos(self) -> list[QueueInfo]:
+        return [self.infos[key] for key in sorted(self.infos)]
+
+    def _store(self, description: QueueDescription) -> QueueDescription:
+        key = path_key(description.path)
+        self.infos[key] = replace(self.infos[key], description=description)
+        return description
+
+    def _fail_as_planned(self) -> None:
+        if self.planned_error is not None:
+            raise self.planned_error
+
+
+class AdminServer:
+    """The served namespace; tests talk to `port` with genuine clients from their own threads."""
+
+    def __init__(self, namespace: MemoryNamespace, folder: Path, port: int) -> None:
+        self.namespace = namespace
+        self.ca_file = str(ca_path(folder))
+        self.port = port
+
+    def connection_string(self, key: SharedAccessKey = ROOT_KEY, host: str = "localhost") -> str:
+        return (
+            f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={key.name};SharedAccessKey={key.key};"
+            "UseDevelopmentEmulator=true"
+        )
+
+
+@contextmanager
+def serve(folder: Path, websocket: WebSocketHandler | None = None) -> Iterator[AdminServer]:
+    """Serves in a thread with an event loop of its own, because half of the genuine clients block."""
+    namespace = MemoryNamespace()
+    context = server_context(folder)
+    listener = socket.create_server(("127.0.0.1", 0))
+    loop = asyncio.new_event_loop()
+    app = admin_app(
+        namespace, hosts=frozenset({"broker.test"}), ca_pem=ca_path(folder).read_bytes(), websocket=websocket
+    )
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    loop.run_until_complete(runner.setup())
+    threads = [
+        threading.Thread(target=loop.run_forever),
+        threading.Thread(target=_accept, args=(listener, loop, runner, context)),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield AdminServer(namespace, folder, listener.getsockname()[1])
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        for thread in threads:
+            thread.join(10)
+        listener.close()
+        loop.close()
+
+
+def _accept(
+    listener: socket.socket, loop: asyncio.AbstractEventLoop, runner: web.AppRunner, context: ssl.SSLContext
+) -> None:
+    """One port for HTTP and HTTPS, told apart by the first byte as the broker does."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        is_tls = connection.recv(1, socket.MSG_PEEK) == b"\x16"
+        connection.setblocking(False)
+        assert runner.server is not None
+        connecting = loop.connect_accepted_socket(runner.server, connection, ssl=context if is_tls else None)
+        asyncio.run_coroutine_threadsafe(connecting, loop)
