@@ -96,6 +96,8 @@ def parse(token: str) -> SasToken:
     """The parts of a token text, with or without `Bearer ` before it, or MalformedToken."""
     if len(token) > TOKEN_LENGTH_MAX:
         raise MalformedToken(f"the token has {len(token)} characters; {TOKEN_LENGTH_MAX} are allowed")
+    if not token.isascii():  # also the lone surrogates that stand for undecodable header bytes
+        raise MalformedToken("the token has characters that should be percent-encoded")
     prefix = _PREFIX.match(token.strip())
     if prefix is None:
         raise MalformedToken("the token does not start with 'SharedAccessSignature '; only SAS tokens are accepted")

@@ -60,7 +60,9 @@ def _general_name(host: str) -> x509.GeneralName:
     try:
         name = host.lower().encode("idna").decode()
     except UnicodeError:
-        raise ConfigError(f"{host!r} is neither a host name nor an IP address") from None
+        name = ""
+    if not name:
+        raise ConfigError(f"{host!r} is neither a host name nor an IP address")
     return x509.DNSName(name)
 
 

@@ -63,11 +63,15 @@ def parse_entry(body: bytes) -> Entry:
     return Entry(reader.kind, settings, frozenset(reader.parents))
 
 
+_CONTENT_PATH = [f"{ATOM} entry", f"{ATOM} content"]
+
+
 @dataclass(slots=True)
 class _EntryReader:
     """The path of the open elements decides what an element means; nothing deeper than a setting is kept."""
 
     path: list[str] = field(default_factory=list)
+    "Names as expat gives them: namespace URI, a space, local name."
     kind: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
     parents: set[str] = field(default_factory=set)
@@ -75,34 +79,40 @@ class _EntryReader:
     def doctype(self, *_: object) -> None:
         raise MalformedEntry("the request body has a document type declaration; none is allowed")
 
-    def start(self, name: str, attributes: dict[str, str]) -> None:
-        uri, _, local = name.rpartition(" ")
+    def start(self, name: str, _: dict[str, str]) -> None:
         if len(self.path) >= DEPTH_MAX:
             raise MalformedEntry(f"the request body is nested deeper than {DEPTH_MAX} elements")
-        if not self.path and (uri, local) != (ATOM, "entry"):
-            raise MalformedEntry(f"the request body is {local!r} of {uri!r}; expected is 'entry' of {ATOM!r}")
-        if self.path == ["entry", "content"] and uri == SERVICE:
+        if not self.path and name != _CONTENT_PATH[0]:
+            raise MalformedEntry(f"the request body is {name!r}; expected is {_CONTENT_PATH[0]!r}")
+        if outer := self._setting():
+            self.parents.add(outer)
+        self.path.append(name)
+        if self.path[:-1] == _CONTENT_PATH and (local := _service_name(name)):
             if self.kind is not None:
                 raise MalformedEntry(f"the request body describes both a {self.kind} and a {local}")
             self.kind = local
-        elif self._in_description(3) and uri == SERVICE:
-            if local in self.settings:
-                raise MalformedEntry(f"{local} occurs twice")
-            self.settings[local] = ""
-        elif self._in_description(4):
-            self.parents.add(self.path[3])
-        # Only Atom's own content element can hold a description.
-        self.path.append(local if len(self.path) != 1 or uri == ATOM else f"{uri} {local}")
+        elif setting := self._setting():
+            if setting in self.settings:
+                raise MalformedEntry(f"{setting} occurs twice")
+            self.settings[setting] = ""
 
     def end(self, _: str) -> None:
         self.path.pop()
 
     def text(self, text: str) -> None:
-        if self._in_description(4) and self.path[3] in self.settings:
-            self.settings[self.path[3]] += text
+        if setting := self._setting():
+            self.settings[setting] += text
 
-    def _in_description(self, depth: int) -> bool:
-        return len(self.path) == depth and self.path[:2] == ["entry", "content"] and self.path[2] == self.kind
+    def _setting(self) -> str | None:
+        """The setting whose element is the innermost open one."""
+        if len(self.path) != 4 or self.path[:2] != _CONTENT_PATH or _service_name(self.path[2]) is None:
+            return None
+        return _service_name(self.path[3])
+
+
+def _service_name(name: str) -> str | None:
+    uri, _, local = name.rpartition(" ")
+    return local if uri == SERVICE else None
 
 
 # --- settings ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,185 @@
+"""The configuration file: what people have is read, what cannot be done is said with its place in the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.broker.config import NamespaceConfig, load_config, parse_config
+from pairbus.broker.description import DAY_MS
+from pairbus.errors import ConfigError
+from pairbus.sas import LISTEN, MANAGE, SEND
+
+EMULATOR_FILE = """\ufeff{
+  // shipped with the emulator
+  "UserConfig": {
+    "Namespaces": [
+      {
+        "Name": "sbemulatorns",
+        "Queues": [
+          {
+            "Name": "queue.1", /* "Name": "not this one", */
+            "Properties": {
+              "DeadLetteringOnMessageExpiration": true,
+              "DefaultMessageTimeToLive": "PT1H",
+              "DuplicateDetectionHistoryTimeWindow": "PT20S",
+              "ForwardDeadLetteredMessagesTo": "",
+              "ForwardTo": "",
+              "LockDuration": "PT1M30S",
+              "MaxDeliveryCount": 3,
+              "RequiresDuplicateDetection": true,
+              "RequiresSession": false,
+            },
+          },
+          {"Name": "contoso/x-servicebus-transfer/0"},
+        ],
+        "Topics": []
+      }
+    ],
+    "Logging": {"Type": "File"}
+  }
+}
+"""
+
+
+def queue_config(properties: dict[str, Any]) -> str:
+    queue = {"Name": "orders", "Properties": properties}
+    return json.dumps({"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [queue]}]}})
+
+
+def namespace_config(**members: Any) -> str:
+    return json.dumps({"UserConfig": {"Namespaces": [{"Name": "contoso", **members}]}})
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "my.json")
+    return str(caught.value)
+
+
+def test_a_file_of_the_official_emulator_is_read_as_it_is(tmp_path: Path) -> None:
+    """With its comments, trailing commas, byte order mark and empty strings."""
+    file = tmp_path / "Config.json"
+    file.write_text(EMULATOR_FILE, encoding="utf-8")
+    (namespace,) = load_config(file)
+    assert namespace.name == "sbemulatorns"
+    assert namespace.keys == []
+    first, second = namespace.queues
+    assert first.path == "queue.1"
+    assert first.dead_letter_on_expiration
+    assert first.default_ttl_ms == 3_600_000
+    assert first.duplicate_window_ms == 20_000
+    assert first.lock_duration_ms == 90_000
+    assert first.max_delivery_count == 3
+    assert first.requires_duplicate_detection
+    assert first.forward_to is None
+    assert (second.path, second.max_delivery_count) == ("contoso/x-servicebus-transfer/0", 10)
+
+
+def test_comment_marks_and_commas_inside_texts_are_texts() -> None:
+    """Keys are base64 and contain slashes."""
+    text = '{"UserConfig": {"Namespaces": [{"Name": "n", "Keys": [{"Name": "a,]", "Key": "x//y/*z*/\\",}"}]}]}}'
+    (key,) = parse_config(text, "f")[0].keys
+    assert (key.name, key.key) == ("a,]", 'x//y/*z*/",}')
+
+
+def test_keys_have_names_texts_and_rights() -> None:
+    """Our extension; without rights a key may do everything, as the root key does."""
+    keys = [
+        {"Name": "app", "Key": "k", "SecondaryKey": "k2", "Rights": ["Send", "Listen"]},
+        {"Name": "root", "Key": "r"},
+    ]
+    app, root = parse_config(namespace_config(Keys=keys), "f")[0].keys
+    assert (app.name, app.key, app.secondary_key) == ("app", "k", "k2")
+    assert app.rights == {SEND, LISTEN}
+    assert root.rights == {SEND, LISTEN, MANAGE}
+
+
+def test_sizes_and_idle_time_can_be_set_beyond_what_the_emulator_knows() -> None:
+    """The emulator has fixed quotas; ours are settings."""
+    text = queue_config({"MaxSizeInMegabytes": 5120, "MaxMessageSizeInKilobytes": 1024, "AutoDeleteOnIdle": "P1D"})
+    (queue,) = parse_config(text, "f")[0].queues
+    assert (queue.max_size_mb, queue.max_message_size_kb, queue.auto_delete_on_idle_ms) == (5120, 1024, DAY_MS)
+
+
+def test_an_unlimited_time_to_live_is_not_set_and_null_is_not_set() -> None:
+    """Exports of real queues spell it out."""
+    text = queue_config({"DefaultMessageTimeToLive": "P10675199DT2H48M5.4775807S", "LockDuration": None})
+    (queue,) = parse_config(text, "f")[0].queues
+    assert (queue.default_ttl_ms, queue.lock_duration_ms) == (None, 60_000)
+
+
+def test_a_namespace_may_be_empty() -> None:
+    """Queues can come later, over the administration API."""
+    assert parse_config(namespace_config(), "f") == [NamespaceConfig("contoso", [], [])]
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ({"RequiresSession": True}, ["RequiresSession", "not supported yet"]),
+        ({"ForwardTo": "other"}, ["ForwardTo", "not supported yet"]),
+        ({"ForwardDeadLetteredMessagesTo": "other"}, ["ForwardDeadLetteredMessagesTo", "not supported yet"]),
+        ({"LockDuraton": "PT1M"}, ["unknown key 'LockDuraton'", "did you mean 'LockDuration'?", "Allowed are"]),
+        ({"LockDuration": 60}, ["LockDuration must be a text", "60"]),
+        ({"LockDuration": "60 s"}, ["LockDuration", "'60 s' is not an ISO-8601 duration"]),
+        ({"LockDuration": "PT6M"}, ["LockDuration", "360000", "1000 to 300000 ms"]),
+        ({"LockDuration": "P10675199D"}, ["LockDuration", "needs a limit"]),
+        ({"MaxDeliveryCount": "3"}, ["MaxDeliveryCount must be a whole number", '"3"']),
+        ({"MaxDeliveryCount": True}, ["MaxDeliveryCount must be a whole number", "true"]),
+        ({"MaxDeliveryCount": 1.5}, ["MaxDeliveryCount must be a whole number", "1.5"]),
+        ({"MaxDeliveryCount": 0}, ["MaxDeliveryCount", "0"]),
+        ({"RequiresDuplicateDetection": "yes"}, ["RequiresDuplicateDetection must be true or false"]),
+    ],
+)
+def test_a_wrong_property_is_named_with_file_namespace_and_queue(properties: dict[str, Any], words: list[str]) -> None:
+    """Somebody has to find it among many."""
+    text = refusal(queue_config(properties))
+    for word in ["my.json", "namespace 'contoso'", "queue 'orders'", *words]:
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["not JSON", "line 1"]),
+        ('{\n // fine\n "UserConfig": nothing}', ["not JSON", "line 3 column 16"]),
+        ("[" * 100_000, ["not JSON"]),
+        (f'{{"UserConfig": {"1" * 5000}}}', ["not JSON"]),
+        ("[]", ["expected is an object", "a list"]),
+        ("{}", ["'UserConfig' is missing"]),
+        ('{"UserConfig": []}', ["UserConfig must be an object"]),
+        ('{"UserConfig": {}}', ["'Namespaces' is missing"]),
+        ('{"UserConfig": {"Namespaces": [], "Namespaces": []}}', ["'Namespaces' occurs twice"]),
+        ('{"UserConfig": {"Namespaces": [], "Colour": 1}}', ["unknown key 'Colour'"]),
+        ('{"UserConfig": {"Namespaces": [{}]}}', ["'Name' is missing"]),
+        ('{"UserConfig": {"Namespaces": [{"Name": "a b"}]}}', ["namespace 'a b'", "letters, digits"]),
+        ('{"UserConfig": {"Namespaces": [{"Name": "a"}, {"Name": "A"}]}}', ["namespace 'A' occurs twice"]),
+        (namespace_config(Topics=[{"Name": "t"}]), ["namespace 'contoso'", "Topics are not supported yet"]),
+        (namespace_config(Queues=[{"Name": "q"}, {"Name": "/Q"}]), ["queue 'Q' occurs twice", "namespace 'contoso'"]),
+        (namespace_config(Queues=["q"]), ["namespace 'contoso'", "expected is an object", '"q"']),
+        (namespace_config(Queues=[{"Name": "a b"}]), ["queue 'a b'", "are allowed"]),
+        (namespace_config(Keys=[{"Name": "k", "Key": ""}]), ["key 'k'", "empty"]),
+        (namespace_config(Keys=[{"Name": "k"}]), ["key 'k'", "'Key' is missing"]),
+        (namespace_config(Keys=[{"Name": "k", "Key": "v", "Rights": ["Own"]}]), ["Rights", "Send, Listen, Manage"]),
+        (namespace_config(Keys=[{"Name": "k", "Key": "v"}] * 2), ["key 'k' occurs twice"]),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_place(text: str, words: list[str]) -> None:
+    """A strict reader: what is misspelt must not be ignored in silence."""
+    found = refusal(text)
+    for word in ["my.json", *words]:
+        assert word in found
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """The most frequent mistake of all."""
+    with pytest.raises(ConfigError, match=r"absent\.json: cannot be read"):
+        load_config(tmp_path / "absent.json")
+    binary = tmp_path / "binary.json"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"binary\.json: cannot be read"):
+        load_config(binary)

@@ -1,0 +1,188 @@
+"""Shared access signatures: what opens, what does not, and why."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+
+import pytest
+from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.errors import ConfigError
+from pairbus.sas import (
+    LISTEN,
+    MANAGE,
+    SEND,
+    Grant,
+    KeyRing,
+    MalformedToken,
+    SharedAccessKey,
+    TokenRefused,
+    parse,
+    resource_path,
+    sign,
+)
+
+NOW_S = 1_800_000_000
+KEY = SharedAccessKey("RootManageSharedAccessKey", "SAS_KEY_VALUE", "second", frozenset({MANAGE}))
+RING = KeyRing([KEY, SharedAccessKey("app", "k", rights=frozenset({SEND}))])
+
+
+def token(resource: str = "sb://localhost:5672/", key: str = "SAS_KEY_VALUE", expires_s: int = NOW_S + 60) -> str:
+    return sign(resource, KEY.name, key, expires_s)
+
+
+def test_a_token_of_the_genuine_sdk_is_accepted() -> None:
+    """It encodes the key's name twice and signs the percent-encoded resource."""
+    policy = "strange/näme"
+    genuine = ServiceBusSharedKeyCredential(policy, "abc=").get_token("sb://localhost:5672/Orders").token
+    text = genuine if isinstance(genuine, str) else genuine.decode()
+    ring = KeyRing([SharedAccessKey(policy, "abc=")])
+    assert ring.check(text, "orders", parse(text).expires_s - 1).scope_path == "orders"
+
+
+def test_a_resource_encoded_with_lower_case_digits_keeps_its_signature() -> None:
+    """The JavaScript administration client does that; encoding anew would change what was signed."""
+    resource_raw = "https%3a%2f%2flocalhost%3a5672%2forders%3fapi-version%3d2021-05"
+    digest = hmac.new(b"SAS_KEY_VALUE", f"{resource_raw}\n{NOW_S + 60}".encode(), hashlib.sha256).digest()
+    signature = base64.b64encode(digest).decode().replace("=", "%3d").replace("+", "%2B").replace("/", "%2f")
+    text = f"SharedAccessSignature sig={signature}&se={NOW_S + 60}&skn={KEY.name}&sr={resource_raw}"
+    assert RING.check(text, "Orders", NOW_S).scope_path == "orders"
+
+
+@pytest.mark.parametrize("prefix", ["", "Bearer ", "bearer  "])
+def test_the_word_bearer_may_stand_before_a_token(prefix: str) -> None:
+    """The Python SDK adds it when the connection string holds a signature."""
+    assert RING.check(prefix + token(), "q", NOW_S).expires_s == NOW_S + 60
+
+
+def test_both_keys_of_a_policy_sign_for_it() -> None:
+    """Rotation: clients move from one to the other while both are good."""
+    assert RING.check(token(key="second"), "q", NOW_S)
+    with pytest.raises(TokenRefused, match="does not match"):
+        RING.check(token(key="third"), "q", NOW_S)
+
+
+def test_manage_brings_the_other_rights_and_send_brings_nothing() -> None:
+    """The service's own rule."""
+    assert RING.check(token(), "q", NOW_S).rights == {SEND, LISTEN, MANAGE}
+    assert RING.check(sign("sb://h/", "app", "k", NOW_S + 1), "q", NOW_S).rights == {SEND}
+
+
+def test_an_expired_token_is_refused_unless_skew_is_granted() -> None:
+    """HTTP grants it, because the Python administration client renews late; AMQP does not."""
+    text = token(expires_s=NOW_S)
+    assert RING.check(text, "q", NOW_S - 1)
+    with pytest.raises(TokenRefused, match="expired 0 seconds ago"):
+        RING.check(text, "q", NOW_S)
+    assert RING.check(text, "q", NOW_S + 299, skew_s=300)
+    with pytest.raises(TokenRefused, match="expired 300 seconds ago"):
+        RING.check(text, "q", NOW_S + 300, skew_s=300)
+
+
+@pytest.mark.parametrize(
+    ("resource", "path", "covered"),
+    [
+        ("sb://localhost:5672", "orders", True),
+        ("sb://localhost:5672/", "orders/$management", True),
+        ("sb://other.host/orders", "orders", True),
+        ("sb://h/Orders/", "orders/$DeadLetterQueue", True),
+        ("sb://h/a/b", "A/B/c", True),
+        ("https://h:1/a%2Fb?api-version=2021-05", "a/b", True),
+        ("sb://h/orders", "orders2", False),
+        ("sb://h/orders", "", False),
+        ("sb://h/a/b", "a", False),
+        ("sb://h/a/b", "a/bc", False),
+        ("localhost:5672/orders", "orders", True),
+        ("localhost:5672", "orders", True),
+        ("orders", "orders", True),
+    ],
+)
+def test_a_scope_covers_itself_and_what_lies_below_it(resource: str, path: str, covered: bool) -> None:
+    """Segment by segment and in any case; the host does not matter. A lone word is a host: the whole namespace."""
+    if covered:
+        assert RING.check(token(resource), path, NOW_S)
+    else:
+        with pytest.raises(TokenRefused, match="the token is for"):
+            RING.check(token(resource), path, NOW_S)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Bearer eyJ0.eyJ1.c2ln",
+        "SharedAccessSignature",
+        "SharedAccessSignature sr=a&sig=b&se=1",
+        "SharedAccessSignature sr=a&sig=b&se=1&skn=",
+        "SharedAccessSignature sr=a&sr=b&sig=b&se=1&skn=k",
+        "SharedAccessSignature sr=a&sig=b&se=1.5&skn=k",
+        "SharedAccessSignature sr=a&sig=b&se=-1&skn=k",
+        "SharedAccessSignature sr=a&sig=b&se=01&skn=k",
+        "SharedAccessSignature sr=a&sig=b&se=٣&skn=k",
+        "SharedAccessSignature sr=a&sig&se=1&skn=k",
+        "SharedAccessSignature sr=\udcff&sig=b&se=1&skn=app",
+        f"SharedAccessSignature sr={'a' * 9000}&sig=b&se=1&skn=k",
+    ],
+)
+def test_a_text_that_is_no_token_is_malformed(text: str) -> None:
+    """Both a refusal and a ValueError: whoever only parses need not know of refusals."""
+    with pytest.raises(MalformedToken):
+        parse(text)
+    with pytest.raises(TokenRefused):
+        RING.check(text, "q", NOW_S)
+
+
+@given(st.text())
+def test_any_text_ends_in_a_refusal_and_no_other_error(text: str) -> None:
+    """Tokens come from the wire before anything is known about who sends them."""
+    for candidate in (
+        text,
+        f"SharedAccessSignature {text}",
+        f"SharedAccessSignature sr={text}&sig={text}&se=1&skn=app",
+    ):
+        with pytest.raises(TokenRefused):
+            RING.check(candidate, "q", NOW_S)
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1), st.text(min_size=1, max_size=9))
+def test_what_sign_writes_parse_reads(resource: str, signed_key: str) -> None:
+    """Whatever characters a resource has."""
+    signed_key = signed_key.encode("utf-8", "replace").decode()
+    parsed = parse(sign(resource, "name & more", signed_key, NOW_S))
+    assert (parsed.resource, parsed.key_name, parsed.expires_s) == (resource, "name & more", NOW_S)
+
+
+def test_a_changed_resource_or_expiry_breaks_the_signature() -> None:
+    """Otherwise a token for one queue could be rewritten into one for all, for ever."""
+    genuine = token("sb://h/orders")
+    for forged in (genuine.replace("orders", "others"), genuine.replace(str(NOW_S + 60), str(NOW_S + 61))):
+        with pytest.raises(TokenRefused, match="does not match"):
+            RING.check(forged, "orders", NOW_S)
+
+
+def test_keys_never_show_in_a_repr() -> None:
+    """It ends up in logs."""
+    assert "SAS_KEY_VALUE" not in repr(KEY) + repr(RING)
+    assert "second" not in repr(KEY)
+
+
+def test_impossible_keys_are_configuration_errors() -> None:
+    """Found at start, not at the first client."""
+    with pytest.raises(ConfigError, match="allowed are Send, Listen, Manage"):
+        SharedAccessKey("k", "v", rights=frozenset({"Own"}))
+    with pytest.raises(ConfigError, match="empty"):
+        SharedAccessKey("k", "")
+    with pytest.raises(ConfigError, match="two keys"):
+        KeyRing([KEY, KEY])
+
+
+def test_a_grant_covers_other_paths_of_its_scope() -> None:
+    """A connection checks later links against the token it was given at $cbs."""
+    grant = Grant(frozenset({SEND}), NOW_S, "a/b")
+    assert grant.covers("A/b/$management")
+    assert not grant.covers("a/bc")
+    assert resource_path("sb://h:1/A/b/?x=1#y") == "a/b"
