@@ -1,0 +1,43 @@
+"""The genuine SDK, sync and aio, against the broker. The whole folder runs on one event loop.
+
+Closing an SDK sender or receiver takes up to a second (it joins a thread that sleeps), so closing goes on behind the
+next tests and is awaited once, at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.brokers import BrokerProcess
+from tests.sdk.flavours import FLAVOURS, Admin, Flavour, Sdk
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def closing(broker: BrokerProcess) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Closings under way; an error in one of them fails the run."""
+    tasks: list[asyncio.Task[None]] = []
+    yield tasks
+    await asyncio.gather(*tasks)
+
+
+@pytest.fixture(params=FLAVOURS)
+def flavour(request: pytest.FixtureRequest) -> Flavour:
+    return "aio" if request.param == "aio" else "sync"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def sdk(flavour: Flavour, broker: BrokerProcess, closing: list[asyncio.Task[None]]) -> AsyncIterator[Sdk]:
+    client = Sdk(flavour, broker.connection_string())
+    yield client
+    closing.append(asyncio.create_task(client.close()))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def sdk_admin(flavour: Flavour, broker: BrokerProcess) -> AsyncIterator[Admin]:
+    client = Admin(flavour, broker.connection_string(), broker.ca_file)
+    yield client
+    await client.close()
