@@ -1,0 +1,25 @@
+"""What the kernel says a process has used, read from /proc. Linux only."""
+
+import os
+from pathlib import Path
+
+CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User plus system time of every thread of `pid`, those that have ended included; waited-for children are not."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    # The command name may hold spaces and parentheses; what follows its last parenthesis starts at field 3.
+    fields = stat.rpartition(")")[2].split()
+    user_ticks, system_ticks = int(fields[11]), int(fields[12])
+    return (user_ticks + system_ticks) / CLOCK_TICKS_PER_S
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of `pid`, pages shared with other processes included."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+def open_fds(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
