@@ -16,7 +16,7 @@ import base64
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
@@ -162,9 +162,6 @@ class KeyRing:
 
     def __repr__(self) -> str:
         return f"<KeyRing {' '.join(self._keys)}>"
-
-    def __iter__(self) -> Iterator[SharedAccessKey]:
-        return iter(self._keys.values())
 
     def check(self, token_text: str, audience_path: str, now_s: float, *, skew_s: float = 0) -> Grant:
         """What the token grants at this path (see `resource_path` for an audience URL), or TokenRefused."""

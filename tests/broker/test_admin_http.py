@@ -172,6 +172,13 @@ def test_names_may_be_encoded_as_clients_like(server: AdminServer) -> None:
         assert f"<id>http://localhost:{server.port}/contoso/x-servicebus-transfer/0?" in answer.text
 
 
+def test_the_counts_declare_their_own_prefix(server: AdminServer) -> None:
+    """The JavaScript client reads it off this element; anywhere else, correct XML or not, it finds no counts."""
+    server.namespace.add("q")
+    text = call(server, "GET", "/q").text
+    assert re.search(r'<CountDetails xmlns:d2p1="[^" ]+"><d2p1:ActiveMessageCount>0</d2p1:ActiveMessageCount>', text)
+
+
 def test_a_listing_is_paged_by_skip_and_top(server: AdminServer) -> None:
     """The JavaScript client encodes the dollar sign and sends neither parameter at first."""
     names = [f"q{number:03}" for number in range(105)]

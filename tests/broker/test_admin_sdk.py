@@ -300,7 +300,7 @@ def test_a_connection_string_with_a_signature_works_within_its_scope(server: Adm
 @pytest.mark.parametrize(
     ("error", "status", "text"),
     [
-        (StoreFull("the disk is full"), 507, "the disk is full"),
+        (StoreFull("the disk is full"), 403, "the disk is full"),
         (StoreError("cannot write"), 500, "cannot write"),
         (RuntimeError("secret of the house"), 500, "internal error"),
     ],

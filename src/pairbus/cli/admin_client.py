@@ -45,6 +45,7 @@ def administration(connection_string: str, ca_file: Path | None = None) -> Itera
             client = ServiceBusAdministrationClient.from_connection_string(
                 connection_string,
                 connection_verify=connection_verify,
+                use_env_settings=not emulator,  # no proxy of the environment between this machine and itself
                 connection_timeout=CONNECT_WAIT_S,
                 read_timeout=READ_WAIT_S,
                 retry_connect=1,

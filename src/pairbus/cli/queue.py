@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from pairbus.cli.admin_client import administration
 from pairbus.errors import ConfigError
 
 STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
@@ -122,7 +119,7 @@ def create(
         "status": status,
         "auto_delete_on_idle": auto_delete_on_idle,
     }
-    with administration(_connection(connection_string, connection_string_file), ca_file) as client:
+    with _client(connection_string, connection_string_file, ca_file) as client:
         client.create_queue(name, **settings)
     typer.echo(f"created {name}")
 
@@ -136,7 +133,7 @@ def list_queues(
     as_json: Json = False,
 ) -> None:
     """List queues with their message counts."""
-    with administration(_connection(connection_string, connection_string_file), ca_file) as client:
+    with _client(connection_string, connection_string_file, ca_file) as client:
         status_of = {queue.name: str(queue.status) for queue in client.list_queues()}
         queues = [
             {"name": queue.name, "status": status_of[queue.name], **_counts(queue)}
@@ -160,7 +157,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a queue's settings and what is in it."""
-    with administration(_connection(connection_string, connection_string_file), ca_file) as client:
+    with _client(connection_string, connection_string_file, ca_file) as client:
         queue = client.get_queue(name)
         runtime = client.get_queue_runtime_properties(name)
     shown: dict[str, Any] = {
@@ -196,9 +193,16 @@ def delete(
     ca_file: CaFile = None,
 ) -> None:
     """Delete a queue with every message in it."""
-    with administration(_connection(connection_string, connection_string_file), ca_file) as client:
+    with _client(connection_string, connection_string_file, ca_file) as client:
         client.delete_queue(name)
     typer.echo(f"deleted {name}")
+
+
+def _client(text: str | None, file: Path | None, ca_file: Path | None) -> AbstractContextManager[Any]:
+    # Imported when needed: the SDK takes a quarter of a second, which `pairbus broker` should not pay.
+    from pairbus.cli.admin_client import administration
+
+    return administration(_connection(text, file), ca_file)
 
 
 def _connection(text: str | None, file: Path | None) -> str:
@@ -242,6 +246,10 @@ def _time(moment: Any) -> str | None:
 
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """For people a table; for pipes one line per row, tab-separated, so that `cut -f1` works."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console()
     if not console.is_terminal:
         for row in (columns, *rows):

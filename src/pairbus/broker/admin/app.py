@@ -54,7 +54,7 @@ _STATUS_OF: tuple[tuple[type[Exception], int, str], ...] = (
     (InvalidDescription, 400, "SubCode=40000. "),
     (atom.MalformedEntry, 400, "SubCode=40000. "),
     (TokenRefused, 401, "SubCode=40100. "),
-    (StoreFull, 507, ""),  # not 503: SDKs would send the same request three more times to a full disk
+    (StoreFull, 403, "SubCode=40300. "),  # the SDKs' quota error; they repeat a 507 three times on a full disk
     (StoreError, 500, ""),
 )
 

@@ -217,7 +217,7 @@ def queue_entry(info: QueueInfo, base_url: str, author: str) -> str:
         ("UpdatedAt", format_time(d.updated_ms)),
         ("AccessedAt", format_time(info.accessed_ms)),
         ("SupportOrdering", True),
-        ("CountDetails", _Markup(_count_details(info))),
+        ("CountDetails", _count_details(info)),
         ("AutoDeleteOnIdle", format_duration(d.auto_delete_on_idle_ms)),
         ("EnablePartitioning", d.enable_partitioning),
         ("ForwardDeadLetteredMessagesTo", d.forward_dead_lettered_to),
@@ -267,13 +267,13 @@ def format_time(time_ms: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ms:03}Z"
 
 
-class _Markup(str):
-    """Text that is XML already."""
+class _Element(str):
+    """A whole element, as XML already."""
 
     __slots__ = ()
 
 
-def _count_details(info: QueueInfo) -> str:
+def _count_details(info: QueueInfo) -> _Element:
     counts = (
         ("ActiveMessageCount", info.active),
         ("DeadLetterMessageCount", info.dead_lettered),
@@ -281,7 +281,9 @@ def _count_details(info: QueueInfo) -> str:
         ("TransferMessageCount", 0),
         ("TransferDeadLetterMessageCount", 0),
     )
-    return "".join(f'<d2p1:{name} xmlns:d2p1="{COUNTS}">{count}</d2p1:{name}>' for name, count in counts)
+    # The JavaScript SDK looks for the prefix on this very element, and for no other one.
+    inside = "".join(f"<d2p1:{name}>{count}</d2p1:{name}>" for name, count in counts)
+    return _Element(f'<CountDetails xmlns:d2p1="{COUNTS}">{inside}</CountDetails>')
 
 
 def _entry(
@@ -293,7 +295,7 @@ def _entry(
     kind: str,
     elements: Iterable[tuple[str, object]],
 ) -> str:
-    content = "".join(f"<{name}>{_text(value)}</{name}>" for name, value in elements if value is not None)
+    content = "".join(_element(name, value) for name, value in elements if value is not None)
     return (
         f'<entry xmlns="{ATOM}"><id>{escape(url)}?api-version=2021-05</id><title type="text">{escape(title)}</title>'
         f"<published>{format_time(created_ms)}</published><updated>{format_time(updated_ms)}</updated>"
@@ -303,7 +305,8 @@ def _entry(
     )
 
 
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value if isinstance(value, _Markup) else escape(str(value))
+def _element(name: str, value: object) -> str:
+    if isinstance(value, _Element):
+        return value
+    text = str(value).lower() if isinstance(value, bool) else escape(str(value))
+    return f"<{name}>{text}</{name}>"

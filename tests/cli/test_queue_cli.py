@@ -1,0 +1,319 @@
+"""`pairbus queue` end to end: the command line, the genuine client, the real administration application."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pairbus import __version__
+from pairbus.broker.description import QueueDescription
+from pairbus.cli import main
+from pairbus.errors import StoreFull
+from pairbus.sas import SharedAccessKey
+from tests.broker.admin_world import LISTEN_KEY, ROOT_KEY, AdminServer, serve
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
+    with serve(tmp_path_factory.mktemp("cli")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: AdminServer, monkeypatch: pytest.MonkeyPatch) -> AdminServer:
+    running.namespace.infos.clear()
+    running.namespace.planned_error = None
+    monkeypatch.setenv("PAIRBUS_CONNECTION_STRING", running.connection_string())
+    return running
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+class Command:
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> Outcome:
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        captured = self._capsys.readouterr()
+        assert "Traceback" not in captured.err
+        code = caught.value.code
+        assert code is None or isinstance(code, int)
+        return Outcome(code or 0, captured.out, captured.err)
+
+
+@pytest.fixture
+def pairbus(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+def stored(server: AdminServer, path: str) -> QueueDescription:
+    return replace(server.namespace.infos[path].description, created_ms=0, updated_ms=0)
+
+
+def test_create_without_options_leaves_the_defaults_to_the_service(pairbus: Command, server: AdminServer) -> None:
+    """Ours or Azure's: the command adds no opinion."""
+    assert pairbus("queue", "create", "Orders") == Outcome(0, "created Orders\n", "")
+    assert stored(server, "orders") == QueueDescription("Orders")
+
+
+def test_create_sets_every_setting(pairbus: Command, server: AdminServer) -> None:
+    """Durations as seconds or ISO-8601; a duplicate window turns the detection on."""
+    options = {
+        "--lock-duration": "90",
+        "--max-size-mb": "5120",
+        "--ttl": "p1dt12h",
+        "--duplicate-window": "PT20S",
+        "--max-delivery-count": "2147483647",
+        "--max-message-size-kb": "1024",
+        "--status": "receivedisabled",
+        "--auto-delete-on-idle": "600.5",
+    }
+    path = "contoso/x-servicebus-transfer/0"
+    words = [word for pair in options.items() for word in pair]
+    assert pairbus("queue", "create", path, "--dead-letter-on-expiration", *words).code == 0
+    assert stored(server, path) == QueueDescription(
+        path,
+        lock_duration_ms=90_000,
+        max_size_mb=5120,
+        default_ttl_ms=36 * 3_600_000,
+        dead_letter_on_expiration=True,
+        requires_duplicate_detection=True,
+        duplicate_window_ms=20_000,
+        max_delivery_count=2_147_483_647,
+        max_message_size_kb=1024,
+        status="ReceiveDisabled",
+        auto_delete_on_idle_ms=600_500,
+    )
+
+
+def test_list_shows_counts_and_narrows_by_prefix(pairbus: Command, server: AdminServer) -> None:
+    """Outside a terminal: one line per queue, tab-separated, for scripts."""
+    for path in ("contoso/1", "contoso/0", "Contoso/2", "other"):
+        server.namespace.add(path)
+    infos = server.namespace.infos
+    infos["contoso/0"] = replace(infos["contoso/0"], active=5, dead_lettered=1, scheduled=2, deferred=3, size_bytes=77)
+    lines = pairbus("queue", "list", "--prefix", "CONTOSO/").out.splitlines()
+    assert lines == [
+        "name\tstatus\tactive\tdead_lettered\tscheduled\tdeferred\tsize_bytes",
+        "contoso/0\tActive\t5\t1\t2\t3\t77",
+        "contoso/1\tActive\t0\t0\t0\t0\t0",
+        "Contoso/2\tActive\t0\t0\t0\t0\t0",
+    ]
+    everything = json.loads(pairbus("queue", "list", "--json").out)
+    assert [queue["name"] for queue in everything] == ["contoso/0", "contoso/1", "Contoso/2", "other"]
+    assert everything[0] == {
+        "name": "contoso/0",
+        "status": "Active",
+        "active": 5,
+        "dead_lettered": 1,
+        "scheduled": 2,
+        "deferred": 3,
+        "size_bytes": 77,
+    }
+
+
+def test_in_a_terminal_a_listing_is_a_table(
+    pairbus: Command, server: AdminServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For people."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    server.namespace.add("orders")
+    out = pairbus("queue", "list").out
+    assert "dead lettered" in out
+    assert "orders" in out
+    assert "─" in out
+
+
+def test_show_tells_settings_and_counts(pairbus: Command, server: AdminServer) -> None:
+    """JSON has seconds, and null where there is no limit."""
+    pairbus("queue", "create", "orders", "--ttl", "PT1H", "--duplicate-window", "30")
+    infos = server.namespace.infos
+    infos["orders"] = replace(infos["orders"], active=2, deferred=1, size_bytes=10)
+    shown = json.loads(pairbus("queue", "show", "orders", "--json").out)
+    assert shown == {
+        "name": "orders",
+        "status": "Active",
+        "lock_duration_s": 60,
+        "max_size_mb": 1024,
+        "max_message_size_kb": 256,
+        "ttl_s": 3600,
+        "dead_letter_on_expiration": False,
+        "duplicate_window_s": 30,
+        "max_delivery_count": 10,
+        "auto_delete_on_idle_s": None,
+        "user_metadata": None,
+        "active": 2,
+        "dead_lettered": 0,
+        "scheduled": 0,
+        "deferred": 1,
+        "size_bytes": 10,
+        "created_at": "2027-01-15T08:00:00.123000+00:00",
+        "updated_at": "2027-01-15T08:00:00.123000+00:00",
+        "accessed_at": None,
+    }
+    assert "auto_delete_on_idle_s\t-\n" in pairbus("queue", "show", "orders").out
+
+
+def test_delete_deletes(pairbus: Command, server: AdminServer) -> None:
+    """In any case of the name."""
+    server.namespace.add("orders")
+    assert pairbus("queue", "delete", "ORDERS") == Outcome(0, "deleted ORDERS\n", "")
+    assert not server.namespace.infos
+
+
+def test_the_connection_string_comes_from_an_option_a_file_or_the_environment(
+    pairbus: Command, server: AdminServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Secrets need not stand on a command line, where every user of the machine can read them."""
+    file = tmp_path / "connection"
+    file.write_text(server.connection_string() + "\n")
+    assert pairbus("queue", "list").code == 0
+    monkeypatch.setenv("PAIRBUS_CONNECTION_STRING", "wrong")
+    assert pairbus("queue", "list").code == 1
+    assert pairbus("queue", "list", "--connection-string", server.connection_string()).code == 0
+    assert pairbus("queue", "list", "--connection-string-file", str(file)).code == 0
+    assert "cannot be read" in pairbus("queue", "list", "--connection-string-file", str(tmp_path / "no")).err
+    monkeypatch.delenv("PAIRBUS_CONNECTION_STRING")
+    outcome = pairbus("queue", "list")
+    assert outcome.code == 2
+    assert "PAIRBUS_CONNECTION_STRING" in outcome.err
+
+
+def test_a_ca_file_can_be_given_instead_of_fetched(pairbus: Command, server: AdminServer, tmp_path: Path) -> None:
+    """For brokers on other machines, whose certificate must come by a safer way than the network."""
+    plain = server.connection_string().replace("UseDevelopmentEmulator=true", "")
+    assert pairbus("queue", "list", "--connection-string", plain, "--ca-file", server.ca_file).code == 0
+    assert "CERTIFICATE_VERIFY_FAILED" in pairbus("queue", "list", "--connection-string", plain).err
+    assert "does not exist" in pairbus("queue", "list", "--ca-file", str(tmp_path / "absent.pem")).err
+    remote = server.connection_string(host="broker.example")
+    assert "--ca-file" in pairbus("queue", "list", "--connection-string", remote).err
+
+
+def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(
+    pairbus: Command, server: AdminServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Company laptops have one set, and it cannot reach our loopback."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert pairbus("queue", "list").err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("show", "absent"), ["not found", "'absent' does not exist", "pairbus queue list"]),
+        (("delete", "absent"), ["not found", "'absent' does not exist"]),
+        (("create", "orders"), ["'orders' exists already"]),
+        (("create", "a b"), ["'a b'", "are allowed"]),
+        (("create", "q", "--lock-duration", "301"), ["lock_duration_ms", "1000 to 300000"]),
+    ],
+)
+def test_a_refusal_is_one_line_in_the_brokers_words(
+    pairbus: Command, server: AdminServer, arguments: tuple[str, ...], words: list[str]
+) -> None:
+    """The SDK's own text would be 'Operation returned an invalid status'."""
+    server.namespace.add("orders")
+    outcome = pairbus("queue", *arguments)
+    assert outcome.code == 1
+    assert outcome.out == ""
+    assert len(outcome.err.splitlines()) == 1
+    for word in ["pairbus: ", f"localhost:{server.port}", *words]:
+        assert word in outcome.err
+
+
+def test_a_wrong_key_says_so_and_does_not_show_it(pairbus: Command, server: AdminServer) -> None:
+    """Nor does a key without the right to manage."""
+    wrong = SharedAccessKey(ROOT_KEY.name, "wrong-secret")
+    outcome = pairbus("queue", "list", "--connection-string", server.connection_string(wrong))
+    assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
+    assert "refused the key" in outcome.err
+    assert "does not match" in outcome.err
+    assert "wrong-secret" not in outcome.err
+    listener = server.connection_string(LISTEN_KEY)
+    assert "needs the right Manage" in pairbus("queue", "create", "q", "--connection-string", listener).err
+
+
+def test_a_full_disk_is_told(pairbus: Command, server: AdminServer) -> None:
+    """Not retried: it will not get better in a few seconds."""
+    server.namespace.planned_error = StoreFull("the disk is full; free some space")
+    outcome = pairbus("queue", "create", "q")
+    assert outcome.code == 1
+    assert "the disk is full; free some space" in outcome.err
+
+
+def test_a_broker_that_is_not_there_is_told_at_once(pairbus: Command) -> None:
+    """With what to do about it."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    text = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=k;SharedAccessKey=v;UseDevelopmentEmulator=true"
+    outcome = pairbus("queue", "list", "--connection-string", text)
+    assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
+    assert f"cannot reach 127.0.0.1:{port}" in outcome.err
+    assert "is the broker running?" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hello",
+        "Endpoint=sb://localhost:5672",
+        "Endpoint=sb://localhost:99999;SharedAccessKeyName=k;SharedAccessKey=v",
+        "SharedAccessKeyName=k;SharedAccessKey=v",
+        "Endpoint=sb://localhost:5672;SharedAccessKey=v",
+    ],
+)
+def test_a_wrong_connection_string_is_told_in_one_line(pairbus: Command, text: str) -> None:
+    """Before anything is sent anywhere."""
+    outcome = pairbus("queue", "list", "--connection-string", text)
+    assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
+    assert "connection string" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("create",),
+        ("create", "q", "--lock-duration", "soon"),
+        ("create", "q", "--ttl", "P1M"),
+        ("create", "q", "--ttl", "-5"),
+        ("create", "q", "--max-size-mb", "0"),
+        ("create", "q", "--status", "Sleeping"),
+        ("rename", "q"),
+    ],
+)
+def test_wrong_usage_exits_with_2(pairbus: Command, server: AdminServer, arguments: tuple[str, ...]) -> None:
+    """So that scripts can tell a typing mistake from a refusal."""
+    assert pairbus("queue", *arguments).code == 2
+    assert not server.namespace.infos
+
+
+def test_help_has_examples_and_whole_option_names(pairbus: Command) -> None:
+    """At eighty columns too."""
+    text = pairbus("queue", "create", "--help").out
+    assert "pairbus queue create orders --lock-duration 30 --max-delivery-count 5" in text
+    assert "--connection-string-file" in text
+    assert "--max-message-size-kb" in text
+
+
+def test_the_installed_module_runs_as_a_program() -> None:
+    """`python -m pairbus` and the console script share one entry."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pairbus", "--version"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"pairbus {__version__}\n")
