@@ -24,6 +24,8 @@ from pairbus.errors import ConfigError, PairbusError
 
 SEND, LISTEN, MANAGE = "Send", "Listen", "Manage"
 RIGHTS = (SEND, LISTEN, MANAGE)
+NEVER_S = 1 << 40
+"An expiry that does not come: the key itself was shown, not a token."
 TOKEN_LENGTH_MAX = 8192  # a JS token repeats the whole URL: 260 path characters, tripled by encoding, fit many times
 
 _PREFIX = re.compile(r"(?:Bearer +)?SharedAccessSignature +", re.IGNORECASE)
@@ -167,11 +169,23 @@ class KeyRing:
         """What the token grants at this path (see `resource_path` for an audience URL), or TokenRefused."""
         token = parse(token_text)
         key = verify(token, self._keys.values(), now_s, skew_s)
-        rights = frozenset(RIGHTS) if MANAGE in key.rights else key.rights
-        grant = Grant(rights, token.expires_s, resource_path(token.resource))
+        grant = Grant(_effective(key), token.expires_s, resource_path(token.resource))
         if not grant.covers(audience_path):
             raise TokenRefused(f"the token is for {grant.scope_path!r}, not for {_plain_path(audience_path)!r}")
         return grant
+
+    def login(self, name: str, key_text: str) -> Grant | None:
+        """What a key's name and the key itself grant, for SASL PLAIN; None when they do not belong together."""
+        key = self._keys.get(name)
+        texts = [] if key is None else [text.encode() for text in (key.key, key.secondary_key) if text is not None]
+        if key is None or not any(hmac.compare_digest(text, key_text.encode()) for text in texts):
+            return None
+        return Grant(_effective(key), NEVER_S, "")
+
+
+def _effective(key: SharedAccessKey) -> frozenset[str]:
+    """Manage brings Send and Listen with it."""
+    return frozenset(RIGHTS) if MANAGE in key.rights else key.rights
 
 
 def _signature(resource_raw: str, expires_s: int, key: str) -> str:

@@ -325,6 +325,8 @@ class Connection:
             return
         session = self._by_remote_channel.get(channel)
         if session is None:
+            if isinstance(performative, Detach):
+                return  # the Python SDK ends its session before it detaches its management link
             raise ProtocolError(NOT_ALLOWED, f"{performative.NAME} on channel {channel} without a session")
         if isinstance(performative, End):
             self._on_end(channel, session, performative, events)

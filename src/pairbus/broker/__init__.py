@@ -1,0 +1,180 @@
+"""The embedded broker: one or more durable Service Bus namespaces in this process.
+
+async with Broker([NamespaceOptions("contoso")], data=Path("bus")) as broker:
+    client = ServiceBusClient.from_connection_string(broker.connection_string("contoso"))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from pairbus.amqp.connection import Trace
+from pairbus.broker.admin.app import admin_app
+from pairbus.broker.certificate import ca_path, server_context
+from pairbus.broker.config import load_config
+from pairbus.broker.description import QueueDescription
+from pairbus.broker.namespace import Namespace
+from pairbus.broker.server import Port
+from pairbus.broker.store import Store
+from pairbus.broker.store.memory import MemoryStore
+from pairbus.broker.store.sqlite import SqliteStore
+from pairbus.errors import ConfigError, EntityExists
+from pairbus.sas import KeyRing, SharedAccessKey
+
+__all__ = ["Broker", "NamespaceOptions", "load_config"]
+
+logger = logging.getLogger("pairbus.broker")
+
+ROOT_KEY_NAME = "RootManageSharedAccessKey"
+WELL_KNOWN_KEY = "SAS_KEY_VALUE"  # the official emulator's; good enough on loopback, refused elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceOptions:
+    """One namespace to be served."""
+
+    name: str
+    port: int = 0
+    "0 = any free one."
+    queues: tuple[QueueDescription, ...] = ()
+    "Created at start when they are not there; queues that exist are left as they are."
+    keys: tuple[SharedAccessKey, ...] = ()
+    "Besides the root key."
+
+
+class Broker:
+    """Namespaces on one machine. `data=None` keeps everything in memory."""
+
+    def __init__(
+        self,
+        namespaces: Sequence[NamespaceOptions],
+        *,
+        data: Path | None,
+        host: str = "127.0.0.1",
+        key: str | None = None,
+        progress: Callable[[str], None] | None = None,
+        trace: Trace | None = None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        if key is None and not _is_loopback(host):
+            raise ConfigError(f"listening on {host} needs a key of your own: --key or PAIRBUS_KEY")
+        if not namespaces:
+            raise ConfigError("at least one namespace is needed")
+        names = [options.name.lower() for options in namespaces]
+        if len(set(names)) != len(names):
+            raise ConfigError(f"two namespaces have one name: {', '.join(names)}")
+        self._options = tuple(namespaces)
+        self._data = data
+        self._host = host
+        self._key = key or WELL_KNOWN_KEY
+        self._progress = progress
+        self._trace = trace
+        self._now_ms = now_ms
+        self._namespaces: dict[str, Namespace] = {}
+        self._ports: dict[str, Port] = {}
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    async def __aenter__(self) -> Broker:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def ca_file(self) -> Path:
+        return ca_path(self._folder())
+
+    def connection_string(self, name: str) -> str:
+        port = self._ports[name.lower()]
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return (
+            f"Endpoint=sb://{host}:{port.number};SharedAccessKeyName={ROOT_KEY_NAME};"
+            f"SharedAccessKey={self._key};UseDevelopmentEmulator=true"
+        )
+
+    async def start(self) -> None:
+        """Recover every namespace, then listen. When one cannot be served, none is."""
+        loop = asyncio.get_running_loop()
+        try:
+            for options in self._options:
+                self._recover(options, loop)
+            # Behind the stores' locks: two brokers on one folder must not make certificates for each other.
+            tls = server_context(self._folder(), [self._host, *[options.name for options in self._options]])
+            for options in self._options:
+                await self._listen(options, tls, loop)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop accepting, finish commits, tell the clients, close the stores."""
+        namespaces, ports = list(self._namespaces.values()), list(self._ports.values())
+        self._namespaces.clear()
+        self._ports.clear()
+        for port in ports:
+            await port.stop_accepting()
+        for namespace in namespaces:
+            await namespace.close()
+        for port in ports:
+            await port.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
+    def _recover(self, options: NamespaceOptions, loop: asyncio.AbstractEventLoop) -> None:
+        keys = KeyRing([SharedAccessKey(ROOT_KEY_NAME, self._key), *options.keys])
+        namespace = Namespace(options.name, self._store(options.name, loop), keys, loop=loop, now_ms=self._now_ms)
+        for sentence in namespace.recover():
+            logger.error("%s: %s", options.name, sentence)
+        self._namespaces[options.name.lower()] = namespace
+
+    async def _listen(self, options: NamespaceOptions, tls: ssl.SSLContext, loop: asyncio.AbstractEventLoop) -> None:
+        namespace = self._namespaces[options.name.lower()]
+        for description in options.queues:
+            try:
+                await namespace.create_queue(description)
+            except EntityExists:
+                logger.info("%s: queue '%s' exists and is left as it is", options.name, description.path)
+        port = Port(namespace, loop=loop, tls=tls, trace=self._trace)
+        app = admin_app(
+            namespace,
+            hosts=frozenset({options.name, self._host}),
+            ca_pem=self.ca_file.read_bytes(),
+            websocket=port.web_socket,
+        )
+        await port.open(self._host, options.port, app)
+        self._ports[options.name.lower()] = port
+
+    def _store(self, name: str, loop: asyncio.AbstractEventLoop) -> Store:
+        if self._data is None:
+            return MemoryStore(loop.call_soon)
+        return SqliteStore(self._data / name, loop=loop, progress=self._progress)
+
+    def _folder(self) -> Path:
+        if self._data is not None:
+            self._data.mkdir(parents=True, exist_ok=True)
+            return self._data
+        if self._scratch is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="pairbus-")
+        return Path(self._scratch.name)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -84,7 +84,9 @@ class QueueDescription:
             if getattr(self, name):
                 raise InvalidDescription(f"{name} of {self.path!r}: not supported yet by this broker")
         if self.user_metadata is not None and len(self.user_metadata) > 1024:
-            raise InvalidDescription(f"user_metadata of {self.path!r} has {len(self.user_metadata)} characters; 1024 max")
+            raise InvalidDescription(
+                f"user_metadata of {self.path!r} has {len(self.user_metadata)} characters; 1024 max"
+            )
         return replace(self, path=check_path(self.path))
 
 

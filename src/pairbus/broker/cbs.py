@@ -1,0 +1,80 @@
+"""`$cbs`: tokens put on a connection, the rights they grant, and their end (wire: put-token)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pairbus.amqp.message import Message
+from pairbus.amqp.types import Int
+from pairbus.broker.requests import Reply
+from pairbus.sas import Grant, KeyRing, TokenRefused, resource_path
+
+logger = logging.getLogger("pairbus.broker")
+
+GRANTS_MAX = 4096  # audiences per connection; the SDKs put one per link
+
+
+class Grants:
+    """What the tokens of one connection allow. A newer token for an audience replaces the older one."""
+
+    def __init__(self) -> None:
+        self._by_audience: dict[str, Grant] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_audience)
+
+    def put(self, audience: str, grant: Grant) -> None:
+        if audience not in self._by_audience and len(self._by_audience) >= GRANTS_MAX:
+            raise TokenRefused(f"this connection holds {GRANTS_MAX} tokens already")
+        self._by_audience[audience] = grant
+
+    def allows(self, path: str, right: str | None, now_s: float) -> bool:
+        """Whether some unexpired token covers the path with this right (None: with any right)."""
+        return any(
+            grant.expires_s > now_s and grant.covers(path) and (right is None or right in grant.rights)
+            for grant in self._by_audience.values()
+        )
+
+    def next_expiry_s(self) -> float | None:
+        return min((grant.expires_s for grant in self._by_audience.values()), default=None)
+
+    def drop_expired(self, now_s: float) -> bool:
+        """Forget the tokens that have ended; True when there were any."""
+        ended = [audience for audience, grant in self._by_audience.items() if grant.expires_s <= now_s]
+        for audience in ended:
+            del self._by_audience[audience]
+        return bool(ended)
+
+
+class CbsNode:
+    """Answers put-token. The type of the token is not looked at: the Python SDK calls every token `jwt`."""
+
+    address = "$cbs"
+
+    def __init__(self, keys: KeyRing, grants: Grants, on_token: Callable[[], None]) -> None:
+        self._keys = keys
+        self._grants = grants
+        self._on_token = on_token
+
+    def on_request(self, request: Message, reply: Reply, now_ms: int) -> None:
+        operation, audience, token = request.property("operation"), request.property("name"), request.body
+        if operation != "put-token":
+            reply(_status(400, f"The operation {operation!r} is not known; put-token is."), None)
+        elif not isinstance(audience, str) or not isinstance(token, str):
+            reply(_status(400, "put-token needs the audience in 'name' and the token as text."), None)
+        else:
+            try:
+                grant = self._keys.check(token, resource_path(audience), now_ms / 1000)
+                self._grants.put(audience, grant)
+            except TokenRefused as error:
+                logger.info("token for %s refused: %s", audience, error)
+                reply(_status(401, f"InvalidToken: {error}"), None)
+            else:
+                self._on_token()
+                reply(_status(202, "Accepted"), None)
+
+
+def _status(code: int, description: str) -> dict[str, Any]:
+    return {"status-code": Int(code), "status-description": description}

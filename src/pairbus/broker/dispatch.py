@@ -1,0 +1,77 @@
+"""Who gets the next message of a box: the receivers with credit take turns, one message each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pairbus.broker.box import Box
+from pairbus.broker.queue import Queue
+
+if TYPE_CHECKING:
+    from pairbus.broker.outlet import Outlet
+
+TURN_MAX = 256  # messages per turn of the event loop, so that one full queue cannot starve every other connection
+
+
+class Dispatcher:
+    """Hands the messages of one box to the links that receive from it."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        box: Box,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        on_locked: Callable[[Queue], None],
+    ) -> None:
+        self.queue = queue
+        self.box = box
+        self.outlets: deque[Outlet] = deque()
+        self._loop = loop
+        self._now_ms = now_ms
+        self._on_locked = on_locked
+        self._is_scheduled = False
+
+    def add(self, outlet: Outlet) -> None:
+        self.outlets.append(outlet)
+
+    def remove(self, outlet: Outlet) -> None:
+        if outlet in self.outlets:
+            self.outlets.remove(outlet)
+            self.wake()
+
+    def wake(self) -> None:
+        """Something changed: a message came, credit came, a window opened. Cheap, and safe to call from anywhere."""
+        if not self._is_scheduled and self.outlets:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        outlets, box, now_ms = self.outlets, self.box, self._now_ms()
+        idle = handed = 0
+        exhausted = False
+        while idle < len(outlets):
+            outlet = outlets[0]
+            if len(outlets) > 1:
+                outlets.rotate(-1)
+            if not outlet.ready:
+                idle += 1
+                continue
+            if not outlet.take(box, now_ms):
+                exhausted = True
+                break
+            idle = 0
+            handed += 1
+            if handed == TURN_MAX:
+                self.wake()
+                break
+        if handed:
+            self._on_locked(self.queue)
+        if exhausted or not box.available(now_ms):
+            for outlet in outlets:
+                outlet.nothing_left()

@@ -1,0 +1,174 @@
+"""A link on which a client receives: deliveries under lock or taken for good, and the settlements that come back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pairbus.amqp.errors import ProtocolError
+from pairbus.amqp.link import SenderLink, SentDelivery
+from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, Error, Modified, Rejected, Released
+from pairbus.amqp.session import Session
+from pairbus.broker.box import Box
+from pairbus.broker.messages import encode_delivery, patch_of
+from pairbus.broker.queue import Outcome, Queue
+from pairbus.broker.refusal import MESSAGE_LOCK_LOST, NOT_ALLOWED, Refusal
+from pairbus.broker.store import StoredMessage
+
+if TYPE_CHECKING:
+    from pairbus.broker.peer import Peer
+
+logger = logging.getLogger("pairbus.broker")
+
+SETTLED_BY_SENDER = 1  # snd-settle-mode of receive-and-delete
+RELEASED_BYTES = Released().encode()
+MODIFIED_BYTES = Modified().encode()
+REJECTED_BYTES = Rejected().encode()  # no error: with one, the SDKs read "the settlement failed"
+
+
+class Outlet:
+    """One receiving client on one box."""
+
+    def __init__(self, peer: Peer, link: SenderLink, queue: Queue, box: Box) -> None:
+        self.peer = peer
+        self.link = link
+        self.queue = queue
+        self.box = box
+        attach = link.remote_attach
+        self._takes_for_good = attach is not None and attach.snd_settle_mode == SETTLED_BY_SENDER
+        self._on_their_way = 0
+        "Messages whose deletion is being committed; they will need credit when they come."
+
+    def __repr__(self) -> str:
+        return f"<Outlet {self.queue.path} {self.link!r}>"
+
+    # ── deliveries ──
+
+    @property
+    def ready(self) -> bool:
+        link = self.link
+        return link.credit > self._on_their_way and not self.peer.is_choked and link.sendable
+
+    def take(self, box: Box, now_ms: int) -> bool:
+        """Deliver one message of the box; False when it has none."""
+        if self._takes_for_good:
+            if not box.take_next(now_ms, self._taken):
+                return False
+            self._on_their_way += 1
+            return True
+        lock = box.lock_next(now_ms)
+        if lock is None:
+            return False
+        self.link.send(encode_delivery(lock.message, lock.until_ms), lock.token)
+        self.peer.flush_soon()
+        return True
+
+    def _taken(self, message: StoredMessage | None) -> None:
+        """The deletion is durable, so the message may leave; None: it could not be deleted and stays."""
+        self._on_their_way -= 1
+        if message is not None:
+            if self.link.is_open:
+                self.link.send(encode_delivery(message), self.box.new_token(), settled=True)
+            else:
+                logger.info("%s: message %d was taken by a receiver that is gone", self.queue.path, message.seq)
+        self.peer.flush_soon()
+        self.peer.namespace.wake(self.box)
+
+    def nothing_left(self) -> None:
+        """The box is empty: a receiver that asked to drain gets its credit back."""
+        link = self.link
+        if link.drain and link.is_open and not self._on_their_way:
+            link.drained()
+            self.peer.flush_soon()
+
+    # ── settlements ──
+
+    def settle(self, session: Session, deliveries: list[SentDelivery], settled: bool, state: Any, now_ms: int) -> None:
+        self.peer.namespace.changed(self.queue)
+        if isinstance(state, Accepted) or (state is None and settled):
+            done = partial(self._completed, session, deliveries, settled)
+            self.queue.complete_many(self.box, [delivery.tag for delivery in deliveries], now_ms, done)
+            return
+        outcome, patch, answer = self._read(state)
+        for delivery in deliveries:
+            answered = partial(self._settled, session, delivery.delivery_id, settled, answer)
+            if isinstance(outcome, Refusal):
+                answered(outcome)
+                continue
+            try:
+                self.queue.settle(self.box, delivery.tag, outcome, now_ms, answered, patch=patch)
+            except Refusal as refusal:
+                answered(refusal)
+
+    def _read(self, state: Any) -> tuple[Outcome | Refusal, bytes, bytes]:
+        """(what the client wants, changed properties, how to say that it is done)."""
+        try:
+            if isinstance(state, Released):
+                return Outcome.RELEASE, b"", RELEASED_BYTES
+            if isinstance(state, Modified):
+                outcome = Outcome.DEFER if state.undeliverable_here else Outcome.ABANDON
+                return outcome, patch_of(state.message_annotations or {}), MODIFIED_BYTES
+            if isinstance(state, Rejected):
+                info = dict(state.error.info or {}) if state.error is not None else {}
+                if state.error is not None and "DeadLetterErrorDescription" not in info and state.error.description:
+                    info["DeadLetterErrorDescription"] = state.error.description
+                return Outcome.DEAD_LETTER, patch_of(info), REJECTED_BYTES
+        except ProtocolError as error:
+            return Refusal(error.condition, error.description), b"", b""
+        return Refusal(NOT_ALLOWED, f"Deliveries cannot be settled with {state!r:.80}"), b"", b""
+
+    def _completed(
+        self,
+        session: Session,
+        deliveries: list[SentDelivery],
+        settled: bool,
+        lost: list[bytes],
+        error: Refusal | None,
+    ) -> None:
+        if settled:
+            return
+        if not lost:
+            for first, last in _ranges(delivery.delivery_id for delivery in deliveries):
+                session.settle_sent(first, last, ACCEPTED_BYTES)
+        else:
+            gone = set(lost)
+            refusal = error or Refusal(MESSAGE_LOCK_LOST, LOCK_LOST)
+            for delivery in deliveries:
+                self._answer(
+                    session, delivery.delivery_id, refused(refusal) if delivery.tag in gone else ACCEPTED_BYTES
+                )
+        self.peer.flush_soon()
+
+    def _settled(
+        self, session: Session, delivery_id: int, settled: bool, answer: bytes, refusal: Refusal | None
+    ) -> None:
+        if not settled:
+            self._answer(session, delivery_id, answer if refusal is None else refused(refusal))
+            self.peer.flush_soon()
+
+    def _answer(self, session: Session, delivery_id: int, state: bytes) -> None:
+        session.settle_sent(delivery_id, delivery_id, state)
+
+    def close(self) -> None:
+        self.peer.namespace.stop_listening(self)
+
+
+LOCK_LOST = "The lock supplied is invalid. Either the lock expired, or the message has already been removed."
+
+
+def refused(refusal: Refusal) -> bytes:
+    """An encoded `rejected` with all three fields of its error."""
+    return Rejected(error=Error(refusal.condition, refusal.description)).encode()
+
+
+def _ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
+    """Consecutive ids as (first, last) pairs."""
+    ranges: list[tuple[int, int]] = []
+    for delivery_id in ids:
+        if ranges and delivery_id == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], delivery_id)
+        else:
+            ranges.append((delivery_id, delivery_id))
+    return ranges

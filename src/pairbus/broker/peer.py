@@ -1,0 +1,340 @@
+"""One AMQP client of a namespace: events of the core → calls on links, and one flush per turn of the event loop.
+
+Order. An acceptance, the answer to a settlement and the answer to a request leave when their commit is done; commits
+are done in the order in which they were asked for, so what a connection says stays in the order of its causes. A
+detach is answered behind the same barrier: when a client hears it, everything it asked on that link is decided.
+
+Memory. A client that sends faster than the disk takes it is not read from (`holds`, `lets_go`); one that does not
+read what it asked for gets nothing more (`is_choked`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pairbus import __version__
+from pairbus.amqp.connection import Connection, Settings, Trace
+from pairbus.amqp.events import (
+    ConnectionClosed,
+    ConnectionFailed,
+    ConnectionOpened,
+    Delivery,
+    Disposed,
+    LinkAttached,
+    LinkDetached,
+    LinkFlow,
+    SessionBegun,
+    SessionEnded,
+    SessionFlow,
+)
+from pairbus.amqp.lifecycle import State
+from pairbus.amqp.link import Link
+from pairbus.amqp.performatives import Error
+from pairbus.amqp.sasl import SaslServer
+from pairbus.amqp.types import Symbol
+from pairbus.broker.cbs import CbsNode, Grants
+from pairbus.broker.inlet import Inlet
+from pairbus.broker.outlet import Outlet
+from pairbus.broker.refusal import UNAUTHORIZED_ACCESS, Refusal
+from pairbus.broker.requests import RequestLink, ResponseLink
+from pairbus.broker.router import attach_link, right_of
+
+if TYPE_CHECKING:
+    from pairbus.broker.namespace import Namespace
+    from pairbus.errors import StoreError
+
+logger = logging.getLogger("pairbus.broker")
+
+HELD_BYTES_MAX = 16 << 20  # per connection, of messages received but not yet committed
+HELD_COUNT_MAX = 8192
+TOKEN_DEADLINE_S = 20.0  # the real service drops a connection that shows no token for 20 s
+TICK_S = 5.0
+HIDES_PINGS = Symbol("com.pairbus:hides-pings")
+
+
+class Wire(Protocol):
+    """What a peer needs of a transport: TCP, TLS or a web socket."""
+
+    def write(self, data: bytes) -> None: ...
+    def close(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Peer:
+    """One connection."""
+
+    def __init__(
+        self, namespace: Namespace, wire: Wire, loop: asyncio.AbstractEventLoop, trace: Trace | None = None
+    ) -> None:
+        self.namespace = namespace
+        self.grants = Grants()
+        self.is_choked = False
+        self._wire = wire
+        self._loop = loop
+        self._cbs = CbsNode(namespace.keys, self.grants, self._on_token)
+        self._held_bytes = self._held_count = 0
+        self._is_paused = self._is_flush_scheduled = self._is_over = False
+        self._unsaid: dict[Inlet, None] = {}
+        self._started_s = loop.time()
+        settings = Settings(
+            container_id=namespace.name,
+            properties={
+                Symbol("product"): "pairbus",
+                Symbol("version"): __version__,
+                HIDES_PINGS: True,
+            },
+        )
+        self._connection = Connection(settings, SaslServer(check=self._check_sasl), trace=trace)
+        self._timer = loop.call_later(TICK_S, self._tick)
+        namespace.peers.add(self)
+
+    def __repr__(self) -> str:
+        remote = self._connection.remote_open
+        return f"<Peer {remote.container_id if remote is not None else 'unopened'} of {self.namespace.name}>"
+
+    # ── from the wire ──
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        for event in self._connection.receive_data(data, self._loop.time()):
+            _HANDLERS[type(event)](self, event)
+        self.flush()
+
+    def pause_writing(self) -> None:
+        self.is_choked = True
+
+    def resume_writing(self) -> None:
+        self.is_choked = False
+        self._wake_outlets()
+
+    def connection_lost(self) -> None:
+        self._is_over = True
+        self._timer.cancel()
+        for session in self._connection.sessions:
+            self._close_contexts(session.links)
+        self.namespace.peers.discard(self)
+
+    # ── to the wire ──
+
+    def flush_soon(self, inlet: Inlet | None = None) -> None:
+        """There is something to say at the end of this turn; an inlet may have acceptances to gather until then."""
+        if inlet is not None:
+            self._unsaid[inlet] = None
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush_scheduled)
+
+    def _flush_scheduled(self) -> None:
+        self._is_flush_scheduled = False
+        self.flush()
+
+    def flush(self) -> None:
+        if self._is_over:
+            return
+        if self._unsaid:
+            for inlet in self._unsaid:
+                inlet.say_accepted()
+            self._unsaid.clear()
+        if self._connection.has_output:
+            self._wire.write(self._connection.data_to_send())
+
+    def holds(self, size: int) -> None:
+        self._held_bytes += size
+        self._held_count += 1
+        if not self._is_paused and (self._held_bytes > HELD_BYTES_MAX or self._held_count > HELD_COUNT_MAX):
+            self._is_paused = True
+            self._wire.pause_reading()
+
+    def lets_go(self, size: int) -> None:
+        self._held_bytes -= size
+        self._held_count -= 1
+        if self._is_paused and self._held_bytes <= HELD_BYTES_MAX // 2 and self._held_count <= HELD_COUNT_MAX // 2:
+            self._is_paused = False
+            if not self._is_over:
+                self._wire.resume_reading()
+
+    def stop_reading(self) -> None:
+        if not self._is_paused and not self._is_over:
+            self._is_paused = True
+            self._wire.pause_reading()
+
+    def close(self, condition: str, description: str) -> None:
+        """Tell the client why, and hang up."""
+        if not self._is_over:
+            if self._connection.state is State.OFFERED:
+                self._connection.open()
+            if self._connection.state is State.OPEN:
+                self._connection.close(Error(condition, description))
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.flush()
+        self._is_over = True
+        self._wire.close()
+
+    # ── rights and time ──
+
+    def allows(self, path: str, right: str | None) -> bool:
+        return self.grants.allows(path, right, self.namespace.now_ms() / 1000)
+
+    def _check_sasl(self, mechanism: str, response: bytes) -> bool:
+        """ANONYMOUS and the like decide nothing, tokens do; PLAIN carries a key's name and the key itself."""
+        if mechanism != "PLAIN":
+            return True
+        parts = response.split(b"\x00")
+        if len(parts) != 3:
+            return False
+        grant = self.namespace.keys.login(parts[1].decode("utf-8", "replace"), parts[2].decode("utf-8", "replace"))
+        if grant is None:
+            return False
+        self.grants.put("sasl-plain", grant)
+        return True
+
+    def _on_token(self) -> None:
+        self._reschedule_tick()
+
+    def _reschedule_tick(self) -> None:
+        self._timer.cancel()
+        if self._is_over:
+            return
+        expiry_s = self.grants.next_expiry_s()
+        delay_s = TICK_S
+        if expiry_s is not None:
+            delay_s = min(delay_s, max(expiry_s - self.namespace.now_ms() / 1000, 0.0) + 0.01)
+        self._timer = self._loop.call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        for event in self._connection.handle_timer(now):
+            _HANDLERS[type(event)](self, event)
+        if not self.grants and now - self._started_s > TOKEN_DEADLINE_S:
+            self.close(UNAUTHORIZED_ACCESS, f"No valid token was put within {TOKEN_DEADLINE_S:.0f} seconds.")
+        elif self.grants.drop_expired(self.namespace.now_ms() / 1000):
+            self._drop_unauthorised_links()
+        self.flush()
+        self._reschedule_tick()
+
+    def _drop_unauthorised_links(self) -> None:
+        for session in self._connection.sessions:
+            for link in session.links:
+                if isinstance(link.context, Inlet | Outlet) and link.is_open:
+                    path, right = link.context.queue.path, right_of(link)
+                    if not self.allows(path, right):
+                        self.detach(link, Refusal(UNAUTHORIZED_ACCESS, f"The token for '{path}' has expired."))
+
+    # ── links ──
+
+    def detach(self, link: Link, refusal: Refusal) -> None:
+        """End a link from our side: its token expired, its queue is gone or disabled."""
+        if link.is_open:
+            self._close_contexts([link])
+            link.detach(Error(refusal.condition, refusal.description))
+            self.flush_soon()
+
+    def _close_contexts(self, links: list[Link]) -> None:
+        for link in links:
+            if link.context is not None:
+                self.namespace.links.discard(link)
+                link.context.close()
+
+    def _wake_outlets(self) -> None:
+        for session in self._connection.sessions:
+            for link in session.links:
+                if isinstance(link.context, Outlet):
+                    self.namespace.wake(link.context.box)
+
+    # ── events ──
+
+    def _on_opened(self, event: ConnectionOpened) -> None:
+        if self._connection.state is State.OFFERED:
+            self._connection.open()
+
+    def _on_begun(self, event: SessionBegun) -> None:
+        if event.session.state is State.OFFERED:
+            event.session.begin()
+
+    def _on_attached(self, event: LinkAttached) -> None:
+        link = event.link
+        try:
+            if link.state is State.OFFERED:
+                attach_link(self, link, event.attach, self._cbs)
+            else:  # withdrawn before we could answer
+                raise Refusal("amqp:link:detach-forced", "The link was detached before it was attached.")
+        except Refusal as refusal:
+            logger.info("%s: link to %r refused: %s", self, event.attach.name, refusal)
+            link.refuse(Error(refusal.condition, refusal.description))
+
+    def _on_detached(self, event: LinkDetached) -> None:
+        link = event.link
+        self._close_contexts([link])
+        if link.state is State.CLOSE_ASKED:
+
+            def answer(error: StoreError | None) -> None:
+                if link.state is State.CLOSE_ASKED and link.session.state is State.OPEN:
+                    if isinstance(link.context, Inlet):
+                        link.context.say_accepted()
+                    link.detach(closed=event.closed)
+                    self.flush_soon()
+
+            self.namespace.store.after_commit(answer)
+
+    def _on_flow(self, event: LinkFlow) -> None:
+        context = event.link.context
+        if isinstance(context, Outlet):
+            self.namespace.wake(context.box)
+        elif isinstance(context, ResponseLink):
+            context.pump()
+
+    def _on_session_flow(self, event: SessionFlow) -> None:
+        for link in event.session.links:
+            if isinstance(link.context, Outlet):
+                self.namespace.wake(link.context.box)
+            elif isinstance(link.context, ResponseLink):
+                link.context.pump()
+
+    def _on_delivery(self, event: Delivery) -> None:
+        context = event.link.context
+        if isinstance(context, Inlet | RequestLink):
+            context.on_delivery(event, self.namespace.now_ms())
+
+    def _on_disposed(self, event: Disposed) -> None:
+        now_ms = self.namespace.now_ms()
+        deliveries = event.deliveries
+        start = 0
+        for at in range(1, len(deliveries) + 1):  # runs of deliveries on one link; almost always there is one run
+            if at == len(deliveries) or deliveries[at].link is not deliveries[start].link:
+                context = deliveries[start].link.context
+                if isinstance(context, Outlet):
+                    context.settle(event.session, deliveries[start:at], event.settled, event.state, now_ms)
+                start = at
+
+    def _on_ended(self, event: SessionEnded) -> None:
+        self._close_contexts(event.session.links)
+
+    def _on_closed(self, event: ConnectionClosed) -> None:
+        if event.error is not None:
+            logger.info("%s closed by the client: %s %s", self, event.error.condition, event.error.description)
+        self._hang_up()
+
+    def _on_failed(self, event: ConnectionFailed) -> None:
+        logger.warning("%s: %s", self, event.error)
+        self._hang_up()
+
+
+_HANDLERS: Any = {
+    ConnectionOpened: Peer._on_opened,
+    SessionBegun: Peer._on_begun,
+    LinkAttached: Peer._on_attached,
+    LinkDetached: Peer._on_detached,
+    LinkFlow: Peer._on_flow,
+    SessionFlow: Peer._on_session_flow,
+    Delivery: Peer._on_delivery,
+    Disposed: Peer._on_disposed,
+    SessionEnded: Peer._on_ended,
+    ConnectionClosed: Peer._on_closed,
+    ConnectionFailed: Peer._on_failed,
+}

@@ -1,0 +1,35 @@
+"""A request that the broker turns down: what the peer is told, as an AMQP condition and a sentence."""
+
+from __future__ import annotations
+
+from pairbus.errors import PairbusError, StoreError
+
+ARGUMENT_ERROR = "com.microsoft:argument-error"
+ENTITY_DISABLED = "com.microsoft:entity-disabled"
+MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
+MESSAGE_NOT_FOUND = "com.microsoft:message-not-found"
+INTERNAL_ERROR = "amqp:internal-error"
+MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
+NOT_ALLOWED = "amqp:not-allowed"
+NOT_FOUND = "amqp:not-found"
+RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
+UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
+
+
+class Refusal(PairbusError):
+    """The request was not carried out and changed nothing. `condition` is the AMQP symbol that the peer gets."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(f"{condition}: {description}")
+        self.condition = condition
+        self.description = description
+
+
+def refusal_of(error: StoreError) -> Refusal:
+    """A failing store is the broker's trouble, also when the disk is full: the peer may try again."""
+    return Refusal(INTERNAL_ERROR, f"The broker could not store the change: {error}")
+
+
+def entity_not_found(path: str) -> Refusal:
+    """The JavaScript SDK recognises a missing entity by the beginning of this sentence, not by the condition."""
+    return Refusal(NOT_FOUND, f"The messaging entity '{path}' could not be found.")

@@ -1,0 +1,114 @@
+"""Request and response over a pair of links: the shape that `$cbs` and `$management` share."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pairbus.amqp.errors import ProtocolError
+from pairbus.amqp.events import Delivery
+from pairbus.amqp.link import ReceiverLink, SenderLink, address_of
+from pairbus.amqp.message import Message, Properties
+from pairbus.amqp.performatives import ACCEPTED_BYTES
+from pairbus.broker.outlet import refused
+from pairbus.broker.refusal import Refusal
+
+if TYPE_CHECKING:
+    from pairbus.broker.peer import Peer
+
+logger = logging.getLogger("pairbus.broker")
+
+CREDIT = 100
+UNSENT_MAX = 256  # answers that wait for credit on one link; a client that asks more without listening loses them
+
+Reply = Callable[[dict[str, Any], Any], None]
+"(application properties, body value): sends the answer to one request."
+
+
+class Node(Protocol):
+    """What answers requests. One per peer and address."""
+
+    address: str
+
+    def on_request(self, request: Message, reply: Reply, now_ms: int) -> None: ...
+
+
+class RequestLink:
+    """The link on which the client asks."""
+
+    def __init__(self, peer: Peer, link: ReceiverLink, node: Node) -> None:
+        self.peer = peer
+        self.link = link
+        self.node = node
+
+    def on_delivery(self, delivery: Delivery, now_ms: int) -> None:
+        outcome = ACCEPTED_BYTES
+        try:
+            request = Message.decode(delivery.payload)
+            reply = self._reply_to(request)
+            self.node.on_request(request, reply, now_ms)
+        except ProtocolError as error:
+            outcome = refused(Refusal(error.condition, error.description))
+        if not delivery.settled:
+            self.link.settle(delivery.delivery_id, delivery.delivery_id, outcome, 1)
+        self.peer.flush_soon()
+
+    def _reply_to(self, request: Message) -> Reply:
+        properties = request.properties or Properties()
+
+        def reply(application_properties: dict[str, Any], body: Any) -> None:
+            link = self._response_link(properties.reply_to)
+            if link is None:
+                logger.warning("%s: an answer on %s has no link to go to", self.peer, self.node.address)
+                return
+            answer = Message(
+                properties=Properties(correlation_id=properties.message_id),
+                application_properties=application_properties,
+                value=body,
+                has_value=True,
+            )
+            link.send(answer.encode())
+
+        return reply
+
+    def _response_link(self, reply_to: Any) -> ResponseLink | None:
+        """By the address that the request names, otherwise the one that listens to the same node."""
+        listening = [
+            link.context
+            for link in self.link.session.links
+            if isinstance(link.context, ResponseLink) and link.context.node.address == self.node.address
+        ]
+        for response in listening:
+            if reply_to is not None and response.reply_address == reply_to:
+                return response
+        return listening[-1] if listening else None
+
+    def close(self) -> None:
+        """Nothing is kept here."""
+
+
+class ResponseLink:
+    """The link on which the client hears the answers."""
+
+    def __init__(self, peer: Peer, link: SenderLink, node: Node) -> None:
+        self.peer = peer
+        self.link = link
+        self.node = node
+        self.reply_address = address_of(link.remote_attach.target) if link.remote_attach is not None else None
+        self._unsent: deque[bytes] = deque(maxlen=UNSENT_MAX)
+        self._tag = 0
+
+    def send(self, payload: bytes) -> None:
+        self._unsent.append(payload)
+        self.pump()
+
+    def pump(self) -> None:
+        while self._unsent and self.link.sendable:
+            self._tag += 1
+            self.link.send(self._unsent.popleft(), self._tag.to_bytes(4, "big"), settled=True)
+            self.peer.flush_soon()
+
+    def close(self) -> None:
+        self._unsent.clear()

@@ -1,0 +1,109 @@
+"""Where a new link leads: `$cbs`, an entity's `$management`, a queue or its dead letters; or why it is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pairbus.amqp.errors import NOT_IMPLEMENTED
+from pairbus.amqp.link import Link, ReceiverLink, SenderLink, address_of
+from pairbus.amqp.performatives import Attach, Coordinator
+from pairbus.broker.address import Address, parse_address
+from pairbus.broker.cbs import CbsNode
+from pairbus.broker.inlet import BATCH_ENVELOPE_SIZE, CREDIT, Inlet
+from pairbus.broker.management import ManagementNode
+from pairbus.broker.outlet import Outlet
+from pairbus.broker.refusal import NOT_ALLOWED, UNAUTHORIZED_ACCESS, Refusal, entity_not_found
+from pairbus.broker.requests import CREDIT as REQUEST_CREDIT
+from pairbus.broker.requests import Node, RequestLink, ResponseLink
+from pairbus.sas import LISTEN, SEND
+
+if TYPE_CHECKING:
+    from pairbus.broker.peer import Peer
+
+SESSION_FILTER = "com.microsoft:session-filter"
+REQUEST_SIZE_MAX = 1 << 20
+"Requests of $cbs and $management; a schedule-message request carries whole messages."
+
+
+def right_of(link: Link) -> str:
+    return SEND if isinstance(link, ReceiverLink) else LISTEN
+
+
+def attach_link(peer: Peer, link: Link, attach: Attach, cbs: CbsNode) -> None:
+    """Attach the link to what its address names, or raise the Refusal to answer with."""
+    if isinstance(attach.target, Coordinator):
+        raise Refusal(NOT_IMPLEMENTED, "Transactions are not supported.")
+    raw = address_of(attach.target if isinstance(link, ReceiverLink) else attach.source)
+    if raw is None:
+        raise Refusal("amqp:invalid-field", f"Link {attach.name!r} names no address.")
+    address = parse_address(raw)
+    if address.is_cbs:
+        _attach_node(peer, link, attach, cbs)
+    elif address.is_management:
+        _attach_node(peer, link, attach, _management(peer, address))
+    else:
+        _attach_entity(peer, link, attach, address)
+
+
+def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node) -> None:
+    _answer(link, attach, REQUEST_SIZE_MAX)
+    if isinstance(link, ReceiverLink):
+        link.context = RequestLink(peer, link, node)
+        link.keep_credit(REQUEST_CREDIT)
+    elif isinstance(link, SenderLink):
+        link.context = ResponseLink(peer, link, node)
+
+
+def _management(peer: Peer, address: Address) -> Node:
+    if not peer.allows(address.entity, None):
+        raise _unauthorised(address, "a valid")
+    queue = peer.namespace.queue(address.entity)
+    if queue is None:
+        raise entity_not_found(address.text)
+    box = queue.dead if address.is_dead_letter else queue.main
+    return ManagementNode(address.text.lower(), queue, box, lambda right: peer.allows(address.entity, right))
+
+
+def _attach_entity(peer: Peer, link: Link, attach: Attach, address: Address) -> None:
+    if not peer.allows(address.entity, right_of(link)):
+        raise _unauthorised(address, f"the {right_of(link)}")
+    queue = peer.namespace.queue(address.entity)
+    if queue is None:
+        raise entity_not_found(address.text)
+    if isinstance(link, ReceiverLink):
+        if address.is_dead_letter:
+            raise Refusal(NOT_ALLOWED, f"Messages cannot be sent to the dead-letter queue of '{queue.path}'.")
+        queue.check_send()
+        limit = queue.description.max_message_size_kb * 1024
+        _answer(link, attach, limit)
+        link.max_message_size = limit + BATCH_ENVELOPE_SIZE
+        link.context = Inlet(peer, link, queue)
+        link.keep_credit(CREDIT)
+    elif isinstance(link, SenderLink):
+        queue.check_receive()
+        if attach.source is not None and attach.source.filter and SESSION_FILTER in attach.source.filter:
+            raise Refusal(
+                NOT_ALLOWED,
+                "A sessionful message receiver cannot be created on an entity that does not require sessions.",
+            )
+        _answer(link, attach, None)
+        outlet = Outlet(peer, link, queue, queue.dead if address.is_dead_letter else queue.main)
+        link.context = outlet
+        peer.namespace.listen(outlet)
+    queue.touch(peer.namespace.now_ms())
+    peer.namespace.links.add(link)
+
+
+def _answer(link: Link, attach: Attach, max_message_size: int | None) -> None:
+    assert not isinstance(attach.target, Coordinator)
+    link.attach(
+        source=attach.source,
+        target=attach.target,
+        snd_settle_mode=attach.snd_settle_mode,
+        rcv_settle_mode=attach.rcv_settle_mode,
+        max_message_size=max_message_size,
+    )
+
+
+def _unauthorised(address: Address, what: str) -> Refusal:
+    return Refusal(UNAUTHORIZED_ACCESS, f"Unauthorized access. {what} claim is needed for '{address.text}'.")

@@ -1,0 +1,272 @@
+"""The port: one listening socket for AMQP, AMQP over TLS, HTTP and HTTPS, told apart by the first bytes.
+
+    0x16        a TLS handshake; what follows inside is looked at again
+    AMQP        an AMQP protocol header
+    the rest    HTTP: administration, /health, and AMQP over a web socket
+
+The first byte is only peeked at, because TLS must see it again; behind TLS the door itself passes the bytes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Coroutine
+from typing import Any, cast
+
+from aiohttp import WSMsgType, web
+
+from pairbus.amqp.connection import Trace
+from pairbus.broker.namespace import Namespace
+from pairbus.broker.peer import Peer
+from pairbus.errors import ConfigError
+
+logger = logging.getLogger("pairbus.broker")
+
+FIRST_BYTES_DEADLINE_S = 10.0
+CONNECTIONS_MAX = 5000  # per namespace, as the service has it
+WRITE_BUFFER_MAX = 1 << 20
+WEB_SOCKET_PROTOCOL = "AMQPWSB10"
+WEB_SOCKET_MESSAGE_MAX = 4 << 20
+
+
+class Door(asyncio.Protocol):
+    """A new connection until its first bytes have said what it is; AMQP stays here, HTTP moves on."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._transport: asyncio.Transport | None = None
+        self._peer: Peer | None = None
+        self._first = b""
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
+        self._deadline = self._port.loop.call_later(FIRST_BYTES_DEADLINE_S, transport.abort)
+        self._port.doors.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._peer is not None:
+            self._peer.data_received(data)
+            return
+        self._first += data
+        if len(self._first) < 4 and b"AMQP".startswith(self._first):
+            return
+        self._decide()
+
+    def _decide(self) -> None:
+        assert self._transport is not None and self._deadline is not None
+        self._deadline.cancel()
+        first, self._first = self._first, b""
+        if first.startswith(b"AMQP"):
+            self._peer = Peer(self._port.namespace, self._transport, self._port.loop, self._port.trace)
+            self._peer.data_received(first)
+            return
+        handler = self._port.http_handler()
+        self._port.doors.discard(self)
+        self._transport.set_protocol(handler)
+        handler.connection_made(self._transport)
+        handler.data_received(first)
+
+    def pause_writing(self) -> None:
+        if self._peer is not None:
+            self._peer.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._peer is not None:
+            self._peer.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        assert self._deadline is not None
+        self._deadline.cancel()
+        self._port.doors.discard(self)
+        if self._peer is not None:
+            self._peer.connection_lost()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Port:
+    """The listening socket of one namespace."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        tls: ssl.SSLContext,
+        trace: Trace | None = None,
+    ) -> None:
+        self.namespace = namespace
+        self.loop = loop
+        self.trace = trace
+        self.number = 0
+        self.doors: set[Door] = set()
+        self._tls = tls
+        self._socket: socket.socket | None = None
+        self._runner: web.AppRunner | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, host: str, port: int, app: web.Application) -> None:
+        """Listen; `number` then tells which port was taken."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            listener.close()
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another port") from error
+        listener.listen(1024)
+        listener.setblocking(False)
+        self._socket = listener
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await self._runner.setup()
+        self.number = int(listener.getsockname()[1])
+        self._spawn(self._accept(listener))
+
+    def http_handler(self) -> asyncio.Protocol:
+        assert self._runner is not None and self._runner.server is not None
+        return self._runner.server()
+
+    async def stop_accepting(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._socket is not None:
+            self._socket.close()
+
+    async def close(self) -> None:
+        """After the namespace has said goodbye: let what was written leave, then cut."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+        for _ in range(20):
+            if not self.doors:
+                return
+            await asyncio.sleep(0.05)
+        for door in list(self.doors):
+            door.abort()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = await self.loop.sock_accept(listener)
+            except OSError as error:  # out of file descriptors, or a client that left before we looked
+                logger.warning("%s: a connection could not be accepted: %s", self.namespace.name, error)
+                await asyncio.sleep(0.1)
+                continue
+            if len(self.doors) >= CONNECTIONS_MAX:
+                logger.warning(
+                    "%s: more than %d connections; one was turned away", self.namespace.name, CONNECTIONS_MAX
+                )
+                client.close()
+                continue
+            self._spawn(self._welcome(client))
+
+    async def _welcome(self, client: socket.socket) -> None:
+        """TLS or not, by the first byte."""
+        client.setblocking(False)
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            async with asyncio.timeout(FIRST_BYTES_DEADLINE_S):
+                first = await self._peek(client)
+            if not first:
+                client.close()
+                return
+            tls = {"ssl": self._tls, "ssl_handshake_timeout": FIRST_BYTES_DEADLINE_S} if first == b"\x16" else {}
+            await self.loop.connect_accepted_socket(lambda: Door(self), client, **tls)  # type: ignore[arg-type]
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
+            logger.info("%s: a connection ended before it said what it is: %s", self.namespace.name, error or "silent")
+            client.close()
+        except asyncio.CancelledError:
+            client.close()
+            raise
+
+    async def _peek(self, client: socket.socket) -> bytes:
+        readable = asyncio.Event()
+        self.loop.add_reader(client, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            self.loop.remove_reader(client)
+        return client.recv(1, socket.MSG_PEEK)
+
+    # ── AMQP over web sockets ──
+
+    async def web_socket(self, request: web.Request) -> web.StreamResponse:
+        response = web.WebSocketResponse(
+            protocols=(WEB_SOCKET_PROTOCOL,), max_msg_size=WEB_SOCKET_MESSAGE_MAX, compress=False, autoping=True
+        )
+        await response.prepare(request)
+        wire = WebSocketWire(response)
+        peer = wire.peer = Peer(self.namespace, wire, self.loop, self.trace)
+        sending = self.loop.create_task(wire.send_forever())
+        try:
+            async for message in response:
+                if message.type is not WSMsgType.BINARY:
+                    logger.warning("%s: a web socket sent text; AMQP is binary", self.namespace.name)
+                    break
+                peer.data_received(message.data)
+                await wire.may_read.wait()
+        finally:
+            peer.connection_lost()
+            sending.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                await sending
+            await response.close()
+        return response
+
+
+class WebSocketWire:
+    """A web socket as a peer wants its wire."""
+
+    def __init__(self, response: web.WebSocketResponse) -> None:
+        self.may_read = asyncio.Event()
+        self.may_read.set()
+        self.peer: Peer | None = None
+        self._response = response
+        self._unsent: list[bytes] = []
+        self._unsent_size = 0
+        self._has_work = asyncio.Event()
+        self._is_closing = False
+
+    def write(self, data: bytes) -> None:
+        self._unsent.append(data)
+        self._unsent_size += len(data)
+        if self._unsent_size > WRITE_BUFFER_MAX and self.peer is not None:
+            self.peer.pause_writing()
+        self._has_work.set()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._has_work.set()
+
+    def pause_reading(self) -> None:
+        self.may_read.clear()
+
+    def resume_reading(self) -> None:
+        self.may_read.set()
+
+    async def send_forever(self) -> None:
+        while True:
+            await self._has_work.wait()
+            self._has_work.clear()
+            data, self._unsent, self._unsent_size = b"".join(self._unsent), [], 0
+            if data:
+                await self._response.send_bytes(data)
+            if self.peer is not None and self.peer.is_choked:
+                self.peer.resume_writing()
+            if self._is_closing and not self._unsent:
+                await self._response.close()
+                return

@@ -1,0 +1,206 @@
+"""The durable store: one SQLite file in a folder, one thread that writes, group commit.
+
+What the event loop writes collects in a group. When the writer is idle, the group is handed over at the end of the
+current turn of the loop, so a lone message waits for nothing; while the writer is busy the next group grows, so under
+load many messages share one commit. The result of a group comes back in one call.
+
+    folder/messages.db (-wal, -shm)   the database, see schema.py
+    folder/commits, folder/lock       see folder.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from pairbus.broker.store import Done, IndexRow, Recovered, StoredMessage, Write
+from pairbus.broker.store.committer import Committer, Counters
+from pairbus.broker.store.folder import CommitFile, FolderLock
+from pairbus.broker.store.group import Group
+from pairbus.broker.store.reader import Reader
+from pairbus.broker.store.schema import (
+    FILE_NAME,
+    STORE_COUNTER,
+    create,
+    damaged,
+    open_for_writing,
+    recognise,
+    store_error,
+)
+from pairbus.broker.store.writer import WriterThread
+from pairbus.errors import StoreError
+
+
+class SqliteStore:
+    """See the contract in `pairbus.broker.store`.
+
+    `loop` is the event loop that owns the store; without it, the one that runs when the first write is made.
+    `progress` gets a sentence about once a second while recovery takes longer than a second.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._path = folder / FILE_NAME
+        self._loop = loop
+        self._progress = progress
+        self._lock: FolderLock | None = None
+        self._reader: Reader | None = None
+        self._committer: Committer | None = None
+        self._thread: WriterThread | None = None
+        self._group = Group()
+        self._in_flight: Group | None = None
+        self._handing_over = False
+        self._idle: asyncio.Future[None] | None = None
+
+    # ── Opening and closing ─────────────────────────────────────────────────
+
+    def recover(self) -> Recovered:
+        """Also opens the store. `index` and `remembered` add what they find to the same list of damage."""
+        assert self._lock is None, "recover is called once"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"Cannot make the data folder {self._folder}: {error.strerror}.") from error
+        self._lock = FolderLock(self._folder)
+        try:
+            return self._open()
+        except BaseException:
+            self._release()
+            raise
+
+    def _open(self) -> Recovered:
+        commits = CommitFile(self._folder)
+        noted = commits.read()
+        known = commits.path.exists()
+        if not self._path.exists():
+            if known and noted != 0:
+                raise damaged(self._path, "the file is missing, although this folder was in use")
+            # In this order a crash between the two leaves a folder that is known to be new.
+            commits.write(0)
+            noted = 0
+            create(self._path)
+        recognise(self._path, ours=known)
+        reader = self._reader = Reader(self._path, self._progress)
+        queues = reader.recover()
+        store = reader.counters[STORE_COUNTER]
+        last_queue_id = store.live
+        reader.damage += self._lost_commits(commits, noted, store)
+        try:
+            connection = open_for_writing(self._path)
+        except sqlite3.Error as error:
+            raise store_error(error, self._path) from error
+        self._committer = Committer(self._path, connection, reader.counters, commits)
+        return Recovered(queues, reader.damage, last_queue_id)
+
+    def _lost_commits(self, commits: CommitFile, noted: int | None, store: Counters) -> list[str]:
+        """What the number of commits says about the write-ahead log (see folder.py)."""
+        if noted is None:
+            state = "damaged" if commits.path.exists() else "missing"
+            return [f"{commits.path} is {state}; if commits were lost with it, it cannot be noticed."]
+        lost = noted - store.high
+        store.high = max(store.high, noted)  # the count goes on above both, so that the same loss is told once
+        if lost <= 0:
+            return []
+        return [
+            f"{self._path}: the last {lost} acknowledged commits are missing; the write-ahead log "
+            f"{self._path.name}-wal was cut, damaged or removed."
+        ]
+
+    async def close(self) -> None:
+        if self._group.steps or self._in_flight is not None or self._group.callbacks:
+            self._schedule()
+            self._idle = self._running_loop().create_future()
+            await self._idle
+        if self._thread is not None:
+            await self._thread.close()
+        elif self._committer is not None:
+            self._committer.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    # ── Writing ─────────────────────────────────────────────────────────────
+
+    def write(self, op: Write) -> None:
+        self._group.add(op)
+        if not self._handing_over:
+            self._schedule()
+
+    def after_commit(self, done: Done) -> None:
+        if self._in_flight is not None and not self._group.steps:
+            # Everything written so far is in the group that the writer has: its fate is the answer.
+            self._in_flight.callbacks.append(done)
+            return
+        self._group.callbacks.append(done)
+        if not self._handing_over:
+            self._schedule()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def _schedule(self) -> None:
+        """Hand the group over when this turn of the loop ends; a busy writer fetches it itself (`_finished`)."""
+        if self._in_flight is None and not self._handing_over:
+            self._handing_over = True
+            self._running_loop().call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        self._handing_over = False
+        group, self._group = self._group, Group()
+        if not group.steps:
+            self._tell(group, None)
+            return
+        if self._thread is None:
+            assert self._committer is not None, "recover comes before the first write"
+            self._thread = WriterThread(self._committer, self._running_loop(), self._finished)
+        self._in_flight = group
+        self._thread.commit(group)
+
+    def _finished(self, group: Group, error: StoreError | None) -> None:
+        self._in_flight = None
+        if self._group.steps:
+            self._hand_over()  # before the callbacks, so that the writer works while they run
+        self._tell(group, error)
+
+    def _tell(self, group: Group, error: StoreError | None) -> None:
+        for done in group.callbacks:
+            try:
+                done(error)
+            except Exception as fault:  # one callback's bug must not keep the others from hearing; it is reported
+                context = {"message": "a callback of the store failed", "exception": fault}
+                self._running_loop().call_exception_handler(context)
+        if self._idle is not None and self._in_flight is None and not self._group.steps and not self._idle.done():
+            self._idle.set_result(None)
+
+    # ── Reading ─────────────────────────────────────────────────────────────
+
+    def index(self, box: int) -> Iterator[IndexRow]:
+        return self._open_reader.index(box)
+
+    def remembered(self, queue_id: int) -> list[tuple[str, int]]:
+        return self._open_reader.remembered(queue_id)
+
+    def load(self, box: int, seqs: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+        return self._open_reader.load(box, seqs)
+
+    def scan(self, box: int, from_seq: int, limit: int) -> list[StoredMessage]:
+        return self._open_reader.scan(box, from_seq, limit)
+
+    @property
+    def _open_reader(self) -> Reader:
+        assert self._reader is not None, "recover comes before the first read"
+        return self._reader

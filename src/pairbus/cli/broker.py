@@ -1,0 +1,129 @@
+"""`pairbus broker`: run namespaces until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pairbus.broker import Broker, NamespaceOptions, load_config
+from pairbus.errors import ConfigError
+
+DEFAULT_PORT = 5672
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+_LEVELS = ("debug", "info", "warning", "error")
+
+EPILOG = """
+Examples:
+
+  pairbus broker                                          one namespace, 'local', on port 5672, data in ./pairbus-data
+
+  pairbus broker --namespace contoso=5672 --namespace fabrikam=5673 --data /var/lib/pairbus
+
+  pairbus broker --namespace test=0 --data :memory:       any free port, nothing kept
+
+  pairbus broker --config Config.json                     the official emulator's configuration
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(name="broker", epilog=EPILOG)(broker)
+
+
+def broker(
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PORT", help="A namespace and its port (0 = any free one). Repeat for more."),
+    ] = None,
+    data: Annotated[str, typer.Option(metavar="DIR", help="Folder for the data, or ':memory:'.")] = "pairbus-data",
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Queues and keys, in the official emulator's JSON format.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --key.")] = "127.0.0.1",
+    key: Annotated[
+        str | None,
+        typer.Option(envvar="PAIRBUS_KEY", help="Key of RootManageSharedAccessKey. Default: the emulator's."),
+    ] = None,
+    log_level: Annotated[str, typer.Option(help=f"One of {', '.join(_LEVELS)}.")] = "warning",
+    trace: Annotated[bool, typer.Option("--trace", help="Log every AMQP frame.")] = False,
+) -> None:
+    """Run durable Service Bus namespaces on this machine.
+
+    Prints one line per namespace with its connection string, then 'ready'. SIGTERM or Ctrl-C ends it cleanly.
+    """
+    if log_level.lower() not in _LEVELS:
+        raise ConfigError(f"--log-level is {log_level!r}; allowed are {', '.join(_LEVELS)}")
+    level = logging.DEBUG if trace else getattr(logging, log_level.upper())
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
+    logging.getLogger("aiohttp").setLevel(logging.WARNING)
+    # The store's writer thread needs the interpreter only between its statements; with the default of 5 ms it would
+    # wait that long for it each time, and the commits with it.
+    sys.setswitchinterval(0.0005)
+    _run(_serve(_namespaces(namespace or [], config), data, host, key, trace))
+
+
+def _namespaces(given: list[str], config: Path | None) -> list[NamespaceOptions]:
+    ports: dict[str, int] = {}
+    for text in given:
+        name, _, port = text.partition("=")
+        if not _NAME.fullmatch(name) or not port.isdecimal() or int(port) > 65535:
+            raise ConfigError(f"--namespace {text!r}: NAME=PORT is needed, for example contoso={DEFAULT_PORT}")
+        ports[name] = int(port)
+    configured = {found.name: found for found in load_config(config)} if config is not None else {}
+    for offset, name in enumerate(configured):
+        if not given:
+            ports[name] = DEFAULT_PORT + offset
+        elif name not in ports:
+            raise ConfigError(f"{config} describes namespace {name!r}; give it a port with --namespace {name}=PORT")
+    if not ports:
+        ports["local"] = DEFAULT_PORT
+    options = []
+    for name, number in ports.items():
+        found = configured.get(name)
+        queues, keys = (tuple(found.queues), tuple(found.keys)) if found is not None else ((), ())
+        options.append(NamespaceOptions(name, number, queues, keys))
+    return options
+
+
+async def _serve(namespaces: list[NamespaceOptions], data: str, host: str, key: str | None, trace: bool) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    broker = Broker(
+        namespaces,
+        data=None if data == ":memory:" else Path(data),
+        host=host,
+        key=key,
+        progress=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+        trace=_trace if trace else None,
+    )
+    async with broker:
+        for options in namespaces:
+            print(f"{options.name} {broker.connection_string(options.name)}")
+        print("ready", flush=True)
+        await stopped.wait()
+
+
+def _trace(direction: str, channel: int, text: str) -> None:
+    logging.getLogger("pairbus.trace").debug("%s ch%d %s", direction, channel, text)
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    if os.name == "nt":
+        asyncio.run(work)
+        return
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
