@@ -33,13 +33,14 @@ LARGE_FILE_BYTES = 512 * 1024 * 1024
 class Progress:
     """Lets a sentence through about once a second, and none in the first second."""
 
-    def __init__(self, say: Callable[[str], None] | None) -> None:
+    def __init__(self, say: Callable[[str], None] | None, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._say = say
-        self._next = time.monotonic() + 1
+        self._clock_s = clock_s
+        self._next_s = clock_s() + 1
 
     def tell(self, sentence: str, *, at_once: bool = False) -> None:
-        if self._say is not None and (at_once or time.monotonic() >= self._next):
-            self._next = time.monotonic() + 1
+        if self._say is not None and (at_once or self._clock_s() >= self._next_s):
+            self._next_s = self._clock_s() + 1
             self._say(sentence)
 
 
@@ -55,15 +56,12 @@ def some_of(seqs: Sequence[int]) -> str:
 class Reader:
     """One connection that cannot write, used on the owner's thread."""
 
-    def __init__(self, path: Path, progress: Callable[[str], None] | None) -> None:
+    def __init__(self, path: Path, progress: Progress) -> None:
         self._path = path
-        self._progress = Progress(progress)
+        self._progress = progress
         self.damage: list[str] = []
         self.counters: dict[int, Counters] = {}
-        try:
-            self._connection = open_for_reading(path)
-        except sqlite3.Error as error:
-            raise store_error(error, path) from error
+        self._connection = open_for_reading(path)
 
     def close(self) -> None:
         self._connection.close()

@@ -25,7 +25,7 @@ from pairbus.broker.store.schema import (
     box_table,
     create,
     damaged,
-    open_for_reading,
+    open_damaged,
     open_for_writing,
     recognise,
 )
@@ -34,7 +34,10 @@ from pairbus.errors import StoreError
 GROUP_ROWS = 500
 MAX_FAILURES = 20_000
 "Failed tries for one table: enough to find every readable row around hundreds of bad pages, in about a second."
-LAST_KEY = 2**62
+MAX_FUTILE_FAILURES = 500
+"The same while not one range could be read: then the root of the table is gone, and with it all of it."
+LAST_KEY = 2**40
+"Where to look when the store no longer says what its highest number is."
 
 
 @dataclass(slots=True)
@@ -77,33 +80,29 @@ class _Source:
     """The damaged database, read as far as it can be read."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._connection = open_for_reading(path)
-        # With this SQLite goes on with the tables it understood (from the second statement on), and ignores that the
-        # file may be shorter than it should be.
-        self._connection.execute("PRAGMA writable_schema = ON")
-        try:
-            self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-        except sqlite3.Error:
-            self._connection.execute("PRAGMA cache_size").fetchall()
+        self.path = path
+        self._connection = open_damaged(path)
 
     def close(self, *, with_log: bool) -> None:
         self._connection.close()
         if not with_log:  # opening made an empty one
-            self._path.with_name(self._path.name + "-wal").unlink(missing_ok=True)
-        self._path.with_name(self._path.name + "-shm").unlink(missing_ok=True)
+            self.path.with_name(self.path.name + "-wal").unlink(missing_ok=True)
+        self.path.with_name(self.path.name + "-shm").unlink(missing_ok=True)
 
-    def walk(self, table: str, key: str, columns: str) -> Iterator[Any]:
+    def walk(self, table: str, key: str, columns: str, last_key: int = LAST_KEY) -> Iterator[Any]:
         """Every row that can be read, each once, in no order. A table that is gone has none."""
         sql = f"SELECT {columns} FROM {table} WHERE {key} BETWEEN ? AND ? ORDER BY {key}"
-        ranges = deque([(0, LAST_KEY)])
-        failures = 0
-        while ranges and failures < MAX_FAILURES:
+        ranges = deque([(0, last_key)])
+        failures, allowed = 0, MAX_FUTILE_FAILURES
+        while ranges and failures < allowed:
             first, last = ranges.popleft()
             try:
                 for row in self._connection.execute(sql, (first, last)):
-                    yield row
-                    first = row[0] + 1
+                    allowed = MAX_FAILURES
+                    if first <= row[0] <= last:  # a damaged page can bring keys that do not belong there
+                        yield row
+                        first = row[0] + 1
+                allowed = MAX_FAILURES
             except sqlite3.Error:
                 failures += 1
                 if first < last:
@@ -156,15 +155,19 @@ def _copy(source: _Source, to_folder: Path) -> SalvageReport:
     counters = source.counters()
     queues = source.queues(report.notes)
     if not queues and STORE_COUNTER not in counters:
-        raise damaged(source._path, "neither its queues nor its counters can be read")
-    if STORE_COUNTER not in counters:
-        report.notes.append("The counters of the store are damaged: whether commits are missing cannot be told.")
+        raise damaged(source.path, "neither its queues nor its counters can be read")
+    noted = CommitFile(source.path.parent).read()
+    if noted is None or STORE_COUNTER not in counters:
+        report.notes.append("Whether the last commits are missing cannot be told: their number is damaged.")
+    elif noted > counters[STORE_COUNTER].high:
+        report.notes.append(f"The last {noted - counters[STORE_COUNTER].high} acknowledged commits are missing.")
     to_folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(to_folder)
     path = to_folder / FILE_NAME
     create(path)
-    last_queue_id = max([*queues, counters.get(STORE_COUNTER, Counters()).live], default=0)
-    start = {STORE_COUNTER: Counters(0, last_queue_id, 0)}
+    # The new store counts its own commits and messages; what was the highest number must stay so.
+    start = {queue_id: Counters(high=counters[queue_id].high) for queue_id in queues if queue_id in counters}
+    start[STORE_COUNTER] = Counters(live=max([*queues, counters.get(STORE_COUNTER, Counters()).live], default=0))
     committer = Committer(path, open_for_writing(path), start, CommitFile(to_folder))
     try:
         for queue_id, description in sorted(queues.items()):
@@ -187,20 +190,19 @@ def _copy_queue(
     notes: list[str],
 ) -> SalvagedQueue:
     _commit(committer, PutQueue(queue_id, description))
+    known = counters.get(queue_id)
     copied = 0
     for box in (box_of(queue_id), dead_box_of(queue_id)):
         rows: list[Any] = []
-        for row in source.walk(box_table(box), "seq", COLUMNS):
+        for row in source.walk(box_table(box), "seq", COLUMNS, LAST_KEY if known is None else known.high):
             rows.append(row)
             if len(rows) == GROUP_ROWS:
                 copied += _insert(committer, box, rows)
                 rows = []
         copied += _insert(committer, box, rows)
-    known = counters.get(queue_id)
     if known is None:
         notes.append(f"The counters of queue {queue_id} are damaged; sequence numbers may be given a second time.")
         return SalvagedQueue(queue_id, description, copied, None)
-    committer.raise_last_seq(queue_id, known.high)
     return SalvagedQueue(queue_id, description, copied, max(0, known.live + known.dead - copied))
 
 

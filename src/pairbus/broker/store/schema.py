@@ -13,6 +13,7 @@ a table touches one page, inserting at random places touches one page for each r
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from pairbus.broker.store import box_of, dead_box_of
@@ -106,9 +107,31 @@ def recognise(path: Path, *, ours: bool) -> None:
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
     """A connection that cannot write, not even the checkpoint that closing a database otherwise makes."""
+    connection = _connect_read_only(path)
+    try:
+        connection.execute("PRAGMA cache_size = -2048")
+    except sqlite3.Error as error:
+        connection.close()
+        raise store_error(error, path) from error
+    return connection
+
+
+def open_damaged(path: Path) -> sqlite3.Connection:
+    """The same for a file of which as much as possible is to be read.
+
+    With `writable_schema` SQLite ignores that the file is shorter than it should be, and after a first statement that
+    fails on a damaged list of tables it goes on with those that it understood.
+    """
+    connection = _connect_read_only(path)
+    connection.execute("PRAGMA writable_schema = ON")
+    with suppress(sqlite3.Error):
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    return connection
+
+
+def _connect_read_only(path: Path) -> sqlite3.Connection:
     uri = path.resolve().as_uri() + "?mode=ro"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=64)
-    connection.execute("PRAGMA cache_size = -2048")
     connection.text_factory = bytes  # damaged text must be found by its checksum, not by the decoder
     return connection
 

@@ -19,7 +19,7 @@ from pairbus.broker.store import Done, IndexRow, Recovered, StoredMessage, Write
 from pairbus.broker.store.committer import Committer, Counters
 from pairbus.broker.store.folder import CommitFile, FolderLock
 from pairbus.broker.store.group import Group
-from pairbus.broker.store.reader import Reader
+from pairbus.broker.store.reader import Progress, Reader
 from pairbus.broker.store.schema import (
     FILE_NAME,
     STORE_COUNTER,
@@ -88,7 +88,7 @@ class SqliteStore:
             noted = 0
             create(self._path)
         recognise(self._path, ours=known)
-        reader = self._reader = Reader(self._path, self._progress)
+        reader = self._reader = Reader(self._path, Progress(self._progress))
         queues = reader.recover()
         store = reader.counters[STORE_COUNTER]
         last_queue_id = store.live
@@ -119,6 +119,8 @@ class SqliteStore:
             self._schedule()
             self._idle = self._running_loop().create_future()
             await self._idle
+        if self._reader is not None:
+            self._reader.close()  # first: the connection that closes last removes the log, and this one cannot
         if self._thread is not None:
             await self._thread.close()
         elif self._committer is not None:

@@ -1,0 +1,78 @@
+"""What the tests of the SQLite store share."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from pairbus.broker.store import (
+    Insert,
+    PutQueue,
+    Remember,
+    Store,
+    StoredMessage,
+    Write,
+    box_of,
+    dead_box_of,
+)
+from pairbus.broker.store.sqlite import SqliteStore
+from pairbus.errors import StoreError
+
+Fields = tuple[object, ...]
+
+
+def fields(message: StoredMessage) -> Fields:
+    return tuple(getattr(message, name) for name in StoredMessage.__slots__)
+
+
+async def commit(store: Store, *ops: Write) -> StoreError | None:
+    for op in ops:
+        store.write(op)
+    result: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+    store.after_commit(result.set_result)
+    return await result
+
+
+def sample_message(seq: int) -> StoredMessage:
+    """Different for every number; every ninth body is larger than a page."""
+    source = random.Random(seq)
+    size = 20_000 if seq % 9 == 0 else source.randint(0, 1500)
+    return StoredMessage(
+        seq,
+        source.randbytes(size),
+        annotations=source.randbytes(8),
+        message_id=f"message {seq}",
+        enqueued_ms=seq,
+        expires_ms=seq + 1,
+        ttl_ms=1,
+        patch=source.randbytes(seq % 3),
+    )
+
+
+QUEUES = {1: '{"name": "one"}', 2: '{"name": "two"}'}
+BOXES = {box: queue_id for queue_id in QUEUES for box in (box_of(queue_id), dead_box_of(queue_id))}
+
+
+async def filled_store(
+    folder: Path, *, rounds: int = 3, per_round: int = 12
+) -> tuple[SqliteStore, dict[int, set[int]]]:
+    """An open store with two queues, filled in several commits, and the numbers that each box holds."""
+    store = SqliteStore(folder)
+    store.recover()
+    assert await commit(store, *[PutQueue(queue_id, text) for queue_id, text in QUEUES.items()]) is None
+    held: dict[int, set[int]] = {box: set() for box in BOXES}
+    seq = 0
+    for n in range(rounds):
+        if n == rounds - 1:
+            with closing(sqlite3.connect(folder / "messages.db")) as other:
+                other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        for box in BOXES:
+            seqs = range(seq + 1, seq + 1 + per_round)
+            seq += per_round
+            ops: list[Write] = [Insert(box, [sample_message(each) for each in seqs]), Remember(1, [(f"id {seq}", seq)])]
+            assert await commit(store, *ops) is None
+            held[box].update(seqs)
+    return store, held

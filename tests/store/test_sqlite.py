@@ -1,0 +1,370 @@
+"""What only a store on a disk can meet: other owners, other files, a full disk, a sudden death."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pairbus.broker.store import Delete, Insert, PutQueue, StoredMessage, Update, box_of
+from pairbus.broker.store.committer import Committer, Counters
+from pairbus.broker.store.folder import CommitFile
+from pairbus.broker.store.group import Group
+from pairbus.broker.store.reader import Progress, Reader
+from pairbus.broker.store.schema import STORE_COUNTER, create, open_for_writing
+from pairbus.broker.store.sqlite import SqliteStore
+from pairbus.broker.store.writer import PromptSwitching
+from pairbus.errors import StoreDamaged, StoreError, StoreForeign, StoreFull, StoreInUse, StoreNewer
+from tests.store.child_writer import GROUP, body_of
+from tests.store.common import commit, fields, filled_store, sample_message
+
+CHILD = Path(__file__).with_name("child_writer.py")
+BOX = box_of(1)
+
+
+async def test_a_second_owner_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
+    """Two brokers on one folder would give out the same sequence numbers."""
+    first = SqliteStore(tmp_path)
+    first.recover()
+    with pytest.raises(StoreInUse, match=rf"{tmp_path}.*process {os.getpid()}"):
+        SqliteStore(tmp_path).recover()
+    await first.close()
+    second = SqliteStore(tmp_path)
+    assert second.recover().damage == []
+    await second.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"a text file\n", b"x" * 10_000])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    """A wrong folder on the command line must not cost anyone a file."""
+    path = tmp_path / "messages.db"
+    path.write_bytes(content)
+    with pytest.raises(StoreForeign, match=str(path)):
+        SqliteStore(tmp_path).recover()
+    assert path.read_bytes() == content
+
+
+def test_the_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    """It would open, and its tables would not be ours."""
+    path = tmp_path / "messages.db"
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE queues (a, b)")
+    other.close()
+    with pytest.raises(StoreForeign, match=str(path)):
+        SqliteStore(tmp_path).recover()
+
+
+def test_a_newer_store_is_refused_with_both_versions(tmp_path: Path) -> None:
+    """An old program cannot know what it would destroy."""
+    path = tmp_path / "messages.db"
+    create(path)
+    with sqlite3.connect(path) as newer:
+        newer.execute("PRAGMA user_version = 2")
+    newer.close()
+    with pytest.raises(StoreNewer, match=r"store version 2, this one knows 1.*Upgrade"):
+        SqliteStore(tmp_path).recover()
+
+
+async def test_a_lost_database_file_is_not_mistaken_for_a_new_folder(tmp_path: Path) -> None:
+    """To start empty where messages were would be silent loss."""
+    store, _ = await filled_store(tmp_path, rounds=1)
+    await store.close()
+    (tmp_path / "messages.db").unlink()
+    with pytest.raises(StoreDamaged, match="missing"):
+        SqliteStore(tmp_path).recover()
+
+
+async def test_a_creation_that_was_interrupted_is_made_again(tmp_path: Path) -> None:
+    """Killed between its first two steps, the folder must not be refused for ever."""
+    CommitFile(tmp_path).write(0)
+    (tmp_path / "messages.new").write_bytes(b"half")
+    store = SqliteStore(tmp_path)
+    assert store.recover().damage == []
+    await store.close()
+
+
+async def test_a_message_damaged_while_running_is_reported_and_never_returned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Body and head are covered, by load, scan and index alike."""
+    store, _ = await filled_store(tmp_path, rounds=1)
+    with sqlite3.connect(tmp_path / "messages.db") as vandal:
+        vandal.execute("UPDATE box_2 SET body = zeroblob(length(body)) WHERE seq = 3")
+        vandal.execute("UPDATE box_2 SET head = zeroblob(length(head)) WHERE seq = 5")
+        vandal.execute("UPDATE box_2 SET seq = 900 WHERE seq = 7")
+        vandal.execute("UPDATE box_2 SET body = NULL WHERE seq = 8")
+        vandal.execute("INSERT INTO box_3 SELECT * FROM box_2 WHERE seq = 1")
+    vandal.close()
+    with caplog.at_level(logging.ERROR, "pairbus.store"):
+        loaded, damaged = store.load(BOX, [*range(1, 11), 900])
+    assert [each.seq for each in loaded] == [1, 2, 4, 6, 9, 10]
+    assert damaged == [3, 5, 8, 900]
+    assert "3, 5, 8, 900" in caplog.text
+    assert [each.seq for each in store.scan(BOX, 1, 6)] == [1, 2, 4, 6, 9, 10]
+    assert [each.seq for each in store.scan(box_of(1) + 1, 1, 1)] == [13]
+    await store.close()
+
+    store = SqliteStore(tmp_path)
+    recovered = store.recover()
+    assert recovered.damage == []
+    assert [row[0] for row in store.index(BOX)] == [1, 2, 3, 4, 6, 9, 10, 11, 12]
+    assert [row[0] for row in store.index(BOX + 1)] == list(range(13, 25))
+    assert len(recovered.damage) == 3
+    assert "3 messages of queue 1 are damaged and not served (sequence numbers 5, 8, 900)" in recovered.damage[0]
+    assert "the dead-letter queue of queue 1 should hold 12 messages, 13 were found" in recovered.damage[2]
+    await store.close()
+
+
+async def test_a_row_that_vanished_without_a_trace_is_missed(tmp_path: Path) -> None:
+    """A lost page write can leave a database that is valid and incomplete; the counters tell."""
+    store, _ = await filled_store(tmp_path, rounds=1)
+    await store.close()
+    with sqlite3.connect(tmp_path / "messages.db") as vandal:
+        vandal.execute("DELETE FROM box_2 WHERE seq = 3")
+    vandal.close()
+    store = SqliteStore(tmp_path)
+    recovered = store.recover()
+    assert len(list(store.index(BOX))) == 11
+    assert recovered.damage == [f"{tmp_path}/messages.db: queue 1 should hold 12 messages, 11 were found."]
+    await store.close()
+
+
+async def test_damaged_descriptions_counters_and_ids_are_announced(tmp_path: Path) -> None:
+    """The small tables carry checksums too; what is intact is still served."""
+    store, _ = await filled_store(tmp_path, rounds=1)
+    await store.close()
+    with sqlite3.connect(tmp_path / "messages.db") as vandal:
+        vandal.execute("UPDATE queues SET description = '{}' WHERE queue_id = 2")
+        vandal.execute("UPDATE counters SET high = 7")
+        vandal.execute("UPDATE remembered SET until_ms = 99999 WHERE message_id = 'id 24'")
+    vandal.close()
+    store = SqliteStore(tmp_path)
+    recovered = store.recover()
+    assert [(each.queue_id, each.last_seq) for each in recovered.queues] == [(1, 24)]
+    assert recovered.last_queue_id == 2
+    assert sorted(store.remembered(1)) == [("id 12", 12), ("id 36", 36), ("id 48", 48)]
+    told = "\n".join(recovered.damage)
+    for part in ("number of commits", "counters of queue 1", "description of queue 2", "1 message ids"):
+        assert part in told
+    assert await commit(store, Insert(BOX, [sample_message(25)])) is None
+    await store.close()
+    store = SqliteStore(tmp_path)
+    assert [each.last_seq for each in store.recover().queues] == [25]
+    await store.close()
+
+
+def test_progress_speaks_about_once_a_second_and_not_in_the_first(tmp_path: Path) -> None:
+    """A start that is quick says nothing; one that is slow says where it is."""
+    now_s = 100.0
+    said: list[str] = []
+    progress = Progress(said.append, lambda: now_s)
+    for now_s in (100.9, 101.0, 101.5, 101.9, 102.1):
+        progress.tell(f"at {now_s}")
+    assert said == ["at 101.0", "at 102.1"]
+
+
+async def test_reading_the_index_tells_its_progress(tmp_path: Path) -> None:
+    """The index is where the time of a start goes."""
+    store, _ = await filled_store(tmp_path, rounds=1)
+    await store.close()
+    said: list[str] = []
+    clock = iter(range(1000))
+    reader = Reader(tmp_path / "messages.db", Progress(said.append, lambda: next(clock)))
+    reader.recover()
+    said.clear()
+    list(reader.index(BOX))
+    reader.close()
+    assert said == [f"recovering {tmp_path}/messages.db: 12 messages of queue 1 read"]
+
+
+# ── A full disk ─────────────────────────────────────────────────────────────
+
+
+def test_a_group_that_finds_no_space_fails_whole_and_the_store_goes_on(tmp_path: Path) -> None:
+    """The sender is told to send again; what was acknowledged stays."""
+    path = tmp_path / "messages.db"
+    create(path)
+    connection = open_for_writing(path)
+    committer = Committer(path, connection, {STORE_COUNTER: Counters()}, CommitFile(tmp_path))
+
+    def write(*ops: PutQueue | Insert | Delete) -> StoreError | None:
+        group = Group()
+        for op in ops:
+            group.add(op)
+        return committer.commit(group)
+
+    assert write(PutQueue(1, "{}"), Insert(BOX, [StoredMessage(1, b"kept")])) is None
+    connection.execute("PRAGMA max_page_count = 40")
+    large = [StoredMessage(seq, bytes(10_000)) for seq in range(2, 40)]
+    assert isinstance(write(Delete(BOX, [1]), Insert(BOX, large)), StoreFull)
+    assert write(Insert(BOX, [StoredMessage(2, b"small")])) is None
+    committer.close()
+    reader = Reader(path, Progress(None))
+    assert [each.last_seq for each in reader.recover()] == [2]
+    assert [row[0] for row in reader.index(BOX)] == [1, 2]
+    assert reader.damage == []
+    reader.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+async def test_a_real_full_disk_fails_the_group_and_space_heals_it(small_disk: Path) -> None:
+    """The same with a file system that is really full, where also the log meets the end."""
+    ballast = small_disk / "ballast"
+    store = SqliteStore(small_disk / "data")
+    store.recover()
+    assert await commit(store, PutQueue(1, "{}"), Insert(BOX, [sample_message(1)])) is None
+    ballast.write_bytes(bytes(1024 * 1024))
+    errors = [await commit(store, Insert(BOX, [StoredMessage(seq, bytes(200_000))])) for seq in range(2, 12)]
+    assert any(isinstance(error, StoreFull) for error in errors)
+    assert all(error is None or isinstance(error, StoreFull) for error in errors)
+    kept = [1, *(seq for seq, error in enumerate(errors, 2) if error is None)]
+    assert [each.seq for each in store.scan(BOX, 0, 99)] == kept
+    ballast.unlink()
+    assert await commit(store, Insert(BOX, [StoredMessage(50, bytes(200_000))])) is None
+    await store.close()
+    store = SqliteStore(small_disk / "data")
+    recovered = store.recover()
+    assert [row[0] for row in store.index(BOX)] == [*kept, 50]
+    assert recovered.damage == []
+    await store.close()
+
+
+async def test_a_write_error_fails_the_group_and_the_store_goes_on(tmp_path: Path) -> None:
+    """A limit on file sizes makes the system refuse the write of the log in its middle."""
+    store, _ = await filled_store(tmp_path, rounds=1)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, usual[1]))
+        error = await commit(store, Insert(BOX, [StoredMessage(seq, bytes(50_000)) for seq in range(100, 140)]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+        signal.signal(signal.SIGXFSZ, previous)
+    assert isinstance(error, StoreError)
+    assert await commit(store, Insert(BOX, [sample_message(200)])) is None
+    await store.close()
+    store = SqliteStore(tmp_path)
+    assert store.recover().damage == []
+    assert [row[0] for row in store.index(BOX)] == [*range(1, 13), 200]
+    await store.close()
+
+
+# ── Sudden death, and the thread ────────────────────────────────────────────
+
+
+def test_after_a_kill_every_group_that_was_told_committed_is_there(tmp_path: Path) -> None:
+    """Accepted means committed: killed at moments of its own choosing, again and again on the same folder."""
+    for lines in (1, 7, 40, 90):
+        child = subprocess.Popen([sys.executable, str(CHILD), str(tmp_path)], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        for _ in range(lines):
+            child.stdout.readline()
+        child.kill()
+        told = [int(line) for line in child.stdout.read().split()]
+        child.wait()
+        child.stdout.close()
+
+        reader_of = SqliteStore(tmp_path)
+        recovered = reader_of.recover()
+        seqs = [row[0] for row in reader_of.index(BOX)]
+        last = recovered.queues[0].last_seq
+        assert last % GROUP == 0, "a group is there whole or not at all"
+        assert seqs == [seq for seq in range(1, last + 1) if seq % GROUP != 1]
+        assert recovered.damage == []
+        assert last >= max(told, default=0)
+        loaded, damaged = reader_of.load(BOX, seqs)
+        assert damaged == []
+        assert all(each.body == body_of(each.seq) for each in loaded)
+        asyncio.run(reader_of.close())
+
+
+async def test_large_groups_take_every_size_of_statement(tmp_path: Path) -> None:
+    """Statements come in fixed sizes; every remainder must arrive."""
+    store = SqliteStore(tmp_path)
+    store.recover()
+    await commit(store, PutQueue(1, "{}"))
+    for count in (1, 2, 3, 255, 256, 257, 511, 1000):
+        assert await commit(store, Insert(BOX, [sample_message(seq) for seq in range(1, count + 1)])) is None
+        for seq in range(1, count + 1):
+            changed = sample_message(seq)
+            changed.delivery_count = seq
+            store.write(Update(BOX, changed))
+        assert await commit(store) is None
+        assert [each.delivery_count for each in store.scan(BOX, 0, 2000)] == list(range(1, count + 1))
+        odd = [*range(1, count + 1, 2)]
+        assert await commit(store, Delete(BOX, odd)) is None
+        assert [each.seq for each in store.scan(BOX, 0, 2000)] == list(range(2, count + 1, 2))
+        assert await commit(store, Delete(BOX, list(range(1, count + 1)))) is None
+    await store.close()
+
+
+async def test_the_log_is_copied_back_while_running(tmp_path: Path) -> None:
+    """Without that the write-ahead log would grow as long as the broker runs."""
+    store = SqliteStore(tmp_path)
+    store.recover()
+    await commit(store, PutQueue(1, "{}"))
+    body = bytes(1_000_000)
+    for seq in range(1, 61):
+        assert await commit(store, Insert(BOX, [StoredMessage(seq, body)]), Delete(BOX, [seq - 1])) is None
+    assert (tmp_path / "messages.db-wal").stat().st_size < 24_000_000
+    await store.close()
+    assert not (tmp_path / "messages.db-wal").exists()
+
+
+async def test_one_faulty_callback_keeps_no_other_from_hearing(tmp_path: Path) -> None:
+    """The fault is reported to the loop; the others wait for a commit that did happen."""
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    store = SqliteStore(tmp_path)
+    store.recover()
+    fault = ValueError("mine")
+
+    def faulty(_: StoreError | None) -> None:
+        raise fault
+
+    store.write(PutQueue(1, "{}"))
+    store.after_commit(faulty)
+    assert await commit(store) is None
+    assert reported == [fault]
+    await store.close()
+
+
+def test_the_switch_interval_is_short_only_while_someone_writes() -> None:
+    """It belongs to the whole process, so it is borrowed and given back."""
+    usual_s = sys.getswitchinterval()
+    switching = PromptSwitching()
+    switching.begin()
+    switching.begin()
+    switching.end()
+    assert sys.getswitchinterval() < usual_s
+    switching.end()
+    assert sys.getswitchinterval() == pytest.approx(usual_s)
+
+
+async def test_messages_of_a_loop_given_at_construction_are_stored(tmp_path: Path) -> None:
+    """The broker passes its loop; a store opened before the loop runs must work with it."""
+    store = SqliteStore(tmp_path / "a" / "b", loop=asyncio.get_running_loop())
+    store.recover()
+    await commit(store, PutQueue(1, "{}"), Insert(BOX, [sample_message(9)]))
+    assert [fields(each) for each in store.scan(BOX, 0, 9)] == [fields(sample_message(9))]
+    await store.close()
