@@ -61,7 +61,8 @@ class Queue(BoxPair):
         last_seq: int = 0,
         on_ready: Callable[[Box], None],
     ) -> None:
-        """`on_ready(box)`: a message may have become available. It comes from commits, `run_due` and `update` only."""
+        """`on_ready(box)`: a message may have become available, or `next_due_ms` moved, by itself: in a commit, in an
+        `update`. After calls of one's own (a lock, `run_due`) one asks for `next_due_ms` oneself."""
         super().__init__(queue_id, description, store, now_ms=now_ms, on_ready=on_ready, on_expired=self._expire)
         self.last_seq = last_seq
         "The highest sequence number given out: never given again, also when its commit failed."
@@ -72,6 +73,8 @@ class Queue(BoxPair):
         # One batch of each at a time: a million messages that fall due together are not loaded together.
         self._expiring = self._activating = False
         self._paused_until_ms = 0
+        self._look_again_ms = 0
+        "While such a batch is under way: it may fail, and is then due again."
 
     def __repr__(self) -> str:
         return (
@@ -291,6 +294,8 @@ class Queue(BoxPair):
             else:
                 self._await_activation(seq, at_ms, size)
         done(None if error is None else refusal_of(error))
+        if error is not None:
+            self._announce(self.main)
 
     def _activate(self, now_ms: int) -> None:
         """Scheduled messages whose time has come go to the end of the queue, under new numbers."""
@@ -358,10 +363,8 @@ class Queue(BoxPair):
     def next_due_ms(self) -> int | None:
         """When `run_due` has something to do: not later than that, perhaps earlier. Ask again after every call."""
         times = [self.main.next_lapse_ms(), self.dead.next_lapse_ms(), self._duplicates.next_ms()]
-        if not self._expiring:
-            times.append(self.main.next_expiry_ms())
-        if not self._activating:
-            times.append(self._activations.next_ms())
+        times.append(self._look_again_ms if self._expiring else self.main.next_expiry_ms())
+        times.append(self._look_again_ms if self._activating else self._activations.next_ms())
         known = [at_ms for at_ms in times if at_ms is not None]
         return max(min(known), self._paused_until_ms) if known else None
 
@@ -380,6 +383,7 @@ class Queue(BoxPair):
         except StoreError:
             # Unreadable for now, which the store itself reports: everything is as it was, and is tried again.
             self._paused_until_ms = now_ms + RETRY_PAUSE_MS
+        self._look_again_ms = now_ms + RETRY_PAUSE_MS
         next_ms = self._duplicates.next_ms()
         if next_ms is not None and next_ms <= now_ms:
             until_ms = self._duplicates.purge(now_ms)

@@ -138,6 +138,7 @@ class BoxPair:
         if error is not None:
             box.restore((lock,))
             done(refusal_of(error))
+            self._announce(box)
             return
         if change is None:
             box.forget(lock.message)
@@ -177,6 +178,7 @@ class BoxPair:
         if error is not None:
             box.restore(held)
             done(lost + [lock.token for lock in held], refusal_of(error))
+            self._announce(box)
             return
         forget = box.forget
         for lock in held:

@@ -1,0 +1,270 @@
+"""The order, the limits and the locks of a box."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from pairbus.broker.box import CHUNK_MAX, READY_BYTES_MAX, READY_MAX
+from pairbus.broker.description import QueueDescription
+from pairbus.broker.due import SLACK
+from pairbus.broker.queue import Draft, Outcome, Queue
+from pairbus.broker.store import Done, IndexRow, StoredMessage, Write
+from pairbus.broker.store.memory import MemoryStore
+from pairbus.errors import StoreError
+from tests.broker.queue_world import DISK_FULL, Answer, World
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % n for n in range(count)]
+
+
+def test_messages_are_locked_in_order_also_beyond_what_stays_loaded() -> None:
+    """The first ones never left memory, the others are read in chunks: the receiver must not notice."""
+    world = World()
+    world.offer(*numbered(READY_MAX + 3 * CHUNK_MAX))
+    world.store.commit()
+    world.send(b"last")
+    assert world.bodies() == [*numbered(READY_MAX + 3 * CHUNK_MAX), b"last"]
+
+
+def test_few_bytes_stay_loaded() -> None:
+    """Payloads belong in the store: a box may cache a megabyte, and no more than one message beyond it."""
+    world = World()
+    world.offer(*[bytes(100_000)] * 30)
+    world.store.commit()
+    assert sum(message.size for message in world.queue.main._ready) < READY_BYTES_MAX + 100_000
+    world.lock()
+    assert len(world.bodies()) == 29
+
+
+def test_large_messages_are_read_in_small_chunks() -> None:
+    """256 messages of 256 KB each would be 64 MB at once."""
+    world = World()
+    world.offer(*[bytes(250_000)] * 12)
+    world.store.commit()
+    world.restart()
+    world.lock()
+    assert len(world.queue.main._ready) <= 4
+
+
+def test_what_comes_back_is_handed_out_before_later_messages_in_its_old_order() -> None:
+    """Order is by sequence number, however a message became free again."""
+    world = World()
+    world.send(*numbered(6))
+    locks = [world.lock() for _ in range(4)]
+    world.settled(locks[2], Outcome.ABANDON)
+    world.settled(locks[0], Outcome.RELEASE)
+    world.settled(locks[3], Outcome.ABANDON)
+    assert world.bodies() == [b"0", b"2", b"3", b"4", b"5"]
+
+
+def test_dead_letters_are_handed_out_by_number_not_by_time_of_death() -> None:
+    """A message keeps its number, and the dead-letter queue is a queue like any other."""
+    world = World()
+    world.send(*numbered(5))
+    locks = [world.lock() for _ in range(5)]
+    for which in (3, 1, 4, 0):
+        world.settled(locks[which], Outcome.DEAD_LETTER)
+    assert world.bodies(world.queue.dead) == [b"0", b"1", b"3", b"4"]
+
+
+def test_a_message_that_cannot_be_read_still_waits() -> None:
+    """A read that fails once must not lose what it was about to read."""
+
+    class Unreadable(MemoryStore):
+        broken = False
+
+        def load(self, box: int, seqs: object) -> tuple[list[StoredMessage], list[int]]:
+            if self.broken:
+                raise StoreError("unreadable")
+            return super().load(box, seqs)  # type: ignore[arg-type]
+
+    world = World()
+    world.send(*numbered(3))
+    world.store.__class__ = Unreadable
+    world.restart()
+    world.store.broken = True  # type: ignore[attr-defined]
+    with pytest.raises(StoreError, match="unreadable"):
+        world.queue.main.lock_next(world.now)
+    world.store.broken = False  # type: ignore[attr-defined]
+    assert world.bodies() == numbered(3)
+
+
+def test_a_damaged_message_is_left_out_and_not_counted() -> None:
+    """The store reports it; the queue goes on with what is intact."""
+    world = World()
+    world.send(*numbered(3))
+    world.restart()
+    del world.store._boxes[world.queue.main.number][2]
+    assert world.bodies() == [b"0", b"2"]
+    assert world.queue.active_count == 2
+
+
+def test_availability_is_told_without_reading() -> None:
+    """It is asked at every flow frame."""
+    world = World()
+    main = world.queue.main
+    assert not main.available(world.now)
+    world.send(b"1", ttl_ms=10)
+    assert main.available(world.now)
+    assert not main.available(world.now + 10)
+    world.lock()
+    assert not main.available(world.now)
+
+
+def test_tokens_are_sixteen_bytes_and_never_repeat() -> None:
+    """They are all that protects a lock."""
+    world = World()
+    world.offer(*numbered(1000))
+    world.store.commit()
+    tokens = [world.lock().token for _ in range(1000)]
+    assert len(set(tokens)) == 1000
+    assert {len(token) for token in tokens} == {16}
+
+
+def test_locks_of_different_durations_end_each_at_its_own_time() -> None:
+    """A shortened lock duration holds for new locks only, which then end before older ones."""
+    world = World(lock_duration_ms=60_000)
+    world.send(*numbered(3))
+    world.lock()
+    world.queue.update(replace(world.description, lock_duration_ms=5_000), world.now)
+    world.lock()
+    assert world.queue.next_due_ms() == world.now + 5_000
+    world.pass_ms(5_000)
+    assert world.bodies() == [b"1", b"2"]
+    world.pass_ms(4_999)
+    assert world.bodies() == []
+    world.pass_ms(1)
+    assert world.bodies() == [b"1", b"2"]
+    world.pass_ms(50_000)
+    assert world.bodies() == [b"0", b"1", b"2"]
+    assert world.queue.main._mixed_until_ms == 0
+
+
+def test_a_renewed_lock_moves_behind_the_others() -> None:
+    """Otherwise the first lock would hide those that end behind it."""
+    world = World(lock_duration_ms=10_000)
+    world.send(*numbered(2))
+    first, second = world.lock(), world.lock()
+    world.now += 6_000
+    assert world.queue.renew(world.queue.main, [first.token], world.now) == [world.now + 10_000]
+    assert first.until_ms == world.now + 10_000
+    world.pass_ms(4_000)
+    assert list(world.queue.main.locks) == [first.token]
+    assert world.queue.main.held(second.token, world.now) is None
+
+
+def test_receive_and_delete_hands_out_after_the_commit() -> None:
+    """At most once: a crash between the two loses the message, it must never deliver it twice."""
+    world = World()
+    world.send(b"1")
+    answer = Answer()
+    assert world.queue.main.take_next(world.now, answer)
+    assert answer.value == "pending"
+    assert not world.queue.main.take_next(world.now, Answer())
+    world.store.commit()
+    assert answer.value.body == b"1"
+    assert world.counts() == (0, 0, 0, 0)
+    assert world.queue.size_bytes == 0
+
+
+def test_a_message_whose_deletion_failed_waits_again() -> None:
+    """It was not handed out, so it is still the queue's."""
+    world = World()
+    world.send(b"1")
+    answer = Answer()
+    world.queue.main.take_next(world.now, answer)
+    world.store.fail_next(DISK_FULL)
+    world.store.commit()
+    assert answer.value is None
+    assert world.bodies() == [b"1"]
+
+
+class ForgetfulStore(MemoryStore):
+    """Keeps nothing, so that only the queue's own memory is measured."""
+
+    rows = 0
+    expires_ms = 0
+
+    def write(self, op: Write) -> None:
+        pass
+
+    def after_commit(self, done: Done) -> None:
+        done(None)
+
+    def index(self, box: int) -> Iterator[IndexRow]:
+        expires_ms = self.expires_ms
+        for seq in range(1, self.rows + 1 if box == 2 else 1):
+            yield seq + 1000, 0, expires_ms and expires_ms + seq, 0, 1024
+
+
+@pytest.mark.parametrize("ttl_ms", [0, 3_600_000])
+@pytest.mark.parametrize("recovered", [False, True])
+def test_a_waiting_message_costs_less_than_200_bytes(ttl_ms: int, recovered: bool) -> None:
+    """A million of them wait in a backlog queue; 200 MB is what they may take, with a time to live as well."""
+    count = 100_000
+    store = ForgetfulStore()
+    store.rows, store.expires_ms = count, ttl_ms
+    queue = Queue(1, QueueDescription("q", max_size_mb=5120), store, now_ms=0, on_ready=lambda box: None)
+    answers: list[object] = []
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        if recovered:
+            queue.recover(0)
+        else:
+            for n in range(count):
+                queue.send([Draft(bytes(200), ttl_ms=ttl_ms + n if ttl_ms else 0)], 0, answers.append)
+            answers.clear()
+        used = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert queue.active_count == count
+    assert used / count < 200
+
+
+def test_received_messages_leave_no_trace_of_their_time_to_live() -> None:
+    """A queue that passes 30 000 messages a second with a day to live would otherwise fill the memory in an hour."""
+    world = World()
+    for _ in range(20):
+        world.offer(*numbered(500), ttl_ms=86_400_000)
+        world.store.commit()
+        locks = [world.lock() for _ in range(500)]
+        answer = Answer()
+        world.queue.complete_many(world.queue.main, [lock.token for lock in locks], world.now, answer)
+        world.store.commit()
+        assert answer.value == ([], None)
+    assert len(world.queue.main._expiry._heap) <= SLACK + 600
+
+
+def test_a_message_that_is_released_for_ever_leaves_no_trace_either() -> None:
+    """Each return is another entry of the same message."""
+    world = World()
+    world.send(b"1", ttl_ms=86_400_000)
+    for _ in range(3 * SLACK):
+        world.settled(world.lock(), Outcome.RELEASE)
+    assert len(world.queue.main._expiry._heap) <= SLACK + 2
+    world.pass_ms(86_400_000)
+    assert world.counts() == (0, 0, 0, 0)
+
+
+def test_expired_messages_do_not_pile_up_in_the_index_when_nobody_receives() -> None:
+    """Behind one message that lives for ever, others come and expire for years."""
+    world = World()
+    world.send(b"forever")
+    for _ in range(8):
+        world.offer(*numbered(1000), ttl_ms=1_000)
+        world.store.commit()
+        world.pass_ms(1_000)
+    world.restart()
+    for _ in range(8):
+        world.offer(*numbered(1000), ttl_ms=1_000)
+        world.store.commit()
+        world.pass_ms(1_000)
+    main = world.queue.main
+    assert len(main._waiting) + len(main._gone) + len(main._returned) <= 2 * SLACK + 10
+    assert world.bodies() == [b"forever"]
