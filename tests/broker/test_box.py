@@ -41,6 +41,20 @@ def test_few_bytes_stay_loaded() -> None:
     assert len(world.bodies()) == 29
 
 
+def test_a_message_that_is_received_at_once_is_never_read_however_many_passed_before() -> None:
+    """The limit is on what is loaded now, not on what ever was."""
+    world = World()
+    for _ in range(3):
+        world.offer(*[bytes(100_000)] * 5)
+        world.store.commit()
+        locks = [world.lock() for _ in range(5)]
+        for lock in locks:
+            world.settled(lock, Outcome.COMPLETE)
+    world.send(b"1")
+    world.store._boxes[world.queue.main.number].clear()
+    assert world.lock().message.body == b"1"
+
+
 def test_large_messages_are_read_in_small_chunks() -> None:
     """256 messages of 256 KB each would be 64 MB at once."""
     world = World()

@@ -149,6 +149,22 @@ def test_a_locked_message_expires_only_when_it_is_unlocked() -> None:
     assert world.counts() == (0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_locked_message_does_not_expire_when_many_others_wait_either(restarted: bool) -> None:
+    """Its entry in the heap of expiries is still there; only what waits may be withdrawn by it."""
+    world = World(lock_duration_ms=5_000)
+    world.offer(*[b"x"] * 2000, ttl_ms=4_000)
+    world.store.commit()
+    if restarted:
+        world.restart()
+    locks = [world.lock() for _ in range(10)]
+    world.pass_ms(4_000)
+    assert world.counts() == (10, 0, 0, 0)
+    for lock in locks:
+        world.settled(lock, Outcome.DEFER)
+    assert world.counts() == (0, 0, 0, 10)
+
+
 def test_deferred_and_dead_messages_do_not_expire() -> None:
     """They wait for someone who knows their number, or for a person."""
     world = World()

@@ -333,7 +333,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 TestQueueModel = QueueMachine.TestCase
 TestQueueModel.settings = settings(
-    max_examples=60,
+    max_examples=150,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,  # a tool for finding more: raise max_examples and leave this out

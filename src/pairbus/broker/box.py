@@ -309,13 +309,16 @@ class Box:
         return found + loaded
 
     def _waits(self) -> Callable[[int], bool]:
-        """A test whether a number waits, good until the index changes (laws 3 and 4)."""
+        """A test whether the number of an expiry entry waits, good until the index changes (laws 3 and 4).
+
+        What is in `_gone` has no entry: it was popped when the message was withdrawn.
+        """
         few = set(self._returned)
         few.update(message.seq for message in self._ready)
         if not self._waiting:
             return few.__contains__
-        first, gone = self._waiting[0], self._gone
-        return lambda seq: seq in few or (seq >= first and seq not in gone)
+        first = self._waiting[0]
+        return lambda seq: seq in few or seq >= first
 
     def trim(self) -> None:
         """What was withdrawn is gone for good. Keeps `_gone` small against `_waiting`, also when nobody receives."""
