@@ -1,0 +1,32 @@
+"""Our own asyncio AMQP 1.0 client; `client.py` says how it is used."""
+
+from pairbus.transport.client import Connection, connect
+from pairbus.transport.credential import Anonymous, AzureToken, Plain, SasKey, SasSignature
+from pairbus.transport.endpoint import Endpoint
+from pairbus.transport.errors import ConnectionLost, NotReady, Refused, Timeout, TransportError
+from pairbus.transport.management import Deferred, Management, Scheduled
+from pairbus.transport.receiver import Receiver
+from pairbus.transport.sender import Sender
+from pairbus.transport.settlement import Received
+
+__all__ = [
+    "Anonymous",
+    "AzureToken",
+    "Connection",
+    "ConnectionLost",
+    "Deferred",
+    "Endpoint",
+    "Management",
+    "NotReady",
+    "Plain",
+    "Received",
+    "Receiver",
+    "Refused",
+    "SasKey",
+    "SasSignature",
+    "Scheduled",
+    "Sender",
+    "Timeout",
+    "TransportError",
+    "connect",
+]

@@ -1,0 +1,124 @@
+"""Who we are: tokens for `$cbs`, or SASL for brokers that know no tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pairbus import sas
+from pairbus.amqp.sasl import SaslClient
+from pairbus.errors import ConfigError
+from pairbus.transport.endpoint import Endpoint
+
+SAS_LIFETIME_S = 3600
+SCOPE = "https://servicebus.azure.net/.default"
+SAS_KIND, JWT_KIND = "servicebus.windows.net:sastoken", "jwt"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What put-token carries."""
+
+    text: str = field(repr=False)
+    kind: str
+    expires_s: float
+    "Seconds since 1970; infinite when the token does not say."
+    renewable: bool = True
+
+
+class Credential(Protocol):
+    def sasl(self, hostname: str) -> SaslClient: ...
+
+    async def token(self, audience: str) -> Token | None:
+        """A fresh token for the audience; None when the broker wants none, and then `$cbs` is never used."""
+        ...
+
+
+class _TokenCredential:
+    def sasl(self, hostname: str) -> SaslClient:
+        return SaslClient("ANONYMOUS", b"", hostname)
+
+
+@dataclass(frozen=True, slots=True)
+class SasKey(_TokenCredential):
+    """A shared access key: signs a token for every audience."""
+
+    name: str
+    key: str = field(repr=False)
+    lifetime_s: float = SAS_LIFETIME_S
+
+    async def token(self, audience: str) -> Token:
+        expires_s = int(time.time() + self.lifetime_s)
+        return Token(sas.sign(audience, self.name, self.key, expires_s), SAS_KIND, expires_s)
+
+
+@dataclass(frozen=True, slots=True)
+class SasSignature(_TokenCredential):
+    """A token that somebody else signed, used as it is for every audience. It cannot be renewed."""
+
+    text: str = field(repr=False)
+
+    async def token(self, audience: str) -> Token:
+        expiry = re.search(r"(?:^|[&\s])se=(\d+)", self.text)
+        return Token(self.text, SAS_KIND, float(expiry[1]) if expiry else math.inf, renewable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AzureToken(_TokenCredential):
+    """Any credential of azure-identity, sync or async: an object with `get_token(scope)`."""
+
+    credential: Any = field(repr=False)
+
+    async def token(self, audience: str) -> Token:
+        get_token = self.credential.get_token
+        # A sync credential may talk to the network, so it must not do it on the event loop.
+        is_async = inspect.iscoroutinefunction(get_token)
+        answer = await (get_token(SCOPE) if is_async else asyncio.to_thread(get_token, SCOPE))
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return Token(str(answer.token), JWT_KIND, float(answer.expires_on))
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """User and password by SASL PLAIN, for brokers without `$cbs`."""
+
+    user: str
+    password: str = field(repr=False)
+
+    def sasl(self, hostname: str) -> SaslClient:
+        return SaslClient("PLAIN", f"\0{self.user}\0{self.password}".encode(), hostname)
+
+    async def token(self, audience: str) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Anonymous:
+    """Nobody, for brokers without `$cbs`."""
+
+    def sasl(self, hostname: str) -> SaslClient:
+        return SaslClient("ANONYMOUS", b"", hostname)
+
+    async def token(self, audience: str) -> None:
+        return None
+
+
+def credential_for(endpoint: Endpoint, given: object | None = None) -> Credential:
+    """What was given, or else what the endpoint holds."""
+    if isinstance(given, SasKey | SasSignature | AzureToken | Plain | Anonymous):
+        return given
+    if given is not None:
+        if not hasattr(given, "get_token"):
+            raise ConfigError(f"credential must have get_token or be one of ours, not {type(given).__name__}")
+        return AzureToken(given)
+    if endpoint.signature:
+        return SasSignature(endpoint.signature)
+    if endpoint.key and endpoint.key_name:
+        return SasKey(endpoint.key_name, endpoint.key)
+    return Anonymous()

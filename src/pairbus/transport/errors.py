@@ -1,0 +1,64 @@
+"""What can go wrong between this client and a broker; each error says whether the outcome is known.
+
+TransportError
+├── ConnectionLost     the connection is gone; everything that waited on it was woken by this
+├── Timeout            the deadline of one call passed; the connection may still be good
+├── Refused            the peer said no, and named a condition
+└── NotReady           `send_nowait` without credit or window; nothing was sent
+
+`outcome_unknown` is the one thing that a caller must look at before it repeats something: True means that the peer may
+have done what was asked (a send was in flight, a settlement was not answered), False that it certainly has not.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pairbus.errors import PairbusError
+
+
+class TransportError(PairbusError):
+    """The root of what this client raises about its peer."""
+
+    def __init__(self, text: str, *, outcome_unknown: bool = False) -> None:
+        super().__init__(text)
+        self.outcome_unknown = outcome_unknown
+
+    def again(self, *, outcome_unknown: bool) -> Self:
+        """The same error for another waiter: one instance raised twice would mix two tracebacks."""
+        return type(self)(str(self), outcome_unknown=outcome_unknown)
+
+
+class ConnectionLost(TransportError):
+    """The connection, or the link that was used, is gone for good. A new `connect` is the only way on."""
+
+
+class Timeout(TransportError):
+    """A deadline passed before the peer answered."""
+
+
+class NotReady(TransportError):
+    """There is no credit, no session window or no room in the socket now. Nothing was sent: await `ready()`."""
+
+
+class Refused(TransportError):
+    """The peer refused a connection, link, message, settlement or request."""
+
+    def __init__(
+        self,
+        condition: str,
+        description: str | None = None,
+        *,
+        outcome_unknown: bool = False,
+        delivery_ids: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(f"{condition}: {description}" if description else condition, outcome_unknown=outcome_unknown)
+        self.condition = condition
+        self.description = description
+        self.delivery_ids = delivery_ids
+        "The deliveries whose settlement was refused; the others of the same call were settled."
+
+    def again(self, *, outcome_unknown: bool) -> Self:
+        return type(self)(
+            self.condition, self.description, outcome_unknown=outcome_unknown, delivery_ids=self.delivery_ids
+        )

@@ -1,0 +1,149 @@
+"""What senders and receivers share: attach, detach, loss. Every data link lives in a session of its own.
+
+A session of its own makes the delivery ids of a receiver consecutive, so that a whole batch is settled as one range,
+and keeps a slow link's window from stopping another. Begin and attach leave together: a link costs one round trip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pairbus.amqp.errors import ProtocolError
+from pairbus.amqp.events import Delivery, Disposed, SettlementAnswered
+from pairbus.amqp.lifecycle import State
+from pairbus.amqp.link import Link
+from pairbus.amqp.performatives import Attach, Error
+from pairbus.amqp.session import Session
+from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TransportError
+
+if TYPE_CHECKING:
+    from pairbus.transport.wire import Wire
+
+CLOSE_TIMEOUT_S = 2.0
+DETACHED = "amqp:link:detach-forced"
+
+
+class LinkEnd:
+    """Our end of a link. `over` is why it can no longer be used; None while it can."""
+
+    def __init__(self, wire: Wire, link: Link, what: str) -> None:
+        self._wire = wire
+        self._link = link
+        self._loop = wire.loop
+        self._what = what
+        self._attached: asyncio.Future[None] = wire.loop.create_future()
+        self._ended: asyncio.Future[None] = wire.loop.create_future()
+        self.over: TransportError | None = None
+        self.when_over: Callable[[], None] | None = None
+        link.context = self
+        wire.links.add(self)
+
+    @property
+    def name(self) -> str:
+        return self._link.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._what} credit={self._link.credit} {self.over or 'open'}>"
+
+    async def attached(self, deadline: float) -> None:
+        """Wait for the peer's yes. After a no, a time-out or a cancellation the link is given up."""
+        self._wire.queued(0)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._attached
+        except TimeoutError:
+            raise Timeout(f"{self._what}: the peer did not answer the attach") from None
+        finally:
+            if self.over is None and (not self._attached.done() or self._attached.cancelled()):
+                self._give_up(ConnectionLost(f"{self._what}: never attached"))
+
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Detach. What still waits on this link is woken with an error; the peer's answer is awaited, within limits."""
+        if self.over is None:
+            self.give_back()
+            self._give_up(ConnectionLost(f"{self._what} was closed by this client"))
+        if self._wire.loss is None:
+            ends = [self._ended, self._wire.ended]
+            await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def _give_up(self, reason: TransportError) -> None:
+        self.on_over(reason)
+        if self._wire.loss is None:
+            self._wire.links.discard(self)
+            self._end()
+
+    def _end(self) -> None:
+        link, session = self._link, self._link.session
+        if session.state in (State.OPEN, State.OPENING):
+            if link.state in (State.OPEN, State.OPENING, State.CLOSE_ASKED):
+                link.detach()
+            session.end()
+        self._wire.queued(0)
+
+    # ── what the wire tells ──
+
+    def on_attached(self, attach: Attach) -> None:
+        # A refusal is an attach without the terminus that we asked for, with a detach behind it that says why.
+        terminus = attach.source if self._link.role else attach.target
+        if terminus is not None and not self._attached.done():
+            self._attached.set_result(None)
+
+    def on_detached(self, error: Error | None) -> None:
+        """The peer's detach or end of the session, or the answer to ours."""
+        if self.over is None:
+            self._wire.links.discard(self)
+            if error is not None:
+                self.on_over(Refused(error.condition, error.description))
+            else:
+                self.on_over(Refused(DETACHED, f"{self._what}: the peer detached the link without a reason"))
+            self._end()
+        if self._link.session.state is State.CLOSED and not self._ended.done():
+            self._ended.set_result(None)
+
+    def on_over(self, reason: TransportError) -> None:
+        """The link is of no more use: wake whoever waits."""
+        if self.over is not None:
+            return
+        self.over = reason
+        if not self._attached.done():
+            self._attached.set_exception(reason.again(outcome_unknown=False))
+            self._attached.exception()
+        if self._wire.loss is not None and not self._ended.done():
+            self._ended.set_result(None)
+        if self.when_over is not None:
+            self.when_over()
+
+    def on_room(self) -> None:
+        """The socket or the session takes more."""
+
+    def on_flow(self) -> None:
+        """Credit changed on a link on which we send."""
+
+    def give_back(self) -> None:
+        """The link is about to be closed in an orderly way: let go of what is held."""
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        raise AssertionError(f"{self!r} receives nothing")
+
+    def on_disposed(self, event: Disposed) -> None:
+        raise AssertionError(f"{self!r} sends nothing")
+
+    def on_answered(self, event: SettlementAnswered) -> None:
+        """The peer's word on settlements."""
+
+    def on_drained(self) -> None:
+        """The peer has used or returned all credit."""
+
+
+def new_session(wire: Wire) -> Session:
+    """Begin a session, or raise what ended the connection."""
+    if wire.loss is not None:
+        raise wire.loss.again(outcome_unknown=False)
+    try:
+        session = wire.core.new_session()
+    except ProtocolError as error:
+        raise Refused(error.condition, error.description) from None
+    session.begin()
+    return session

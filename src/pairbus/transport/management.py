@@ -1,0 +1,132 @@
+"""`$management` of one entity: peek, locks, scheduled and deferred messages. Messages go in and out encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+from pairbus.amqp.types import Array, Int, Long, UInt
+from pairbus.transport.errors import Refused, TransportError
+from pairbus.transport.links import CLOSE_TIMEOUT_S
+from pairbus.transport.requests import Requests
+
+if TYPE_CHECKING:
+    from pairbus.transport.wire import Wire
+
+_PREFIX = "com.microsoft:"
+_LONGS, _UUIDS = 0x81, 0x98  # constructors, for arrays that are empty
+Status = Literal["completed", "abandoned", "defered", "suspended"]
+"`defered` is how the wire spells it; `suspended` is dead-lettered."
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A message to schedule. When it is due stands in its annotation x-opt-scheduled-enqueue-time."""
+
+    message_id: str
+    payload: bytes
+    session_id: str | None = None
+    partition_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A deferred message, received by its sequence number."""
+
+    payload: bytes
+    lock_token: UUID | None
+
+
+class Management:
+    """Made by `Connection.management`. Any number of requests may be under way."""
+
+    def __init__(self, wire: Wire, requests: Requests, timeout_s: float) -> None:
+        self._wire = wire
+        self._requests = requests
+        self.timeout_s = timeout_s
+
+    @property
+    def over(self) -> TransportError | None:
+        return self._requests.over
+
+    async def request(self, operation: str, body: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+        """One operation (`com.microsoft:` may be left out); the answer's map, empty when there is nothing (204)."""
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        name = operation if ":" in operation else _PREFIX + operation
+        properties = {
+            "operation": name,
+            "type": "entity-mgmt",
+            f"{_PREFIX}server-timeout": UInt(max(int(timeout_s * 1000), 1)),
+        }
+        answer = await self._requests.request(properties, body, self._wire.loop.time() + timeout_s)
+        status = answer.property("statusCode")
+        if not isinstance(status, int) or not 200 <= status <= 299:
+            condition = answer.property("errorCondition") or f"status:{status}"
+            raise Refused(str(condition), f"{name}: {answer.property('statusDescription')}")
+        return answer.body if isinstance(answer.body, dict) else {}
+
+    async def peek(self, from_sequence: int, count: int, timeout_s: float | None = None) -> list[bytes]:
+        """At most `count` messages from this sequence number on; nothing is locked or removed."""
+        body = {"from-sequence-number": Long(from_sequence), "message-count": Int(count)}
+        answer = await self.request("peek-message", body, timeout_s)
+        return [entry["message"] for entry in answer.get("messages", [])]
+
+    async def renew_lock(self, tokens: Sequence[UUID], timeout_s: float | None = None) -> list[int]:
+        """The new expiry of each lock, in milliseconds since 1970."""
+        answer = await self.request("renew-lock", {"lock-tokens": Array(tokens, _UUIDS)}, timeout_s)
+        return [int(expiry) for expiry in answer.get("expirations", [])]
+
+    async def schedule(self, messages: Sequence[Scheduled], timeout_s: float | None = None) -> list[int]:
+        """The sequence number of each message, by which it can be cancelled."""
+        entries = []
+        for message in messages:
+            entry: dict[str, Any] = {"message-id": message.message_id, "message": message.payload}
+            if message.session_id is not None:
+                entry["session-id"] = message.session_id
+            if message.partition_key is not None:
+                entry["partition-key"] = message.partition_key
+            entries.append(entry)
+        answer = await self.request("schedule-message", {"messages": entries}, timeout_s)
+        return [int(number) for number in answer.get("sequence-numbers", [])]
+
+    async def cancel(self, sequence_numbers: Sequence[int], timeout_s: float | None = None) -> None:
+        """Cancel scheduled messages."""
+        await self.request("cancel-scheduled-message", {"sequence-numbers": _longs(sequence_numbers)}, timeout_s)
+
+    async def receive_deferred(
+        self,
+        sequence_numbers: Sequence[int],
+        mode: Literal["peek-lock", "receive-and-delete"] = "peek-lock",
+        timeout_s: float | None = None,
+    ) -> list[Deferred]:
+        body = {
+            "sequence-numbers": _longs(sequence_numbers),
+            "receiver-settle-mode": UInt(1 if mode == "peek-lock" else 0),
+        }
+        answer = await self.request("receive-by-sequence-number", body, timeout_s)
+        return [Deferred(entry["message"], entry.get("lock-token")) for entry in answer.get("messages", [])]
+
+    async def update_disposition(
+        self,
+        status: Status,
+        tokens: Sequence[UUID],
+        *,
+        reason: str | None = None,
+        description: str | None = None,
+        properties: dict[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Settle by lock token: the only way for deferred messages, and one for those of a link that is gone."""
+        body: dict[str, Any] = {"disposition-status": status, "lock-tokens": Array(tokens, _UUIDS)}
+        given = {"deadletter-reason": reason, "deadletter-description": description, "properties-to-modify": properties}
+        body |= {key: value for key, value in given.items() if value is not None}
+        await self.request("update-disposition", body, timeout_s)
+
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        await self._requests.close(timeout_s)
+
+
+def _longs(numbers: Sequence[int]) -> Array:
+    return Array([Long(number) for number in numbers], _LONGS)

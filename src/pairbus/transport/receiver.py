@@ -1,0 +1,231 @@
+"""Receiving and settling.
+
+Credit. The first `receive` opens `credit` messages' worth of credit; it stays open across calls and is topped up as
+messages are taken, so that buffered + granted never exceed `credit`, and memory is bounded by it. With peek-lock,
+messages that wait in the buffer have their lock running: give a small `credit`, or take it back with `pause`, after
+which nothing more arrives until the next `receive`. Closing gives unread messages back to the queue (released), in
+receive-and-delete mode it cannot: `pause`, then `receive` until empty, then close.
+
+Settlement. Deliveries are settled as ranges of consecutive ids. The peer is asked (unsettled) and its answer awaited;
+only `settle_nowait` tells without asking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from pairbus.amqp.events import Delivery, SettlementAnswered
+from pairbus.amqp.link import MASK, ReceiverLink
+from pairbus.amqp.performatives import (
+    ACCEPTED_BYTES,
+    Accepted,
+    Composite,
+    Error,
+    Modified,
+    Rejected,
+    Released,
+)
+from pairbus.amqp.types import Symbol
+from pairbus.transport.errors import Timeout, TransportError
+from pairbus.transport.links import LinkEnd
+from pairbus.transport.settlement import DEAD_LETTER, Deliveries, Received, Settlement, ids_of, ranges, refusal
+
+if TYPE_CHECKING:
+    from pairbus.transport.wire import Wire
+
+RELEASED_BYTES = Released().encode()
+
+
+class Receiver(LinkEnd):
+    """Receives from one entity. Made by `Connection.receiver`; one task receives, any task may settle."""
+
+    _link: ReceiverLink
+
+    def __init__(
+        self,
+        wire: Wire,
+        link: ReceiverLink,
+        what: str,
+        timeout_s: float,
+        credit: int,
+        renewer: Callable[[list[UUID], float], Awaitable[list[int]]],
+    ) -> None:
+        super().__init__(wire, link, what)
+        self.timeout_s = timeout_s
+        "How long a settlement, a pause or a renewal may take unless the call says otherwise."
+        self.credit = credit
+        self._renewer = renewer
+        self._buffer: deque[Received] = deque()
+        self._arrival: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._asked: dict[int, Settlement] = {}
+
+    @property
+    def buffered(self) -> int:
+        return len(self._buffer)
+
+    async def receive(self, max_count: int, timeout_s: float) -> list[Received]:
+        """At least one message as soon as there is one; at most `max_count`, or `credit`; none at the time-out."""
+        self._top_up()
+        if not self._buffer and self.over is None:
+            assert self._arrival is None, "one task receives"
+            self._arrival = self._loop.create_future()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._arrival
+            except TimeoutError:
+                return []
+            finally:
+                self._arrival = None
+        buffer = self._buffer
+        if self.over is not None and not (buffer and buffer[0].settled):
+            # Locks went with the link; only messages that the peer has deleted already are still worth having.
+            raise self.over.again(outcome_unknown=False)
+        taken = [buffer.popleft() for _ in range(min(max_count, len(buffer)))]
+        self._top_up()
+        return taken
+
+    async def pause(self, timeout_s: float | None = None) -> None:
+        """Take the credit back: when this returns, nothing more arrives until the next `receive`."""
+        self._check()
+        if self._link.credit <= 0:
+            return
+        assert self._drained is None, "one task receives and pauses"
+        self._drained = self._loop.create_future()
+        self._link.grant(self._link.credit, drain=True)
+        self._wire.queued(0)
+        try:
+            await self._within(self._drained, timeout_s, "drain", outcome_unknown=False)
+        finally:
+            self._drained = None
+
+    def _top_up(self) -> None:
+        """Grant again when half of the credit is used, so that a flow frame serves many messages."""
+        link = self._link
+        if link.drain and link.credit > 0:
+            return  # a drain without an answer yet: what is granted now, the answer would silently take away
+        if self.over is None and link.credit <= self.credit >> 1:
+            room = self.credit - len(self._buffer)
+            if room > link.credit:
+                link.grant(room)
+                self._wire.queued(0)
+
+    # ── settling ──
+
+    async def complete(self, deliveries: Deliveries, *, timeout_s: float | None = None) -> None:
+        """Done with these: the queue forgets them. Refused, with the ids, when locks were lost."""
+        await self._settle(deliveries, Accepted(), timeout_s)
+
+    async def abandon(self, deliveries: Deliveries, *, timeout_s: float | None = None) -> None:
+        """Back to the queue, counted as a failed delivery."""
+        await self._settle(deliveries, Modified(delivery_failed=True, undeliverable_here=False), timeout_s)
+
+    async def defer(self, deliveries: Deliveries, *, timeout_s: float | None = None) -> None:
+        """Set aside: from now on received only by sequence number."""
+        await self._settle(deliveries, Modified(delivery_failed=True, undeliverable_here=True), timeout_s)
+
+    async def dead_letter(
+        self, deliveries: Deliveries, reason: str, description: str = "", *, timeout_s: float | None = None
+    ) -> None:
+        """To the dead-letter queue, with these two as application properties."""
+        info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
+        await self._settle(deliveries, Rejected(error=Error(DEAD_LETTER, None, info)), timeout_s)
+
+    async def release(self, deliveries: Deliveries, *, timeout_s: float | None = None) -> None:
+        """Back to the queue as if never delivered."""
+        await self._settle(deliveries, Released(), timeout_s)
+
+    def settle_nowait(self, deliveries: Deliveries, outcome: bytes = ACCEPTED_BYTES) -> None:
+        """Tell the outcome (encoded) and forget: whether the peer could still do it is not learnt."""
+        self._check()
+        for first, last in ranges(ids_of(deliveries)):
+            self._link.settle(first, last, outcome, ((last - first) & MASK) + 1)
+        self._wire.queued(0)
+
+    async def renew(self, messages: Iterable[Received], *, timeout_s: float | None = None) -> list[int]:
+        """Renew the locks; the new expiry of each, in milliseconds since 1970."""
+        tokens = [message.lock_token for message in messages]
+        return await self._renewer(tokens, self.timeout_s if timeout_s is None else timeout_s)
+
+    async def _settle(self, deliveries: Deliveries, outcome: Composite, timeout_s: float | None) -> None:
+        self._check()
+        ids = ids_of(deliveries)
+        if not ids:
+            return
+        twice = [i for i in ids if i in self._asked]
+        if twice or len(set(ids)) != len(ids):
+            raise ValueError(f"{self._what}: a delivery is settled twice: {twice[:3] or ids[:3]}")
+        settlement = Settlement(self._loop.create_future(), outcome, len(ids))
+        state = outcome.encode()
+        for first, last in ranges(ids):
+            self._link.settle(first, last, state, ((last - first) & MASK) + 1, settled=False)
+        self._asked.update(dict.fromkeys(ids, settlement))
+        self._wire.queued(0)
+        try:
+            await self._within(settlement.done, timeout_s, "settlement", outcome_unknown=True)
+        finally:
+            if settlement.left:
+                for i in ids:
+                    self._asked.pop(i, None)
+
+    def on_answered(self, event: SettlementAnswered) -> None:
+        if not event.settled:
+            return  # the peer's view on the way; its last word is settled
+        first, span, asked = event.first, (event.last - event.first) & MASK, self._asked
+        ids: Iterable[int] = (
+            [(first + offset) & MASK for offset in range(span + 1)]
+            if span < len(asked)
+            else [i for i in asked if (i - first) & MASK <= span]
+        )
+        for i in ids:
+            settlement = asked.pop(i, None)
+            if settlement is not None:
+                settlement.answer(i, refusal(settlement.outcome, event.state))
+
+    # ── what the wire tells ──
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        self._buffer.append(Received(delivery))
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    def on_drained(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        if self._arrival is not None:
+            self._top_up()  # the answer to a drain that was given up, while somebody waits for messages again
+
+    def give_back(self) -> None:
+        locked = [message for message in self._buffer if not message.settled]
+        if locked and self.over is None:
+            self.settle_nowait(locked, RELEASED_BYTES)
+            self._buffer.clear()
+
+    def on_over(self, reason: TransportError) -> None:
+        super().on_over(reason)
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)  # `receive` looks at what is over
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_exception(reason.again(outcome_unknown=False))
+        asked, self._asked = self._asked, {}
+        for settlement in set(asked.values()):
+            if not settlement.done.done():
+                settlement.done.set_exception(reason.again(outcome_unknown=True))
+
+    def _check(self) -> None:
+        if self.over is not None:
+            raise self.over.again(outcome_unknown=False)
+
+    async def _within(
+        self, future: asyncio.Future[None], timeout_s: float | None, what: str, *, outcome_unknown: bool
+    ) -> None:
+        try:
+            async with asyncio.timeout(self.timeout_s if timeout_s is None else timeout_s):
+                await future
+        except TimeoutError:
+            text = f"{self._what}: the {what} was not answered in time"
+            raise Timeout(text, outcome_unknown=outcome_unknown) from None

@@ -1,0 +1,117 @@
+"""Requests and answers over a pair of links, as `$cbs` and `$management` speak: matched by correlation id."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from pairbus.amqp.errors import ProtocolError
+from pairbus.amqp.events import Delivery
+from pairbus.amqp.link import ReceiverLink
+from pairbus.amqp.message import Message, Properties
+from pairbus.amqp.performatives import ACCEPTED_BYTES, Source, Target
+from pairbus.transport.errors import ConnectionLost, Timeout, TransportError
+from pairbus.transport.links import LinkEnd, new_session
+from pairbus.transport.sender import Sender
+
+if TYPE_CHECKING:
+    from pairbus.transport.wire import Wire
+
+ANSWER_CREDIT = 100
+
+
+class _Answers(LinkEnd):
+    """The link on which answers come."""
+
+    _link: ReceiverLink
+
+    def __init__(self, wire: Wire, link: ReceiverLink, what: str) -> None:
+        super().__init__(wire, link, what)
+        self.expected: dict[Any, asyncio.Future[Message]] = {}
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        if not delivery.settled:
+            self._link.settle(delivery.delivery_id, delivery.delivery_id, ACCEPTED_BYTES, 1)
+        try:
+            message = Message.decode(delivery.payload)
+        except ProtocolError as error:
+            self._wire.lose(ConnectionLost(f"{self._what}: the answer is no message: {error}"))
+            self._wire.hang_up()
+            return
+        properties = message.properties
+        answer = self.expected.pop(properties.correlation_id, None) if properties is not None else None
+        if answer is not None and not answer.done():  # else nobody waits any more
+            answer.set_result(message)
+
+    def on_over(self, reason: TransportError) -> None:
+        super().on_over(reason)
+        expected, self.expected = self.expected, {}
+        for answer in expected.values():
+            if not answer.done():
+                answer.set_exception(reason.again(outcome_unknown=True))
+
+
+class Requests:
+    """A pair of links to one node, in one session."""
+
+    def __init__(self, sender: Sender, answers: _Answers, reply_to: str) -> None:
+        self.sender = sender
+        self._answers = answers
+        self._reply_to = reply_to
+        self._numbers = itertools.count(1)
+
+    @property
+    def over(self) -> TransportError | None:
+        return self.sender.over or self._answers.over
+
+    async def request(self, properties: dict[str, Any], body: Any, deadline: float) -> Message:
+        """Send one request and wait for its answer. Any number may be under way."""
+        loop = asyncio.get_running_loop()
+        number = f"{self._reply_to}:{next(self._numbers)}"
+        message = Message(
+            properties=Properties(message_id=number, reply_to=self._reply_to),
+            application_properties=properties,
+            value=body,
+            has_value=True,
+        )
+        await self.sender.ready(deadline - loop.time())
+        answer: asyncio.Future[Message] = loop.create_future()
+        self._answers.expected[number] = answer
+        try:
+            async with asyncio.timeout_at(deadline):
+                sent = self.sender.send_nowait(message.encode(), timeout_s=deadline - loop.time())
+                sent.add_done_callback(lambda sent: _pass_on(sent, answer))
+                return await answer
+        except TimeoutError:
+            text = f"{properties.get('operation')} was not answered in time"
+            raise Timeout(text, outcome_unknown=True) from None
+        finally:
+            self._answers.expected.pop(number, None)
+
+    async def close(self, timeout_s: float) -> None:
+        await self.sender.close(timeout_s)  # ends the session, and the other link with it
+
+
+def _pass_on(sent: asyncio.Future[None], answer: asyncio.Future[Message]) -> None:
+    """A request that was not even taken will have no answer."""
+    error = None if sent.cancelled() else sent.exception()
+    if error is not None and not answer.done():
+        answer.set_exception(error)
+
+
+async def open_requests(wire: Wire, address: str, deadline: float, timeout_s: float) -> Requests:
+    """Attach both links to the node at `address`."""
+    session = new_session(wire)
+    reply_to = f"answers-{uuid.uuid4().hex[:12]}"
+    answer_link = session.new_receiver(reply_to)
+    answers = _Answers(wire, answer_link, f"answers of {address}")
+    answer_link.attach(source=Source(address=address), target=Target(address=reply_to), snd_settle_mode=2)
+    request_link = session.new_sender(f"requests-{uuid.uuid4().hex[:12]}")
+    sender = Sender(wire, request_link, f"requests to {address}", timeout_s)
+    request_link.attach(source=Source(address=reply_to), target=Target(address=address), snd_settle_mode=0)
+    await answers.attached(deadline)
+    answer_link.keep_credit(ANSWER_CREDIT)
+    await sender.attached(deadline)
+    return Requests(sender, answers, reply_to)

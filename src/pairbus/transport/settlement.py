@@ -1,0 +1,97 @@
+"""Received messages, and what became of settlements: ranges of delivery ids, and the peer's word on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from uuid import UUID
+
+from pairbus.amqp.events import Delivery
+from pairbus.amqp.performatives import Composite, Rejected
+from pairbus.transport.errors import Refused
+
+DEAD_LETTER = "com.microsoft:dead-letter"
+
+
+class Received:
+    """One message as it came: encoded sections, nothing decoded."""
+
+    __slots__ = ("delivery_id", "message_format", "payload", "settled", "tag")
+
+    def __init__(self, delivery: Delivery) -> None:
+        self.delivery_id = delivery.delivery_id
+        self.tag = delivery.tag
+        self.payload = delivery.payload
+        self.message_format = delivery.message_format
+        self.settled = delivery.settled
+
+    @property
+    def lock_token(self) -> UUID:
+        """The tag as the GUID that `$management` knows; ValueError when the tag is none."""
+        return UUID(bytes_le=self.tag)
+
+    def __repr__(self) -> str:
+        return f"<Received {self.delivery_id} {len(self.payload)} B tag={self.tag.hex()}>"
+
+
+Deliveries = Iterable[Received] | range
+"Messages, or a range of their delivery ids."
+
+
+class Settlement:
+    """One call that waits for the peer's word on its deliveries."""
+
+    __slots__ = ("done", "left", "outcome", "refused", "refused_ids")
+
+    def __init__(self, done: asyncio.Future[None], outcome: Composite, left: int) -> None:
+        self.done = done
+        self.outcome = outcome
+        self.left = left
+        self.refused: Refused | None = None
+        self.refused_ids: list[int] = []
+
+    def answer(self, delivery_id: int, refused: Refused | None) -> None:
+        if refused is not None:
+            self.refused = self.refused or refused
+            self.refused_ids.append(delivery_id)
+        self.left -= 1
+        if self.left or self.done.done():
+            return
+        if self.refused is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(
+                Refused(self.refused.condition, self.refused.description, delivery_ids=tuple(self.refused_ids))
+            )
+
+
+def ids_of(deliveries: Deliveries) -> list[int]:
+    if isinstance(deliveries, range):
+        return list(deliveries)
+    deliveries = list(deliveries)
+    if any(message.settled for message in deliveries):
+        raise ValueError("messages of receive-and-delete mode are settled already")
+    return [message.delivery_id for message in deliveries]
+
+
+def ranges(ids: list[int]) -> Iterator[tuple[int, int]]:
+    """Runs of consecutive ids, as (first, last)."""
+    ordered = sorted(ids)
+    first = before = ordered[0]
+    for i in ordered[1:]:
+        if i != before + 1:
+            yield first, before
+            first = i
+        before = i
+    yield first, before
+
+
+def refusal(asked: Composite, answered: object) -> Refused | None:
+    """None when the peer did what was asked: it repeats the kind of outcome, or settles without a word."""
+    if answered is None:
+        return None
+    if isinstance(answered, Rejected) and answered.error is not None and answered.error.condition != DEAD_LETTER:
+        return Refused(answered.error.condition, answered.error.description)
+    if type(answered) is type(asked):
+        return None
+    return Refused("amqp:illegal-state", f"{asked.NAME} was asked, {getattr(answered, 'NAME', answered)} was done")

@@ -1,0 +1,105 @@
+"""AMQP over a web socket: binary messages in and out, as if they were a socket's bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+from collections import deque
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from pairbus.transport.endpoint import WEBSOCKET_PROTOCOL, Endpoint
+from pairbus.transport.errors import ConnectionLost
+
+if TYPE_CHECKING:
+    from pairbus.transport.wire import Wire
+
+HIGH_WATER, LOW_WATER = 256 * 1024, 64 * 1024  # bytes waiting to be sent: pause above, resume below
+CLOSE_TIMEOUT_S = 1.0
+
+
+class WebSocketTransport:
+    """The `ByteTransport` of a web socket: one task reads, one writes."""
+
+    def __init__(self, http: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse, wire: Wire) -> None:
+        self._http = http
+        self._socket = socket
+        self._wire = wire
+        self._queue: deque[bytes] = deque()
+        self._queued = 0
+        self._more = asyncio.Event()
+        self._closing = False
+        self._reader = asyncio.create_task(self._read())
+        self._writer = asyncio.create_task(self._write())
+        wire.connection_made(self)
+
+    def write(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._queue.append(data)
+        self._queued += len(data)
+        self._more.set()
+        if self._queued > HIGH_WATER:
+            self._wire.pause_writing()
+
+    def close(self) -> None:
+        """Write what is queued, then close."""
+        self._closing = True
+        self._more.set()
+
+    def abort(self) -> None:
+        self._closing = True
+        self._writer.cancel()
+        self._reader.cancel()
+
+    async def _write(self) -> None:
+        while self._queue or not self._closing:
+            while self._queue:
+                data = self._queue.popleft()
+                try:
+                    await self._socket.send_bytes(data)
+                except (ConnectionError, aiohttp.ClientError) as error:
+                    self._wire.lose(ConnectionLost(f"the web socket broke: {error}"))
+                    self._reader.cancel()
+                    return
+                self._queued -= len(data)
+                if self._queued < LOW_WATER and not self._wire.writable:
+                    self._wire.resume_writing()
+            self._more.clear()
+            if not self._closing:
+                await self._more.wait()
+        await self._socket.close()
+
+    async def _read(self) -> None:
+        error: Exception | None = None
+        try:
+            async for message in self._socket:
+                if message.type is aiohttp.WSMsgType.BINARY:
+                    self._wire.data_received(message.data)
+                elif message.type is aiohttp.WSMsgType.ERROR:
+                    error = self._socket.exception() or None  # type: ignore[assignment]
+        except (ConnectionError, aiohttp.ClientError) as broken:
+            error = broken
+        finally:
+            self._closing = True
+            self._writer.cancel()
+            self._wire.connection_lost(error)
+            await self._http.close()
+
+
+async def connect_websocket(endpoint: Endpoint, ssl: tls.SSLContext | None, wire: Wire) -> None:
+    """Open the web socket and join it to the wire. OSError or aiohttp.ClientError when that fails."""
+    http = aiohttp.ClientSession()
+    try:
+        socket = await http.ws_connect(
+            endpoint.url,
+            protocols=(WEBSOCKET_PROTOCOL,),
+            ssl=ssl if ssl is not None else True,
+            max_msg_size=0,  # frames are bounded by AMQP's own max-frame-size
+            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
+        )
+    except BaseException:
+        await http.close()
+        raise
+    WebSocketTransport(http, socket, wire)

@@ -1,0 +1,239 @@
+"""A socket with the AMQP core behind it: bytes in → events to links, calls of links → bytes out.
+
+Laws of this file.
+ 1. Output is written once per turn of the event loop, however many frames the turn made; only a turn that makes more
+    than UNFLUSHED_MAX bytes writes earlier, so that a full socket is noticed before the memory is.
+ 2. The connection ends once: `lose` tells every link at once, and what is asked afterwards gets the same answer.
+ 3. Nothing here waits; those who wait have a deadline of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pairbus.amqp.connection import Connection, Settings, Trace
+from pairbus.amqp.errors import UNAUTHORIZED
+from pairbus.amqp.events import (
+    ConnectionClosed,
+    ConnectionFailed,
+    ConnectionOpened,
+    Delivery,
+    Disposed,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    LinkDrained,
+    LinkFlow,
+    SessionBegun,
+    SessionEnded,
+    SessionFlow,
+    SettlementAnswered,
+)
+from pairbus.amqp.lifecycle import State
+from pairbus.amqp.sasl import SaslClient
+from pairbus.transport.errors import ConnectionLost, Refused, TransportError
+
+if TYPE_CHECKING:
+    from pairbus.transport.links import LinkEnd
+
+UNFLUSHED_MAX = 256 * 1024  # bytes gathered in one turn before the socket is asked; its own limit is 64 KiB
+
+
+class ByteTransport(Protocol):
+    """What a wire needs of a socket, a TLS socket or a web socket."""
+
+    def write(self, data: bytes) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Wire(asyncio.Protocol):
+    """One connection. `loss` is None while it is good."""
+
+    def __init__(self, settings: Settings, sasl: SaslClient, trace: Trace | None = None) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.core = Connection(settings, sasl, trace=trace)
+        self.opened: asyncio.Future[None] = self.loop.create_future()
+        self.ended: asyncio.Future[None] = self.loop.create_future()
+        "Done when the socket is gone."
+        self.loss: TransportError | None = None
+        self.writable = True
+        "The socket takes more; False between pause_writing and resume_writing."
+        self.links: set[LinkEnd] = set()
+        self._transport: ByteTransport | None = None
+        self._flush_due = False
+        self._unflushed = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Wire {self.core!r} links={len(self.links)} {self.loss or 'good'}>"
+
+    # ── the socket ──
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self.core.open()
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._handle(self.core.receive_data(data, self.loop.time()))
+
+    def eof_received(self) -> None:
+        return None  # closes the transport, which leads to connection_lost
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lose(ConnectionLost(f"the connection broke: {error}" if error else "the peer closed the socket"))
+        self._transport = None
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        for link in list(self.links):
+            link.on_room()
+
+    # ── output ──
+
+    def queued(self, size: int) -> None:
+        """The core holds `size` more bytes of output: see to it that they go out."""
+        self._unflushed += size
+        if self._unflushed > UNFLUSHED_MAX:
+            self.flush()
+        elif not self._flush_due:
+            self._flush_due = True
+            self.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._flush_due = False
+        self._unflushed = 0
+        data = self.core.data_to_send()
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    # ── the end ──
+
+    def lose(self, error: TransportError) -> None:
+        """The connection is over: wake everybody. Only the first reason counts."""
+        if self.loss is not None:
+            return
+        self.loss = error
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.opened.done():
+            self.opened.set_exception(error.again(outcome_unknown=False))
+            self.opened.exception()  # whoever gave up waiting must not be told by the garbage collector
+        links, self.links = self.links, set()
+        for link in links:
+            link.on_over(error)
+
+    def hang_up(self) -> None:
+        """Write what is left, then close the socket."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self, timeout_s: float) -> None:
+        """Close for close within the time given, then hang up. Never raises for what the peer does."""
+        for link in list(self.links):
+            link.give_back()
+        self.lose(ConnectionLost("the connection was closed by this client"))
+        try:
+            if self.core.state in (State.OPEN, State.OPENING) and self.opened.done() and not self.core.is_over:
+                self.core.close()
+                self.flush()
+            elif self._transport is not None:
+                self.hang_up()
+            if self._transport is not None:
+                await asyncio.wait([self.ended], timeout=timeout_s)
+        finally:
+            self.abort()
+        if not self.ended.done():
+            await asyncio.wait([self.ended], timeout=0.1)  # what abort left for the next turns of the loop
+
+    # ── events ──
+
+    def _handle(self, events: list[Event]) -> None:
+        for event in events:
+            _HANDLERS[type(event)](self, event)
+        if self.core.has_output and not self._flush_due:
+            self.flush()
+
+    def _on_opened(self, event: ConnectionOpened) -> None:
+        self._set_timer()
+        if not self.opened.done():
+            self.opened.set_result(None)
+
+    def _on_closed(self, event: ConnectionClosed) -> None:
+        error = event.error
+        if error is None:
+            self.lose(ConnectionLost("the peer closed the connection"))
+        elif self.opened.done():
+            self.lose(
+                ConnectionLost(f"the peer closed the connection: {error.condition}: {error.description or 'no reason'}")
+            )
+        else:
+            self.lose(Refused(error.condition, error.description))
+        self.hang_up()
+
+    def _on_failed(self, event: ConnectionFailed) -> None:
+        error = event.error
+        if error.condition == UNAUTHORIZED and not self.opened.done():
+            self.lose(Refused(error.condition, error.description))
+        else:
+            self.lose(ConnectionLost(f"{error.condition}: {error.description}"))
+        self.hang_up()
+
+    def _on_session_ended(self, event: SessionEnded) -> None:
+        error = event.error
+        for link in event.session.links:
+            if link.context is not None:
+                link.context.on_detached(error)
+
+    def _on_session_flow(self, event: SessionFlow) -> None:
+        for link in event.session.links:
+            if link.context is not None:
+                link.context.on_room()
+
+    def _on_answered(self, event: SettlementAnswered) -> None:
+        for link in event.session.links:
+            if link.role and link.context is not None:
+                link.context.on_answered(event)
+
+    # ── signs of life ──
+
+    def _set_timer(self) -> None:
+        due = self.core.next_timer()
+        if due is not None and self.loss is None:
+            self._timer = self.loop.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        due = self.core.next_timer()
+        if due is not None and due <= self.loop.time():
+            self._handle(self.core.handle_timer(self.loop.time()))
+        self._set_timer()
+
+
+_HANDLERS: dict[type[Event], Callable[[Wire, Any], None]] = {
+    Delivery: lambda wire, event: event.link.context.on_delivery(event),
+    Disposed: lambda wire, event: event.deliveries[0].link.context.on_disposed(event),
+    SettlementAnswered: Wire._on_answered,
+    LinkFlow: lambda wire, event: event.link.context.on_flow(),
+    SessionFlow: Wire._on_session_flow,
+    LinkDrained: lambda wire, event: event.link.context.on_drained(),
+    LinkAttached: lambda wire, event: event.link.context and event.link.context.on_attached(event.attach),
+    LinkDetached: lambda wire, event: event.link.context and event.link.context.on_detached(event.error),
+    SessionBegun: lambda wire, event: None,  # links were attached behind the begin, without waiting for the answer
+    SessionEnded: Wire._on_session_ended,
+    ConnectionOpened: Wire._on_opened,
+    ConnectionClosed: Wire._on_closed,
+    ConnectionFailed: Wire._on_failed,
+}

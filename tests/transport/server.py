@@ -1,0 +1,289 @@
+"""A peer for the client's tests: the server end of the core behind a real socket, obeying a `Script`.
+
+By default it accepts everything. What it is told to do wrong is set on the script, before or while a client talks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from pairbus.amqp.connection import Connection, Settings
+from pairbus.amqp.events import (
+    ConnectionClosed,
+    ConnectionFailed,
+    ConnectionOpened,
+    Delivery,
+    Disposed,
+    LinkAttached,
+    LinkDetached,
+    LinkFlow,
+    SessionBegun,
+    SessionFlow,
+)
+from pairbus.amqp.lifecycle import State
+from pairbus.amqp.link import ReceiverLink, SenderLink
+from pairbus.amqp.message import Message, Properties
+from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, Error, Rejected, Source, Target
+from pairbus.amqp.sasl import SaslServer
+from pairbus.amqp.types import Int
+
+Manage = Callable[[str, Any], tuple[int, Any, str | None]]
+"(operation, body) → (status, answer's body, error condition)"
+
+
+@dataclass
+class Script:
+    """What the peer does. Every field is read at the moment it matters."""
+
+    silent: bool = False
+    "Take the connection and say nothing at all."
+    sasl: Callable[[str, bytes], bool] = lambda mechanism, response: True
+    cbs_status: int | None = 202
+    "None: never answer a put-token."
+    refuse: dict[str, Error] = field(default_factory=dict)
+    "Addresses whose links are refused."
+    answers_attach: bool = True
+    credit: int = 1000
+    window: int = 8192
+    max_frame_size: int = 65_536
+    idle_time_out_ms: int = 240_000
+    max_message_size: int | None = None
+    outcome: Any = field(default_factory=Accepted)
+    "Of sends; None: no answer."
+    settlement: Any = "echo"
+    "Answer to settlements: 'echo' the outcome, a Rejected, or None for no answer."
+    answers_drain: bool = True
+    answers_close: bool = True
+    manage: Manage = lambda operation, body: (200, {}, None)
+
+
+class Peer(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, server: Server) -> None:
+        script = server.script
+        settings = Settings(
+            "server",
+            incoming_window=script.window,
+            max_frame_size=script.max_frame_size,
+            idle_time_out_ms=script.idle_time_out_ms,
+        )
+        self.server = server
+        self.core = Connection(settings, SaslServer(check=lambda m, r: server.script.sasl(m, r)))
+        self.transport: Any = None
+        self.out: list[SenderLink] = []
+        self.tags = 0
+        self.reads = 0
+        "How often bytes came in."
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self.server.peers.append(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.server.peers.remove(self)
+        self.server.told()
+
+    def data_received(self, data: bytes) -> None:
+        self.reads += 1
+        if self.server.script.silent:
+            return
+        loop = asyncio.get_running_loop()
+        for event in self.core.receive_data(data, loop.time()):
+            self._act(event)
+        self.flush()
+        self.server.told()
+
+    def flush(self) -> None:
+        self.transport.write(self.core.data_to_send())
+
+    def cut(self) -> None:
+        self.transport.abort()
+
+    def _act(self, event: Any) -> None:
+        match event:
+            case ConnectionOpened():
+                self.core.open()
+            case SessionBegun():
+                event.session.begin()
+            case LinkAttached():
+                self._on_attach(event)
+            case LinkDetached():
+                if event.link.state is State.CLOSE_ASKED:
+                    event.link.detach()
+            case LinkFlow() | SessionFlow():
+                self.pump()
+            case Delivery():
+                self._on_delivery(event)
+            case Disposed():
+                self._on_disposed(event)
+            case ConnectionClosed() | ConnectionFailed():
+                if self.server.script.answers_close:
+                    self.flush()
+                    self.transport.close()
+                else:
+                    self.core.data_to_send()
+
+    def _on_attach(self, event: LinkAttached) -> None:
+        script, link, attach = self.server.script, event.link, event.attach
+        if not script.answers_attach:
+            return
+        terminus: Any = attach.source if attach.role else attach.target
+        error = script.refuse.get(terminus.address)
+        if error is not None:
+            link.refuse(error)
+            return
+        link.context = terminus.address
+        link.attach(
+            source=attach.source or Source(),
+            target=attach.target or Target(),
+            snd_settle_mode=attach.snd_settle_mode,
+            rcv_settle_mode=attach.rcv_settle_mode,
+            max_message_size=script.max_message_size,
+        )
+        if isinstance(link, ReceiverLink):
+            if script.credit or "$" in terminus.address:
+                link.keep_credit(script.credit or 100)
+        elif isinstance(link, SenderLink):
+            self.out.append(link)
+
+    def _on_delivery(self, event: Delivery) -> None:
+        link, script = event.link, self.server.script
+        if "$cbs" in link.context or "$management" in link.context:
+            link.settle(event.delivery_id, event.delivery_id, ACCEPTED_BYTES, 1)
+            self._on_request(event)
+            return
+        self.server.received.append((link.context, event.payload, event.message_format))
+        if script.outcome is not None:
+            if isinstance(script.outcome, Accepted):
+                self.server.queues[link.context].append(event.payload)
+            link.settle(event.delivery_id, event.delivery_id, script.outcome.encode(), 1)
+            self.pump()
+
+    def _on_request(self, event: Delivery) -> None:
+        request, script = Message.decode(event.payload), self.server.script
+        assert request.properties is not None
+        operation = request.property("operation")
+        if operation == "put-token":
+            self.server.tokens.append((request.property("name"), request.property("type"), request.value))
+            if script.cbs_status is None:
+                return
+            answer = {"status-code": Int(script.cbs_status), "status-description": "as told"}
+            body: Any = None
+        else:
+            status, body, condition = script.manage(operation, request.value)
+            answer = {"statusCode": Int(status), "statusDescription": "as told"}
+            if condition is not None:
+                answer["errorCondition"] = condition
+        message = Message(
+            properties=Properties(correlation_id=request.properties.message_id),
+            application_properties=answer,
+            value=body,
+            has_value=True,
+        )
+        for link in self.out:
+            attach = link.remote_attach
+            if attach is not None and attach.target and attach.target.address == request.properties.reply_to:  # type: ignore[union-attr]
+                link.send(message.encode(), b"answer", settled=True)
+
+    def _on_disposed(self, event: Disposed) -> None:
+        first, last = event.deliveries[0].delivery_id, event.deliveries[-1].delivery_id
+        self.server.settlements.append((first, last, event.state.NAME, event.settled))
+        answer = self.server.script.settlement
+        if not event.settled and answer is not None:
+            state = event.state if answer == "echo" else answer
+            if answer == "echo" and isinstance(state, Rejected):
+                state = Rejected()  # a dead-lettering that worked is answered without the error
+            event.session.settle_sent(first, last, state.encode())
+
+    def pump(self) -> None:
+        """Deliver what is queued, as far as credit goes; answer drains."""
+        for link in self.out:
+            queue = self.server.queues[link.context]
+            if "$" in link.context and not link.context.endswith("$DeadLetterQueue"):
+                continue
+            attach = link.remote_attach
+            assert attach is not None
+            while queue and link.sendable:
+                self.tags += 1
+                link.send(queue.popleft(), self.tags.to_bytes(16, "little"), settled=attach.snd_settle_mode == 1)
+            if link.drain and self.server.script.answers_drain and link.state is State.OPEN:
+                link.drained()
+
+
+class Server:
+    """A listening socket on loopback, from `__aenter__` to `__aexit__`."""
+
+    def __init__(self, script: Script | None = None, *, tls: ssl.SSLContext | None = None) -> None:
+        self.script = script or Script()
+        self.peers: list[Peer] = []
+        self.queues: dict[str, deque[bytes]] = defaultdict(deque)
+        self.received: list[tuple[str, bytes, int]] = []
+        self.tokens: list[tuple[str, str, str]] = []
+        self.settlements: list[tuple[int, int, str, bool]] = []
+        self.port = 0
+        self._changed = asyncio.Event()
+        self._tls = tls
+        self._server: asyncio.Server | None = None
+
+    @property
+    def connection_string(self) -> str:
+        emulator = "" if self._tls else ";UseDevelopmentEmulator=true"
+        return f"Endpoint=sb://127.0.0.1:{self.port};SharedAccessKeyName=k;SharedAccessKey=s3cr3t{emulator}"
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Peer(self), "127.0.0.1", 0, ssl=self._tls)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for peer in list(self.peers):
+            peer.cut()
+        await self._server.wait_closed()
+
+    def told(self) -> None:
+        """Something arrived or ended: whoever waits in `until` looks again."""
+        self._changed.set()
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Wait until something that clients do to this server has happened; TimeoutError after a long while."""
+        async with asyncio.timeout(10):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def put(self, address: str, *payloads: bytes) -> None:
+        self.queues[address].extend(payloads)
+        for peer in self.peers:
+            peer.pump()
+            peer.flush()
+
+    def cut(self) -> None:
+        """Every connection breaks, without a word."""
+        for peer in list(self.peers):
+            peer.cut()
+
+    def receivers(self) -> list[ReceiverLink]:
+        """The links on which clients send data to us."""
+        return [
+            link
+            for peer in self.peers
+            for session in peer.core.sessions
+            for link in session.links
+            if isinstance(link, ReceiverLink) and link.context and "$" not in link.context
+        ]
+
+    def flush(self) -> None:
+        for peer in self.peers:
+            peer.flush()

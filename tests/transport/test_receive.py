@@ -1,0 +1,235 @@
+"""Receiving and settling, against a peer that can be told to misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pairbus.amqp.message import Message
+from pairbus.amqp.performatives import Error, Rejected
+from pairbus.transport import ConnectionLost, Received, Receiver, Refused, Timeout, connect
+from tests.transport.server import Script, Server
+
+LOCK_LOST = Rejected(error=Error("com.microsoft:message-lock-lost", "too late"))
+
+
+def payloads(count: int) -> list[bytes]:
+    return [Message(data=[b"%d" % i]).encode() for i in range(count)]
+
+
+async def take(receiver: Receiver, count: int) -> list[Received]:
+    """Exactly so many messages; TimeoutError when they do not come."""
+    messages: list[Received] = []
+    async with asyncio.timeout(10):
+        while len(messages) < count:
+            messages += await receiver.receive(count - len(messages), timeout_s=5)
+    return messages
+
+
+async def test_receive_returns_as_soon_as_one_message_is_there() -> None:
+    """A long poll: no waiting for the batch to fill, no busy asking."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        receiver = await connection.receiver("q")
+        waiting = asyncio.create_task(receiver.receive(100, timeout_s=30))
+        await server.until(
+            lambda: any(link.credit for peer in server.peers for link in peer.out if link.context == "q")
+        )
+        server.put("q", *payloads(1))
+        async with asyncio.timeout(2):
+            (message,) = await waiting
+        assert message.payload == payloads(1)[0]
+        assert message.lock_token.bytes_le == message.tag
+
+
+async def test_receive_is_empty_when_the_time_is_over() -> None:
+    """An empty queue is no error."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        receiver = await connection.receiver("q")
+        assert await receiver.receive(10, timeout_s=0.02) == []
+        server.put("q", *payloads(1))
+        assert len(await receiver.receive(10, timeout_s=5)) == 1
+
+
+async def test_unread_messages_never_exceed_the_credit() -> None:
+    """Memory is bounded by what was granted, however long the queue is and however slowly it is read."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(1000))
+        receiver = await connection.receiver("q", credit=10)
+        assert len(server.queues["q"]) == 1000, "nothing is asked for before the first receive"
+        seen: list[Received] = []
+        while len(seen) < 1000:
+            seen += await receiver.receive(3, timeout_s=5)
+            assert receiver.buffered <= 10
+            assert 1000 - len(server.queues["q"]) - len(seen) <= 10
+        assert [message.payload for message in seen] == payloads(1000)
+
+
+async def test_pause_takes_the_credit_back() -> None:
+    """After it nothing is locked for a receiver that does not look; the next receive opens the credit again."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        receiver = await connection.receiver("q", credit=10)
+        await receiver.receive(1, timeout_s=0.01)
+        await receiver.pause()
+        server.put("q", *payloads(3))
+        assert len(server.queues["q"]) == 3
+        assert len(await take(receiver, 3)) == 3
+
+
+async def test_a_drain_that_is_not_answered_times_out() -> None:
+    """Some brokers never answer a drain."""
+    async with Server(Script(answers_drain=False)) as server, await connect(server.connection_string) as connection:
+        receiver = await connection.receiver("q", timeout_s=0.5)
+        await receiver.receive(1, timeout_s=0.01)
+        with pytest.raises(Timeout):
+            await receiver.pause(timeout_s=0.02)
+        waiting = asyncio.create_task(receiver.receive(1, timeout_s=5))
+        await asyncio.sleep(0)  # the task runs and waits
+        server.script.answers_drain = True
+        server.put("other")
+        await server.until(
+            lambda: any(link.credit for peer in server.peers for link in peer.out if link.context == "q")
+        )
+        server.put("q", *payloads(1))
+        assert len(await waiting) == 1, "the late answer to the drain does not leave the receiver without credit"
+
+
+async def test_a_batch_is_settled_as_one_range() -> None:
+    """One frame and one answer settle a hundred messages."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(100))
+        receiver = await connection.receiver("q")
+        messages = await take(receiver, 100)
+        await receiver.complete(messages)
+        assert server.settlements == [(0, 99, "accepted", False)]
+
+
+async def test_gaps_split_the_settlement_into_ranges() -> None:
+    """What was not named is not settled."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(6))
+        receiver = await connection.receiver("q")
+        messages = await take(receiver, 6)
+        await receiver.complete([messages[5], messages[0], messages[1]])
+        await receiver.complete(range(2, 4))
+        assert server.settlements == [(0, 1, "accepted", False), (5, 5, "accepted", False), (2, 3, "accepted", False)]
+
+
+async def test_every_outcome_is_told_and_its_answer_understood() -> None:
+    """An answer repeats the kind of outcome; a dead-lettering that worked is answered by rejected without an error."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(6))
+        receiver = await connection.receiver("q")
+        messages = await take(receiver, 6)
+        await receiver.complete(messages[:1])
+        await receiver.abandon(messages[1:2])
+        await receiver.defer(messages[2:3])
+        await receiver.dead_letter(messages[3:4], "reason", "description")
+        await receiver.release(messages[4:5])
+        receiver.settle_nowait(messages[5:])
+        await receiver.complete([])
+        await server.until(lambda: len(server.settlements) >= 6)
+        assert [(name, settled) for _, _, name, settled in server.settlements] == [
+            ("accepted", False),
+            ("modified", False),
+            ("modified", False),
+            ("rejected", False),
+            ("released", False),
+            ("accepted", True),
+        ]
+
+
+async def test_a_refused_settlement_names_condition_and_deliveries() -> None:
+    """A lock that was lost means that somebody else may have the message: the caller must know which."""
+    async with Server(Script(settlement=LOCK_LOST)) as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(2))
+        receiver = await connection.receiver("q")
+        messages = await take(receiver, 2)
+        with pytest.raises(Refused) as caught:
+            await receiver.complete(messages)
+        assert caught.value.condition == "com.microsoft:message-lock-lost"
+        assert caught.value.delivery_ids == (0, 1)
+
+
+async def test_a_settlement_that_is_not_answered_times_out_with_the_outcome_unknown() -> None:
+    """The message may be gone or come again. Asked again, the peer may answer."""
+    async with Server(Script(settlement=None)) as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(1))
+        receiver = await connection.receiver("q")
+        messages = await receiver.receive(1, timeout_s=5)
+        with pytest.raises(Timeout) as caught:
+            await receiver.complete(messages, timeout_s=0.02)
+        assert caught.value.outcome_unknown
+        assert receiver._asked == {}
+
+
+async def test_a_delivery_cannot_be_settled_twice_at_once() -> None:
+    """Two answers for one id could not be told apart."""
+    async with Server(Script(settlement=None)) as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(1))
+        receiver = await connection.receiver("q")
+        messages = await receiver.receive(1, timeout_s=5)
+        with pytest.raises(ValueError, match="twice"):
+            await receiver.complete(messages * 2)
+
+
+async def test_receive_and_delete_messages_need_no_settlement() -> None:
+    """They are gone from the queue when they are sent."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(1))
+        receiver = await connection.receiver("q", mode="receive-and-delete")
+        messages = await receiver.receive(1, timeout_s=5)
+        assert messages[0].settled
+        with pytest.raises(ValueError, match="settled already"):
+            await receiver.complete(messages)
+
+
+async def test_loss_wakes_receives_and_settlements_at_once() -> None:
+    """Locks go with the connection, so unread messages are not handed out any more."""
+    async with Server(Script(settlement=None)) as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(3))
+        receiver, idle = await connection.receiver("q"), await connection.receiver("empty")
+        messages = await receiver.receive(1, timeout_s=5)
+        waiting = [asyncio.create_task(idle.receive(1, 60)), asyncio.create_task(receiver.complete(messages))]
+        await server.until(lambda: server.settlements)
+        server.cut()
+        async with asyncio.timeout(2):
+            received, settled = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(received, ConnectionLost)
+        assert isinstance(settled, ConnectionLost)
+        assert settled.outcome_unknown
+        with pytest.raises(ConnectionLost):
+            await receiver.receive(10, timeout_s=1)
+
+
+async def test_loss_does_not_lose_deleted_messages_that_had_arrived() -> None:
+    """In receive-and-delete mode the buffer is the only place where they still are."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(5))
+        receiver = await connection.receiver("q", mode="receive-and-delete")
+        first = await receiver.receive(1, timeout_s=5)
+        server.cut()
+        await asyncio.wait([connection._wire.ended], timeout=5)
+        rest = await receiver.receive(10, timeout_s=1)
+        assert [message.payload for message in first + rest] == payloads(5)
+        with pytest.raises(ConnectionLost):
+            await receiver.receive(10, timeout_s=1)
+
+
+async def test_closing_gives_unread_messages_back() -> None:
+    """Otherwise they would stay locked, and counted as delivered, until their locks expire."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(5))
+        receiver = await connection.receiver("q")
+        await receiver.receive(1, timeout_s=5)
+        await receiver.close()
+        assert (1, 4, "released", True) in server.settlements
+
+
+async def test_the_dead_letter_queue_has_its_own_address_and_audience() -> None:
+    """A token for the queue does not reach its sub-queue at every peer, so the sub-queue gets its own."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q/$DeadLetterQueue", *payloads(1))
+        receiver = await connection.receiver("q", sub_queue="dead-letter")
+        assert len(await receiver.receive(1, timeout_s=5)) == 1
+        assert server.tokens[0][0].endswith("/q/$DeadLetterQueue")
