@@ -8,21 +8,20 @@
 Laws.
  1. Whatever arrives, `receive_data` returns events; what breaks the protocol ends in one ConnectionFailed, with the
     close that tells the peer already in the output, and everything after it is ignored.
+    What the user still says after our close goes nowhere: it may have been on its way when the peer failed.
  2. The core never reads a clock: `now` is seconds on any monotonic clock of the user's.
- 3. Memory is bounded by the settings: one frame, `channel_max` sessions, `handle_max` links each, one message of the
-    link's size limit per link, `unsettled_max` deliveries per link.
+ 3. Memory is bounded by the settings: one frame, `channel_max` sessions, `link_max` links, `partial_bytes_max` bytes
+    of messages that are not whole yet, `unsettled_max` deliveries per link.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
 from enum import Enum, auto
-from typing import Any
 
 from pairbus.amqp.errors import (
     DECODE_ERROR,
+    FRAME_SIZE_TOO_SMALL,
     FRAMING_ERROR,
     ILLEGAL_STATE,
     NOT_ALLOWED,
@@ -54,7 +53,6 @@ from pairbus.amqp.performatives import (
     Close,
     Composite,
     Detach,
-    Disposition,
     End,
     Error,
     Flow,
@@ -63,27 +61,10 @@ from pairbus.amqp.performatives import (
 )
 from pairbus.amqp.sasl import SaslClient, SaslServer
 from pairbus.amqp.session import Session
+from pairbus.amqp.settings import Settings, Trace
+from pairbus.amqp.transfers import decode_disposition
 
-Trace = Callable[[str, int, str], None]
-"(direction '<-' or '->', channel, text): told of every frame when tracing is on."
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What one end says of itself in open and begin, and the limits that it keeps."""
-
-    container_id: str
-    hostname: str | None = None
-    max_frame_size: int = 65_536
-    channel_max: int = 1023
-    "Sessions per connection, less one: the JavaScript SDK opens one for each link."
-    handle_max: int = 1023
-    idle_time_out_ms: int = 240_000
-    "Advertised; Python senders look only every 30 s, so less than 120 s breaks them."
-    incoming_window: int = 8192
-    unsettled_max: int = 65_536
-    "Deliveries per link that are not settled; a reader that stops reading keeps far below it."
-    properties: dict[Any, Any] | None = None
+__all__ = ["Connection", "Settings", "Trace"]
 
 
 class _Phase(Enum):
@@ -106,15 +87,22 @@ class Connection:
         self._is_server = isinstance(sasl, SaslServer)
         self._phase = _Phase.HEADER
         self._expects_sasl = sasl is not None
+        self._has_sent_init = False
         self._buffer = FrameBuffer(settings.max_frame_size)
         self._out: list[bytes] = []
+        self._kept_back: list[bytes] = []
+        "Frames that must wait until the protocol headers are exchanged and our open is said."
+        self._frames_out: list[bytes] | deque[bytes] = self._kept_back
+        "Where frames go: first kept back, then to the output, after our close nowhere."
+        self.partial_bytes = 0
+        "Held by links that wait for the rest of a message."
         self._sessions: dict[int, Session] = {}
         self._by_remote_channel: dict[int, Session] = {}
-        self._last_received = self._last_sent = 0.0
-        self._now = 0.0
-        self._pending_open: Open | None = None
+        self._last_received: float | None = None
+        "None until the first call that tells the time."
+        self._last_sent = self._now = 0.0
         if not self._is_server:
-            self.write(SASL_HEADER if sasl is not None else AMQP_HEADER)
+            self._out.append(SASL_HEADER if sasl is not None else AMQP_HEADER)
 
     def __repr__(self) -> str:
         return f"<Connection {self.settings.container_id} {self.state.name} sessions={len(self._sessions)}>"
@@ -135,7 +123,9 @@ class Connection:
     # ── what the user does ──
 
     def open(self) -> None:
-        """Send our open: at once for a server, behind the SASL exchange for a client."""
+        """Send our open. A client need not wait for the SASL exchange: frames are kept back until it is over."""
+        if self._phase is _Phase.DEAD:
+            return
         settings = self.settings
         self.state = after(self.state, Step.SENT_OPEN, "connection")
         performative = Open(
@@ -146,14 +136,20 @@ class Connection:
             idle_time_out=settings.idle_time_out_ms or None,
             properties=settings.properties,
         )
-        if self._phase is _Phase.FRAMES:
-            self.send_performative(0, performative)
-        else:
-            self._pending_open = performative
+        if self.trace is not None:
+            self.trace("->", 0, repr(performative))
+        self._kept_back.insert(0, frame(0, performative.encode()))
+        self._let_frames_go()
 
     def close(self, error: Error | None = None) -> None:
+        """Send our close. Sessions and links go with the connection."""
+        if self._phase is _Phase.DEAD:
+            return
         self.state = after(self.state, Step.SENT_CLOSE, "connection")
+        if error is not None and len(error.encode()) > MIN_MAX_FRAME_SIZE - 32:
+            error = Error(error.condition, (error.description or "")[:80])
         self.send_performative(0, Close(error=error))
+        self._cut()
 
     def new_session(self) -> Session:
         channel_max = self.settings.channel_max
@@ -182,41 +178,68 @@ class Connection:
         """When `handle_timer` wants to be called, on the clock of `now`."""
         if self._phase is _Phase.DEAD:
             return None
+        if self._last_received is None:
+            return 0.0  # at once: we have not been told the time yet
         times = []
         if self.settings.idle_time_out_ms:
             times.append(self._last_received + self.settings.idle_time_out_ms * 1.5e-3)
-        if self.remote_open is not None and self.remote_open.idle_time_out and self.state is not State.CLOSED:
-            times.append(self._last_sent + self.remote_open.idle_time_out * 0.5e-3)
+        sign_due = self._sign_of_life_due()
+        if sign_due is not None:
+            times.append(sign_due)
         return min(times, default=None)
+
+    def _sign_of_life_due(self) -> float | None:
+        """Only between our open and our close are we allowed to give one."""
+        if self.state is State.OPEN and self.remote_open is not None and self.remote_open.idle_time_out:
+            return self._last_sent + self.remote_open.idle_time_out * 0.5e-3
+        return None
 
     def handle_timer(self, now: float) -> list[Event]:
         """Send a sign of life when the peer wants one; give up on a peer that gave none."""
         self._now = now
+        if self._phase is _Phase.DEAD:
+            return []
+        if self._last_received is None:
+            self._last_received = now
         idle_s = self.settings.idle_time_out_ms * 1.5e-3
-        if idle_s and now >= self._last_received + idle_s and self._phase is not _Phase.DEAD:
+        if idle_s and now >= self._last_received + idle_s:
             return self._fail(ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"the peer was silent for {idle_s:.0f} s"))
-        remote = self.remote_open
-        if remote is not None and remote.idle_time_out and now >= self._last_sent + remote.idle_time_out * 0.5e-3:
+        sign_due = self._sign_of_life_due()
+        if sign_due is not None and now >= sign_due and not self._out:
             self.write(EMPTY_FRAME)
         return []
 
     # ── what sessions and links do ──
 
     def write(self, data: bytes) -> None:
-        self._out.append(data)
+        self._frames_out.append(data)
 
     def send_performative(self, channel: int, performative: Composite) -> None:
         if self.trace is not None:
             self.trace("->", channel, repr(performative))
-        self.write(frame(channel, performative.encode()))
+        self.send_frame(frame(channel, performative.encode()))
+
+    def send_frame(self, data: bytes) -> None:
+        """Write a frame that cannot be cut into smaller ones, unless the peer takes no frame of that size (2.8.15)."""
+        if len(data) <= self.remote_max_frame_size or self.remote_open is None:
+            self.write(data)
+        elif self.state is State.OPEN:
+            self.close(Error(FRAME_SIZE_TOO_SMALL, f"a frame of {len(data)} bytes would be needed"))
 
     def release(self, session: Session) -> None:
         if session.state is State.CLOSED:
             self._sessions.pop(session.channel, None)
 
+    def check_room_for_link(self) -> None:
+        count = sum(map(Session.link_count, self._sessions.values()))
+        if count >= self.settings.link_max:
+            raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"{count} links are attached")
+
     # ── what the peer says ──
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
+        if not data:
+            return []
         self._now = self._last_received = now
         events: list[Event] = []
         try:
@@ -232,8 +255,6 @@ class Connection:
                     data = b""
         except ProtocolError as error:
             events += self._fail(error)
-        except (IndexError, struct.error) as error:  # a performative that ends before its fields do
-            events += self._fail(ProtocolError(DECODE_ERROR, f"cut short: {error}"))
         return events
 
     def _on_header(self, header: bytes) -> None:
@@ -245,19 +266,24 @@ class Connection:
         if header != expected:
             self._phase = _Phase.DEAD
             if self._is_server:
-                self.write(expected)  # tells the peer which protocol would have been right (2.2)
+                self._out.append(expected)  # tells the peer which protocol would have been right (2.2)
             raise ProtocolError(FRAMING_ERROR, f"protocol header {header!r}")
         if header == SASL_HEADER:
             self._phase = _Phase.SASL
             if isinstance(self._sasl, SaslServer):
-                self.write(SASL_HEADER + frame(0, self._sasl.offer().encode(), SASL_FRAME))
+                self._out.append(SASL_HEADER + frame(0, self._sasl.offer().encode(), SASL_FRAME))
             return
         self._phase = _Phase.FRAMES
         if self._is_server:
-            self.write(AMQP_HEADER)
-        if self._pending_open is not None:
-            self.send_performative(0, self._pending_open)
-            self._pending_open = None
+            self._out.append(AMQP_HEADER)
+        self._let_frames_go()
+
+    def _let_frames_go(self) -> None:
+        if self._phase is _Phase.FRAMES and self.state not in (State.FRESH, State.OFFERED, State.WITHDRAWN):
+            self._out += self._kept_back
+            if self._frames_out is self._kept_back:
+                self._frames_out = self._out
+            self._kept_back.clear()
 
     def _receive_sasl(self, data: bytes) -> bytes:
         """Read SASL frames until the exchange is over; what follows them is given back."""
@@ -269,54 +295,66 @@ class Connection:
                 self.trace("<-", 0, repr(performative))
             if isinstance(self._sasl, SaslServer):
                 outcome = self._sasl.answer(performative)
-                self.write(frame(0, outcome.encode(), SASL_FRAME))
+                self._out.append(frame(0, outcome.encode(), SASL_FRAME))
                 if outcome.code:
                     self._phase = _Phase.DEAD
                     raise ProtocolError(NOT_ALLOWED, "SASL refused")
             elif self._sasl is not None:
                 init = self._sasl.answer(performative)
+                if (init is None) is not self._has_sent_init:
+                    raise ProtocolError(ILLEGAL_STATE, f"{performative.NAME} out of turn")
                 if init is not None:
-                    self.write(frame(0, init.encode(), SASL_FRAME))
+                    self._has_sent_init = True
+                    self._out.append(frame(0, init.encode(), SASL_FRAME))
                     continue
-                self.write(AMQP_HEADER)
+                self._out.append(AMQP_HEADER)
             self._phase = _Phase.HEADER
             self._expects_sasl = False
             break
         return self._buffer.unread() if self._phase is _Phase.HEADER else b""
 
     def _receive_frames(self, data: bytes, events: list[Event]) -> None:
-        by_channel = self._by_remote_channel
+        sessions, closing, trace = self._by_remote_channel, State.CLOSING, self.trace
         for frame_type, channel, buf, start, end in self._buffer.frames(data):
-            if self.state is State.CLOSING:
-                if start < end and buf[start : start + 3] == b"\x00\x53\x18":
-                    self._on_close(buf[start:end], events)
-                continue
             if frame_type != AMQP_FRAME:
                 raise ProtocolError(FRAMING_ERROR, f"frame type {frame_type}")
-            if start == end:
-                continue  # a sign of life
-            if buf[start + 2] == 0x14 and buf[start : start + 2] == b"\x00\x53":
-                session = by_channel.get(channel)
+            if end - start < 4:
+                if start == end:
+                    continue  # a sign of life
+                raise ProtocolError(DECODE_ERROR, f"a frame with a body of {end - start} bytes")
+            usual = buf[start + 1] == 0x53 and not buf[start]
+            code = buf[start + 2] if usual else decode_performative(buf[start:end], 0)[0].CODE
+            if self.state is closing and code != CLOSE:
+                continue  # in flight when we sent our close
+            if code in (TRANSFER, DISPOSITION):
+                session = sessions.get(channel)
                 if session is None:
-                    raise ProtocolError(NOT_ALLOWED, f"transfer on channel {channel} without a session")
-                if self.trace is not None:
-                    self.trace("<-", channel, f"transfer of {end - start} B")
-                if session.state is State.OPEN:
+                    raise ProtocolError(NOT_ALLOWED, f"performative 0x{code:x} on channel {channel} without a session")
+                if session.state is closing:
+                    continue  # in flight when we sent our end
+                if code == TRANSFER:
+                    if trace is not None:
+                        trace("<-", channel, f"transfer of {end - start} B")
                     session.on_transfer(buf, start, end, events)
+                else:
+                    disposition = decode_disposition(buf, start, end)
+                    if trace is not None:
+                        trace("<-", channel, repr(disposition))
+                    session.on_disposition(disposition, events)
                 continue
             performative, _ = decode_performative(buf[start:end], 0)
-            if self.trace is not None:
-                self.trace("<-", channel, repr(performative))
-            self._on_performative(channel, performative, buf[start:end], events)
+            if trace is not None:
+                trace("<-", channel, repr(performative))
+            self._on_performative(channel, performative, events)
             if self._phase is _Phase.DEAD:
                 return
 
-    def _on_performative(self, channel: int, performative: Composite, body: bytes, events: list[Event]) -> None:
+    def _on_performative(self, channel: int, performative: Composite, events: list[Event]) -> None:
+        if isinstance(performative, Close):
+            self._on_close(performative, events)
+            return
         if isinstance(performative, Open):
             self._on_open(performative, events)
-            return
-        if isinstance(performative, Close):
-            self._on_close(body, events)
             return
         if self.remote_open is None:
             raise ProtocolError(ILLEGAL_STATE, f"{performative.NAME} before open")
@@ -325,15 +363,11 @@ class Connection:
             return
         session = self._by_remote_channel.get(channel)
         if session is None:
-            if isinstance(performative, Detach):
-                return  # the Python SDK ends its session before it detaches its management link
             raise ProtocolError(NOT_ALLOWED, f"{performative.NAME} on channel {channel} without a session")
         if isinstance(performative, End):
             self._on_end(channel, session, performative, events)
         elif session.state is State.CLOSING:
             return  # in flight when we sent our end
-        elif isinstance(performative, Disposition):
-            session.on_disposition(performative, events)
         elif isinstance(performative, Flow):
             session.on_flow(performative, events)
         elif isinstance(performative, Attach):
@@ -347,19 +381,20 @@ class Connection:
         self.state = after(self.state, Step.GOT_OPEN, "connection")
         if performative.max_frame_size < MIN_MAX_FRAME_SIZE:
             raise ProtocolError(NOT_ALLOWED, f"max-frame-size {performative.max_frame_size} < {MIN_MAX_FRAME_SIZE}")
+        if 0 < (performative.idle_time_out or 0) < IDLE_TIME_OUT_MIN_MS:
+            raise ProtocolError(NOT_ALLOWED, f"idle-time-out {performative.idle_time_out} < {IDLE_TIME_OUT_MIN_MS}")
         self.remote_open = performative
         self.remote_max_frame_size = min(performative.max_frame_size, OUTGOING_FRAME_SIZE_MAX)
         events.append(ConnectionOpened(performative))
 
-    def _on_close(self, body: bytes, events: list[Event]) -> None:
-        close, _ = decode_performative(body, 0)
+    def _on_close(self, performative: Close, events: list[Event]) -> None:
         self.state = after(self.state, Step.GOT_CLOSE, "connection")
         if self.state is State.WITHDRAWN:
-            self.state = after(self.state, Step.SENT_OPEN, "connection")
+            self.open()
         if self.state is State.CLOSE_ASKED:
             self.close()
         self._phase = _Phase.DEAD
-        events.append(ConnectionClosed(close.error if isinstance(close, Close) else None))
+        events.append(ConnectionClosed(performative.error))
 
     def _on_begin(self, channel: int, begin: Begin, events: list[Event]) -> None:
         if channel > self.settings.channel_max:
@@ -368,10 +403,10 @@ class Connection:
             raise ProtocolError(NOT_ALLOWED, f"channel {channel} has a session already")
         if begin.remote_channel is not None:
             answered = self._sessions.get(begin.remote_channel)
-            if answered is None or answered.remote_channel is not None:
+            if answered is None or answered.state is State.FRESH or answered.remote_channel is not None:
                 raise ProtocolError(NOT_ALLOWED, f"begin answers channel {begin.remote_channel}, which asked nothing")
             session = answered
-        elif channel not in self._sessions:
+        elif channel not in self._sessions and self.remote_open and channel <= self.remote_open.channel_max:
             session = self._sessions[channel] = Session(self, channel)
         else:
             session = self.new_session()
@@ -392,12 +427,21 @@ class Connection:
 
     def _fail(self, error: ProtocolError) -> list[Event]:
         if self._phase is _Phase.FRAMES:
-            if self.state is State.OFFERED:
+            if self.state in (State.FRESH, State.OFFERED):
                 self.open()
             if self.state in (State.OPEN, State.OPENING):
                 self.close(Error(error.condition, error.description))
         self._phase = _Phase.DEAD
+        self._cut()
         return [ConnectionFailed(error)]
 
+    def _cut(self) -> None:
+        """Nothing more is said, except what is kept back."""
+        for session in self._sessions.values():
+            session.cut()
+        self._frames_out = deque(maxlen=0)
 
+
+TRANSFER, DISPOSITION, CLOSE = 0x14, 0x15, 0x18
+IDLE_TIME_OUT_MIN_MS = 20  # who wants more than a hundred signs of life in a second does not get them (2.4.5)
 OUTGOING_FRAME_SIZE_MAX = 1 << 20  # a peer that allows frames of 4 GB still gets them in pieces

@@ -63,7 +63,7 @@ class LinkAttached(Event):
 
 @dataclass(frozen=True, slots=True)
 class LinkDetached(Event):
-    """The peer's detach. Answer with `Link.detach` unless ours was sent before."""
+    """The peer's detach. Answer with `Link.detach(closed=event.closed)` unless ours was sent before."""
 
     link: Link
     closed: bool
@@ -72,7 +72,7 @@ class LinkDetached(Event):
 
 @dataclass(frozen=True, slots=True)
 class LinkFlow(Event):
-    """The peer changed credit or asks for a drain on a link on which we send."""
+    """The peer changed credit or asks for a drain on a link on which we send. It may come before we have attached."""
 
     link: SenderLink
 
@@ -124,5 +124,16 @@ class Disposed(Event):
 
     session: Session
     deliveries: list[SentDelivery]
+    settled: bool
+    state: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SettlementAnswered(Event):
+    """The sending peer's word on settlements that we sent unsettled (`ReceiverLink.settle`); nobody else gets one."""
+
+    session: Session
+    first: int
+    last: int
     settled: bool
     state: Any

@@ -2,6 +2,9 @@
 
 `open` stands for open, begin or attach; `close` for close, end or detach. Law: nothing else may change a state, and a
 row that is not here is an error: the peer's when it arrived (ProtocolError), ours when we sent it (AssertionError).
+
+What is CLOSED takes no more words: `open`, `begin`, `attach`, `end` and `detach` on it do nothing. A peer may open and
+close in one breath, and then its user hears of the opening when the endpoint is already gone.
 """
 
 from __future__ import annotations

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pairbus.amqp.errors import ILLEGAL_STATE, TRANSFER_LIMIT_EXCEEDED, ProtocolError
+from pairbus.amqp.errors import ILLEGAL_STATE, RESOURCE_LIMIT_EXCEEDED, TRANSFER_LIMIT_EXCEEDED, ProtocolError
 from pairbus.amqp.events import Delivery, Event, LinkDrained, LinkFlow
 from pairbus.amqp.lifecycle import State, Step, after
 from pairbus.amqp.performatives import Attach, Coordinator, Detach, Error, Flow, Source, Target
+from pairbus.amqp.transfers import TransferHeads
 
 if TYPE_CHECKING:
     from pairbus.amqp.session import Session
@@ -59,7 +60,7 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        return self.state is State.OPEN
+        return self.state is State.OPEN and not self.session.is_over
 
     def attach(
         self,
@@ -72,8 +73,10 @@ class Link:
         properties: dict[Any, Any] | None = None,
     ) -> None:
         """Send our attach: the first word of a client, the answer of a server."""
+        if self.state is State.CLOSED:
+            return
         self.state = after(self.state, Step.SENT_OPEN, f"link {self.name}")
-        self._limit_size(max_message_size)
+        self._on_attaching(max_message_size)
         self.session.send_performative(
             Attach(
                 name=self.name,
@@ -97,10 +100,17 @@ class Link:
         self.detach(error)
 
     def detach(self, error: Error | None = None, *, closed: bool = True) -> None:
+        """Send our detach; as an answer with the `closed` of the peer's, or the peer must attach again (2.6.6)."""
+        if self.state is State.CLOSED:
+            return
         self.state = after(self.state, Step.SENT_CLOSE, f"link {self.name}")
         self.session.send_performative(Detach(handle=self.handle, closed=closed, error=error))
-        self.session.forget_output(self)
+        self.cut()
         self.session.release(self)
+
+    def cut(self) -> None:
+        """The link is going, or all that is around it: forget messages that are half sent or half received."""
+        self.session.forget_output(self)
 
     def on_attach(self, attach: Attach) -> None:
         self.state = after(self.state, Step.GOT_OPEN, f"link {self.name}")
@@ -109,13 +119,14 @@ class Link:
 
     def on_detach(self) -> None:
         self.state = after(self.state, Step.GOT_CLOSE, f"link {self.name}")
+        self.cut()
         self.session.release(self)
 
     def on_flow(self, flow: Flow, events: list[Event]) -> None:
         raise AssertionError("every link is a sender or a receiver")
 
-    def _limit_size(self, max_message_size: int | None) -> None:
-        """Only a receiving end limits what it takes."""
+    def _on_attaching(self, max_message_size: int | None) -> None:
+        raise AssertionError("every link is a sender or a receiver")
 
     def send_flow(self, *, echo: bool = False) -> None:
         self.session.send_flow(self, echo=echo)
@@ -125,6 +136,14 @@ class SenderLink(Link):
     """The end that sends messages."""
 
     role = SENDER
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        super().__init__(session, name, handle)
+        self.heads = TransferHeads(session.channel, handle)
+        self._initial_delivery_count = 0
+
+    def _on_attaching(self, max_message_size: int | None) -> None:
+        self._initial_delivery_count = self.delivery_count
 
     @property
     def sendable(self) -> bool:
@@ -146,9 +165,12 @@ class SenderLink(Link):
         self.drain = False
 
     def on_flow(self, flow: Flow, events: list[Event]) -> None:
-        seen = self.delivery_count if flow.delivery_count is None else flow.delivery_count
-        credit = (seen + (flow.link_credit or 0) - self.delivery_count) & MASK
-        self.credit = 0 if credit > 0x7FFFFFFF else credit  # the receiver lowered it below what we have already sent
+        # A receiver that has not seen our attach yet cannot name a count: it means the one in the attach (2.6.7).
+        seen = self._initial_delivery_count if flow.delivery_count is None else flow.delivery_count
+        on_their_way = (self.delivery_count - seen) & MASK
+        if on_their_way > 0x7FFFFFFF:
+            on_their_way = 0  # the receiver counts more than we sent: its credit is all we can go by
+        self.credit = max((flow.link_credit or 0) - on_their_way, 0)
         self.drain = flow.drain
         events.append(LinkFlow(self))
 
@@ -165,11 +187,12 @@ class ReceiverLink(Link):
         self.auto_credit = 0
         "Keep the sender supplied with this much credit; 0 = the user grants by hand."
         self.unsettled = 0
-        self._partial: list[bytes] | None = None
-        self._partial_size = 0
+        self._partial: bytearray | None = None
+        "What has arrived of a message that is not whole yet."
+        self._partial_is_too_large = False
         self._partial_head: tuple[int, bytes, int, bool] = (0, b"", 0, False)
 
-    def _limit_size(self, max_message_size: int | None) -> None:
+    def _on_attaching(self, max_message_size: int | None) -> None:
         self.max_message_size = max_message_size or 0
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
@@ -183,10 +206,15 @@ class ReceiverLink(Link):
         self.auto_credit = credit
         self.grant(credit)
 
-    def settle(self, first: int, last: int, state: bytes, count: int) -> None:
-        """Settle the `count` deliveries of this link among the ids first … last, with an encoded outcome."""
+    def settle(self, first: int, last: int, state: bytes, count: int, *, settled: bool = True) -> None:
+        """Settle the `count` deliveries of this link among the ids first … last, with an encoded outcome.
+
+        Not `settled`: the sender is asked to do it and to say so, which arrives as SettlementAnswered.
+        """
         self.unsettled -= count
-        self.session.send_disposition(RECEIVER, first, last, True, state)
+        if not settled:
+            self.session.asks_settlement = True
+        self.session.send_disposition(RECEIVER, first, last, settled, state)
 
     def on_attach(self, attach: Attach) -> None:
         super().on_attach(attach)
@@ -212,49 +240,74 @@ class ReceiverLink(Link):
         payload: bytes,
         events: list[Event],
     ) -> None:
-        partial = self._partial
-        if partial is None:
+        if self._partial is None:
             if delivery_id is None or tag is None:
                 raise ProtocolError(ILLEGAL_STATE, f"link {self.name}: a delivery starts without id or tag")
             self.delivery_count = (self.delivery_count + 1) & MASK
             self.credit -= 1
-            if self.auto_credit and self.credit <= self.auto_credit >> 1:
+            if self.credit <= self.auto_credit >> 1 and self.auto_credit:
                 self.grant(self.auto_credit)
-            if not more:
-                if not aborted:
-                    self._deliver((delivery_id, tag, message_format or 0, settled), payload, False, events)
+            if aborted:
                 return
-            partial = self._partial = []
-            self._partial_size = 0
+            if not more:
+                self._deliver(delivery_id, tag, message_format or 0, settled, payload, False, events)
+                return
+            self._partial = bytearray()
+            self._partial_is_too_large = False
             self._partial_head = (delivery_id, tag, message_format or 0, settled)
         elif delivery_id is not None and delivery_id != self._partial_head[0]:
             raise ProtocolError(ILLEGAL_STATE, f"link {self.name}: delivery {delivery_id} inside another")
-        self._partial_size += len(payload)
-        too_large = 0 < self.max_message_size < self._partial_size
-        if too_large:
-            partial.clear()
-        else:
-            partial.append(payload)
+        elif settled and not self._partial_head[3]:  # may be said on any frame of the delivery (2.7.5)
+            self._partial_head = (*self._partial_head[:3], True)
         if aborted:
+            self._drop_partial()
+            return
+        self._add_to_partial(self._partial, payload)
+        if not more:
+            whole = bytes(self._partial)
+            self._drop_partial()
+            self._deliver(*self._partial_head, whole, self._partial_is_too_large, events)
+
+    def _add_to_partial(self, partial: bytearray, payload: bytes) -> None:
+        """Only the size of a message beyond the limit matters: that it is too large."""
+        connection = self.session.connection
+        if self._partial_is_too_large or 0 < self.max_message_size < len(partial) + len(payload):
+            self._partial_is_too_large = True
+            connection.partial_bytes -= len(partial)
+            partial.clear()
+            return
+        if connection.partial_bytes + len(payload) > connection.settings.partial_bytes_max:
+            raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"{connection.partial_bytes} bytes of unfinished messages")
+        connection.partial_bytes += len(payload)
+        partial += payload
+
+    def _drop_partial(self) -> None:
+        if self._partial is not None:
+            self.session.connection.partial_bytes -= len(self._partial)
             self._partial = None
-        elif not more:
-            self._partial = None
-            head = self._partial_head
-            if settled and not head[3]:  # `settled` may be said on any frame of the delivery (2.7.5)
-                head = (*head[:3], True)
-            self._deliver(head, b"".join(partial), too_large, events)
+
+    def cut(self) -> None:
+        super().cut()
+        self._drop_partial()
 
     def _deliver(
-        self, head: tuple[int, bytes, int, bool], payload: bytes, too_large: bool, events: list[Event]
+        self,
+        delivery_id: int,
+        tag: bytes,
+        message_format: int,
+        settled: bool,
+        payload: bytes,
+        too_large: bool,
+        events: list[Event],
     ) -> None:
-        delivery = Delivery(self, *head, payload)
         if too_large or 0 < self.max_message_size < len(payload):
-            delivery.too_large = True
-            delivery.payload = b""
-        if not head[3]:
+            too_large, payload = True, b""
+        if not settled:
             self.unsettled += 1
             if self.unsettled > self.session.unsettled_max:
                 raise ProtocolError(TRANSFER_LIMIT_EXCEEDED, f"link {self.name}: {self.unsettled} unsettled deliveries")
+        delivery = Delivery(self, delivery_id, tag, message_format, settled, payload)
+        delivery.too_large = too_large
         events.append(delivery)
 
 

@@ -31,6 +31,8 @@ APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = 0x74, 0x75, 0x76, 0x77, 
 BATCH_FORMAT = 0x80013700
 "message-format of a batch: every data section holds a whole encoded message."
 
+_REPEATED = (DATA, SEQUENCE)
+
 _SYMBOLS = {
     "amqp:header:list": HEADER,
     "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
@@ -46,7 +48,7 @@ _SYMBOLS = {
 
 @composite(HEADER, "header")
 class Header(Composite):
-    durable: bool = row(BOOLEAN)
+    durable: bool | None = row(BOOLEAN)
     priority: int | None = row(UBYTE)
     ttl: int | None = row(UINT)
     first_acquirer: bool | None = row(BOOLEAN)
@@ -73,7 +75,7 @@ class Properties(Composite):
 def sections(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
     """(section code, where its descriptor begins, where its value begins, where it ends), in order of the wire.
 
-    ProtocolError when the bytes are not a row of known sections in the standard's order.
+    ProtocolError when the bytes are not a row of known sections in the standard's order, with one kind of body.
     """
     pos, total, before = 0, len(payload), 0
     try:
@@ -85,7 +87,10 @@ def sections(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
             else:
                 code, value_at = _unusual_section(payload, pos)
             end = skip(payload, value_at)
-            if end > total or code < before or not HEADER <= code <= FOOTER:
+            in_order = (
+                HEADER <= code <= FOOTER and code > before and (code < SEQUENCE or code == FOOTER or before < DATA)
+            ) or (code == before and code in _REPEATED)
+            if end > total or not in_order:
                 raise ProtocolError(DECODE_ERROR, f"section 0x{code:02x} at byte {pos} is cut, unknown or out of order")
             yield code, pos, value_at, end
             before, pos = code, end
@@ -149,7 +154,7 @@ class Message:
         message = cls()
         for code, _, value_at, end in sections(payload):
             value, stop = decode(payload, value_at)
-            if stop != end or not issubclass(type(value), _SECTION_TYPES[code]):
+            if stop != end or (code != VALUE and type(value) is not _SECTION_TYPES[code]):
                 raise ProtocolError(DECODE_ERROR, f"section 0x{code:02x} holds {value!r:.80}")
             if code == HEADER:
                 message.header = _composite(Header, value)
@@ -174,7 +179,6 @@ _SECTION_TYPES: dict[int, type] = {
     APPLICATION_PROPERTIES: dict,
     DATA: bytes,
     SEQUENCE: list,
-    VALUE: object,
     FOOTER: dict,
 }
 _MAP_SECTIONS = {

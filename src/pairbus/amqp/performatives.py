@@ -1,13 +1,14 @@
 """Performatives, termini, outcomes and errors as field tables, in the order of the standard (AMQP 2.7, 2.8, 3.4, 3.5).
 
 A row is a field: its name, its kind, its default. From the rows come decoder, encoder, defaults and checks. The two
-performatives that are sent for every message have written-out encoders at the end of the file.
+performatives that every message needs have written-out codecs in `transfers`.
+
+Law: what a row accepts from the wire, it can also write. A server echoes the termini that a peer chose.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, dataclass_transform
@@ -53,11 +54,31 @@ def _is(*types: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, types)
 
 
+def _is_symbol(value: Any) -> bool:
+    """Also a string that could be one: some peers write names as strings."""
+    return isinstance(value, str) and value.isascii()
+
+
+def _is_symbols(value: Any) -> bool:
+    return _is_symbol(value) or (isinstance(value, list) and all(map(_is_symbol, value)))
+
+
+def _is_fields(value: Any) -> bool:
+    """The keys of annotations may also be numbers (3.2.10)."""
+    return isinstance(value, dict) and all(_is_symbol(key) or type(key) is ULong for key in value)
+
+
+def _is_timestamp(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
+
+
 def _write_fields(value: dict[Any, Any]) -> bytes:
-    return encode({Symbol(key): element for key, element in value.items()})
+    return encode({Symbol(key) if isinstance(key, str) else key: element for key, element in value.items()})
 
 
 def _write_symbols(value: Any) -> bytes:
+    if isinstance(value, str):
+        return encode_symbol(value)
     return encode(Array([Symbol(element) for element in value], 0xB3))
 
 
@@ -66,12 +87,12 @@ UBYTE = Kind("ubyte", _unsigned(8), lambda v: encode(UByte(v)))
 USHORT = Kind("ushort", _unsigned(16), lambda v: encode(UShort(v)))
 UINT = Kind("uint", _unsigned(32), encode_uint)
 ULONG = Kind("ulong", _unsigned(64), encode_ulong)
-TIMESTAMP = Kind("timestamp", _is(int), lambda v: encode(Timestamp(v)))
+TIMESTAMP = Kind("timestamp", _is_timestamp, lambda v: encode(Timestamp(v)))
 BINARY = Kind("binary", _is(bytes), encode_binary)
 STRING = Kind("string", _is(str), encode_string)
-SYMBOL = Kind("symbol", _is(str), encode_symbol)
-SYMBOLS = Kind("symbol, multiple", _is(str, list), _write_symbols)
-FIELDS = Kind("fields", _is(dict), _write_fields)
+SYMBOL = Kind("symbol", _is_symbol, encode_symbol)
+SYMBOLS = Kind("symbol, multiple", _is_symbols, _write_symbols)
+FIELDS = Kind("fields", _is_fields, _write_fields)
 ANY = Kind("*", lambda value: True, encode)
 
 
@@ -200,7 +221,7 @@ class Attach(Composite):
     source: Source | None = row(SOURCE)
     target: Target | Coordinator | None = row(TARGET)
     unsettled: dict[Any, Any] | None = row(Kind("map", _is(dict), encode))
-    incomplete_unsettled: bool = row(BOOLEAN)
+    incomplete_unsettled: bool | None = row(BOOLEAN)
     initial_delivery_count: int | None = row(UINT)
     max_message_size: int | None = row(ULONG)
     offered_capabilities: Any = row(SYMBOLS)
@@ -394,135 +415,4 @@ def decode_performative(buf: bytes, pos: int) -> tuple[Composite, int]:
     raise ProtocolError(DECODE_ERROR, f"no performative: {value!r:.80}")
 
 
-# ── Written out for speed: one of each for every message ────────────────────
-
-_UINT = struct.Struct(">I")
-_FRAME = struct.Struct(">IBBH")
 ACCEPTED_BYTES = Accepted().encode()
-
-
-def transfer_frame_head(
-    channel: int, handle: int, delivery_id: int, tag: bytes, message_format: int, settled: bool, more: bool, size: int
-) -> bytes:
-    """Frame header and transfer performative of the first frame of a delivery, before `size` bytes of payload."""
-    fields = (
-        (b"\x52" + bytes((handle,)) if handle < 256 else b"\x70" + _UINT.pack(handle))
-        + b"\x70"
-        + _UINT.pack(delivery_id)
-        + b"\xa0"
-        + bytes((len(tag),))
-        + tag
-        + (b"\x43" if message_format == 0 else b"\x70" + _UINT.pack(message_format))
-        + (b"\x41" if settled else b"\x42")
-        + (b"\x41" if more else b"\x42")
-    )
-    # fields: 6 of them, at most 53 bytes with a 32-byte tag, so a list8 always suffices
-    return (
-        _FRAME.pack(8 + 6 + len(fields) + size, 2, 0, channel)
-        + b"\x00\x53\x14\xc0"
-        + bytes((len(fields) + 1, 6))
-        + fields
-    )
-
-
-def transfer_continuation_head(channel: int, handle: int, more: bool, size: int) -> bytes:
-    """Frame header and transfer performative of the second and later frames of a delivery."""
-    body = b"\x00\x53\x14" + list_of([encode_uint(handle), *[b"\x40"] * 4, b"\x41" if more else b"\x42"])
-    return _FRAME.pack(8 + len(body) + size, 2, 0, channel) + body
-
-
-def disposition_frame(channel: int, role: bool, first: int, last: int, settled: bool, state: bytes) -> bytes:
-    """A whole disposition frame; `state` is an encoded delivery state."""
-    body = b"\x00\x53\x15" + list_of(
-        [
-            b"\x41" if role else b"\x42",
-            encode_uint(first),
-            b"\x40" if last == first else encode_uint(last),
-            b"\x41" if settled else b"\x42",
-            state,
-        ]
-    )
-    return _FRAME.pack(8 + len(body), 2, 0, channel) + body
-
-
-TransferFields = tuple[int, int | None, bytes | None, int | None, bool, bool, bool, int]
-"(handle, delivery-id, delivery-tag, message-format, settled, more, aborted, where the payload begins)"
-
-
-def decode_transfer(buf: bytes, pos: int, end: int) -> TransferFields:
-    """The transfer at `pos` of a frame that ends at `end`. Unusual encodings take the general road."""
-    form = buf[pos + 3]
-    if form == 0xC0:
-        payload, count, at = pos + 5 + buf[pos + 4], buf[pos + 5], pos + 6
-    elif form == 0xD0:
-        payload = pos + 8 + int.from_bytes(buf[pos + 4 : pos + 8], "big")
-        count, at = int.from_bytes(buf[pos + 8 : pos + 12], "big"), pos + 12
-    else:
-        return _decode_unusual_transfer(buf, pos, end)
-    if payload > end or not 1 <= count <= 11:
-        return _decode_unusual_transfer(buf, pos, end)
-    values: list[Any] = []
-    for _ in range(count):
-        code = buf[at]
-        if code == 0x40:
-            values.append(None)
-            at += 1
-        elif code == 0x52:
-            values.append(buf[at + 1])
-            at += 2
-        elif code == 0x43:
-            values.append(0)
-            at += 1
-        elif code == 0x70:
-            values.append(int.from_bytes(buf[at + 1 : at + 5], "big"))
-            at += 5
-        elif code in (0x41, 0x42):
-            values.append(code == 0x41)
-            at += 1
-        elif code == 0x56:
-            values.append(buf[at + 1] == 1)
-            at += 2
-        elif code == 0xA0:
-            size = buf[at + 1]
-            values.append(buf[at + 2 : at + 2 + size])
-            at += 2 + size
-        else:
-            return _decode_unusual_transfer(buf, pos, end)
-        if at > payload:
-            return _decode_unusual_transfer(buf, pos, end)
-    if at != payload or tuple(map(type, values[:6])) not in _USUAL_TYPES:
-        return _decode_unusual_transfer(buf, pos, end)
-    values += [None] * (11 - count)
-    handle, delivery_id, tag, message_format, settled, more, _, state, _, aborted, _ = values
-    if type(state) not in (type(None), bool) or type(aborted) not in (type(None), bool):
-        return _decode_unusual_transfer(buf, pos, end)
-    return handle, delivery_id, tag, message_format, bool(settled), bool(more), bool(aborted), payload
-
-
-def _types_of_usual_transfers() -> set[tuple[type, ...]]:
-    """Every mixture of given and absent values in the first six fields, and every shorter prefix of it."""
-    none = type(None)
-    mixtures: set[tuple[type, ...]] = {(int,)}
-    longest = {(int,)}
-    for kind in (int, bytes, int, bool, bool):
-        longest = {(*mixture, choice) for mixture in longest for choice in (kind, none)}  # type: ignore[misc]
-        mixtures |= longest
-    return mixtures
-
-
-_USUAL_TYPES = _types_of_usual_transfers()
-
-
-def _decode_unusual_transfer(buf: bytes, pos: int, end: int) -> TransferFields:
-    transfer, size = decode_performative(buf[pos:end], 0)
-    assert isinstance(transfer, Transfer)
-    return (
-        transfer.handle,
-        transfer.delivery_id,
-        transfer.delivery_tag,
-        transfer.message_format,
-        bool(transfer.settled),
-        transfer.more,
-        transfer.aborted,
-        pos + size,
-    )

@@ -1,5 +1,8 @@
 """Sessions: windows, delivery ids, handles; a session owns its links (AMQP 2.5).
 
+A session is over when our end, or our close of the connection, has been sent. From then on whatever its links say goes
+nowhere: a user who answers late (a commit was under way) does no harm.
+
 Windows count transfer frames. What does not fit the peer's window waits here in `_blocked`; users of the core ask
 `window_open` before they send, so that at most one delivery per link ever waits.
 """
@@ -7,6 +10,7 @@ Windows count transfer frames. What does not fit the peer's window waits here in
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from pairbus.amqp.errors import (
@@ -16,7 +20,7 @@ from pairbus.amqp.errors import (
     UNATTACHED_HANDLE,
     ProtocolError,
 )
-from pairbus.amqp.events import Disposed, Event, LinkAttached, LinkDetached, SessionFlow
+from pairbus.amqp.events import Disposed, Event, LinkAttached, LinkDetached, SessionFlow, SettlementAnswered
 from pairbus.amqp.lifecycle import State, Step, after
 from pairbus.amqp.link import MASK, SENDER, Link, ReceiverLink, SenderLink, SentDelivery
 from pairbus.amqp.performatives import (
@@ -29,17 +33,11 @@ from pairbus.amqp.performatives import (
     Error,
     Flow,
     Received,
-    decode_transfer,
-    disposition_frame,
-    transfer_continuation_head,
-    transfer_frame_head,
 )
+from pairbus.amqp.transfers import FIRST_HEAD_MAX, LATER_HEAD_MAX, decode_transfer, disposition_frame
 
 if TYPE_CHECKING:
     from pairbus.amqp.connection import Connection
-
-CONTINUATION_HEAD_MAX = 32  # frame head and performative of a later frame of a delivery
-FIRST_HEAD_MAX = 72  # the same for the first, with a tag of 32 bytes
 
 _L = TypeVar("_L", bound=Link)
 
@@ -54,6 +52,8 @@ class Session:
         self.remote_channel: int | None = None
         self.state = State.FRESH
         self.unsettled_max = settings.unsettled_max
+        self.asks_settlement = False
+        "We have sent an unsettled settlement, so the sending peer's dispositions are answers to somebody."
         self._window = settings.incoming_window
         self._incoming_window = settings.incoming_window
         self._next_incoming_id = 0
@@ -67,6 +67,8 @@ class Session:
         self._by_remote_handle: dict[int, Link] = {}
         self._sent: dict[int, SentDelivery] = {}
         self._blocked: deque[tuple[SenderLink, bytes]] = deque()
+        self.is_over = False
+        self._write = connection.write
 
     def __repr__(self) -> str:
         return f"<Session {self.channel} {self.state.name} links={len(self._by_handle)} unsettled={len(self._sent)}>"
@@ -74,6 +76,9 @@ class Session:
     @property
     def links(self) -> list[Link]:
         return list(self._by_handle.values())
+
+    def link_count(self) -> int:
+        return len(self._by_handle)
 
     @property
     def window_open(self) -> bool:
@@ -87,6 +92,8 @@ class Session:
 
     def begin(self) -> None:
         """Send our begin: the first word of a client, the answer of a server."""
+        if self.state is State.CLOSED:
+            return
         self.state = after(self.state, Step.SENT_OPEN, f"session {self.channel}")
         self.send_performative(
             Begin(
@@ -99,9 +106,21 @@ class Session:
         )
 
     def end(self, error: Error | None = None) -> None:
+        """Send our end. The links go with the session; no detach is needed."""
+        if self.state is State.CLOSED:
+            return
         self.state = after(self.state, Step.SENT_CLOSE, f"session {self.channel}")
         self.send_performative(End(error=error))
+        self.cut()
         self.connection.release(self)
+
+    def cut(self) -> None:
+        """Nothing more goes out on this session."""
+        self.is_over = True
+        self._write = _say_nothing
+        self._remote_window = 0
+        for link in self._by_handle.values():
+            link.cut()
 
     def new_sender(self, name: str) -> SenderLink:
         return self._add_link(SenderLink(self, name, self._free_handle()))
@@ -116,10 +135,15 @@ class Session:
     # ── what links do ──
 
     def send_performative(self, performative: Composite) -> None:
-        self.connection.send_performative(self.channel, performative)
+        if not self.is_over:
+            self.connection.send_performative(self.channel, performative)
 
     def send_disposition(self, role: bool, first: int, last: int, settled: bool, state: bytes) -> None:
-        self.connection.write(disposition_frame(self.channel, role, first, last, settled, state))
+        if self.is_over:
+            return
+        if self.connection.trace is not None:
+            self.connection.trace("->", self.channel, f"disposition {role=} {first=} {last=} {settled=} {state=}")
+        self.connection.send_frame(disposition_frame(self.channel, role, first, last, settled, state))
 
     def send_flow(self, link: Link | None = None, *, echo: bool = False) -> None:
         flow = Flow(
@@ -131,7 +155,8 @@ class Session:
         )
         if link is not None:
             flow.handle = link.handle
-            flow.delivery_count = link.delivery_count
+            # a receiver that has not seen the sender's attach does not know its count yet (2.7.4)
+            flow.delivery_count = None if link.role and link.remote_attach is None else link.delivery_count
             flow.link_credit = max(link.credit, 0)
             flow.drain = link.drain
         self.send_performative(flow)
@@ -141,31 +166,31 @@ class Session:
         self._next_delivery_id = (delivery_id + 1) & MASK
         if not settled:
             self._sent[delivery_id] = SentDelivery(link, delivery_id, tag)
-        limit = self.connection.remote_max_frame_size
-        if len(payload) + FIRST_HEAD_MAX <= limit:
-            head = transfer_frame_head(
-                self.channel, link.handle, delivery_id, tag, message_format, settled, False, len(payload)
-            )
-            self._send_or_block(link, head + payload)
+        if self.connection.trace is not None:
+            self.connection.trace("->", self.channel, f"transfer {delivery_id} of {len(payload)} B on {link.name}")
+        size, limit = len(payload), self.connection.remote_max_frame_size
+        if size + FIRST_HEAD_MAX <= limit:
+            head = link.heads.first(delivery_id, tag, message_format, settled, False, size)
+            self._send_or_block(link, head, payload)
             return delivery_id
         at = limit - FIRST_HEAD_MAX
-        head = transfer_frame_head(self.channel, link.handle, delivery_id, tag, message_format, settled, True, at)
-        self._send_or_block(link, head + payload[:at])
-        step = limit - CONTINUATION_HEAD_MAX
-        while at < len(payload):
+        head = link.heads.first(delivery_id, tag, message_format, settled, True, at)
+        self._send_or_block(link, head, payload[:at])
+        step = limit - LATER_HEAD_MAX
+        while at < size:
             piece = payload[at : at + step]
             at += len(piece)
-            head = transfer_continuation_head(self.channel, link.handle, at < len(payload), len(piece))
-            self._send_or_block(link, head + piece)
+            self._send_or_block(link, link.heads.later(at < size, len(piece)), piece)
         return delivery_id
 
-    def _send_or_block(self, link: SenderLink, frame: bytes) -> None:
+    def _send_or_block(self, link: SenderLink, head: bytes, payload: bytes) -> None:
         if self._remote_window > 0 and not self._blocked:
             self._remote_window -= 1
             self._next_outgoing_id = (self._next_outgoing_id + 1) & MASK
-            self.connection.write(frame)
-        else:
-            self._blocked.append((link, frame))
+            self._write(head)
+            self._write(payload)
+        elif not self.is_over:
+            self._blocked.append((link, head + payload))
 
     def forget_output(self, link: Link) -> None:
         """A link that is being detached sends nothing more, also not what waits for the window."""
@@ -176,7 +201,8 @@ class Session:
         """Free the handles that both ends have let go of."""
         if link.state is State.CLOSED:
             self._by_handle.pop(link.handle, None)
-            self._by_name.pop((link.name, link.role), None)
+            if self._by_name.get((link.name, link.role)) is link:  # a new link may have taken the name already
+                del self._by_name[link.name, link.role]
             if link.remote_handle is not None and self._by_remote_handle.get(link.remote_handle) is link:
                 del self._by_remote_handle[link.remote_handle]
             if isinstance(link, SenderLink):
@@ -187,7 +213,7 @@ class Session:
     def on_begin(self, begin: Begin) -> None:
         self.state = after(self.state, Step.GOT_OPEN, f"session {self.channel}")
         self._next_incoming_id = begin.next_outgoing_id
-        self._remote_window = begin.incoming_window
+        self._remote_window = 0 if self.is_over else begin.incoming_window
         self._remote_handle_max = begin.handle_max
 
     def on_end(self) -> None:
@@ -196,15 +222,22 @@ class Session:
     def on_attach(self, attach: Attach, events: list[Event]) -> None:
         if attach.handle > self._handle_max:
             raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"handle {attach.handle} > {self._handle_max}")
-        if attach.handle in self._by_remote_handle:
+        holder = self._by_remote_handle.get(attach.handle)
+        if holder is not None:
+            if holder.state is State.CLOSING and holder.name == attach.name:
+                # The Python SDK answers a refusal with the same attach once more and only then with its detach, as
+                # one does who has detached without closing before (2.6.6). The link is going already.
+                return
             raise ProtocolError(HANDLE_IN_USE, f"handle {attach.handle} is attached already")
         link = self._by_name.get((attach.name, not attach.role))
-        if link is None or link.remote_attach is not None:
+        if link is None or link.state not in (State.OPENING, State.CLOSING) or link.remote_attach is not None:
             kind: type[Link] = ReceiverLink if attach.role is SENDER else SenderLink
+            self.connection.check_room_for_link()
             link = self._add_link(kind(self, attach.name, self._free_handle(attach.handle)))
         link.on_attach(attach)
         self._by_remote_handle[attach.handle] = link
-        events.append(LinkAttached(link, attach))
+        if link.state is not State.CLOSING:
+            events.append(LinkAttached(link, attach))
 
     def _free_handle(self, wanted: int = 0) -> int:
         taken = self._by_handle
@@ -222,22 +255,21 @@ class Session:
         return link
 
     def on_flow(self, flow: Flow, events: list[Event]) -> None:
-        seen = flow.next_incoming_id or 0
-        window = (seen + flow.incoming_window - self._next_outgoing_id) & MASK
+        # A peer that has not seen our begin cannot name an id: it means the first one, which is 0 (2.5.6).
+        on_their_way = (self._next_outgoing_id - (flow.next_incoming_id or 0)) & MASK
+        if on_their_way > 0x7FFFFFFF:
+            on_their_way = 0  # the peer counts more than we sent: its window is all we can go by
         was_open = self.window_open
-        self._remote_window = 0 if window > 0x7FFFFFFF else window
+        self._remote_window = max(flow.incoming_window - on_their_way, 0)
         while self._blocked and self._remote_window > 0:
             self._remote_window -= 1
             self._next_outgoing_id = (self._next_outgoing_id + 1) & MASK
-            self.connection.write(self._blocked.popleft()[1])
-        if flow.handle is not None:
-            link = self._link(flow.handle)
-            if link.state is State.OPEN:
-                link.on_flow(flow, events)
-                if flow.echo:
-                    self.send_flow(link)
-        elif flow.echo:
-            self.send_flow()
+            self._write(self._blocked.popleft()[1])
+        link = None if flow.handle is None else self._link(flow.handle)
+        if link is not None and link.state in (State.OPEN, State.OFFERED):  # credit may come before our attach goes
+            link.on_flow(flow, events)
+        if flow.echo and self.state is State.OPEN:
+            self.send_flow(link if link is not None and link.state is State.OPEN else None)
         if self.window_open and not was_open:
             events.append(SessionFlow(self))
 
@@ -257,30 +289,34 @@ class Session:
             raise ProtocolError(ILLEGAL_STATE, f"transfer on link {link.name} in state {link.state.name}")
 
     def on_disposition(self, disposition: Disposition, events: list[Event]) -> None:
-        if disposition.role is SENDER:
-            return  # the sender's word on what we received: we settle at once, so nothing depends on it
         first, sent = disposition.first, self._sent
-        span = ((first if disposition.last is None else disposition.last) - first) & MASK
+        last = first if disposition.last is None else disposition.last
+        span = (last - first) & MASK
         if span > 0x7FFFFFFF:
             raise ProtocolError(ILLEGAL_STATE, f"disposition from {first} back to {disposition.last}")
-        deliveries: list[SentDelivery] = []
-        ids = (
-            [(first + offset) & MASK for offset in range(span + 1)]
-            if span < len(sent)
-            else [i for i in sent if (i - first) & MASK <= span]  # a range wider than what is out costs no more than it
-        )
-        final = disposition.settled or not isinstance(disposition.state, Received | None)
-        for delivery_id in ids:
-            delivery = sent.pop(delivery_id, None) if final else sent.get(delivery_id)
-            if delivery is not None:
-                deliveries.append(delivery)
+        if disposition.role is SENDER:  # its word on what we received; whoever settles at once does not wait for it
+            if self.asks_settlement:
+                events.append(SettlementAnswered(self, first, last, disposition.settled, disposition.state))
+            return
+        ids: Iterable[int]
+        if span == 0:
+            ids = (first,)
+        elif span < len(sent):
+            ids = [(first + offset) & MASK for offset in range(span + 1)]
+        else:  # a range wider than what is out costs no more than it
+            ids = [i for i in sent if (i - first) & MASK <= span]
+        state = disposition.state
+        if disposition.settled or (state is not None and not isinstance(state, Received)):
+            found = [sent.pop(delivery_id, None) for delivery_id in ids]
+        else:
+            found = [sent.get(delivery_id) for delivery_id in ids]
+        deliveries = [delivery for delivery in found if delivery is not None]
         if deliveries:
             events.append(Disposed(self, deliveries, disposition.settled, disposition.state))
 
     def on_detach(self, detach: Detach, events: list[Event]) -> None:
         link = self._link(detach.handle)
         del self._by_remote_handle[detach.handle]
-        self.forget_output(link)
         link.on_detach()
         events.append(LinkDetached(link, detach.closed, detach.error))
 
@@ -289,3 +325,7 @@ class Session:
         if link is None:
             raise ProtocolError(UNATTACHED_HANDLE, f"handle {remote_handle} is not attached")
         return link
+
+
+def _say_nothing(data: bytes) -> None:
+    """Where the words of a session go that is over."""

@@ -1,0 +1,243 @@
+"""Transfer and disposition written out for speed: every message needs one of each.
+
+What is the same from one message to the next is done once. A sending link encodes the constant parts of its frame head
+once for each shape of delivery. Of an incoming performative only handle, delivery ids and tag are read anew; the bytes
+behind them (format, settled, more, …; settled, state) come in a handful of patterns and are looked up. Whatever is not
+in that mould takes the general road, so speed never decides what is accepted.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from pairbus.amqp.encoding import encode_uint, list_of
+from pairbus.amqp.errors import DECODE_ERROR, INVALID_FIELD, ProtocolError
+from pairbus.amqp.performatives import Accepted, Disposition, Released, Transfer, decode_performative
+
+TAG_SIZE_MAX = 32  # 2.8.7
+FIRST_HEAD_MAX = 72  # frame head and performative of the first frame of a delivery, with a tag of 32 bytes
+LATER_HEAD_MAX = 32  # the same for the frames behind it
+
+_UINT = struct.Struct(">I")
+_TWO_UINTS = struct.Struct(">II")
+_FRAME = struct.Struct(">IBBH")
+
+# ── Writing ─────────────────────────────────────────────────────────────────
+
+
+class TransferHeads:
+    """Frame heads and transfer performatives of one sending link."""
+
+    __slots__ = ("_channel", "_handle", "_shapes")
+
+    def __init__(self, channel: int, handle: int) -> None:
+        self._channel = channel
+        self._handle = handle
+        self._shapes: dict[tuple[int, int, bool, bool], tuple[Any, int, bytes, bytes, bytes]] = {}
+
+    def first(self, delivery_id: int, tag: bytes, message_format: int, settled: bool, more: bool, size: int) -> bytes:
+        """The head of the first frame of a delivery, before `size` bytes of payload."""
+        shape = len(tag), message_format, settled, more
+        pack, head_size, before, between, behind = self._shapes.get(shape) or self._encode_shape(*shape)
+        head: bytes = pack(head_size + size, before, delivery_id, between, tag, behind)
+        return head
+
+    def _encode_shape(
+        self, tag_size: int, message_format: int, settled: bool, more: bool
+    ) -> tuple[Any, int, bytes, bytes, bytes]:
+        assert tag_size <= TAG_SIZE_MAX, f"a delivery tag of {tag_size} bytes"
+        handle = encode_uint(self._handle)
+        between = b"\xa0" + bytes((tag_size,))
+        behind = encode_uint(message_format) + (b"\x41" if settled else b"\x42") + (b"\x41" if more else b"\x42")
+        # 6 fields of at most 51 bytes: a list8 always suffices
+        list_size = 1 + len(handle) + 5 + len(between) + tag_size + len(behind)
+        before = (
+            _FRAME.pack(0, 2, 0, self._channel)[4:]
+            + b"\x00\x53\x14\xc0"
+            + bytes((list_size, 6))
+            + handle
+            + b"\x70"  # the delivery id, always in its wide form
+        )
+        layout = struct.Struct(f">I{len(before)}sI{len(between)}s{tag_size}s{len(behind)}s")
+        made = layout.pack, layout.size, before, between, behind
+        self._shapes[tag_size, message_format, settled, more] = made
+        return made
+
+    def later(self, more: bool, size: int) -> bytes:
+        """The head of the second and every later frame of a delivery."""
+        body = b"\x00\x53\x14" + list_of([encode_uint(self._handle), *[b"\x40"] * 4, b"\x41" if more else b"\x42"])
+        return _FRAME.pack(8 + len(body) + size, 2, 0, self._channel) + body
+
+
+_DISPOSITION_OF_ONE = struct.Struct(">IHH4sBBBBIBB")
+_DISPOSITION_OF_RANGE = struct.Struct(">IHH4sBBBBIBIB")
+
+
+def disposition_frame(channel: int, role: bool, first: int, last: int, settled: bool, state: bytes) -> bytes:
+    """A whole disposition frame; `state` is an encoded delivery state."""
+    size = len(state)
+    said = 0x41 if settled else 0x42
+    who = 0x41 if role else 0x42
+    if size > 0xC0:
+        fields = [bytes((who,)), encode_uint(first), encode_uint(last), bytes((said,)), state]
+        body = b"\x00\x53\x15" + list_of(fields)
+        return _FRAME.pack(8 + len(body), 2, 0, channel) + body
+    if first == last:
+        head = _DISPOSITION_OF_ONE.pack(
+            22 + size, 0x0200, channel, b"\x00\x53\x15\xc0", 9 + size, 5, who, 0x70, first, 0x40, said
+        )
+    else:
+        head = _DISPOSITION_OF_RANGE.pack(
+            26 + size, 0x0200, channel, b"\x00\x53\x15\xc0", 13 + size, 5, who, 0x70, first, 0x70, last, said
+        )
+    return head + state
+
+
+# ── Reading ─────────────────────────────────────────────────────────────────
+
+TransferFields = tuple[int, int | None, bytes | None, int | None, bool, bool, bool, int]
+"(handle, delivery-id, delivery-tag, message-format, settled, more, aborted, where the payload begins)"
+
+TAILS_MAX = 256  # the patterns remembered; a peer that invents new ones all the time gains nothing
+TAIL_SIZE_MAX = 32
+
+_transfer_tails: dict[bytes, tuple[int, int | None, bool, bool, bool]] = {}
+"bytes behind the tag → (number of fields, message-format, settled, more, aborted)"
+_disposition_tails: dict[bytes, tuple[int, bool, Any, bool]] = {}
+"bytes behind `last` → (number of fields, settled, state, batchable)"
+
+
+def decode_transfer(buf: bytes, pos: int, end: int) -> TransferFields:
+    """The transfer at `pos` of a frame that ends at `end`; its descriptor is known. ProtocolError when it is wrong."""
+    tail = b""
+    try:
+        form = buf[pos + 3]
+        if form == 0xC0:
+            payload, count, at = pos + 5 + buf[pos + 4], buf[pos + 5], pos + 6
+        elif form == 0xD0:
+            size, count = _TWO_UINTS.unpack_from(buf, pos + 4)
+            payload, at = pos + 8 + size, pos + 12
+        else:
+            return _decode_any_transfer(buf, pos, end)
+        code = buf[at]
+        if code == 0x52:
+            handle = buf[at + 1]
+            at += 2
+        elif code == 0x43:
+            handle = 0
+            at += 1
+        else:
+            return _decode_any_transfer(buf, pos, end)
+        code = buf[at]
+        delivery_id: int | None
+        if code == 0x70:
+            delivery_id = _UINT.unpack_from(buf, at + 1)[0]
+            at += 5
+        elif code == 0x52:
+            delivery_id = buf[at + 1]
+            at += 2
+        elif code == 0x43:
+            delivery_id = 0
+            at += 1
+        elif code == 0x40:
+            delivery_id = None
+            at += 1
+        else:
+            return _decode_any_transfer(buf, pos, end)
+        code = buf[at]
+        tag: bytes | None
+        if code == 0xA0:
+            behind = at + 2 + buf[at + 1]
+            tag = buf[at + 2 : behind]
+            at = behind
+        elif code == 0x40:
+            tag = None
+            at += 1
+        else:
+            return _decode_any_transfer(buf, pos, end)
+    except (IndexError, struct.error):
+        return _decode_any_transfer(buf, pos, end)
+    if payload <= end:
+        tail = buf[at:payload]  # empty also when the fields overrun their list; the empty tail is never remembered
+        known = _transfer_tails.get(tail)
+        if known is not None and known[0] == count - 3 and (tag is None or len(tag) <= TAG_SIZE_MAX):
+            return handle, delivery_id, tag, known[1], known[2], known[3], known[4], payload
+    return _decode_any_transfer(buf, pos, end, tail, count)
+
+
+def _decode_any_transfer(buf: bytes, pos: int, end: int, tail: bytes = b"", count: int = 0) -> TransferFields:
+    """The general road. A `tail` of `count` - 3 fields that proves good is remembered."""
+    transfer, size = decode_performative(buf[pos:end], 0)
+    if not isinstance(transfer, Transfer):
+        raise ProtocolError(DECODE_ERROR, f"transfer expected, {transfer.NAME} found")
+    tag = transfer.delivery_tag
+    if tag is not None and len(tag) > TAG_SIZE_MAX:
+        raise ProtocolError(INVALID_FIELD, f"delivery tag of {len(tag)} bytes")
+    settled, more, aborted = bool(transfer.settled), transfer.more, transfer.aborted
+    if 0 < len(tail) <= TAIL_SIZE_MAX:
+        if len(_transfer_tails) >= TAILS_MAX:
+            _transfer_tails.clear()
+        _transfer_tails[tail] = count - 3, transfer.message_format, settled, more, aborted
+    return transfer.handle, transfer.delivery_id, tag, transfer.message_format, settled, more, aborted, pos + size
+
+
+def decode_disposition(buf: bytes, pos: int, end: int) -> Disposition:
+    """The disposition at `pos` of a frame that ends at `end`; its descriptor is known. ProtocolError when wrong."""
+    tail = b""
+    try:
+        form = buf[pos + 3]
+        if form == 0xC0:
+            stop, count, at = pos + 5 + buf[pos + 4], buf[pos + 5], pos + 6
+        elif form == 0xD0:
+            size, count = _TWO_UINTS.unpack_from(buf, pos + 4)
+            stop, at = pos + 8 + size, pos + 12
+        else:
+            return _decode_any_disposition(buf, pos, end)
+        code = buf[at]
+        if code == 0x56 and buf[at + 1] <= 1:
+            role = buf[at + 1] == 1
+            at += 2
+        elif code in (0x41, 0x42):
+            role = code == 0x41
+            at += 1
+        else:
+            return _decode_any_disposition(buf, pos, end)
+        ids: list[int | None] = []
+        for _ in range(2):
+            code = buf[at]
+            if code == 0x70:
+                ids.append(_UINT.unpack_from(buf, at + 1)[0])
+                at += 5
+            elif code == 0x52:
+                ids.append(buf[at + 1])
+                at += 2
+            elif code == 0x43:
+                ids.append(0)
+                at += 1
+            elif code == 0x40:
+                ids.append(None)
+                at += 1
+            else:
+                return _decode_any_disposition(buf, pos, end)
+    except (IndexError, struct.error):
+        return _decode_any_disposition(buf, pos, end)
+    first, last = ids
+    if stop <= end and first is not None:
+        tail = buf[at:stop]
+        known = _disposition_tails.get(tail)
+        if known is not None and known[0] == count - 3:
+            return Disposition(role, first, last, known[1], known[2], known[3])
+    return _decode_any_disposition(buf, pos, end, tail, count)
+
+
+def _decode_any_disposition(buf: bytes, pos: int, end: int, tail: bytes = b"", count: int = 0) -> Disposition:
+    disposition, _ = decode_performative(buf[pos:end], 0)
+    if not isinstance(disposition, Disposition):
+        raise ProtocolError(DECODE_ERROR, f"disposition expected, {disposition.NAME} found")
+    # Only states that say nothing but their name are shared by the dispositions to come.
+    if 0 < len(tail) <= TAIL_SIZE_MAX and isinstance(disposition.state, Accepted | Released | None):
+        if len(_disposition_tails) >= TAILS_MAX:
+            _disposition_tails.clear()
+        _disposition_tails[tail] = count - 3, disposition.settled, disposition.state, disposition.batchable
+    return disposition
