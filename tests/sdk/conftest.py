@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from tests.brokers import BrokerProcess
-from tests.sdk.flavours import FLAVOURS, Admin, Flavour, Sdk
+from tests.sdk.flavours import Admin, Flavour, Sdk
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -24,8 +24,9 @@ async def closing(broker: BrokerProcess) -> AsyncIterator[list[asyncio.Task[None
     await asyncio.gather(*tasks)
 
 
-@pytest.fixture(params=FLAVOURS)
+@pytest.fixture(params=[pytest.param("sync", marks=pytest.mark.slow), "aio"])
 def flavour(request: pytest.FixtureRequest) -> Flavour:
+    """Both flavours in `make test`; `make quick` has the aio one, and the sync SDK where histories are drained."""
     return "aio" if request.param == "aio" else "sync"
 
 

@@ -21,7 +21,6 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient as Ai
 from azure.servicebus.management import QueueProperties, QueueRuntimeProperties, ServiceBusAdministrationClient
 
 Flavour = Literal["sync", "aio"]
-FLAVOURS: tuple[Flavour, ...] = ("sync", "aio")
 CALL_S = 20.0  # deadline of one SDK call; the slowest legitimate one waits 10 s
 FAST = {"retry_total": 0, "try_timeout": 10}
 "Client options with which a failing call fails at once."

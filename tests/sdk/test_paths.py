@@ -64,7 +64,7 @@ async def test_paths_compare_without_case(
     sender, receiver = await sdk.sender(path.upper()), await sdk.receiver(path.lower())
     await sender.send_messages(ServiceBusMessage("hello"), timeout=10)
     assert text(await receive_one(receiver)) == "hello"
-    assert admin.get_queue(path.lower()).name == path
+    assert path in [queue.name for queue in admin.list_queues()]
 
 
 def _ping() -> ServiceBusMessage:

@@ -18,7 +18,7 @@ from azure.servicebus import (
 from tests.brokers import BrokerProcess
 from tests.sdk.flavours import Flavour, Sdk, assert_empty, number, receive, receive_one, text
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 DEAD = ServiceBusSubQueue.DEAD_LETTER
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 HOUR = datetime.timedelta(hours=1)

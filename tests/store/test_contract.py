@@ -180,6 +180,8 @@ async def test_moves_that_follow_each_other_happen_one_after_the_other(opened: O
     chain = (Move(BOX, 1, BOX, message(2)), Move(BOX, 2, BOX, message(3)), Move(BOX, 5, BOX, message(1)))
     assert await commit(opened.store, *chain) is None
     assert [(each.seq, each.body) for each in opened.store.scan(BOX, 0, 9)] == [(1, b"five"), (3, b"one")]
+    assert await commit(opened.store, Move(BOX, 1, BOX, message(7)), Move(BOX, 3, BOX, message(1))) is None
+    assert [(each.seq, each.body) for each in opened.store.scan(BOX, 0, 9)] == [(1, b"one"), (7, b"five")]
 
 
 async def test_writes_to_one_number_in_one_group_keep_their_order(opened: Opened) -> None:
@@ -228,7 +230,7 @@ async def test_a_dropped_queue_is_gone_and_its_id_is_not_forgotten(opened: Opene
 
 
 async def test_a_queue_made_again_in_the_group_that_drops_it_is_empty(opened: Opened) -> None:
-    """The order of drop and put decides."""
+    """The order of drop and put decides; put again later, it starts with its numbers anew."""
     await commit(opened.store, Insert(BOX, [message(9)]), Remember(1, [("m", 10)]))
     assert await commit(opened.store, DropQueue(1), PutQueue(1, "again"), Insert(BOX, [message(1)])) is None
     store, recovered = await opened.reopen()
@@ -236,6 +238,10 @@ async def test_a_queue_made_again_in_the_group_that_drops_it_is_empty(opened: Op
     assert [each[0] for each in store.index(BOX)] == [1]
     assert store.remembered(1) == []
     assert recovered.damage == []
+    await commit(store, DropQueue(1))
+    await commit(store, PutQueue(1, "{}"))
+    _, recovered = await opened.reopen()
+    assert [each.last_seq for each in recovered.queues] == [0]
 
 
 async def test_remembered_ids_count_until_their_latest_time(opened: Opened) -> None:

@@ -83,6 +83,18 @@ async def test_a_lost_database_file_is_not_mistaken_for_a_new_folder(tmp_path: P
         SqliteStore(tmp_path).recover()
 
 
+@pytest.mark.parametrize("change", ["DROP TABLE box_3", "ALTER TABLE box_2 RENAME COLUMN head TO haed"])
+async def test_a_table_that_is_gone_or_changed_is_damage(tmp_path: Path, change: str) -> None:
+    """A flipped bit in a table's name leaves a valid database in which the table is called something else."""
+    store, _ = await filled_store(tmp_path, rounds=1)
+    await store.close()
+    with sqlite3.connect(tmp_path / "messages.db") as vandal:
+        vandal.execute(change)
+    vandal.close()
+    with pytest.raises(StoreDamaged, match="the table box_"):
+        SqliteStore(tmp_path).recover()
+
+
 async def test_a_creation_that_was_interrupted_is_made_again(tmp_path: Path) -> None:
     """Killed between its first two steps, the folder must not be refused for ever."""
     CommitFile(tmp_path).write(0)
@@ -329,6 +341,17 @@ async def test_the_log_is_copied_back_while_running(tmp_path: Path) -> None:
     assert (tmp_path / "messages.db-wal").stat().st_size < 24_000_000
     await store.close()
     assert not (tmp_path / "messages.db-wal").exists()
+
+
+async def test_a_callback_made_while_the_last_group_is_on_its_way_shares_its_fate(tmp_path: Path) -> None:
+    """`None` means that everything written before is durable, and here it is not."""
+    store = SqliteStore(tmp_path)
+    store.recover()
+    store.write(Insert(99, [sample_message(1)]))
+    await asyncio.sleep(0)  # the group is handed over; its result can only come in a later turn
+    assert isinstance(await commit(store), StoreError)
+    assert await commit(store) is None
+    await store.close()
 
 
 async def test_one_faulty_callback_keeps_no_other_from_hearing(tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ class Session:
         if self.state is State.CLOSED:
             return
         self.state = after(self.state, Step.SENT_OPEN, f"session {self.channel}")
+        self._incoming_window = self._window
         self.send_performative(
             Begin(
                 remote_channel=self.remote_channel,
@@ -277,16 +278,16 @@ class Session:
         handle, delivery_id, tag, message_format, settled, more, aborted, at = decode_transfer(buf, pos, end)
         self._next_incoming_id = (self._next_incoming_id + 1) & MASK
         self._incoming_window -= 1
-        if self._incoming_window <= self._window >> 1:
+        if self._incoming_window <= self._window >> 1 and self.state is State.OPEN:
             self._incoming_window = self._window
             self.send_flow()
         link = self._by_remote_handle.get(handle)
         if link is None or link.role is SENDER:
             raise ProtocolError(UNATTACHED_HANDLE, f"transfer on handle {handle}")
-        if link.state is State.OPEN:
+        if link.state is State.OPEN or link.state is State.OFFERED:
+            # A peer that does not wait for our attach is heard all the same: whether its bytes come in one piece with
+            # its attach, before the user could answer, must not matter.
             link.on_transfer(delivery_id, tag, message_format, settled, more, aborted, buf[at:end], events)  # type: ignore[attr-defined]
-        elif link.state is not State.CLOSING:
-            raise ProtocolError(ILLEGAL_STATE, f"transfer on link {link.name} in state {link.state.name}")
 
     def on_disposition(self, disposition: Disposition, events: list[Event]) -> None:
         first, sent = disposition.first, self._sent

@@ -48,7 +48,7 @@ class NamespaceOptions:
     queues: tuple[QueueDescription, ...] = ()
     "Created at start when they are not there; queues that exist are left as they are."
     keys: tuple[SharedAccessKey, ...] = ()
-    "Besides the root key."
+    "Besides the root key, which is the broker's `key` unless one of that name is here."
 
 
 class Broker:
@@ -98,10 +98,12 @@ class Broker:
 
     def connection_string(self, name: str) -> str:
         port = self._ports[name.lower()]
+        options = next(options for options in self._options if options.name.lower() == name.lower())
+        key = next(key.key for key in [*self._root_key(options), *options.keys] if key.name == ROOT_KEY_NAME)
         host = f"[{self._host}]" if ":" in self._host else self._host
         return (
             f"Endpoint=sb://{host}:{port.number};SharedAccessKeyName={ROOT_KEY_NAME};"
-            f"SharedAccessKey={self._key};UseDevelopmentEmulator=true"
+            f"SharedAccessKey={key};UseDevelopmentEmulator=true"
         )
 
     async def start(self) -> None:
@@ -134,7 +136,7 @@ class Broker:
             self._scratch = None
 
     def _recover(self, options: NamespaceOptions, loop: asyncio.AbstractEventLoop) -> None:
-        keys = KeyRing([SharedAccessKey(ROOT_KEY_NAME, self._key), *options.keys])
+        keys = KeyRing([*self._root_key(options), *options.keys])
         namespace = Namespace(options.name, self._store(options.name, loop), keys, loop=loop, now_ms=self._now_ms)
         for sentence in namespace.recover():
             logger.error("%s: %s", options.name, sentence)
@@ -156,6 +158,11 @@ class Broker:
         )
         await port.open(self._host, options.port, app)
         self._ports[options.name.lower()] = port
+
+    def _root_key(self, options: NamespaceOptions) -> list[SharedAccessKey]:
+        """The broker's own key, unless the namespace brings one of that name."""
+        brings_one = any(key.name == ROOT_KEY_NAME for key in options.keys)
+        return [] if brings_one else [SharedAccessKey(ROOT_KEY_NAME, self._key)]
 
     def _store(self, name: str, loop: asyncio.AbstractEventLoop) -> Store:
         if self._data is None:

@@ -25,10 +25,12 @@ BATCH_ENVELOPE_SIZE = 1024  # the SDKs do not count the envelope of a batch agai
 class Inlet:
     """One sending client on one queue."""
 
-    def __init__(self, peer: Peer, link: ReceiverLink, queue: Queue) -> None:
+    def __init__(self, peer: Peer, link: ReceiverLink, queue: Queue, path: str) -> None:
         self.peer = peer
         self.link = link
         self.queue = queue
+        self.path = path
+        "As the client spelled it: what its token must cover."
         self._first = self._last = 0
         self._accepted = 0
         "Deliveries first … last, all committed, whose acceptance has not been said yet."

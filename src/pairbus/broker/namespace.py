@@ -229,12 +229,12 @@ class Namespace:
                 context.peer.detach(link, refusal)
 
     def _detach_disabled(self, queue: Queue) -> None:
-        """The links that the queue's new status forbids."""
-        for check, kind in ((queue.check_send, Inlet), (queue.check_receive, Outlet)):
-            try:
-                check()
-            except Refusal as refusal:
-                self._detach(queue, refusal, (kind,))
+        """Receivers of a queue that was switched off must hear of it; a sender hears it as the answer to its send,
+        because the Python SDK reads a detach as a lost connection, whatever its condition."""
+        try:
+            queue.check_receive()
+        except Refusal as refusal:
+            self._detach(queue, refusal, (Outlet,))
 
     # ── time ──
 

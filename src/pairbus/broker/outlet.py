@@ -31,11 +31,13 @@ REJECTED_BYTES = Rejected().encode()  # no error: with one, the SDKs read "the s
 class Outlet:
     """One receiving client on one box."""
 
-    def __init__(self, peer: Peer, link: SenderLink, queue: Queue, box: Box) -> None:
+    def __init__(self, peer: Peer, link: SenderLink, queue: Queue, box: Box, path: str) -> None:
         self.peer = peer
         self.link = link
         self.queue = queue
         self.box = box
+        self.path = path
+        "As the client spelled it: what its token must cover."
         attach = link.remote_attach
         self._takes_for_good = attach is not None and attach.snd_settle_mode == SETTLED_BY_SENDER
         self._on_their_way = 0

@@ -222,7 +222,7 @@ class Peer:
         for session in self._connection.sessions:
             for link in session.links:
                 if isinstance(link.context, Inlet | Outlet) and link.is_open:
-                    path, right = link.context.queue.path, right_of(link)
+                    path, right = link.context.path, right_of(link)
                     if not self.allows(path, right):
                         self.detach(link, Refusal(UNAUTHORIZED_ACCESS, f"The token for '{path}' has expired."))
 

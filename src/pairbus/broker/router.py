@@ -55,18 +55,18 @@ def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node) -> None:
 
 
 def _management(peer: Peer, address: Address) -> Node:
-    if not peer.allows(address.entity, None):
-        raise _unauthorised(address, "a valid")
+    if not peer.allows(address.text, None):
+        raise _unauthorised(address, "A valid")
     queue = peer.namespace.queue(address.entity)
     if queue is None:
         raise entity_not_found(address.text)
     box = queue.dead if address.is_dead_letter else queue.main
-    return ManagementNode(address.text.lower(), queue, box, lambda right: peer.allows(address.entity, right))
+    return ManagementNode(address.text.lower(), queue, box, lambda right: peer.allows(address.text, right))
 
 
 def _attach_entity(peer: Peer, link: Link, attach: Attach, address: Address) -> None:
-    if not peer.allows(address.entity, right_of(link)):
-        raise _unauthorised(address, f"the {right_of(link)}")
+    if not peer.allows(address.text, right_of(link)):
+        raise _unauthorised(address, f"The {right_of(link)}")
     queue = peer.namespace.queue(address.entity)
     if queue is None:
         raise entity_not_found(address.text)
@@ -77,7 +77,7 @@ def _attach_entity(peer: Peer, link: Link, attach: Attach, address: Address) -> 
         limit = queue.description.max_message_size_kb * 1024
         _answer(link, attach, limit)
         link.max_message_size = limit + BATCH_ENVELOPE_SIZE
-        link.context = Inlet(peer, link, queue)
+        link.context = Inlet(peer, link, queue, address.text)
         link.keep_credit(CREDIT)
     elif isinstance(link, SenderLink):
         queue.check_receive()
@@ -87,7 +87,7 @@ def _attach_entity(peer: Peer, link: Link, attach: Attach, address: Address) -> 
                 "A sessionful message receiver cannot be created on an entity that does not require sessions.",
             )
         _answer(link, attach, None)
-        outlet = Outlet(peer, link, queue, queue.dead if address.is_dead_letter else queue.main)
+        outlet = Outlet(peer, link, queue, queue.dead if address.is_dead_letter else queue.main, address.text)
         link.context = outlet
         peer.namespace.listen(outlet)
     queue.touch(peer.namespace.now_ms())
