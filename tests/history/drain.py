@@ -28,7 +28,6 @@ def drain(
 
     Messages that are still locked come when their locks expire, so `within_s` must exceed the lock duration.
     """
-    deadline = time.monotonic() + within_s
     with (
         ServiceBusClient.from_connection_string(broker.connection_string(namespace), retry_total=1) as client,
         broker.admin(namespace) as admin,
@@ -36,6 +35,7 @@ def drain(
         client.get_queue_receiver(queue, receive_mode=_DELETE, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead,
         client.get_queue_sender(queue) as sender,
     ):
+        deadline = time.monotonic() + within_s
         waiting = _peek_all(receiver, deadline)
         scheduled = [message for message in waiting if message.state is ServiceBusMessageState.SCHEDULED]
         for page in _pages(scheduled):

@@ -15,6 +15,7 @@ from tests.history.drain import drain
 from tests.history.events import Drained, Kind, Place
 from tests.history.record import Recorder, id_of
 
+pytestmark = pytest.mark.slow  # opening and closing five links of the sync SDK takes five seconds
 OPTIONS: dict[str, Any] = {"retry_total": 0, "try_timeout": 10}
 
 

@@ -21,7 +21,7 @@ from tests.brokers import ROOT_KEY_NAME, BrokerProcess
 from tests.conftest import MakeQueue
 from tests.sdk.flavours import Admin, Flavour, Sdk, receive_one, text
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 KEYS = {"sender": ["Send"], "listener": ["Listen"], "both": ["Send", "Listen"], ROOT_KEY_NAME: ["Manage"]}
 
 

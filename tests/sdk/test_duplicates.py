@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from tests.conftest import MakeQueue
 from tests.sdk.flavours import Sdk, assert_empty, receive, receive_one, text
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 
 

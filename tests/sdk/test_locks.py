@@ -12,7 +12,7 @@ from azure.servicebus.exceptions import MessageLockLostError
 from tests.conftest import MakeQueue
 from tests.sdk.flavours import Sdk, assert_empty, number, receive_one, text
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 SECOND = datetime.timedelta(seconds=1)
 
 

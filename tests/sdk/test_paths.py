@@ -12,7 +12,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from tests.conftest import MakeQueue
 from tests.sdk.flavours import Sdk, assert_empty, number, receive, receive_one, text, until
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 DEAD = ServiceBusSubQueue.DEAD_LETTER
 SECOND = datetime.timedelta(seconds=1)
 

@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import MessageNotFoundError
 from tests.conftest import MakeQueue
 from tests.sdk.flavours import Sdk, assert_empty, number, receive, receive_one, text, until
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 SECOND = datetime.timedelta(seconds=1)
 HOUR = datetime.timedelta(hours=1)
 DEAD = ServiceBusSubQueue.DEAD_LETTER

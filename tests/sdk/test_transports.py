@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 from tests.brokers import BrokerProcess
 from tests.sdk.flavours import Flavour, Sdk, receive_one, text
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 AZURE_HOST = "contoso.servicebus.windows.net"
 
 

@@ -13,6 +13,7 @@ from pairbus import sas
 from pairbus.errors import ConfigError
 from pairbus.transport.credential import SCOPE, Anonymous, AzureToken, Plain, SasKey, SasSignature, credential_for
 from pairbus.transport.endpoint import Endpoint
+from pairbus.transport.errors import Refused
 
 KEY = "SharedAccessKeyName=k;SharedAccessKey=s3cr3t="
 
@@ -135,6 +136,18 @@ async def test_azure_credentials_may_be_sync_or_async() -> None:
         token = await credential_for(endpoint, credential).token("a")
         assert token is not None
         assert (token.text, token.kind, token.expires_s) == (f"{word} {SCOPE}", "jwt", 5.0)
+
+
+async def test_a_credential_that_fails_is_a_refusal() -> None:
+    """Its exceptions are foreign; whoever opens a link knows ours, and the renewal of tokens goes on trying."""
+
+    class Failing:
+        def get_token(self, *scopes: str) -> _Access:
+            raise OSError("identity service unreachable")
+
+    with pytest.raises(Refused, match="unreachable") as caught:
+        await credential_for(Endpoint("h", 1), Failing()).token("a")
+    assert caught.value.condition == "amqp:unauthorized-access"
 
 
 def test_without_a_credential_the_endpoint_decides() -> None:

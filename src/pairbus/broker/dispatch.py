@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pairbus.broker.box import Box
 from pairbus.broker.queue import Queue
+from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
     from pairbus.broker.outlet import Outlet
 
+logger = logging.getLogger("pairbus.broker")
+
+STORE_PAUSE_S = 1.0
 TURN_MAX = 256  # messages per turn of the event loop, so that one full queue cannot starve every other connection
 
 
@@ -50,8 +55,19 @@ class Dispatcher:
             self._is_scheduled = True
             self._loop.call_soon(self._run)
 
+    def wake_later(self) -> None:
+        """The store failed: try again after a pause, not in a tight loop."""
+        self._loop.call_later(STORE_PAUSE_S, self.wake)
+
     def _run(self) -> None:
         self._is_scheduled = False
+        try:
+            self._hand_out()
+        except StoreError as error:
+            logger.error("%s: messages cannot be read, the next try is in %s s: %s", self.queue, STORE_PAUSE_S, error)
+            self.wake_later()
+
+    def _hand_out(self) -> None:
         outlets, box, now_ms = self.outlets, self.box, self._now_ms()
         idle = handed = 0
         exhausted = False

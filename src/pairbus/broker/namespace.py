@@ -103,6 +103,11 @@ class Namespace:
         if dispatcher is not None:
             dispatcher.wake()
 
+    def wake_later(self, box: Box) -> None:
+        dispatcher = self._dispatchers.get(box)
+        if dispatcher is not None:
+            dispatcher.wake_later()
+
     def listen(self, outlet: Outlet) -> None:
         self._dispatchers[outlet.box].add(outlet)
 

@@ -70,12 +70,14 @@ class Outlet:
     def _taken(self, message: StoredMessage | None) -> None:
         """The deletion is durable, so the message may leave; None: it could not be deleted and stays."""
         self._on_their_way -= 1
-        if message is not None:
-            if self.link.is_open:
-                self.link.send(encode_delivery(message), self.box.new_token(), settled=True)
-            else:
-                logger.info("%s: message %d was taken by a receiver that is gone", self.queue.path, message.seq)
-        self.peer.flush_soon()
+        if message is None:
+            self.peer.namespace.wake_later(self.box)
+            return
+        if self.link.is_open:
+            self.link.send(encode_delivery(message), self.box.new_token(), settled=True)
+            self.peer.flush_soon()
+        else:
+            logger.info("%s: message %d was taken by a receiver that is gone", self.queue.path, message.seq)
         self.peer.namespace.wake(self.box)
 
     def nothing_left(self) -> None:

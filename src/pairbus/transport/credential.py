@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pairbus import sas
+from pairbus.amqp.errors import UNAUTHORIZED
 from pairbus.amqp.sasl import SaslClient
 from pairbus.errors import ConfigError
 from pairbus.transport.endpoint import Endpoint
+from pairbus.transport.errors import Refused
 
 SAS_LIFETIME_S = 3600
 SCOPE = "https://servicebus.azure.net/.default"
@@ -78,9 +80,12 @@ class AzureToken(_TokenCredential):
         get_token = self.credential.get_token
         # A sync credential may talk to the network, so it must not do it on the event loop.
         is_async = inspect.iscoroutinefunction(get_token)
-        answer = await (get_token(SCOPE) if is_async else asyncio.to_thread(get_token, SCOPE))
-        if inspect.isawaitable(answer):
-            answer = await answer
+        try:
+            answer = await (get_token(SCOPE) if is_async else asyncio.to_thread(get_token, SCOPE))
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except Exception as error:  # whatever a foreign credential raises, it means that there is no token
+            raise Refused(UNAUTHORIZED, f"the credential gave no token: {type(error).__name__}: {error}") from error
         return Token(str(answer.token), JWT_KIND, float(answer.expires_on))
 
 
