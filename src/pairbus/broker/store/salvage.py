@@ -32,8 +32,8 @@ from pairbus.broker.store.schema import (
 from pairbus.errors import StoreError
 
 GROUP_ROWS = 500
-MAX_FAILURES = 20_000
-"Failed tries for one table: enough to find every readable row around hundreds of bad pages, in about a second."
+MAX_FAILURES = 500_000
+"Failed tries for one table, about ten seconds of them. What lies behind the last one counts as lost."
 MAX_FUTILE_FAILURES = 500
 "The same while not one range could be read: then the root of the table is gone, and with it all of it."
 LAST_KEY = 2**40
