@@ -1,4 +1,9 @@
-"""A link on which a client sends: accepted means committed, and acceptances leave as ranges."""
+"""A link on which a client sends: accepted means committed.
+
+What arrives in one read is one *run*: its messages go to the queue in one call, are committed together and accepted
+as a range. That a run is one write changes nothing for its senders: each message is accepted after its commit, or
+refused, and a batch stays whole because a run does.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,9 @@ from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import MASK, ReceiverLink
 from pairbus.amqp.performatives import ACCEPTED_BYTES
-from pairbus.broker.messages import drafts_of, is_ping
-from pairbus.broker.outlet import refused
-from pairbus.broker.queue import Queue
+from pairbus.broker.messages import draft_of, drafts_of
+from pairbus.broker.outlet import ranges, refused
+from pairbus.broker.queue import Draft, Queue
 from pairbus.broker.refusal import MESSAGE_SIZE_EXCEEDED, Refusal, refusal_of
 from pairbus.errors import StoreError
 
@@ -31,69 +36,69 @@ class Inlet:
         self.queue = queue
         self.path = path
         "As the client spelled it: what its token must cover."
-        self._first = self._last = 0
-        self._accepted = 0
-        "Deliveries first … last, all committed, whose acceptance has not been said yet."
+        self._drafts: list[Draft] = []
+        self._ids: list[int] = []
+        self._size = 0
 
     def __repr__(self) -> str:
         return f"<Inlet {self.queue.path} {self.link!r}>"
 
-    @property
-    def size_limit(self) -> int:
-        return self.queue.description.max_message_size_kb * 1024
-
     def on_delivery(self, delivery: Delivery, now_ms: int) -> None:
-        size = len(delivery.payload)
+        """Add the delivery to the run; what cannot be taken at all is refused at once."""
+        payload, message_format = delivery.payload, delivery.message_format
+        limit = self.queue.description.max_message_size_kb * 1024
         try:
-            if delivery.too_large or (size > self.size_limit and delivery.message_format == 0):
-                raise Refusal(
-                    MESSAGE_SIZE_EXCEEDED, f"The message is larger than the {self.size_limit} bytes of this link."
-                )
-            drafts = drafts_of(delivery.payload, delivery.message_format)
-            if len(drafts) > 1 or is_ping(drafts[0]):
-                drafts = [draft for draft in drafts if not is_ping(draft)]
-            if not drafts:
-                self._on_ping(delivery, now_ms)
-                return
-            self.queue.send(drafts, now_ms, partial(self._committed, delivery.delivery_id, size, delivery.settled))
+            if delivery.too_large or (len(payload) > limit and message_format == 0):
+                raise Refusal(MESSAGE_SIZE_EXCEEDED, f"The message is larger than the {limit} bytes of this link.")
+            drafts = [draft_of(payload)] if message_format == 0 else drafts_of(payload, message_format)
         except ProtocolError as error:
-            self._answer(delivery.delivery_id, delivery.settled, Refusal(error.condition, error.description))
-        except Refusal as refusal:
-            self._answer(delivery.delivery_id, delivery.settled, refusal)
-        else:
-            self.peer.holds(size)
-
-    def _on_ping(self, delivery: Delivery, now_ms: int) -> None:
-        """A ping proves that the queue takes messages now, and leaves nothing behind."""
-        self.queue.check_room()
-
-        def answer(error: StoreError | None) -> None:
-            self._answer(delivery.delivery_id, delivery.settled, None if error is None else refusal_of(error))
-
-        self.peer.namespace.store.after_commit(answer)
-
-    def _committed(self, delivery_id: int, size: int, settled: bool, refusal: Refusal | None) -> None:
-        self.peer.lets_go(size)
-        self._answer(delivery_id, settled, refusal)
-
-    def _answer(self, delivery_id: int, settled: bool, refusal: Refusal | None) -> None:
-        if settled:
+            self._refuse(delivery, Refusal(error.condition, error.description))
             return
-        if refusal is not None:
-            self.link.settle(delivery_id, delivery_id, refused(refusal), 1)
-        elif self._accepted and delivery_id == (self._last + 1) & MASK:
-            self._last = delivery_id
-            self._accepted += 1
-        else:
-            self.say_accepted()
-            self._first = self._last = delivery_id
-            self._accepted = 1
-        self.peer.flush_soon(self)
+        except Refusal as refusal:
+            self._refuse(delivery, refusal)
+            return
+        if not self._size:
+            self.peer.has_run(self)
+        self._drafts += drafts
+        self._size += len(payload)
+        if not delivery.settled:
+            self._ids.append(delivery.delivery_id)
 
-    def say_accepted(self) -> None:
-        if self._accepted:
-            self.link.settle(self._first, self._last, ACCEPTED_BYTES, self._accepted)
-            self._accepted = 0
+    def submit(self, now_ms: int) -> None:
+        """The run is over: offer it to the queue."""
+        drafts, ids, size = self._drafts, self._ids, self._size
+        self._drafts, self._ids, self._size = [], [], 0
+        pings = [draft for draft in drafts if draft.is_ping]
+        if pings:
+            drafts = [draft for draft in drafts if not draft.is_ping]
+        try:
+            if drafts:
+                self.queue.send(drafts, now_ms, partial(self._committed, ids, size))
+            else:
+                # A ping proves that the queue takes messages now, and leaves nothing behind.
+                self.queue.check_room()
+                self.peer.namespace.store.after_commit(partial(self._ponged, ids, size))
+        except Refusal as refusal:
+            self._answer(ids, refusal)
+        else:
+            self.peer.holds(size, len(ids))
+
+    def _ponged(self, ids: list[int], size: int, error: StoreError | None) -> None:
+        self._committed(ids, size, None if error is None else refusal_of(error))
+
+    def _committed(self, ids: list[int], size: int, refusal: Refusal | None) -> None:
+        self.peer.lets_go(size, len(ids))
+        self._answer(ids, refusal)
+
+    def _answer(self, ids: list[int], refusal: Refusal | None) -> None:
+        outcome = ACCEPTED_BYTES if refusal is None else refused(refusal)
+        for first, last in ranges(ids):
+            self.link.settle(first, last, outcome, ((last - first) & MASK) + 1)
+        self.peer.flush_soon()
+
+    def _refuse(self, delivery: Delivery, refusal: Refusal) -> None:
+        if not delivery.settled:
+            self._answer([delivery.delivery_id], refusal)
 
     def close(self) -> None:
         """Nothing is kept here that a closed link would leave behind."""

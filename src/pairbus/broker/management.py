@@ -14,7 +14,7 @@ from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Array, Int, Long, Symbol, Timestamp
 from pairbus.broker.box import Box, Lock
-from pairbus.broker.messages import draft_of, encode_delivery, is_ping, patch_of
+from pairbus.broker.messages import draft_of, encode_delivery, patch_of
 from pairbus.broker.outlet import LOCK_LOST
 from pairbus.broker.queue import Outcome, Queue
 from pairbus.broker.refusal import (
@@ -179,7 +179,7 @@ def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int)
         if len(payload) > limit:
             raise Refusal(MESSAGE_SIZE_EXCEEDED, f"A message of {len(payload)} bytes; {limit} are allowed.")
         draft = draft_of(payload)
-        if is_ping(draft):
+        if draft.is_ping:
             raise Refusal(ARGUMENT_ERROR, "A ping cannot be scheduled.")
         drafts.append(draft)
 

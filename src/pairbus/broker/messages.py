@@ -75,13 +75,15 @@ def draft_of(payload: bytes) -> Draft:
     """One encoded message as the queue takes it."""
     ttl_ms: int | None = None
     annotations, scheduled_ms = b"", 0
-    message_id = ""
-    bare_at = len(payload)
+    message_id, is_ping = "", False
+    bare_at = total = len(payload)
     for code, start, value_at, end in sections(payload):
         if code >= PROPERTIES:
-            bare_at = min(bare_at, start)
+            if bare_at == total:
+                bare_at = start
             if code == PROPERTIES:
                 message_id = _message_id(payload, value_at, end)
+                is_ping = PING_CONTENT_TYPE in payload[value_at:end] and _is_ping(payload, value_at)
             elif code == APPLICATION_PROPERTIES and not isinstance(decode(payload, value_at)[0], dict):
                 raise ProtocolError(DECODE_ERROR, "the application properties are not a map")
         elif code == HEADER:
@@ -91,12 +93,18 @@ def draft_of(payload: bytes) -> Draft:
         else:
             assert code in (DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS)
     body = payload[bare_at:] if bare_at else payload
-    if len(message_id) > MESSAGE_ID_LENGTH_MAX:
-        raise Refusal(ARGUMENT_ERROR, f"the message id has {len(message_id)} characters; {MESSAGE_ID_LENGTH_MAX} max")
     if not message_id:
         message_id = str(uuid4())
         body = _with_message_id(body, message_id)
-    return Draft(body, annotations, message_id, ttl_ms, scheduled_ms)
+    elif len(message_id) > MESSAGE_ID_LENGTH_MAX:
+        raise Refusal(ARGUMENT_ERROR, f"the message id has {len(message_id)} characters; {MESSAGE_ID_LENGTH_MAX} max")
+    return Draft(body, annotations, message_id, ttl_ms, scheduled_ms, is_ping)
+
+
+def _is_ping(payload: bytes, value_at: int) -> bool:
+    """Whether the properties at `value_at` say so by their content type."""
+    fields, _ = decode(payload, value_at)
+    return len(fields) > 6 and fields[6] == PING_CONTENT_TYPE.decode()
 
 
 def _message_id(payload: bytes, value_at: int, end: int) -> str:
@@ -120,8 +128,8 @@ def _message_id(payload: bytes, value_at: int, end: int) -> str:
 
 
 def _ttl_ms(payload: bytes, value_at: int) -> int | None:
-    if payload[value_at] == 0x45:
-        return None
+    if payload[value_at] == 0x45 or (payload[value_at] == 0xC0 and payload[value_at + 2] < 3):
+        return None  # no third field
     fields, _ = decode(payload, value_at)
     if not isinstance(fields, list):
         raise ProtocolError(DECODE_ERROR, "the header is not a list")
@@ -180,17 +188,6 @@ def _with_message_id(body: bytes, message_id: str) -> bytes:
         fields.append(body[at:stop])
         at = stop
     return section(PROPERTIES, list_of(fields)) + body[end:]
-
-
-def is_ping(draft: Draft) -> bool:
-    """Whether this is a ping: an empty message of the ping's content type, which no receiver may ever see."""
-    if PING_CONTENT_TYPE not in draft.body:
-        return False
-    for code, _, value_at, _ in sections(draft.body):
-        if code == PROPERTIES:
-            fields, _ = decode(draft.body, value_at)
-            return len(fields) > 6 and fields[6] == PING_CONTENT_TYPE.decode()
-    return False
 
 
 # ── What goes ───────────────────────────────────────────────────────────────

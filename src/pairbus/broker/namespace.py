@@ -66,7 +66,7 @@ class Namespace:
         """Read what the store holds; one sentence for everything that is damaged."""
         recovered = self.store.recover()
         self._last_queue_id = recovered.last_queue_id
-        damage = list(recovered.damage)
+        damage = recovered.damage  # reading the indexes adds to it
         for found in recovered.queues:
             try:
                 description = QueueDescription.from_json(found.description)

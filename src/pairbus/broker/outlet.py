@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pairbus.amqp.errors import ProtocolError
-from pairbus.amqp.link import SenderLink, SentDelivery
+from pairbus.amqp.link import MASK, SenderLink, SentDelivery
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, Error, Modified, Rejected, Released
 from pairbus.amqp.session import Session
 from pairbus.broker.box import Box
@@ -134,7 +133,7 @@ class Outlet:
         if settled:
             return
         if not lost:
-            for first, last in _ranges(delivery.delivery_id for delivery in deliveries):
+            for first, last in ranges([delivery.delivery_id for delivery in deliveries]):
                 session.settle_sent(first, last, ACCEPTED_BYTES)
         else:
             gone = set(lost)
@@ -167,12 +166,16 @@ def refused(refusal: Refusal) -> bytes:
     return Rejected(error=Error(refusal.condition, refusal.description)).encode()
 
 
-def _ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
-    """Consecutive ids as (first, last) pairs."""
-    ranges: list[tuple[int, int]] = []
-    for delivery_id in ids:
-        if ranges and delivery_id == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], delivery_id)
+def ranges(ids: list[int]) -> list[tuple[int, int]]:
+    """Ids in ascending order as (first, last) of each consecutive run; they wrap around at 32 bits."""
+    if not ids:
+        return []
+    if (ids[-1] - ids[0]) & MASK == len(ids) - 1:
+        return [(ids[0], ids[-1])]
+    found = [(ids[0], ids[0])]
+    for delivery_id in ids[1:]:
+        if delivery_id == (found[-1][1] + 1) & MASK:
+            found[-1] = (found[-1][0], delivery_id)
         else:
-            ranges.append((delivery_id, delivery_id))
-    return ranges
+            found.append((delivery_id, delivery_id))
+    return found

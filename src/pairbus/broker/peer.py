@@ -38,7 +38,7 @@ from pairbus.broker.cbs import CbsNode, Grants
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.outlet import Outlet
 from pairbus.broker.refusal import UNAUTHORIZED_ACCESS, Refusal
-from pairbus.broker.requests import RequestLink, ResponseLink
+from pairbus.broker.requests import ResponseLink
 from pairbus.broker.router import attach_link, right_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Peer:
         self._cbs = CbsNode(namespace.keys, self.grants, self._on_token)
         self._held_bytes = self._held_count = 0
         self._is_paused = self._is_flush_scheduled = self._is_over = False
-        self._unsaid: dict[Inlet, None] = {}
+        self._runs: list[Inlet] = []
         self._started_s = loop.time()
         settings = Settings(
             container_id=namespace.name,
@@ -100,9 +100,29 @@ class Peer:
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             return
+        now_ms = self.namespace.now_ms()
         for event in self._connection.receive_data(data, self._loop.time()):
+            if type(event) is Delivery:
+                context = event.link.context
+                if context is not None:
+                    context.on_delivery(event, now_ms)
+                continue
+            if self._runs:
+                self._submit_runs(now_ms)
             _HANDLERS[type(event)](self, event)
+        if self._runs:
+            self._submit_runs(now_ms)
         self.flush()
+
+    def has_run(self, inlet: Inlet) -> None:
+        """The inlet has gathered messages that must be submitted before anything else happens."""
+        self._runs.append(inlet)
+
+    def _submit_runs(self, now_ms: int) -> None:
+        runs, self._runs = self._runs, []
+        for inlet in runs:
+            inlet.submit(now_ms)
+            self.namespace.changed(inlet.queue)
 
     def pause_writing(self) -> None:
         self.is_choked = True
@@ -120,10 +140,8 @@ class Peer:
 
     # ── to the wire ──
 
-    def flush_soon(self, inlet: Inlet | None = None) -> None:
-        """There is something to say at the end of this turn; an inlet may have acceptances to gather until then."""
-        if inlet is not None:
-            self._unsaid[inlet] = None
+    def flush_soon(self) -> None:
+        """There is something to say at the end of this turn."""
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled)
@@ -135,23 +153,19 @@ class Peer:
     def flush(self) -> None:
         if self._is_over:
             return
-        if self._unsaid:
-            for inlet in self._unsaid:
-                inlet.say_accepted()
-            self._unsaid.clear()
         if self._connection.has_output:
             self._wire.write(self._connection.data_to_send())
 
-    def holds(self, size: int) -> None:
+    def holds(self, size: int, count: int) -> None:
         self._held_bytes += size
-        self._held_count += 1
+        self._held_count += count
         if not self._is_paused and (self._held_bytes > HELD_BYTES_MAX or self._held_count > HELD_COUNT_MAX):
             self._is_paused = True
             self._wire.pause_reading()
 
-    def lets_go(self, size: int) -> None:
+    def lets_go(self, size: int, count: int) -> None:
         self._held_bytes -= size
-        self._held_count -= 1
+        self._held_count -= count
         if self._is_paused and self._held_bytes <= HELD_BYTES_MAX // 2 and self._held_count <= HELD_COUNT_MAX // 2:
             self._is_paused = False
             if not self._is_over:
@@ -275,8 +289,6 @@ class Peer:
 
             def answer(error: StoreError | None) -> None:
                 if link.state is State.CLOSE_ASKED and link.session.state is State.OPEN:
-                    if isinstance(link.context, Inlet):
-                        link.context.say_accepted()
                     link.detach(closed=event.closed)
                     self.flush_soon()
 
@@ -295,11 +307,6 @@ class Peer:
                 self.namespace.wake(link.context.box)
             elif isinstance(link.context, ResponseLink):
                 link.context.pump()
-
-    def _on_delivery(self, event: Delivery) -> None:
-        context = event.link.context
-        if isinstance(context, Inlet | RequestLink):
-            context.on_delivery(event, self.namespace.now_ms())
 
     def _on_disposed(self, event: Disposed) -> None:
         now_ms = self.namespace.now_ms()
@@ -332,7 +339,6 @@ _HANDLERS: Any = {
     LinkDetached: Peer._on_detached,
     LinkFlow: Peer._on_flow,
     SessionFlow: Peer._on_session_flow,
-    Delivery: Peer._on_delivery,
     Disposed: Peer._on_disposed,
     SessionEnded: Peer._on_ended,
     ConnectionClosed: Peer._on_closed,

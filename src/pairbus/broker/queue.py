@@ -46,6 +46,8 @@ class Draft:
     "None or 0: as long as the queue allows."
     scheduled_ms: int = 0
     "Unix time of activation; 0 or past: now."
+    is_ping: bool = False
+    "Proves that the queue takes messages; whoever reads it from the wire keeps it from the queue."
 
 
 class Queue(BoxPair):

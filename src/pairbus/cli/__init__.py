@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pairbus import __version__
-from pairbus.cli import broker, queue
+from pairbus.cli import broker, demo, queue, store
 from pairbus.errors import PairbusError
 
 __all__ = ["app", "main"]
@@ -22,8 +22,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # its panels cut option names off in a terminal of 80 columns
     pretty_exceptions_enable=False,  # their listing of local variables would print connection strings
 )
-broker.register(app)
-queue.register(app)
+for command in (broker, queue, demo, store):
+    command.register(app)
 
 
 def _print_version(wanted: bool) -> None:

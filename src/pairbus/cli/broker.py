@@ -21,16 +21,16 @@ DEFAULT_PORT = 5672
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 _LEVELS = ("debug", "info", "warning", "error")
 
-EPILOG = """
+EPILOG = """\b
 Examples:
-
-  pairbus broker                                          one namespace, 'local', on port 5672, data in ./pairbus-data
-
+  pairbus broker
+      one namespace, 'local', on port 5672, data in ./pairbus-data
   pairbus broker --namespace contoso=5672 --namespace fabrikam=5673 --data /var/lib/pairbus
-
-  pairbus broker --namespace test=0 --data :memory:       any free port, nothing kept
-
-  pairbus broker --config Config.json                     the official emulator's configuration
+      two namespaces in one process
+  pairbus broker --namespace test=0 --data :memory:
+      any free port, nothing kept
+  pairbus broker --config Config.json
+      queues and keys from the official emulator's configuration
 """
 
 
@@ -64,9 +64,6 @@ def broker(
     level = logging.DEBUG if trace else getattr(logging, log_level.upper())
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
-    # The store's writer thread needs the interpreter only between its statements; with the default of 5 ms it would
-    # wait that long for it each time, and the commits with it.
-    sys.setswitchinterval(0.0005)
     _run(_serve(_namespaces(namespace or [], config), data, host, key, trace))
 
 

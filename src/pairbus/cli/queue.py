@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pairbus.cli.table import print_table
 from pairbus.errors import ConfigError
 
 STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
@@ -145,7 +145,7 @@ def list_queues(
         typer.echo(json.dumps(queues, indent=2))
     else:
         columns = ("name", "status", "active", "dead_lettered", "scheduled", "deferred", "size_bytes")
-        _print_table(columns, [[queue[column] for column in columns] for queue in queues])
+        print_table(columns, [[queue[column] for column in columns] for queue in queues])
 
 
 @_app.command(epilog="Example: pairbus queue show orders --json")
@@ -182,7 +182,7 @@ def show(
     if as_json:
         typer.echo(json.dumps(shown, indent=2))
     else:
-        _print_table(("setting", "value"), [[key, "-" if value is None else value] for key, value in shown.items()])
+        print_table(("setting", "value"), [[key, "-" if value is None else value] for key, value in shown.items()])
 
 
 @_app.command(epilog="Example: pairbus queue delete orders")
@@ -242,22 +242,3 @@ def _seconds(duration: timedelta | str | None) -> float | None:
 
 def _time(moment: Any) -> str | None:
     return None if moment is None or moment.year == 1 else moment.isoformat()
-
-
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """For people a table; for pipes one line per row, tab-separated, so that `cut -f1` works."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    if not console.is_terminal:
-        for row in (columns, *rows):
-            typer.echo("\t".join(str(cell) for cell in row))
-        return
-    table = Table(box=box.SIMPLE_HEAD)
-    for column, sample in zip(columns, rows[0] if rows else columns, strict=True):
-        table.add_column(column.replace("_", " "), justify="right" if isinstance(sample, int | float) else "left")
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    console.print(table)

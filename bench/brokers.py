@@ -1,0 +1,108 @@
+"""The brokers that are measured, behind one face: start, make a queue, what the load client needs, CPU, memory."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from bench.load import Work
+from bench.procstat import cpu_seconds
+from bench.rabbitmq import PASSWORD, USER, RabbitMQ
+
+
+class Measured(Protocol):
+    """What the benchmarks ask of a broker."""
+
+    name: str
+
+    def make_queue(self, name: str) -> None: ...
+    def work(self, kind: str, queue: str, count: int) -> Work: ...
+    def cpu_seconds(self) -> float: ...
+
+
+class PairbusBroker:
+    """A real `pairbus broker` process on a real disk."""
+
+    name = "pairbus"
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._scratch = folder is None
+        self.folder = Path(tempfile.mkdtemp(prefix="pairbus-bench-", dir=".")).resolve() if folder is None else folder
+        self._process: subprocess.Popen[str] | None = None
+        self.connection_string = ""
+        self.ready_s = 0.0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._scratch:
+            shutil.rmtree(self.folder)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        began = time.perf_counter()
+        command = [sys.executable, "-m", "pairbus", "broker", "--namespace", "bench=0", "--data", str(self.folder)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if match := re.match(r"bench (Endpoint=\S+)", line):
+                self.connection_string = match.group(1)
+            if line.strip() == "ready":
+                self.ready_s = time.perf_counter() - began
+                return
+        raise RuntimeError(f"the broker ended with {self._process.wait()} before it was ready")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(30)
+            self._process = None
+
+    def make_queue(self, name: str) -> None:
+        subprocess.run(
+            [sys.executable, "-m", "pairbus", "queue", "create", name, "--max-size-mb", "20480"],
+            check=True,
+            env={"PAIRBUS_CONNECTION_STRING": self.connection_string, "PATH": ""},
+            stdout=subprocess.DEVNULL,
+        )
+
+    def work(self, kind: str, queue: str, count: int) -> Work:
+        return Work(kind, queue, count, connection_string=self.connection_string)
+
+    def cpu_seconds(self) -> float:
+        return cpu_seconds(self.pid)
+
+
+class RabbitMQBroker:
+    """Debian's rabbitmq-server: a quorum queue behind the AMQP 1.0 plugin."""
+
+    name = "rabbitmq"
+
+    def __init__(self, node: RabbitMQ) -> None:
+        self._node = node
+
+    def make_queue(self, name: str) -> None:
+        self._node.declare_quorum_queue(name)
+
+    def work(self, kind: str, queue: str, count: int) -> Work:
+        address = self._node.address(queue)
+        return Work(kind, address, count, host=self._node.host, port=self._node.port, user=USER, password=PASSWORD)
+
+    def cpu_seconds(self) -> float:
+        return self._node.cpu_seconds()

@@ -1,0 +1,144 @@
+"""The load client: one process, one connection, on `pairbus.transport`; the same for every broker that is measured.
+
+Run as `python -m bench.load JSON`, it does one piece of work and prints one line of JSON:
+    {"count": …, "seconds": …, "client_cpu_seconds": …}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pairbus.amqp.message import Header, Message, Properties
+from pairbus.transport import Endpoint, connect
+from pairbus.transport.client import Connection
+from pairbus.transport.credential import Plain
+
+BODY_SIZE = 1024
+STALL_S = 60.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """One measurement."""
+
+    kind: str
+    "send, send-sequential, receive-ranges or receive-singly."
+    address: str
+    count: int
+    connection_string: str = ""
+    "Of a namespace; or, for a broker without `$cbs`, the four below."
+    host: str = ""
+    port: int = 0
+    user: str = ""
+    password: str = ""
+    outstanding: int = 500
+    "Sends without an answer; credit of a receiver."
+    range_size: int = 250
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def payload() -> bytes:
+    """A durable message of 1 KB with a message id, as applications send them."""
+    return Message(
+        header=Header(durable=True), properties=Properties(message_id="0123456789abcdef"), data=[b"x" * BODY_SIZE]
+    ).encode()
+
+
+async def _connect(work: Work) -> Connection:
+    if work.connection_string:
+        return await connect(work.connection_string)
+    endpoint = Endpoint(host=work.host, port=work.port, tls=False, hostname=work.host)
+    return await connect(endpoint, credential=Plain(work.user, work.password))
+
+
+async def _send(connection: Connection, work: Work) -> None:
+    sender = await connection.sender(work.address)
+    message = payload()
+    futures: deque[asyncio.Future[None]] = deque()
+    for _ in range(work.count):
+        while len(futures) >= work.outstanding:
+            await futures.popleft()
+        if not sender.sendable:
+            await sender.ready(STALL_S)
+        futures.append(sender.send_nowait(message, timeout_s=STALL_S))
+    while futures:
+        await futures.popleft()
+
+
+async def _send_sequential(connection: Connection, work: Work) -> None:
+    sender = await connection.sender(work.address)
+    message = payload()
+    for _ in range(work.count):
+        await sender.send(message, timeout_s=STALL_S)
+
+
+async def _receive_ranges(connection: Connection, work: Work) -> None:
+    """Settlements overlap with receiving, as in the syphon: one range is under way while the next is filled."""
+    receiver = await connection.receiver(work.address, credit=2 * work.outstanding)
+    left, settling = work.count, deque[asyncio.Task[None]]()
+    held: list[Any] = []
+    while left:
+        messages = await receiver.receive(work.range_size, STALL_S)
+        if not messages:
+            raise TimeoutError(f"{left} messages did not come within {STALL_S} s")
+        left -= len(messages)
+        held += messages
+        if len(held) >= work.range_size or not left:
+            settling.append(asyncio.create_task(receiver.complete(held, timeout_s=STALL_S)))
+            held = []
+            while len(settling) > 4:
+                await settling.popleft()
+    await asyncio.gather(*settling)
+
+
+async def _receive_singly(connection: Connection, work: Work) -> None:
+    receiver = await connection.receiver(work.address, credit=work.outstanding)
+    left, settling = work.count, deque[asyncio.Task[None]]()
+    while left:
+        messages = await receiver.receive(work.range_size, STALL_S)
+        if not messages:
+            raise TimeoutError(f"{left} messages did not come within {STALL_S} s")
+        left -= len(messages)
+        for message in messages:
+            settling.append(asyncio.create_task(receiver.complete([message], timeout_s=STALL_S)))
+        while len(settling) > work.outstanding:
+            await settling.popleft()
+    await asyncio.gather(*settling)
+
+
+_KINDS = {
+    "send": _send,
+    "send-sequential": _send_sequential,
+    "receive-ranges": _receive_ranges,
+    "receive-singly": _receive_singly,
+}
+
+
+async def _run(work: Work) -> None:
+    async with await _connect(work) as connection:
+        cpu, began = time.process_time(), time.perf_counter()
+        await _KINDS[work.kind](connection, work)
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    print(json.dumps({"count": work.count, "seconds": seconds, "client_cpu_seconds": cpu}))
+
+
+def main() -> None:
+    work = Work(**json.loads(sys.argv[1]))
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(_run(work))
+    else:
+        uvloop.run(_run(work))
+
+
+if __name__ == "__main__":
+    main()

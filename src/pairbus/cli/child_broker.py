@@ -1,0 +1,90 @@
+"""A `pairbus broker` process of our own: started, killed, started again on the same ports and data."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from pairbus.errors import PairbusError
+
+START_DEADLINE_S = 20.0
+STOP_DEADLINE_S = 10.0
+
+
+class ChildBroker:
+    """Ports are chosen at the first start and kept; leaving the `async with` ends the process, whatever happened."""
+
+    def __init__(self, namespaces: list[str], data: Path, errors: Path) -> None:
+        self.connection_strings: dict[str, str] = {}
+        self._ports = dict.fromkeys(namespaces, 0)
+        self._data = data
+        self._errors = errors
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> ChildBroker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Returns when the broker has said `ready`."""
+        words = ["-m", "pairbus", "broker", "--data", str(self._data)]
+        for name, port in self._ports.items():
+            words += ["--namespace", f"{name}={port}"]
+        with self._errors.open("ab") as errors:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *words,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is for us: we end the broker when we are done with it
+            )
+        try:
+            async with asyncio.timeout(START_DEADLINE_S):
+                await self._read_until_ready(self._process)
+        except BaseException as error:
+            await self.stop()
+            if isinstance(error, TimeoutError):
+                raise PairbusError(f"the broker is not ready after {START_DEADLINE_S:.0f} s") from error
+            raise
+
+    async def _read_until_ready(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while line := (await process.stdout.readline()).decode().strip():
+            if line == "ready":
+                return
+            name, _, connection_string = line.partition(" ")
+            self.connection_strings[name] = connection_string
+            self._ports[name] = int(connection_string.split(";", 1)[0].rpartition(":")[2])
+        code = await process.wait()
+        said = self._errors.read_text(errors="replace").strip()
+        raise PairbusError(f"the broker ended with exit code {code} before it was ready: {said[-500:]}")
+
+    async def kill(self) -> None:
+        """SIGKILL: no goodbye, no last commit. Returns when the process is gone."""
+        assert self._process is not None, "the broker is not running"
+        self._process.kill()
+        await self._process.wait()
+        self._process = None
+
+    async def stop(self) -> None:
+        """SIGTERM, then SIGKILL if that does not help. Harmless when nothing runs."""
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(STOP_DEADLINE_S):
+                await process.wait()
+        finally:
+            if process.returncode is None:  # it did not stop in time, or we were cancelled while waiting
+                process.kill()

@@ -1,0 +1,26 @@
+"""Tables that people and pipes can read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import typer
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """For people a table; for pipes one line per row, tab-separated, so that `cut -f1` works."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        for row in (columns, *rows):
+            typer.echo("\t".join(str(cell) for cell in row))
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for column, sample in zip(columns, rows[0] if rows else columns, strict=True):
+        table.add_column(column.replace("_", " "), justify="right" if isinstance(sample, int | float) else "left")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console.print(table)
