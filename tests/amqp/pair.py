@@ -49,29 +49,26 @@ class StrictReader:
         self._unfinished: dict[tuple[int, int], int] = {}
 
     def read(self, data: bytes) -> None:
-        self._held += data
-        while self._held:
+        held, at = self._held + data, 0
+        while len(held) - at >= 8:
             if not self._is_headed:
-                if len(self._held) < 8:
-                    return
-                header, self._held = self._held[:8], self._held[8:]
+                header = held[at : at + 8]
                 assert header in (AMQP_HEADER, SASL_HEADER), header
                 self._is_headed, self._in_sasl = True, header == SASL_HEADER
+                at += 8
                 continue
-            if len(self._held) < 8:
-                return
-            size = int.from_bytes(self._held[:4], "big")
-            if len(self._held) < size:
-                return
-            raw, self._held = self._held[:size], self._held[size:]
-            (frame_type, channel, buf, start, end), *more = self._buffer.frames(raw)
-            assert not more
+            assert not self._is_closed, "words after close"
+            size = int.from_bytes(held[at : at + 4], "big")
+            if len(held) - at < size:
+                break
+            ((frame_type, channel, buf, start, end),) = self._buffer.frames(held[at : at + size])
+            at += size
             assert frame_type == (1 if self._in_sasl else 0)
             if start < end:
                 self._on_frame(channel, buf[start:end], size)
             else:
                 assert self._is_open, "an empty frame before open"
-            assert not self._is_closed or not self._held, "words after close"
+        self._held = held[at:]
 
     def _on_frame(self, channel: int, body: bytes, size: int) -> None:
         performative, end = decode_performative(body, 0)
@@ -117,7 +114,7 @@ class StrictReader:
                 assert begun == self._next_delivery_id[channel]
                 self._next_delivery_id[channel] = (begun + 1) & 0xFFFFFFFF
             assert performative.delivery_id in (None, begun)
-            if performative.more:
+            if performative.more and not performative.aborted:
                 self._unfinished[channel, performative.handle] = begun
         elif isinstance(performative, Flow):
             assert performative.handle is None or performative.handle in handles

@@ -1,0 +1,485 @@
+"""Opening and ending of connections, sessions and links, in every order, and what is said too late."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.connection import Connection, Settings
+from pairbus.amqp.events import (
+    ConnectionClosed,
+    ConnectionFailed,
+    ConnectionOpened,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    SessionBegun,
+    SessionEnded,
+)
+from pairbus.amqp.frames import AMQP_HEADER
+from pairbus.amqp.lifecycle import State
+from pairbus.amqp.performatives import (
+    ACCEPTED_BYTES,
+    Attach,
+    Begin,
+    Close,
+    Composite,
+    Detach,
+    End,
+    Error,
+    Flow,
+    Open,
+    Source,
+    Target,
+)
+from pairbus.amqp.sasl import SaslClient, SaslServer
+from tests.amqp.pair import Pair, StrictReader, answer_as_server, answer_nothing, refuse_links
+
+
+def kinds(events: list[Event]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+def said(reader: StrictReader, kind: type[Any]) -> list[Any]:
+    return [performative for _, performative, _ in reader.frames if isinstance(performative, kind)]
+
+
+# ── connection ──
+
+
+def test_a_client_may_say_everything_before_the_server_has_said_anything() -> None:
+    """Open, begin, attach and credit wait until the headers are exchanged, then leave in order."""
+    pair = Pair()
+    pair.client.open()
+    session = pair.client.new_session()
+    session.begin()
+    link = session.new_receiver("r")
+    link.attach(source=Source("q"), target=Target("here"))
+    link.grant(3)
+    pair.pump()
+    assert [state.is_open for state in (pair.client, pair.server, link)] == [True, True, True]
+    assert pair.far_end(session, "r").credit == 3
+
+
+@pytest.mark.parametrize("with_open", [False, True])
+def test_a_client_that_skips_sasl_is_served(with_open: bool) -> None:
+    """Tokens decide, not SASL; a header of AMQP at once is enough."""
+    client, server = Connection(Settings("c"), None), Connection(Settings("s"), SaslServer())
+    if with_open:
+        client.open()
+    for _ in range(3):
+        for event in server.receive_data(client.data_to_send(), 1.0):
+            answer_as_server(server, event)
+        client.receive_data(server.data_to_send(), 1.0)
+    assert client.is_open is server.is_open is with_open
+
+
+def test_a_client_that_gives_up_before_the_handshake_still_parts_politely() -> None:
+    """Open and close wait together, so that the peer hears a whole conversation."""
+    pair = Pair()
+    pair.client.open()
+    pair.client.close()
+    pair.pump()
+    assert kinds(pair.at_server) == ["ConnectionOpened", "ConnectionClosed"]
+    assert kinds(pair.at_client) == ["ConnectionClosed"] and pair.client.is_over
+
+
+@pytest.mark.parametrize("closer", ["client", "server", "both"])
+def test_whoever_closes_both_ends_hear_it_once(closer: str) -> None:
+    """A close is answered by the core; two that cross answer each other."""
+    pair = Pair()
+    link, _ = pair.sender()
+    if closer in ("client", "both"):
+        pair.client.close()
+    if closer in ("server", "both"):
+        pair.server.close(Error("amqp:connection:forced", "maintenance"))
+    pair.pump()
+    assert pair.client.state is pair.server.state is State.CLOSED
+    assert pair.client.is_over and pair.server.is_over
+    for events in (pair.at_client, pair.at_server):
+        assert kinds(events).count("ConnectionClosed") == 1 and kinds(events)[-1] == "ConnectionClosed"
+    assert not link.is_open and not link.sendable
+
+
+def test_a_server_that_refuses_the_connection_opens_and_closes_with_its_reason() -> None:
+    """An open must precede the close (2.4.3)."""
+    pair = Pair(answer=answer_nothing)
+    pair.client.open()
+    pair.pump()
+    pair.server.open()
+    pair.server.close(Error("amqp:not-allowed", "too many"))
+    pair.pump()
+    assert kinds(pair.at_client) == ["ConnectionOpened", "ConnectionClosed"]
+    closed = pair.at_client[-1]
+    assert isinstance(closed, ConnectionClosed) and closed.error == Error("amqp:not-allowed", "too many")
+
+
+def test_words_behind_a_close_are_not_heard() -> None:
+    """Neither by the core that has closed nor by its user."""
+    pair = Pair()
+    pair.sender()
+    pair.client.close()
+    data = pair.client.data_to_send() + bytes.fromhex("0000002202000001005311c0150840437000010000700001000070ffffffff")
+    assert kinds(pair.server.receive_data(data, 1.0)) == ["ConnectionClosed"]
+    assert pair.server.receive_data(b"whatever", 2.0) == []
+
+
+# ── what a peer does in one breath ──
+
+
+def raw(*frames: tuple[int, Composite]) -> bytes:
+    out = b""
+    for channel, performative in frames:
+        body = performative.encode()
+        out += (8 + len(body)).to_bytes(4, "big") + b"\x02\x00" + channel.to_bytes(2, "big") + body
+    return out
+
+
+OPEN = (0, Open("hasty"))
+BEGIN = (0, Begin(None, 0, 100, 100))
+ATTACH = (0, Attach("l", 0, False, source=Source("a"), target=Target("b"), initial_delivery_count=0))
+BREATHS = {
+    "open and close": [OPEN, (0, Close())],
+    "open, begin and close": [OPEN, BEGIN, (0, Close())],
+    "a session begun and ended": [OPEN, BEGIN, (0, End())],
+    "a session begun, ended and begun again": [OPEN, BEGIN, (0, End()), BEGIN],
+    "a link attached and detached": [OPEN, BEGIN, ATTACH, (0, Detach(0, closed=True))],
+    "a link attached, detached and attached again": [OPEN, BEGIN, ATTACH, (0, Detach(0, closed=True)), ATTACH],
+    "a link and the end of its session": [OPEN, BEGIN, ATTACH, (0, End())],
+    "all of it": [OPEN, BEGIN, ATTACH, (0, Detach(0, closed=True)), (0, End()), (0, Close())],
+    "a flow that wants an echo": [OPEN, BEGIN, (0, Flow(None, 9, 0, 9, echo=True))],
+    "an attach, a flow that wants an echo": [OPEN, BEGIN, ATTACH, (0, Flow(None, 9, 0, 9, 0, 0, 5, echo=True))],
+}
+
+
+@pytest.mark.parametrize("frames", BREATHS.values(), ids=BREATHS.keys())
+@pytest.mark.parametrize("answer", [answer_as_server, refuse_links])
+def test_a_peer_that_leaves_before_it_is_answered_does_no_harm(frames: list[Any], answer: Any) -> None:
+    """The user hears of the opening when all is over already. What the server says is still in order."""
+    server, reader = Connection(Settings("s"), SaslServer()), StrictReader()
+    events = server.receive_data(AMQP_HEADER + raw(*frames), 1.0)
+    assert "ConnectionFailed" not in kinds(events)
+    for event in events:
+        answer(server, event)
+    reader.read(server.data_to_send())
+    assert len(said(reader, Open)) == 1
+    assert len(said(reader, Attach)) >= len(said(reader, Detach))
+    if any(isinstance(p, Close) for _, p in frames):
+        assert len(said(reader, Close)) == 1 and server.is_over
+    for session in server.sessions:
+        assert session.state in (State.OPEN, State.CLOSED)
+
+
+# ── sessions ──
+
+
+def test_a_session_that_ends_takes_its_links_with_it() -> None:
+    """No detach is owed; what the user says afterwards on its links goes nowhere."""
+    pair = Pair()
+    link, far = pair.sender()
+    link.send(b"m", b"1")
+    pair.pump()
+    link.session.end()
+    pair.pump()
+    assert kinds(pair.at_server)[-1] == kinds(pair.at_client)[-1] == "SessionEnded"
+    assert not far.is_open and not link.is_open and not link.sendable
+    assert [ended.session.links for ended in pair.at_server if isinstance(ended, SessionEnded)] == [[far]]
+    far.settle(0, 0, ACCEPTED_BYTES, 1)
+    far.grant(5)
+    far.detach()
+    far.session.end()
+    far.session.begin()
+    assert not pair.server.has_output
+    assert pair.server.sessions == pair.client.sessions == []
+
+
+def test_frames_in_flight_to_a_session_that_ends_are_ignored() -> None:
+    """The peer may not have heard our end yet; that is no error of its."""
+    pair = Pair()
+    link, far = pair.sender()
+    far.session.end(Error("amqp:internal-error", "no more"))
+    link.send(b"m", b"1")
+    link.session.send_flow(echo=True)
+    link.session.new_receiver("late").attach()
+    link.detach()
+    heard = pair.client_speaks()
+    assert heard == []
+    pair.pump()
+    ended = pair.at_client[-1]
+    assert isinstance(ended, SessionEnded) and ended.error == Error("amqp:internal-error", "no more")
+    assert pair.client.is_open and pair.server.sessions == pair.client.sessions == []
+
+
+def test_ends_that_cross_meet() -> None:
+    """Both ends hear one SessionEnded and the connection lives on."""
+    pair = Pair()
+    session = pair.begin()
+    pair.server.sessions[0].end()
+    session.end()
+    pair.pump()
+    assert kinds(pair.at_client).count("SessionEnded") == kinds(pair.at_server).count("SessionEnded") == 1
+    assert pair.begin().state is State.OPEN
+
+
+def test_channels_are_used_again() -> None:
+    """The JavaScript SDK opens a session for each link; a long life must not run out of channels."""
+    pair = Pair(server={"channel_max": 3}, client={"channel_max": 3})
+    for _ in range(20):
+        sessions = [pair.begin() for _ in range(4)]
+        assert sorted(session.channel for session in sessions) == [0, 1, 2, 3]
+        for session in sessions:
+            session.end()
+        pair.pump()
+    assert pair.server.sessions == []
+
+
+def test_more_channels_than_agreed_are_refused_at_home() -> None:
+    """Our own user hears it before the peer does."""
+    pair = Pair(server={"channel_max": 1})
+    pair.begin()
+    pair.begin()
+    with pytest.raises(Exception, match="channels are in use"):
+        pair.client.new_session()
+
+
+def test_a_server_answers_on_a_channel_that_the_client_can_take() -> None:
+    """channel-max is the highest number that the one who says it can handle; ours may be another than the peer's."""
+    server, reader = Connection(Settings("s"), SaslServer()), StrictReader()
+    data = AMQP_HEADER + raw((0, Open("small", channel_max=2)), (9, Begin(None, 0, 10, 10)))
+    for event in server.receive_data(data, 1.0):
+        answer_as_server(server, event)
+    reader.read(server.data_to_send())
+    (channel, begin, _) = reader.frames[-1]
+    assert isinstance(begin, Begin) and begin.remote_channel == 9 and channel <= 2
+
+
+# ── links ──
+
+
+ORDERS = list(itertools.permutations(["client detaches", "server detaches", "client ends", "server closes"]))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["-".join(step.replace(" ", "_") for step in order) for order in ORDERS])
+@pytest.mark.parametrize("speaks_at_once", [True, False])
+def test_endings_in_any_order_leave_nothing_behind(order: tuple[str, ...], speaks_at_once: bool) -> None:
+    """Each step as far as it still makes sense, with the other end hearing of it at once or late."""
+    pair = Pair()
+    link, far = pair.sender()
+    steps: dict[str, Any] = {
+        "client detaches": lambda: link.detach() if link.state is State.OPEN else None,
+        "server detaches": lambda: far.detach(Error("amqp:link:detach-forced")) if far.state is State.OPEN else None,
+        "client ends": lambda: link.session.end() if link.session.state is State.OPEN else None,
+        "server closes": lambda: pair.server.close() if pair.server.state is State.OPEN else None,
+    }
+    for step in order:
+        steps[step]()
+        if speaks_at_once:
+            pair.pump()
+    pair.pump()
+    assert "ConnectionFailed" not in kinds(pair.at_client + pair.at_server)
+    assert pair.client.state is pair.server.state is State.CLOSED
+    assert pair.client.partial_bytes == pair.server.partial_bytes == 0
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_detach_is_answered_in_kind(closed: bool) -> None:
+    """A non-closing detach answered by a closing one would force the peer to attach again (2.6.6)."""
+    pair = Pair()
+    link, far = pair.sender()
+    link.detach(closed=closed)
+    pair.pump()
+    assert pair.at_server[-1] == LinkDetached(far, closed, None)
+    assert pair.at_client[-1] == LinkDetached(link, closed, None)
+    assert link.state is far.state is State.CLOSED
+    assert link.session.links == far.session.links == []
+
+
+def test_a_refused_link_carries_no_termini_and_its_reason() -> None:
+    """Termini in the answer would make the Python sender believe that it is attached."""
+    pair = Pair(answer=refuse_links)
+    session = pair.begin()
+    link = session.new_sender("nowhere")
+    link.attach(source=Source("a"), target=Target("b"))
+    pair.pump()
+    attached, detached = pair.at_client[-2:]
+    assert isinstance(attached, LinkAttached) and isinstance(detached, LinkDetached)
+    assert attached.attach.source is None and attached.attach.target is None
+    assert detached.error == Error("amqp:not-found", "nothing of that name") and detached.closed
+    link.detach()
+    pair.pump()
+    assert session.links == pair.server.sessions[0].links == []
+
+
+def test_a_second_attach_in_answer_to_a_refusal_is_tolerated() -> None:
+    """The Python SDK sends it, with the same name and handle, and its detach behind it."""
+    pair = Pair(answer=refuse_links)
+    session = pair.begin()
+    link = session.new_sender("twice")
+    link.attach()
+    pair.pump()
+    again = raw((session.channel, Attach("twice", link.handle, False, initial_delivery_count=0)))
+    farewell = raw((session.channel, Detach(link.handle, closed=True)))
+    events = pair.server.receive_data(again + farewell, 1.0)
+    assert kinds(events) == ["LinkDetached"]
+    assert pair.server.sessions[0].links == [] and not pair.server.is_over
+
+
+def test_a_name_is_free_again_while_its_old_link_is_still_going() -> None:
+    """A refused name may be tried again on another handle; the end of the old link does not end the new one."""
+    pair = Pair(answer=refuse_links)
+    session = pair.begin()
+    old = session.new_sender("name")
+    old.attach()
+    pair.pump()
+    pair.answer = answer_as_server
+    attach = Attach("name", 5, False, initial_delivery_count=0)
+    (attached,) = pair.server.receive_data(raw((session.channel, attach)), 1.0)
+    assert isinstance(attached, LinkAttached)
+    attached.link.attach()
+    (detached,) = pair.server.receive_data(raw((session.channel, Detach(old.handle, closed=True))), 1.0)
+    assert isinstance(detached, LinkDetached) and detached.link is not attached.link
+    far = pair.server.sessions[0]
+    assert far.links == [attached.link] and attached.link.is_open
+    again = Attach("name", 5, False, initial_delivery_count=0)
+    assert kinds(pair.server.receive_data(raw((session.channel, again)), 1.0)) == ["ConnectionFailed"]
+
+
+def test_handles_are_used_again() -> None:
+    """Each attach and detach gives its handle back at both ends."""
+    pair = Pair(server={"handle_max": 1}, client={"handle_max": 1})
+    session = pair.begin()
+    for number in range(30):
+        one, _ = pair.sender(session, f"s{number}")
+        two, _ = pair.receiver(session, f"r{number}")
+        assert {one.handle, two.handle} == {0, 1}
+        with pytest.raises(Exception, match="no free handle"):
+            session.new_sender("third")
+        one.detach()
+        two.detach()
+        pair.pump()
+    assert session.links == pair.server.sessions[0].links == []
+
+
+def test_a_link_given_up_before_it_was_answered_goes_quietly() -> None:
+    """Its user has turned away: the peer's late attach is no event, its detach ends the matter."""
+    pair = Pair()
+    session = pair.begin()
+    link = session.new_sender("impatient")
+    link.attach()
+    link.detach()
+    pair.pump()
+    assert kinds(pair.at_client)[-1] == "LinkDetached" and link.state is State.CLOSED
+    assert "LinkAttached" not in kinds(pair.at_client)
+    assert session.links == []
+
+
+def test_transfers_in_flight_to_a_link_that_goes_are_ignored() -> None:
+    """And so are its flows; the session lives on."""
+    pair = Pair()
+    link, far = pair.sender()
+    far.detach(Error("amqp:link:detach-forced", "idle"))
+    link.send(b"m" * 100_000, b"1")
+    link.send_flow()
+    heard = pair.client_speaks()
+    assert heard == [] and pair.server.partial_bytes == 0
+    pair.server_speaks()
+    link.detach()
+    pair.pump()
+    assert pair.server.sessions[0].links == [] and pair.sender(link.session, "next")[0].is_open
+
+
+def test_half_a_message_goes_with_its_link() -> None:
+    """Half sent at one end, half received at the other: both forget it."""
+    pair = Pair(server={"incoming_window": 2, "max_frame_size": 512})
+    link, _ = pair.sender()
+    link.send(b"x" * 5000, b"1")
+    pair.client_speaks()
+    assert pair.server.partial_bytes > 0
+    link.detach()
+    pair.pump()
+    assert pair.server.partial_bytes == 0 and pair.deliveries() == []
+    other, _ = pair.sender(link.session, "other")
+    other.send(b"whole", b"2")
+    pair.pump()
+    assert [d.payload for d in pair.deliveries()] == [b"whole"]
+
+
+def test_deliveries_of_a_link_that_is_gone_are_forgotten() -> None:
+    """A late disposition for them tells nobody."""
+    pair = Pair()
+    link, far = pair.sender()
+    link.send(b"m", b"1")
+    pair.pump()
+    link.detach()
+    pair.pump()
+    assert link.session.sent_unsettled == 0
+    far.session.send_disposition(True, 0, 0, True, ACCEPTED_BYTES)
+    pair.pump()
+    assert "Disposed" not in kinds(pair.at_client)
+
+
+def test_an_answer_too_large_for_the_peer_ends_the_connection_with_the_reason() -> None:
+    """A performative cannot be cut; amqp:frame-size-too-small is what the standard has for it (2.8.15)."""
+    pair = Pair(client={"max_frame_size": 512})
+    session = pair.begin()
+    session.new_sender("n" * 600).attach()
+    pair.pump()
+    closed = pair.at_client[-1]
+    assert isinstance(closed, ConnectionClosed) and closed.error is not None
+    assert closed.error.condition == "amqp:frame-size-too-small"
+
+
+def test_a_long_reason_is_cut_to_what_every_peer_can_take() -> None:
+    """512 bytes are all that a peer must accept before it has said more."""
+    pair = Pair(client={"max_frame_size": 512})
+    pair.begin()
+    pair.server.close(Error("amqp:internal-error", "é" * 5000))
+    pair.pump()
+    closed = pair.at_client[-1]
+    assert isinstance(closed, ConnectionClosed) and closed.error == Error("amqp:internal-error", "é" * 80)
+
+
+def test_mistakes_of_our_own_user_are_asserted() -> None:
+    """They are found in the first test, not by a peer."""
+    pair = Pair()
+    link, _ = pair.sender()
+    for mistake in (pair.client.open, link.session.begin, link.attach):
+        with pytest.raises(AssertionError):
+            mistake()
+    link.detach()
+    with pytest.raises(AssertionError):
+        link.detach()
+    with pytest.raises(AssertionError):
+        link.send(b"", b"")
+
+
+def test_sasl_that_fails_is_told_to_both_ends() -> None:
+    """The server says so and hangs up; the client's user hears the condition."""
+    for client_sasl, server_sasl in (
+        (SaslClient("PLAIN", b"\x00u\x00p"), SaslServer(check=lambda mechanism, response: False)),
+        (SaslClient("SCRAM-SHA-1"), SaslServer()),
+    ):
+        client, server = Connection(Settings("c"), client_sasl), Connection(Settings("s"), server_sasl)
+        client.open()
+        heard: list[Event] = []
+        for _ in range(4):
+            server.receive_data(client.data_to_send(), 1.0)
+            heard += client.receive_data(server.data_to_send(), 1.0)
+        (failed,) = heard
+        assert isinstance(failed, ConnectionFailed) and failed.error.condition == "amqp:unauthorized-access"
+        assert client.is_over
+
+
+def test_objects_name_themselves() -> None:
+    """For the person who reads a log at night."""
+    pair = Pair()
+    link, far = pair.sender()
+    link.send(b"m", b"1")
+    pair.pump()
+    assert repr(link) == "<SenderLink to OPEN credit=99>" and repr(far) == "<ReceiverLink to OPEN credit=99>"
+    assert repr(link.session) == "<Session 0 OPEN links=1 unsettled=1>"
+    assert repr(pair.server) == "<Connection server OPEN sessions=1>"
+    assert repr(pair.deliveries()[0]) == "<Delivery 0 on to 1 B>"
+    assert isinstance(pair.at_server[0], ConnectionOpened) and isinstance(pair.at_server[1], SessionBegun)
