@@ -9,6 +9,11 @@ const CASE_MS = 25_000; // deadline of one case
 export const input = JSON.parse(process.env.PAIRBUS_JS ?? "{}");
 export const options = { retryOptions: { maxRetries: 0, timeoutInMs: 10_000 } };
 
+export const HOUR = 3_600_000;
+export const bodies = (messages) => messages.map((message) => message.body);
+export const range = (count) => [...Array(count).keys()];
+export const later = (ms) => new Date(Date.now() + ms);
+
 const cases = [];
 
 export function test(name, body) {
