@@ -227,8 +227,8 @@ class Connection:
             self.close(Error(FRAME_SIZE_TOO_SMALL, f"a frame of {len(data)} bytes would be needed"))
 
     def release(self, session: Session) -> None:
-        if session.state is State.CLOSED:
-            self._sessions.pop(session.channel, None)
+        if session.state is State.CLOSED and self._sessions.get(session.channel) is session:
+            del self._sessions[session.channel]
 
     def check_room_for_link(self) -> None:
         count = sum(map(Session.link_count, self._sessions.values()))

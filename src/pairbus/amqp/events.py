@@ -118,9 +118,12 @@ class Delivery(Event):
         return self.delivery_id, self.tag, self.message_format, self.settled, self.payload, self.too_large
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Disposed(Event):
-    """The peer's word on deliveries that we sent. When not settled, answer with `Session.settle_sent`."""
+    """The peer's word on deliveries that we sent. When not settled, answer with `Session.settle_sent`.
+
+    Not frozen, which would cost a microsecond: receivers settle messages one by one.
+    """
 
     session: Session
     deliveries: list[SentDelivery]

@@ -300,14 +300,14 @@ class ReceiverLink(Link):
         too_large: bool,
         events: list[Event],
     ) -> None:
-        if too_large or 0 < self.max_message_size < len(payload):
-            too_large, payload = True, b""
         if not settled:
             self.unsettled += 1
             if self.unsettled > self.session.unsettled_max:
                 raise ProtocolError(TRANSFER_LIMIT_EXCEEDED, f"link {self.name}: {self.unsettled} unsettled deliveries")
         delivery = Delivery(self, delivery_id, tag, message_format, settled, payload)
-        delivery.too_large = too_large
+        if too_large or 0 < self.max_message_size < len(payload):
+            delivery.too_large = True
+            delivery.payload = b""
         events.append(delivery)
 
 

@@ -199,13 +199,11 @@ class Session:
             self._blocked = deque(entry for entry in self._blocked if entry[0] is not link)
 
     def release(self, link: Link) -> None:
-        """Free the handles that both ends have let go of."""
+        """Free the name and the handle of a link that both ends have let go of."""
         if link.state is State.CLOSED:
             self._by_handle.pop(link.handle, None)
             if self._by_name.get((link.name, link.role)) is link:  # a new link may have taken the name already
                 del self._by_name[link.name, link.role]
-            if link.remote_handle is not None and self._by_remote_handle.get(link.remote_handle) is link:
-                del self._by_remote_handle[link.remote_handle]
             if isinstance(link, SenderLink):
                 self._sent = {i: sent for i, sent in self._sent.items() if sent.link is not link}
 
