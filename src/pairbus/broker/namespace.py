@@ -84,6 +84,9 @@ class Namespace:
             self._timer.cancel()
         for peer in self.peers:
             peer.stop_reading()
+        # What receive-and-delete has already deleted still leaves with the commits below; nothing more is taken.
+        for dispatcher in self._dispatchers.values():
+            dispatcher.outlets.clear()
         try:
             await self._commit()
         except StoreError as error:

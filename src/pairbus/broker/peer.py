@@ -51,6 +51,7 @@ HELD_BYTES_MAX = 16 << 20  # per connection, of messages received but not yet co
 HELD_COUNT_MAX = 8192
 TOKEN_DEADLINE_S = 20.0  # the real service drops a connection that shows no token for 20 s
 TICK_S = 5.0
+LINGER_S = 5.0  # after our close, for the client to read it and hang up
 HIDES_PINGS = Symbol("com.pairbus:hides-pings")
 
 
@@ -59,6 +60,7 @@ class Wire(Protocol):
 
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...
+    def abort(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
@@ -186,9 +188,17 @@ class Peer:
             self._hang_up()
 
     def _hang_up(self) -> None:
+        """Say the last word and leave the end of the socket to the client, for a while.
+
+        A socket that is closed with unread bytes in it is reset, and a client that is writing then finds an error
+        before it has read what we said: acceptances, deliveries that are deleted here, and why we close.
+        """
         self.flush()
         self._is_over = True
-        self._wire.close()
+        if self._is_paused:
+            self._wire.resume_reading()
+        self._timer.cancel()
+        self._timer = self._loop.call_later(LINGER_S, self._wire.abort)
 
     # ── rights and time ──
 
@@ -212,9 +222,9 @@ class Peer:
         self._reschedule_tick()
 
     def _reschedule_tick(self) -> None:
-        self._timer.cancel()
         if self._is_over:
             return
+        self._timer.cancel()
         expiry_s = self.grants.next_expiry_s()
         delay_s = TICK_S
         if expiry_s is not None:
@@ -326,6 +336,7 @@ class Peer:
         if event.error is not None:
             logger.info("%s closed by the client: %s %s", self, event.error.condition, event.error.description)
         self._hang_up()
+        self._wire.close()
 
     def _on_failed(self, event: ConnectionFailed) -> None:
         logger.warning("%s: %s", self, event.error)

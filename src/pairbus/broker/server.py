@@ -209,7 +209,7 @@ class Port:
             protocols=(WEB_SOCKET_PROTOCOL,), max_msg_size=WEB_SOCKET_MESSAGE_MAX, compress=False, autoping=True
         )
         await response.prepare(request)
-        wire = WebSocketWire(response)
+        wire = WebSocketWire(response, request.transport)
         peer = wire.peer = Peer(self.namespace, wire, self.loop, self.trace)
         sending = self.loop.create_task(wire.send_forever())
         try:
@@ -231,7 +231,8 @@ class Port:
 class WebSocketWire:
     """A web socket as a peer wants its wire."""
 
-    def __init__(self, response: web.WebSocketResponse) -> None:
+    def __init__(self, response: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
+        self._transport = transport
         self.may_read = asyncio.Event()
         self.may_read.set()
         self.peer: Peer | None = None
@@ -251,6 +252,10 @@ class WebSocketWire:
     def close(self) -> None:
         self._is_closing = True
         self._has_work.set()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
     def pause_reading(self) -> None:
         self.may_read.clear()

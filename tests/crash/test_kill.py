@@ -1,0 +1,134 @@
+"""Nothing acknowledged is ever lost: the broker is killed again and again in the middle of everything.
+
+`PAIRBUS_KILL_ROUNDS` makes it longer, `PAIRBUS_SEED` repeats the choices of a run. The moment at which the kernel stops
+the process is not the seed's, so a repetition need not fail in the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pairbus.transport import connect
+from tests.brokers import BrokerProcess
+from tests.crash.draining import drain
+from tests.crash.load import QUEUES, SETTINGS, TAKEN, TAKEN_CREDIT, Load, now_ms
+from tests.crash.places import misplaced
+from tests.history.check import Verdict, check
+from tests.history.events import Drained, Received
+from tests.history.record import Recorder
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "20"))
+STOPPED_ROUNDS = 4
+SEED = os.environ.get("PAIRBUS_SEED") or str(time.time_ns())
+
+
+def new_broker(folder: Path) -> BrokerProcess:
+    broker = BrokerProcess(folder, namespaces=["contoso"])
+    broker.start()
+    with broker.admin() as admin:
+        for name, settings in QUEUES.items():
+            admin.create_queue(name, **SETTINGS, **settings)
+    return broker
+
+
+async def load_for(load: Load, broker: BrokerProcess, seconds: float, *, kill: bool) -> int:
+    """One round: the exit code of a broker that was asked to stop, -9 for one that was killed."""
+    work = asyncio.create_task(load.round(broker.connection_string()))
+    await asyncio.wait([work], timeout=seconds)
+    assert not work.done(), f"the clients ended before the broker: {work}"
+    code = await asyncio.to_thread(_kill, broker) if kill else await asyncio.to_thread(broker.terminate)
+    async with asyncio.timeout(20):
+        await work
+    return code
+
+
+def _kill(broker: BrokerProcess) -> int:
+    broker.kill()
+    return -9
+
+
+def kill_while_it_starts(broker: BrokerProcess, seconds: float) -> None:
+    """A start that is cut short must not harm what the next one finds."""
+    command = [sys.executable, "-m", "pairbus", "broker", "--namespace", "contoso=0", "--data", str(broker.data_dir)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    assert process.wait() == -9, "it ended by itself"
+
+
+async def drained_and_judged(load: Load, broker: BrokerProcess) -> Verdict:
+    """Take everything out of every queue; what may not depend on the way of dying is checked here."""
+    recorder = load.recorder
+    async with await connect(broker.connection_string()) as connection:
+        for queue in QUEUES:
+            await drain(connection, queue, recorder)
+    history = recorder.history()
+    verdict = check(history, drain_ended_ms=now_ms())
+    print(verdict)
+    assert misplaced(history) == []
+    assert load.repeated_numbers == []
+    bearers: dict[tuple[str, int], str] = {}
+    seen = [event for event in history if isinstance(event, Received | Drained)]
+    again = [event for event in seen if bearers.setdefault((event.entity, event.sequence_number), event.id) != event.id]
+    assert again == [], "a sequence number was given to two messages"
+    assert load.cancelled.isdisjoint(event.id for event in seen), "a cancelled message came all the same"
+    assert verdict.accepted > 100, "hardly anything was sent"
+    for fault in ("duplicated", "unexpected", "misrouted", "altered", "redelivered_after_complete"):
+        assert getattr(verdict, fault) == (), verdict
+    return verdict
+
+
+async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(tmp_path: Path) -> None:
+    """Twenty lives on one data folder. What was received and deleted may be lost on its way, up to the credit."""
+    print(f"PAIRBUS_SEED={SEED}")
+    source = random.Random(SEED)
+    load = Load(Recorder(), source)
+    broker = new_broker(tmp_path / "data")
+    try:
+        for _ in range(ROUNDS):
+            assert await load_for(load, broker, source.uniform(0.2, 1.0), kill=True) == -9
+            if source.random() < 0.2:
+                await asyncio.to_thread(kill_while_it_starts, broker, source.uniform(0.1, 0.6))
+            await asyncio.to_thread(broker.start)
+        verdict = await drained_and_judged(load, broker)
+        assert broker.stderr == "", "no damage and no error was reported"
+        assert broker.terminate() == 0
+    finally:
+        broker.kill()
+    assert [each for each in verdict.lost if not each.startswith("taken-")] == [], verdict
+    assert len(verdict.lost) <= TAKEN_CREDIT * ROUNDS, (
+        f"more messages of {TAKEN} were lost than can have been under way"
+    )
+
+
+async def test_a_broker_that_is_asked_to_stop_loses_nothing_and_tells_its_clients(tmp_path: Path) -> None:
+    """SIGTERM under the same load: exit code 0, every client hears why, and also what was received and deleted
+    arrives: a broker that has time to say goodbye has time to hand out what it has deleted."""
+    print(f"PAIRBUS_SEED={SEED}")
+    source = random.Random(SEED)
+    load = Load(Recorder(), source)
+    broker = new_broker(tmp_path / "data")
+    try:
+        for _ in range(STOPPED_ROUNDS):
+            assert await load_for(load, broker, source.uniform(0.3, 0.8), kill=False) == 0
+            reasons = [str(loss) for loss in load.losses]
+            assert all("amqp:connection:forced: The broker is shutting down." in each for each in reasons), reasons
+            assert len(reasons) == 3
+            await asyncio.to_thread(broker.start)
+        verdict = await drained_and_judged(load, broker)
+        assert broker.stderr == ""
+    finally:
+        broker.kill()
+    assert verdict.lost == (), verdict
