@@ -82,11 +82,20 @@ class Answer:
 class ManagementNode:
     """The management of one queue or dead-letter sub-queue, for one peer."""
 
-    def __init__(self, address: str, queue: Queue, box: Box, allows: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        address: str,
+        queue: Queue,
+        box: Box,
+        *,
+        allows: Callable[[str], bool],
+        changed: Callable[[Queue], None],
+    ) -> None:
         self.address = address
         self.queue = queue
         self.box = box
         self._allows = allows
+        self._changed = changed
 
     def on_request(self, request: Message, reply: Reply, now_ms: int) -> None:
         answer = Answer(reply)
@@ -101,10 +110,15 @@ class ManagementNode:
             if self.queue.closed:
                 raise entity_not_found(self.queue.path)
             run(self, Fields(request.body), answer, now_ms)
+            self.changed()
         except Refusal as refusal:
             answer.refuse(refusal)
         except ProtocolError as error:
             answer.refuse(Refusal(ARGUMENT_ERROR, error.description))
+
+    def changed(self) -> None:
+        """Locks were taken or moved: when something falls due may have changed."""
+        self._changed(self.queue)
 
 
 class Fields:
@@ -200,6 +214,7 @@ def _receive_deferred(node: ManagementNode, fields: Fields, answer: Answer, now_
     node.queue.check_receive()
 
     def received(result: Refusal | list[Lock]) -> None:
+        node.changed()
         if isinstance(result, Refusal):
             answer.refuse(result)
         else:

@@ -39,6 +39,8 @@ class Outlet:
         "As the client spelled it: what its token must cover."
         attach = link.remote_attach
         self._takes_for_good = attach is not None and attach.snd_settle_mode == SETTLED_BY_SENDER
+        self._completing: list[SentDelivery] = []
+        self._completing_in: tuple[Session, bool] | None = None
         self._on_their_way = 0
         "Messages whose deletion is being committed; they will need credit when they come."
 
@@ -89,11 +91,10 @@ class Outlet:
     # ── settlements ──
 
     def settle(self, session: Session, deliveries: list[SentDelivery], settled: bool, state: Any, now_ms: int) -> None:
-        self.peer.namespace.changed(self.queue)
         if isinstance(state, Accepted) or (state is None and settled):
-            done = partial(self._completed, session, deliveries, settled)
-            self.queue.complete_many(self.box, [delivery.tag for delivery in deliveries], now_ms, done)
+            self._complete(session, deliveries, settled, now_ms)
             return
+        self.peer.namespace.changed(self.queue)
         outcome, patch, answer = self._read(state)
         for delivery in deliveries:
             answered = partial(self._settled, session, delivery.delivery_id, settled, answer)
@@ -104,6 +105,23 @@ class Outlet:
                 self.queue.settle(self.box, delivery.tag, outcome, now_ms, answered, patch=patch)
             except Refusal as refusal:
                 answered(refusal)
+
+    def _complete(self, session: Session, deliveries: list[SentDelivery], settled: bool, now_ms: int) -> None:
+        """Completions that arrive in one read are one run, as deliveries to an inlet are."""
+        if self._completing_in != (session, settled):
+            if self._completing:
+                self.submit(now_ms)
+            self._completing_in = (session, settled)
+        if not self._completing:
+            self.peer.has_run(self)
+        self._completing += deliveries
+
+    def submit(self, now_ms: int) -> None:
+        if not self._completing or self._completing_in is None:
+            return
+        deliveries, self._completing = self._completing, []
+        done = partial(self._completed, *self._completing_in, deliveries)
+        self.queue.complete_many(self.box, [delivery.tag for delivery in deliveries], now_ms, done)
 
     def _read(self, state: Any) -> tuple[Outcome | Refusal, bytes, bytes]:
         """(what the client wants, changed properties, how to say that it is done)."""
@@ -125,8 +143,8 @@ class Outlet:
     def _completed(
         self,
         session: Session,
-        deliveries: list[SentDelivery],
         settled: bool,
+        deliveries: list[SentDelivery],
         lost: list[bytes],
         error: Refusal | None,
     ) -> None:

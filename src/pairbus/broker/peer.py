@@ -79,7 +79,7 @@ class Peer:
         self._cbs = CbsNode(namespace.keys, self.grants, self._on_token)
         self._held_bytes = self._held_count = 0
         self._is_paused = self._is_flush_scheduled = self._is_over = False
-        self._runs: list[Inlet] = []
+        self._runs: list[Inlet | Outlet] = []
         self._started_s = loop.time()
         settings = Settings(
             container_id=namespace.name,
@@ -109,22 +109,22 @@ class Peer:
                 if context is not None:
                     context.on_delivery(event, now_ms)
                 continue
-            if self._runs:
+            if self._runs and type(event) is not Disposed:
                 self._submit_runs(now_ms)
             _HANDLERS[type(event)](self, event)
         if self._runs:
             self._submit_runs(now_ms)
         self.flush()
 
-    def has_run(self, inlet: Inlet) -> None:
-        """The inlet has gathered messages that must be submitted before anything else happens."""
-        self._runs.append(inlet)
+    def has_run(self, link_end: Inlet | Outlet) -> None:
+        """Messages or completions have been gathered that must be submitted before anything else happens."""
+        self._runs.append(link_end)
 
     def _submit_runs(self, now_ms: int) -> None:
         runs, self._runs = self._runs, []
-        for inlet in runs:
-            inlet.submit(now_ms)
-            self.namespace.changed(inlet.queue)
+        for link_end in runs:
+            link_end.submit(now_ms)
+            self.namespace.changed(link_end.queue)
 
     def pause_writing(self) -> None:
         self.is_choked = True
@@ -322,7 +322,7 @@ class Peer:
         now_ms = self.namespace.now_ms()
         deliveries = event.deliveries
         start = 0
-        for at in range(1, len(deliveries) + 1):  # runs of deliveries on one link; almost always there is one run
+        for at in range(1, len(deliveries) + 1):  # stretches of deliveries on one link; almost always there is one
             if at == len(deliveries) or deliveries[at].link is not deliveries[start].link:
                 context = deliveries[start].link.context
                 if isinstance(context, Outlet):

@@ -61,7 +61,13 @@ def _management(peer: Peer, address: Address) -> Node:
     if queue is None:
         raise entity_not_found(address.text)
     box = queue.dead if address.is_dead_letter else queue.main
-    return ManagementNode(address.text.lower(), queue, box, lambda right: peer.allows(address.text, right))
+    return ManagementNode(
+        address.text.lower(),
+        queue,
+        box,
+        allows=lambda right: peer.allows(address.text, right),
+        changed=peer.namespace.changed,
+    )
 
 
 def _attach_entity(peer: Peer, link: Link, attach: Attach, address: Address) -> None:

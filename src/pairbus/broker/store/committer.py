@@ -38,6 +38,12 @@ class Counters:
     dead: int = 0
 
 
+def log_size(path: Path) -> int:
+    """Bytes of the write-ahead log of the database at `path`."""
+    log_path = path.with_name(path.name + "-wal")
+    return log_path.stat().st_size if log_path.exists() else 0
+
+
 def power_of_two_parts(count: int) -> Iterator[int]:
     """count as a sum of powers of two, the largest first, none above MAX_ROWS."""
     size = MAX_ROWS
@@ -110,8 +116,9 @@ class Committer:
         self._commits = commits
         self._changed: dict[int, Counters] = {}
         self._dropped: set[int] = set()
-        self._log_bytes = 0
-        "Estimate of what the write-ahead log has grown by since the last checkpoint."
+        self._log_bytes = log_size(path)
+        # Estimate of what the write-ahead log holds since the last checkpoint. What a killed process left in it counts:
+        # otherwise the log of one that is killed often would only ever grow.
 
     def commit(self, group: Group) -> StoreError | None:
         """All of the group, durable, or nothing of it and the reason."""
