@@ -146,7 +146,7 @@ class Connection:
         if self._phase is _Phase.DEAD:
             return
         self.state = after(self.state, Step.SENT_CLOSE, "connection")
-        if error is not None and len(error.encode()) > MIN_MAX_FRAME_SIZE - 32:
+        if error is not None and len(error.encode()) > self.remote_max_frame_size - 32:
             error = Error(error.condition, (error.description or "")[:80])
         self.send_performative(0, Close(error=error))
         self._cut()
