@@ -25,10 +25,10 @@ demo: setup
 	$(BIN)/pairbus demo
 
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest -n 3 --dist loadfile
 
 quick: setup
-	$(BIN)/pytest -m 'not node and not slow'
+	$(BIN)/pytest -n 3 --dist loadfile -m 'not node and not slow'
 
 check: setup
 	$(BIN)/ruff format --check .

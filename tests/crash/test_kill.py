@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "20"))
 STOPPED_ROUNDS = 4
+LOG_SIZE_MAX = 64 << 20  # a checkpoint is due every 16 MB, and the log goes on growing while it is made
 SEED = os.environ.get("PAIRBUS_SEED") or str(time.time_ns())
 
 
@@ -102,6 +103,8 @@ async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(tmp_path: 
             if source.random() < 0.2:
                 await asyncio.to_thread(kill_while_it_starts, broker, source.uniform(0.1, 0.6))
             await asyncio.to_thread(broker.start)
+        log_size = (broker.data_dir / "contoso" / "messages.db-wal").stat().st_size
+        assert log_size < LOG_SIZE_MAX, f"the write-ahead log has grown to {log_size} bytes over these lives"
         verdict = await drained_and_judged(load, broker)
         assert broker.stderr == "", "no damage and no error was reported"
         assert broker.terminate() == 0
