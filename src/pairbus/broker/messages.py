@@ -77,11 +77,13 @@ def draft_of(payload: bytes) -> Draft:
     annotations, scheduled_ms = b"", 0
     message_id, is_ping = "", False
     bare_at = total = len(payload)
+    properties: tuple[int, int] | None = None
     for code, start, value_at, end in sections(payload):
         if code >= PROPERTIES:
             if bare_at == total:
                 bare_at = start
             if code == PROPERTIES:
+                properties = (value_at, end)
                 message_id = _message_id(payload, value_at, end)
                 is_ping = PING_CONTENT_TYPE in payload[value_at:end] and _is_ping(payload, value_at)
             elif code == APPLICATION_PROPERTIES and not isinstance(decode(payload, value_at)[0], dict):
@@ -95,7 +97,7 @@ def draft_of(payload: bytes) -> Draft:
     body = payload[bare_at:] if bare_at else payload
     if not message_id:
         message_id = str(uuid4())
-        body = _with_message_id(body, message_id)
+        body = _with_message_id(payload, bare_at, properties, message_id)
     elif len(message_id) > MESSAGE_ID_LENGTH_MAX:
         raise Refusal(ARGUMENT_ERROR, f"the message id has {len(message_id)} characters; {MESSAGE_ID_LENGTH_MAX} max")
     return Draft(body, annotations, message_id, ttl_ms, scheduled_ms, is_ping)
@@ -172,22 +174,19 @@ def _spans(buf: bytes, at: int, pairs: int) -> list[tuple[object, int, int, int]
     return spans
 
 
-def _with_message_id(body: bytes, message_id: str) -> bytes:
-    """The bare message with `message_id` as the first field of its properties."""
-    encoded_id = encode_string(message_id)
-    if body[:3] != b"\x00\x53\x73":
-        return section(PROPERTIES, list_of([encoded_id])) + body
-    end = skip(body, 3)
-    if body[3] == 0x45:
-        return section(PROPERTIES, list_of([encoded_id])) + body[end:]
-    fields_at = 6 if body[3] == 0xC0 else 12
-    fields = [encoded_id]
-    at = skip(body, fields_at)
-    while at < end:
-        stop = skip(body, at)
-        fields.append(body[at:stop])
-        at = stop
-    return section(PROPERTIES, list_of(fields)) + body[end:]
+def _with_message_id(payload: bytes, bare_at: int, properties: tuple[int, int] | None, message_id: str) -> bytes:
+    """The bare message with `message_id` as the first field of its properties, whose value stands at `properties`."""
+    fields = [encode_string(message_id)]
+    if properties is None:
+        return section(PROPERTIES, list_of(fields)) + payload[bare_at:]
+    value_at, end = properties
+    if payload[value_at] != 0x45:
+        at = skip(payload, value_at + (3 if payload[value_at] == 0xC0 else 9))
+        while at < end:
+            stop = skip(payload, at)
+            fields.append(payload[at:stop])
+            at = stop
+    return section(PROPERTIES, list_of(fields)) + payload[end:]
 
 
 # ── What goes ───────────────────────────────────────────────────────────────

@@ -248,6 +248,8 @@ class Namespace:
 
     def changed(self, queue: Queue) -> None:
         """The next time at which the queue has something to do may have moved."""
+        if queue.closed:
+            return
         if not self._changed:
             self._loop.call_soon(self._arm)
         self._changed.add(queue)
@@ -263,9 +265,10 @@ class Namespace:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = at_ms
-        self._timer = self._loop.call_later(max(at_ms - self.now_ms(), 0) / 1000, self._run_due)
+        self._timer = self._loop.call_later(max(at_ms - self.now_ms(), 0) / 1000, self.run_due)
 
-    def _run_due(self) -> None:
+    def run_due(self) -> None:
+        """Do what has fallen due by now in every queue, and set the timer for the rest."""
         self._timer = self._timer_ms = None
         now_ms = self.now_ms()
         for queue in self._agenda.pop_due(now_ms):

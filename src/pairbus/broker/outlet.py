@@ -74,7 +74,7 @@ class Outlet:
         if message is None:
             self.peer.namespace.wake_later(self.box)
             return
-        if self.link.is_open:
+        if self.link.is_open and not self.peer.is_over:
             self.link.send(encode_delivery(message), self.box.new_token(), settled=True)
             self.peer.flush_soon()
         else:

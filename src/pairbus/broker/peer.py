@@ -74,11 +74,14 @@ class Peer:
         self.namespace = namespace
         self.grants = Grants()
         self.is_choked = False
+        "The client does not read what it asked for."
+        self.is_over = False
+        "Nothing is read or said any more."
         self._wire = wire
         self._loop = loop
         self._cbs = CbsNode(namespace.keys, self.grants, self._on_token)
         self._held_bytes = self._held_count = 0
-        self._is_paused = self._is_flush_scheduled = self._is_over = False
+        self._is_paused = self._is_flush_scheduled = False
         self._runs: list[Inlet | Outlet] = []
         self._started_s = loop.time()
         settings = Settings(
@@ -100,7 +103,7 @@ class Peer:
     # ── from the wire ──
 
     def data_received(self, data: bytes) -> None:
-        if self._is_over:
+        if self.is_over:
             return
         now_ms = self.namespace.now_ms()
         for event in self._connection.receive_data(data, self._loop.time()):
@@ -134,11 +137,15 @@ class Peer:
         self._wake_outlets()
 
     def connection_lost(self) -> None:
-        self._is_over = True
+        self.is_over = True
         self._timer.cancel()
+        self._leave()
+        self.namespace.peers.discard(self)
+
+    def _leave(self) -> None:
+        """Take nothing more out of any queue."""
         for session in self._connection.sessions:
             self._close_contexts(session.links)
-        self.namespace.peers.discard(self)
 
     # ── to the wire ──
 
@@ -153,7 +160,7 @@ class Peer:
         self.flush()
 
     def flush(self) -> None:
-        if self._is_over:
+        if self.is_over:
             return
         if self._connection.has_output:
             self._wire.write(self._connection.data_to_send())
@@ -170,17 +177,17 @@ class Peer:
         self._held_count -= count
         if self._is_paused and self._held_bytes <= HELD_BYTES_MAX // 2 and self._held_count <= HELD_COUNT_MAX // 2:
             self._is_paused = False
-            if not self._is_over:
+            if not self.is_over:
                 self._wire.resume_reading()
 
     def stop_reading(self) -> None:
-        if not self._is_paused and not self._is_over:
+        if not self._is_paused and not self.is_over:
             self._is_paused = True
             self._wire.pause_reading()
 
     def close(self, condition: str, description: str) -> None:
         """Tell the client why, and hang up."""
-        if not self._is_over:
+        if not self.is_over:
             if self._connection.state is State.OFFERED:
                 self._connection.open()
             if self._connection.state is State.OPEN:
@@ -194,7 +201,8 @@ class Peer:
         before it has read what we said: acceptances, deliveries that are deleted here, and why we close.
         """
         self.flush()
-        self._is_over = True
+        self.is_over = True
+        self._leave()
         if self._is_paused:
             self._wire.resume_reading()
         self._timer.cancel()
@@ -222,7 +230,7 @@ class Peer:
         self._reschedule_tick()
 
     def _reschedule_tick(self) -> None:
-        if self._is_over:
+        if self.is_over:
             return
         self._timer.cancel()
         expiry_s = self.grants.next_expiry_s()

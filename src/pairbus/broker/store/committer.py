@@ -116,9 +116,9 @@ class Committer:
         self._commits = commits
         self._changed: dict[int, Counters] = {}
         self._dropped: set[int] = set()
-        self._log_bytes = log_size(path)
         # Estimate of what the write-ahead log holds since the last checkpoint. What a killed process left in it counts:
         # otherwise the log of one that is killed often would only ever grow.
+        self._log_bytes = log_size(path)
 
     def commit(self, group: Group) -> StoreError | None:
         """All of the group, durable, or nothing of it and the reason."""
