@@ -106,6 +106,10 @@ class Broker:
             f"SharedAccessKey={key};UseDevelopmentEmulator=true"
         )
 
+    def namespace(self, name: str) -> Namespace:
+        """A namespace while it is served: its queues and their counts, without a round trip over the wire."""
+        return self._namespaces[name.lower()]
+
     async def start(self) -> None:
         """Recover every namespace, then listen. When one cannot be served, none is."""
         loop = asyncio.get_running_loop()

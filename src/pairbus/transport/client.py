@@ -122,6 +122,11 @@ class Connection:
         return f"<Connection {self.endpoint.host}:{self.endpoint.port} {self.loss or 'open'}>"
 
     @property
+    def peer_properties(self) -> dict[str, object]:
+        """What the peer says of itself in its open: product, version, and what it can do."""
+        return dict(self._wire.core.remote_open.properties or {}) if self._wire.core.remote_open is not None else {}
+
+    @property
     def loss(self) -> TransportError | None:
         """Why the connection is over; None while it is good."""
         return self._wire.loss

@@ -1,0 +1,170 @@
+"""The broker in this process, as tests and applications embed it, spoken to by our own client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pairbus import sas
+from pairbus.amqp.message import Message, Properties
+from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
+from pairbus.broker.description import QueueDescription
+from pairbus.errors import ConfigError
+from pairbus.sas import SharedAccessKey
+from pairbus.transport import Endpoint, Plain, Refused, SasSignature, connect
+
+MINUTE_MS = 60_000
+
+
+class Clock:
+    """The real time, moved forward by hand."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self.ahead_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def broker(clock: Clock) -> AsyncIterator[Broker]:
+    queues = (
+        QueueDescription("orders"),
+        QueueDescription("passing", auto_delete_on_idle_ms=5 * MINUTE_MS),
+    )
+    keys = (SharedAccessKey("listener", "only listens", rights=frozenset({"Listen"})),)
+    options = NamespaceOptions("contoso", queues=queues, keys=keys)
+    async with Broker([options], data=None, now_ms=clock.now_ms) as running:
+        yield running
+
+
+def message(text: str, content_type: str | None = None) -> bytes:
+    return Message(properties=Properties(message_id=text, content_type=content_type), data=[text.encode()]).encode()
+
+
+async def test_the_broker_announces_that_it_hides_pings(broker: Broker) -> None:
+    """A paired client asks with a ping message only where no receiver can ever get it."""
+    async with await connect(broker.connection_string("contoso")) as connection:
+        assert connection.peer_properties["com.pairbus:hides-pings"] is True
+        assert connection.peer_properties["product"] == "pairbus"
+
+
+async def test_a_ping_to_a_full_queue_is_refused_like_a_send(broker: Broker) -> None:
+    """A ping is delivered exactly when a message would be, so that nobody returns to a queue that is still full."""
+    await broker.namespace("contoso").create_queue(QueueDescription("tiny", max_size_mb=1))
+    async with await connect(broker.connection_string("contoso")) as connection:
+        sender = await connection.sender("tiny")
+        ping = message("ping", "application/vnd.ms-servicebus-ping")
+        await sender.send(ping)
+        filler = Message(properties=Properties(message_id="f"), data=[b"x" * 200_000]).encode()
+        for _ in range(6):
+            await sender.send(filler)
+        with pytest.raises(Refused, match="maximum size") as refused:
+            await sender.send(ping)
+        assert refused.value.condition == "amqp:resource-limit-exceeded"
+
+
+async def test_links_end_when_their_token_expires(broker: Broker) -> None:
+    """A key that was taken back stops working at the latest when the last token made with it ends."""
+    endpoint = Endpoint.parse(broker.connection_string("contoso"))
+    token = sas.sign(endpoint.audience("orders"), ROOT_KEY_NAME, WELL_KNOWN_KEY, int(time.time()) + 2)
+    async with await connect(endpoint, credential=SasSignature(token)) as connection:
+        sender, receiver = await connection.sender("orders"), await connection.receiver("orders")
+        await sender.send(message("in time"))
+        assert len(await receiver.receive(1, timeout_s=5)) == 1
+        with pytest.raises(Refused) as refused:
+            await receiver.receive(1, timeout_s=10)
+        assert refused.value.condition == "amqp:unauthorized-access"
+        with pytest.raises(Refused, match="expired"):
+            await sender.send(message("too late"), timeout_s=5)
+
+
+async def test_a_fresh_token_for_the_same_audience_keeps_the_links(broker: Broker) -> None:
+    """Renewal: the newer token counts, and the older one's end passes unnoticed."""
+    endpoint = Endpoint.parse(broker.connection_string("contoso"))
+    tokens = iter([int(time.time()) + 2, int(time.time()) + 3600])
+
+    class Renewing:
+        """An azure token credential whose first token is short."""
+
+        async def get_token(self, *scopes: str, **options: object) -> object:
+            expires_s = next(tokens)
+            text = sas.sign(endpoint.audience(""), ROOT_KEY_NAME, WELL_KNOWN_KEY, expires_s)
+            return type("AccessToken", (), {"token": text, "expires_on": expires_s})()
+
+    async with await connect(endpoint, credential=Renewing()) as connection:
+        sender = await connection.sender("orders")
+        until = time.monotonic() + 3
+        sent = 0
+        while time.monotonic() < until:
+            await sender.send(message(f"m{sent}"))
+            sent += 1
+            await asyncio.sleep(0.05)
+        assert next(tokens, None) is None
+
+
+async def test_a_key_serves_as_user_and_password(broker: Broker) -> None:
+    """Generic AMQP clients know SASL PLAIN and no `$cbs`; a key's rights hold for them too."""
+    parsed = Endpoint.parse(broker.connection_string("contoso"))
+    endpoint = Endpoint(host=parsed.host, port=parsed.port, tls=False)
+    async with await connect(endpoint, credential=Plain(ROOT_KEY_NAME, WELL_KNOWN_KEY)) as connection:
+        await (await connection.sender("orders")).send(message("plain"))
+    async with await connect(endpoint, credential=Plain("listener", "only listens")) as connection:
+        assert len(await (await connection.receiver("orders")).receive(1, timeout_s=5)) == 1
+        with pytest.raises(Refused, match="Send"):
+            await connection.sender("orders")
+    with pytest.raises(Refused):
+        await connect(endpoint, credential=Plain(ROOT_KEY_NAME, "wrong"))
+
+
+async def test_an_idle_queue_is_deleted_after_its_time_and_not_before(broker: Broker, clock: Clock) -> None:
+    """Whoever sends in time keeps it; once nobody does, it goes."""
+    namespace = broker.namespace("contoso")
+    clock.ahead_ms = 4 * MINUTE_MS
+    async with await connect(broker.connection_string("contoso")) as connection:
+        await (await connection.sender("passing")).send(message("still used"))
+    clock.ahead_ms = 8 * MINUTE_MS
+    namespace.run_due()
+    await asyncio.sleep(0)
+    assert namespace.queue("passing") is not None
+    clock.ahead_ms = 10 * MINUTE_MS
+    namespace.run_due()
+    for _ in range(500):
+        if namespace.queue("passing") is None:
+            break
+        await asyncio.sleep(0.01)
+    assert [info.description.path for info in namespace.queue_infos()] == ["orders"]
+
+
+async def test_a_receiver_that_waits_keeps_its_queue(broker: Broker, clock: Clock) -> None:
+    """Nothing happens on a quiet queue with a listener, and yet it is in use."""
+    namespace = broker.namespace("contoso")
+    async with await connect(broker.connection_string("contoso")) as connection:
+        receiver = await connection.receiver("passing")
+        assert await receiver.receive(1, timeout_s=0.05) == []
+        clock.ahead_ms = 6 * MINUTE_MS
+        namespace.run_due()
+        await asyncio.sleep(0.05)
+        assert namespace.queue("passing") is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "host", "complaint"),
+    [
+        ([], "127.0.0.1", "at least one namespace"),
+        ([NamespaceOptions("a"), NamespaceOptions("A")], "127.0.0.1", "one name"),
+        ([NamespaceOptions("a")], "0.0.0.0", "key of your own"),
+    ],
+)
+def test_a_broker_that_cannot_be_meant_is_refused(options: list[NamespaceOptions], host: str, complaint: str) -> None:
+    """The well-known key opens the door to whoever can reach it: it never leaves loopback."""
+    with pytest.raises(ConfigError, match=complaint):
+        Broker(options, data=None, host=host)

@@ -1,0 +1,174 @@
+"""Between the wire and the store: bytes stay what they were, and the broker's own words stand in front of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.errors import ProtocolError
+from pairbus.amqp.message import BATCH_FORMAT, Header, Message, Properties, encode_batch
+from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong, encode
+from pairbus.broker.messages import draft_of, drafts_of, encode_delivery, patch_of
+from pairbus.broker.queue import Draft
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.store import DEFERRED, StoredMessage
+
+
+def delivered(draft: Draft, locked_until_ms: int = 0, **fields: Any) -> Message:
+    stored = StoredMessage(7, draft.body, annotations=draft.annotations, enqueued_ms=1000, **fields)
+    return Message.decode(encode_delivery(stored, locked_until_ms))
+
+
+def test_everything_from_the_properties_on_is_kept_byte_for_byte() -> None:
+    """Re-encoding would change integer widths; a signature over the body would break."""
+    bare = (
+        Properties(message_id="m", subject="s", group_id="g").encode()
+        + b"\x00\x53\x74" + encode({"wide": ULong(1), "narrow": Int(1)})
+        + b"\x00\x53\x75\xb0\x00\x00\x00\x03abc"  # a length of three in the wide form
+        + b"\x00\x53\x78" + encode({Symbol("x-footer"): 1})
+    )  # fmt: skip
+    draft = draft_of(Header(durable=True).encode() + bare)
+    assert draft.body == bare
+    assert encode_delivery(StoredMessage(1, draft.body)).endswith(bare)
+
+
+def test_annotations_of_the_sender_are_kept_and_those_of_the_service_dropped() -> None:
+    """A received message that is sent again carries the number of its former life."""
+    annotations = {
+        Symbol("x-opt-partition-key"): "p",
+        Symbol("x-opt-sequence-number"): 99,
+        Symbol("x-opt-locked-until"): Timestamp(5),
+        Symbol("x-own"): Int(3),
+    }
+    draft = draft_of(Message(annotations=annotations, properties=Properties(message_id="m")).encode())
+    assert delivered(draft).annotations == {
+        "x-opt-sequence-number": 7,
+        "x-opt-enqueued-time": 1000,
+        "x-opt-partition-key": "p",
+        "x-own": 3,
+    }
+
+
+@pytest.mark.parametrize("locked_until_ms", [0, 5000])
+@pytest.mark.parametrize("fields", [{}, {"ttl_ms": 60_000}, {"delivery_count": 2}, {"state": DEFERRED}])
+def test_a_delivery_says_what_the_broker_knows(locked_until_ms: int, fields: dict[str, int]) -> None:
+    """The short way for the common delivery and the long way for the others agree."""
+    draft = draft_of(Message(properties=Properties(message_id="m"), data=[b"x"]).encode())
+    found = delivered(draft, locked_until_ms, **fields)
+    assert found.header is not None and found.annotations is not None
+    assert found.header.delivery_count == fields.get("delivery_count", 0)
+    assert found.header.ttl == fields.get("ttl_ms")
+    assert found.annotations.get("x-opt-locked-until", 0) == locked_until_ms
+    assert found.annotations.get("x-opt-message-state", 0) == fields.get("state", 0)
+    assert found.annotations["x-opt-sequence-number"] == 7
+    assert found.data == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"",
+        b"\x00\x53\x73\x45",
+        Properties(subject="s").encode(),
+        b"\x00\x80" + bytes(7) + b"\x73" + Properties(subject="s").encode()[3:],  # the descriptor in its wide form
+        b"\x00\x53\x73\xd0\x00\x00\x00\x05\x00\x00\x00\x01\x40",
+    ],
+)
+def test_a_message_without_an_id_gets_one_and_keeps_the_rest(properties: bytes) -> None:
+    """The JavaScript SDK sends none, and cannot settle a message that has none."""
+    before = Message.decode(properties + b"\x00\x53\x75\xa0\x01x")
+    draft = draft_of(properties + b"\x00\x53\x75\xa0\x01x")
+    after = Message.decode(draft.body)
+    assert after.properties is not None
+    assert after.properties.message_id == draft.message_id and len(draft.message_id) == 36
+    assert after.properties.subject == (before.properties.subject if before.properties else None)
+    assert after.data == [b"x"]
+
+
+@pytest.mark.parametrize("message_id", ["text", b"text", ULong(5), UInt(5)])
+def test_ids_of_every_type_are_known_by_their_text(message_id: Any) -> None:
+    """Duplicate detection must recognise a message that the Python SDK re-sends with a binary id."""
+    draft = draft_of(Message(properties=Properties(message_id=message_id)).encode())
+    assert draft.message_id == (message_id.decode() if isinstance(message_id, bytes) else str(message_id))
+    assert draft.body.startswith(b"\x00\x53\x73")
+
+
+@pytest.mark.parametrize("ttl", [None, 0, 1, 4_294_967_295])
+def test_the_time_to_live_is_read_from_the_header(ttl: int | None) -> None:
+    """And a header that ends before it says nothing of it."""
+    assert draft_of(Message(header=Header(ttl=ttl), properties=Properties(message_id="m")).encode()).ttl_ms == ttl
+    assert draft_of(Message(header=Header(durable=True), properties=Properties(message_id="m")).encode()).ttl_ms is None
+
+
+def test_a_scheduled_time_is_read_and_kept() -> None:
+    annotations = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(123_456)}
+    draft = draft_of(Message(annotations=annotations, properties=Properties(message_id="m")).encode())
+    assert draft.scheduled_ms == 123_456
+    assert (delivered(draft).annotations or {})["x-opt-scheduled-enqueue-time"] == 123_456
+
+
+def test_only_the_content_type_makes_a_ping() -> None:
+    """The words of a ping in a body or another property are nobody's business."""
+    ping = "application/vnd.ms-servicebus-ping"
+    assert draft_of(Message(properties=Properties(message_id="m", content_type=ping)).encode()).is_ping
+    assert not draft_of(Message(properties=Properties(message_id="m", subject=ping)).encode()).is_ping
+    assert not draft_of(Message(properties=Properties(message_id=ping), data=[ping.encode()]).encode()).is_ping
+
+
+def test_a_batch_is_its_messages_and_nothing_of_its_envelope() -> None:
+    inner = [Message(properties=Properties(message_id=f"m{i}"), data=[b"x"]).encode() for i in range(3)]
+    drafts = drafts_of(encode_batch(inner, Properties(message_id="m0").encode()), BATCH_FORMAT)
+    assert [draft.body for draft in drafts] == inner
+
+
+@pytest.mark.parametrize(
+    ("payload", "message_format"),
+    [
+        (b"garbage", 0),
+        (b"\x00\x53\x75\xa0\x05x", 0),  # data that ends before its length
+        (b"\x00\x53\x73\xc1\x01\x00", 0),  # properties that are a map
+        (b"\x00\x53\x74\xa1\x01x", 0),  # application properties that are text
+        (b"\x00\x53\x72\x45", 0),  # annotations that are a list
+        (Properties(message_id="i" * 129).encode(), 0),
+        (Message(annotations={Symbol("x-opt-scheduled-enqueue-time"): "tomorrow"}).encode(), 0),
+        (b"\x00\x53\x75\xa0\x01x\x00\x53\x70\x45", 0),  # a header behind the body
+        (encode_batch([b"garbage"]), BATCH_FORMAT),
+        (Properties(message_id="m").encode(), BATCH_FORMAT),  # a batch of nothing
+        (b"\x00\x53\x77\x40", 5),
+        (encode(Described(ULong(0x75), "text instead of bytes")), BATCH_FORMAT),
+    ],
+)
+def test_what_is_no_message_is_refused_with_a_reason(payload: bytes, message_format: int) -> None:
+    """Before it is stored: a receiver never gets bytes that it cannot read."""
+    with pytest.raises((ProtocolError, Refusal)) as refused:
+        drafts_of(payload, message_format)
+    assert refused.value.description  # type: ignore[attr-defined]
+
+
+def test_changed_properties_replace_their_namesakes_and_leave_the_rest_as_bytes() -> None:
+    """An abandon may change one property; the width of another one's integer is not its business."""
+    before = Message(
+        properties=Properties(message_id="m"), application_properties={"a": Int(1), "b": ULong(2)}, data=[b"x"]
+    )
+    patch = patch_of({"a": "one"}) + patch_of({"c": True}) + patch_of({"a": "two"})
+    after = delivered(draft_of(before.encode()), patch=patch)
+    assert after.application_properties == {"a": "two", "b": 2, "c": True}
+    assert type((after.application_properties or {})["b"]) is ULong
+    assert after.data == [b"x"]
+
+
+@pytest.mark.parametrize("properties", [Properties(message_id="m"), Properties(message_id="m", subject="s")])
+def test_changed_properties_stand_where_the_standard_wants_them(properties: Properties) -> None:
+    """A message without application properties gets the section behind its properties, before its body."""
+    after = delivered(
+        draft_of(Message(properties=properties, data=[b"x"]).encode()), patch=patch_of({"why": "because"})
+    )
+    assert after.application_properties == {"why": "because"}
+    assert after.properties is not None and after.properties.subject == properties.subject
+    assert after.data == [b"x"]
+
+
+def test_a_property_without_a_name_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="not text"):
+        patch_of({5: "five"})
