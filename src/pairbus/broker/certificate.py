@@ -45,7 +45,10 @@ def server_context(folder: Path, hosts: Iterable[str] = (), *, now: datetime | N
     now = now or datetime.now(UTC)
     present = _intact_names(folder, now)
     if present is None or not wanted <= present:
-        _create(folder, wanted | (present or set()), now)
+        try:
+            _create(folder, wanted | (present or set()), now)
+        except OSError as error:
+            raise ConfigError(f"cannot write the certificate into {folder}: {error.strerror}") from error
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(folder / "server.pem", folder / "server.key")

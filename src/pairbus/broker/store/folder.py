@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
@@ -42,7 +43,8 @@ class FolderLock:
                 f"The data folder {folder} is in use by another broker{by}. Stop it, or choose another folder."
             ) from None
         os.truncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # on a full disk the lock holds all the same; only its owner is not named
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """The file stays: removing it would let two owners hold locks on two files of one name."""

@@ -72,6 +72,9 @@ class SqliteStore:
         self._lock = FolderLock(self._folder)
         try:
             return self._open()
+        except OSError as error:
+            self._release()
+            raise StoreError(f"Cannot open the store in {self._folder}: {error.strerror}.") from error
         except BaseException:
             self._release()
             raise

@@ -1,0 +1,242 @@
+"""A disk that is full, limited, read-only, or already somebody else's."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pairbus.transport import Connection, Refused, connect
+from tests.brokers import BrokerProcess
+from tests.crash.draining import drain
+from tests.crash.folders import QUEUE, STORE, refusal_on, serve_and_drain
+from tests.crash.messages import digest_of, make
+from tests.history.events import Drained
+from tests.history.record import Recorder
+
+pytestmark = pytest.mark.slow
+
+DISK_BYTES = 12 << 20
+MESSAGE_BYTES = 100_000
+
+
+class Disk:
+    """A small file system of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self._ballast = folder / "ballast"
+
+    def fill(self, leave_bytes: int = 0) -> None:
+        free = shutil.disk_usage(self.folder).free
+        self._ballast.write_bytes(bytes(max(free - leave_bytes, 0)))
+
+    def free(self) -> None:
+        self._ballast.unlink()
+
+    def remount(self, how: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{how}", str(self.folder)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield Disk(folder)
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def new_broker() -> Iterator[Callable[[Path], BrokerProcess]]:
+    """Starts brokers with one queue that end with the test, before the disk goes."""
+    started: list[BrokerProcess] = []
+
+    def start(folder: Path) -> BrokerProcess:
+        # Beside the folder stands the file of its standard error, which a full disk must not keep from being written.
+        broker = BrokerProcess(folder, namespaces=["contoso"])
+        started.append(broker)
+        broker.start()
+        with broker.admin() as admin:
+            admin.create_queue(QUEUE)
+        return broker
+
+    yield start
+    for broker in started:
+        broker.kill()
+
+
+class Writer:
+    """Sends messages and remembers which were accepted."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._source = random.Random("disk")
+        self.accepted: dict[str, str] = {}
+        self.refusals: list[Refused] = []
+
+    async def send(self, count: int) -> None:
+        sender = await self._connection.sender(QUEUE)
+        for _ in range(count):
+            message_id = f"m{len(self.accepted) + len(self.refusals)}"
+            payload = make(message_id, self._source, size=MESSAGE_BYTES)
+            try:
+                await sender.send(payload)
+            except Refused as refused:
+                assert not refused.outcome_unknown
+                self.refusals.append(refused)
+            else:
+                self.accepted[message_id] = digest_of(payload)
+        await sender.close()
+
+
+async def drained(broker: BrokerProcess) -> dict[str, str]:
+    recorder = Recorder()
+    async with await connect(broker.connection_string()) as connection:
+        await drain(connection, QUEUE, recorder)
+    found = [event for event in recorder.history() if isinstance(event, Drained)]
+    assert len({event.id for event in found}) == len(found)
+    return {event.id: event.digest for event in found}
+
+
+async def test_a_full_disk_rejects_sends_and_works_again_when_there_is_space(
+    disk: Disk, new_broker: Callable[[Path], BrokerProcess]
+) -> None:
+    """Without a restart; what was acknowledged stays, what was rejected is not there, and a kill changes neither."""
+    broker = new_broker(disk.data)
+    async with await connect(broker.connection_string()) as connection:
+        writer = Writer(connection)
+        await writer.send(10)
+        disk.fill(leave_bytes=5 * MESSAGE_BYTES)
+        await writer.send(20)
+        assert 10 < len(writer.accepted) < 30
+        assert {refused.condition for refused in writer.refusals} == {"amqp:internal-error"}
+        assert "No space left for" in str(writer.refusals[0]), writer.refusals[0]
+        before = len(writer.refusals)
+        disk.free()
+        await writer.send(10)
+        assert len(writer.refusals) == before
+    broker.restart()
+    assert await drained(broker) == writer.accepted
+
+
+async def test_a_limit_on_the_size_of_files_rejects_sends_until_it_is_lifted(
+    tmp_path: Path, new_broker: Callable[[Path], BrokerProcess]
+) -> None:
+    """Any other write error of the system: the store goes on by itself when the cause is gone."""
+    broker = new_broker(tmp_path / "data")
+    _, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
+    async with await connect(broker.connection_string()) as connection:
+        writer = Writer(connection)
+        await writer.send(10)
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (20 * MESSAGE_BYTES, hard))
+        await writer.send(20)
+        assert 10 < len(writer.accepted) < 30
+        assert {refused.condition for refused in writer.refusals} == {"amqp:internal-error"}
+        before = len(writer.refusals)
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        await writer.send(10)
+        assert len(writer.refusals) == before
+    broker.restart()
+    assert await drained(broker) == writer.accepted
+
+
+async def test_messages_can_be_received_from_a_full_disk(
+    disk: Disk, new_broker: Callable[[Path], BrokerProcess]
+) -> None:
+    """Reading needs no space. A settlement that cannot be stored is refused, and the message comes again."""
+    broker = new_broker(disk.data)
+    async with await connect(broker.connection_string()) as connection:
+        writer = Writer(connection)
+        await writer.send(10)
+        disk.fill()
+        await writer.send(1)
+        receiver = await connection.receiver(QUEUE, credit=1)
+        [received] = await receiver.receive(1, timeout_s=10)
+        try:
+            await receiver.complete([received])
+            completed = 1
+        except Refused as refused:
+            assert refused.condition == "amqp:internal-error", refused
+            completed = 0
+        disk.free()
+    broker.restart()
+    assert len(await drained(broker)) == len(writer.accepted) - completed
+
+
+async def test_a_broker_starts_on_a_full_disk_and_waits_for_space(
+    disk: Disk, new_broker: Callable[[Path], BrokerProcess]
+) -> None:
+    """What is there can be looked at; a new folder, which cannot be made, is refused in one line."""
+    broker = new_broker(disk.data)
+    async with await connect(broker.connection_string()) as connection:
+        writer = Writer(connection)
+        await writer.send(10)
+    broker.kill()
+    disk.fill()
+    line = await refusal_on(disk.folder / "new")
+    assert str(disk.folder / "new") in line and "No space left" in line, line
+    certificate = broker.ca_file.rename(disk.folder / "ca.pem")
+    ending = await serve_and_drain(disk.data)
+    assert f"cannot write the certificate into {disk.data}: No space left" in ending.said.splitlines()[-1], ending.said
+    certificate.rename(broker.ca_file)
+    broker.start()
+    async with await connect(broker.connection_string()) as connection:
+        management = await connection.management(QUEUE)
+        assert len(await management.peek(1, 10)) == 10
+        full = Writer(connection)
+        await full.send(2)
+        assert len(full.refusals) == 2
+        disk.free()
+    assert await drained(broker) == writer.accepted
+
+
+async def test_a_folder_that_cannot_be_written_is_refused_by_name(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Also when it holds an intact store."""
+    is_root = os.geteuid() == 0  # whom permissions do not bind
+    disk: Disk = request.getfixturevalue("disk") if is_root else Disk(tmp_path)
+
+    def allow(writing: bool) -> None:
+        if is_root:
+            disk.remount("rw" if writing else "ro")
+            return
+        for each in (disk.data, disk.data / STORE):
+            if each.exists():
+                each.chmod(0o755 if writing else 0o555)
+
+    disk.data.mkdir()
+    try:
+        allow(False)
+        assert str(disk.data) in await refusal_on(disk.data)
+        allow(True)
+        with BrokerProcess(disk.data, namespaces=["contoso"]) as broker:
+            assert broker.terminate() == 0
+        allow(False)
+        assert str(disk.data) in await refusal_on(disk.data)
+    finally:
+        allow(True)
+
+
+async def test_a_second_broker_is_refused_and_the_first_goes_on(
+    tmp_path: Path, new_broker: Callable[[Path], BrokerProcess]
+) -> None:
+    """Two brokers on one folder would give out the same sequence numbers."""
+    broker = new_broker(tmp_path / "data")
+    async with await connect(broker.connection_string()) as connection:
+        writer = Writer(connection)
+        await writer.send(3)
+        line = await refusal_on(tmp_path / "data")
+        assert f"in use by another broker (process {broker.pid})" in line and "choose another folder" in line
+        await writer.send(3)
+    assert len(await drained(broker)) == 6
