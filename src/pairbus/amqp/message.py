@@ -6,7 +6,6 @@ that are read here: requests and answers of `$cbs` and `$management`, and those 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,12 +71,14 @@ class Properties(Composite):
     reply_to_group_id: str | None = row(STRING)
 
 
-def sections(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
+def sections(payload: bytes) -> list[tuple[int, int, int, int]]:
     """(section code, where its descriptor begins, where its value begins, where it ends), in order of the wire.
 
     ProtocolError when the bytes are not a row of known sections in the standard's order, with one kind of body.
+    Every message that passes is walked here: hence the usual forms are measured in place.
     """
     pos, total, before = 0, len(payload), 0
+    found = []
     try:
         while pos < total:
             if payload[pos] != 0x00:
@@ -86,16 +87,40 @@ def sections(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
                 code, value_at = payload[pos + 2], pos + 3
             else:
                 code, value_at = _unusual_section(payload, pos)
-            end = skip(payload, value_at)
-            in_order = (
-                HEADER <= code <= FOOTER and code > before and (code < SEQUENCE or code == FOOTER or before < DATA)
-            ) or (code == before and code in _REPEATED)
-            if end > total or not in_order:
+            form = payload[value_at]
+            if form in _SIZE_8:
+                end = value_at + 2 + payload[value_at + 1]
+            elif form == 0xB0:
+                end = value_at + 5 + int.from_bytes(payload[value_at + 1 : value_at + 5], "big")
+            else:
+                end = skip(payload, value_at)
+            if end > total or (before << 8 | code) not in _MAY_FOLLOW:
                 raise ProtocolError(DECODE_ERROR, f"section 0x{code:02x} at byte {pos} is cut, unknown or out of order")
-            yield code, pos, value_at, end
+            found.append((code, pos, value_at, end))
             before, pos = code, end
     except IndexError as error:
         raise ProtocolError(DECODE_ERROR, f"section at byte {pos} is cut") from error
+    return found
+
+
+_SIZE_8 = b"\xa0\xc0\xc1"  # a binary, a list, a map whose size stands in one byte
+
+
+def _orders() -> frozenset[int]:
+    """before << 8 | code for every section that may follow another (3.2); before is 0 at the beginning.
+
+    In the standard's order, each at most once; data and sequence may repeat, and only one kind of body may be there.
+    """
+    pairs = set()
+    for before in (0, *range(HEADER, FOOTER + 1)):
+        for code in range(HEADER, FOOTER + 1):
+            another_body = DATA <= before <= VALUE and DATA <= code <= VALUE
+            if (code > before and not another_body) or (code == before and code in _REPEATED):
+                pairs.add(before << 8 | code)
+    return frozenset(pairs)
+
+
+_MAY_FOLLOW = _orders()
 
 
 def _unusual_section(payload: bytes, pos: int) -> tuple[int, int]:

@@ -46,7 +46,7 @@ class Inlet:
     def on_delivery(self, delivery: Delivery, now_ms: int) -> None:
         """Add the delivery to the run; what cannot be taken at all is refused at once."""
         payload, message_format = delivery.payload, delivery.message_format
-        limit = self.queue.description.max_message_size_kb * 1024
+        limit = self.queue.message_size_max
         try:
             if delivery.too_large or (len(payload) > limit and message_format == 0):
                 raise Refusal(MESSAGE_SIZE_EXCEEDED, f"The message is larger than the {limit} bytes of this link.")

@@ -184,7 +184,7 @@ def _renew_lock(node: ManagementNode, fields: Fields, answer: Answer, now_ms: in
 
 
 def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
-    limit = node.queue.description.max_message_size_kb * 1024
+    limit = node.queue.message_size_max
     drafts = []
     for entry in fields.many("messages", dict):
         payload = entry.get("message")

@@ -30,6 +30,7 @@ from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
 from pairbus.broker.store import ACTIVE, StoredMessage
 
 PING_CONTENT_TYPE = b"application/vnd.ms-servicebus-ping"
+_PING_SIZE_MIN = len(PING_CONTENT_TYPE)
 MESSAGE_ID_LENGTH_MAX = 128
 
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
@@ -85,7 +86,7 @@ def draft_of(payload: bytes) -> Draft:
             if code == PROPERTIES:
                 properties = (value_at, end)
                 message_id = _message_id(payload, value_at, end)
-                is_ping = PING_CONTENT_TYPE in payload[value_at:end] and _is_ping(payload, value_at)
+                is_ping = end - value_at > _PING_SIZE_MIN and _is_ping(payload, value_at, end)
             elif code == APPLICATION_PROPERTIES and not isinstance(decode(payload, value_at)[0], dict):
                 raise ProtocolError(DECODE_ERROR, "the application properties are not a map")
         elif code == HEADER:
@@ -103,8 +104,10 @@ def draft_of(payload: bytes) -> Draft:
     return Draft(body, annotations, message_id, ttl_ms, scheduled_ms, is_ping)
 
 
-def _is_ping(payload: bytes, value_at: int) -> bool:
+def _is_ping(payload: bytes, value_at: int, end: int) -> bool:
     """Whether the properties at `value_at` say so by their content type."""
+    if PING_CONTENT_TYPE not in payload[value_at:end]:
+        return False
     fields, _ = decode(payload, value_at)
     return len(fields) > 6 and fields[6] == PING_CONTENT_TYPE.decode()
 

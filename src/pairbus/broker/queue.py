@@ -218,18 +218,16 @@ class Queue(BoxPair):
         ttl_ms, ceiling_ms = draft.ttl_ms or 0, self._ttl_ceiling_ms
         if ceiling_ms and (not ttl_ms or ttl_ms > ceiling_ms):
             ttl_ms = ceiling_ms
-        later = draft.scheduled_ms > now_ms
-        message = StoredMessage(
-            seq,
-            draft.body,
-            annotations=draft.annotations,
-            message_id=draft.message_id,
-            state=SCHEDULED if later else ACTIVE,
-            enqueued_ms=now_ms,
-            expires_ms=now_ms + ttl_ms if ttl_ms and not later else 0,
-            scheduled_ms=draft.scheduled_ms if later else 0,
-            ttl_ms=ttl_ms,
-        )
+        message = StoredMessage(seq, draft.body)
+        message.annotations = draft.annotations
+        message.message_id = draft.message_id
+        message.enqueued_ms = now_ms
+        message.ttl_ms = ttl_ms
+        if draft.scheduled_ms > now_ms:
+            message.state = SCHEDULED
+            message.scheduled_ms = draft.scheduled_ms
+        elif ttl_ms:
+            message.expires_ms = now_ms + ttl_ms
         self.main.size_bytes += message.size
         return message
 

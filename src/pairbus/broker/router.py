@@ -80,7 +80,7 @@ def _attach_entity(peer: Peer, link: Link, attach: Attach, address: Address) -> 
         if address.is_dead_letter:
             raise Refusal(NOT_ALLOWED, f"Messages cannot be sent to the dead-letter queue of '{queue.path}'.")
         queue.check_send()
-        limit = queue.description.max_message_size_kb * 1024
+        limit = queue.message_size_max
         _answer(link, attach, limit)
         link.max_message_size = limit + BATCH_ENVELOPE_SIZE
         link.context = Inlet(peer, link, queue, address.text)

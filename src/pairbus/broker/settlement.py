@@ -70,6 +70,7 @@ class BoxPair:
         self.description = description
         self.path = description.path
         self._size_max = description.max_size_mb << 20
+        self.message_size_max = description.max_message_size_kb << 10
         ttl_ms = description.default_ttl_ms
         self._ttl_ceiling_ms = 0 if ttl_ms is None or ttl_ms >= UNLIMITED_MS else ttl_ms
         self._sendable = description.status in ("Active", "ReceiveDisabled")
