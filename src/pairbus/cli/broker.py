@@ -24,14 +24,14 @@ _LEVELS = ("debug", "info", "warning", "error")
 
 EPILOG = """\b
 Examples:
+  # one namespace, 'local', on port 5672, data in ./pairbus-data
   pairbus broker
-      one namespace, 'local', on port 5672, data in ./pairbus-data
+  # two namespaces in one process
   pairbus broker --namespace contoso=5672 --namespace fabrikam=5673 --data /var/lib/pairbus
-      two namespaces in one process
+  # any free port, nothing kept
   pairbus broker --namespace test=0 --data :memory:
-      any free port, nothing kept
+  # queues and keys from the official emulator's configuration
   pairbus broker --config Config.json
-      queues and keys from the official emulator's configuration
 """
 
 

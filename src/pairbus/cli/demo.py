@@ -39,7 +39,7 @@ EPILOG = """\b
 Examples:
   pairbus demo
   pairbus demo --messages 10000 --seed 7
-  pairbus demo --json demo.json      the same numbers for a script
+  pairbus demo --json demo.json
 """
 
 

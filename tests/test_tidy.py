@@ -1,0 +1,189 @@
+"""What a linter cannot say: who may import whom, what a core may not know, how large a file may grow."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SRC = ROOT / "src"
+
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 80
+
+# Part → the parts that it may import. A part that has no row here is a decision that was not taken.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "sas": {"errors"},
+    "amqp": set(),
+    "broker": {"amqp", "errors", "sas"},
+    "transport": {"amqp", "errors", "sas"},
+    "cli": {"amqp", "broker", "transport", "errors", "sas"},
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+
+# Files that are told the time and never touch the outside world, so that tests can move the clock by hand.
+PURE = [
+    "amqp/*.py",
+    *(
+        f"broker/{name}.py"
+        for name in ("queue", "box", "settlement", "due", "duplicates", "messages", "description", "refusal", "address")
+    ),
+]
+OUTSIDE_WORLD = {
+    *("time", "datetime", "socket", "ssl", "select", "selectors", "asyncio", "threading", "subprocess", "sqlite3"),
+    *("aiohttp", "uvloop", "pathlib", "tempfile", "http", "urllib"),
+}
+
+# A broad `except` that does not raise again loses errors. These do not: the reason stands beside each in the code.
+BROAD_EXCEPTS = {
+    ("broker/admin/app.py", "handle"),  # answers 500 and logs the traceback
+    ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
+}
+
+ENTRY_POINTS = {"pairbus", "pairbus.__main__", "pairbus.broker", "pairbus.transport"}
+
+# In pieces, so that this file does not contain them.
+FORBIDDEN = [
+    r"\bTO" r"DO\b",
+    r"\bFIX" r"ME\b",
+    r"registry\.npm" r"js",
+    r"py" r"pi\.org",
+    r"arti" r"factory",
+    r"index" r"-url",
+    r"(?<![\w.])/(?:wo" r"rk|ro" r"ot|ho" r"me)/",
+]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def sources() -> list[Path]:
+    return sorted((SRC / "pairbus").rglob("*.py"))
+
+
+def short(path: Path) -> str:
+    return path.relative_to(SRC / "pairbus").as_posix()
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    """Full names of the modules, and of what is imported from them: one of the two is the module."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{short(path)}:{node.lineno}: relative import"
+            assert node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def part_of(name: str) -> str | None:
+    """`pairbus.broker.queue` → `broker`; None for what is not a part of ours, such as `pairbus.__version__`."""
+    words = name.split(".")
+    if words[0] != "pairbus" or len(words) < 2 or words[1] == "__version__":
+        return None
+    return words[1]
+
+
+def test_every_part_imports_only_what_the_table_allows() -> None:
+    """The protocol core can then be read, tested and reused without the broker, and neither end needs the other."""
+    for path in sources():
+        part = path.relative_to(SRC / "pairbus").with_suffix("").parts[0]
+        assert part in MAY_IMPORT, f"{short(path)}: give '{part}' a row in MAY_IMPORT"
+        wanted = {part_of(name) for name in imported_by(path)} - {None, part}
+        assert wanted <= MAY_IMPORT[part], f"{short(path)} imports {sorted(map(str, wanted - MAY_IMPORT[part]))}"
+
+
+def test_cores_know_no_clock_no_loop_and_no_socket() -> None:
+    """Time is an argument and bytes are an argument: that is what makes them testable without sleeping."""
+    paths = [path for pattern in PURE for path in sorted((SRC / "pairbus").glob(pattern))]
+    assert len(paths) > 20
+    for path in paths:
+        outside = {name.split(".")[0] for name in imported_by(path)} & OUTSIDE_WORLD
+        assert not outside, f"{short(path)} imports {sorted(outside)}"
+        for node in ast.walk(tree_of(path)):
+            assert not isinstance(node, ast.Await | ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith), (
+                f"{short(path)}:{node.lineno} awaits"
+            )
+
+
+def test_every_file_can_be_read_in_a_sitting() -> None:
+    """Also those of tests and benchmarks."""
+    folders = ("src", "tests", "bench", "tools", "examples")
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+        if "node_modules" in path.parts:
+            continue
+        lines = path.read_text(encoding="utf-8").count("\n")
+        assert lines <= FILE_LINES_MAX, f"{path.relative_to(ROOT)} has {lines} lines; {FILE_LINES_MAX} are allowed"
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size = (node.end_lineno or node.lineno) - node.lineno + 1
+                assert size <= FUNCTION_LINES_MAX, f"{path.relative_to(ROOT)}: {node.name} has {size} lines"
+
+
+def test_no_broad_except_swallows() -> None:
+    """A message that is nobody's any more is the worst bug; exceptions that nobody sees are how it hides."""
+    found = set()
+    for path in sources():
+        for function in ast.walk(tree_of(path)):
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            for handler in ast.walk(function):
+                if isinstance(handler, ast.ExceptHandler) and _is_broad(handler) and not _raises(handler):
+                    found.add((short(path), function.name))
+    assert found == BROAD_EXCEPTS
+
+
+def _is_broad(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(
+        kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException")) for kind in kinds
+    )
+
+
+def _raises(handler: ast.ExceptHandler) -> bool:
+    return any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+
+
+def test_no_module_is_dead() -> None:
+    """Every module is imported by another one, or is where users come in."""
+    wanted = {name for path in sources() for name in imported_by(path)}
+    for path in sources():
+        name = module_name(path)
+        used = name in wanted or any(other.startswith(f"{name}.") for other in wanted)
+        assert used or name in ENTRY_POINTS, f"nobody imports {name}"
+
+
+def _tracked_files() -> list[Path]:
+    try:
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout: which files belong to the repository is not known")
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_the_repository_speaks_of_the_product_alone() -> None:
+    """No unfinished business, no addresses of package registries, no paths of one machine."""
+    pattern = re.compile("|".join(FORBIDDEN))
+    for path in _tracked_files():
+        content = path.read_bytes()
+        if b"\0" in content[:8192]:
+            continue
+        for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+            match = pattern.search(line)
+            assert match is None, f"{path.relative_to(ROOT)}:{number}: {match[0] if match else ''!r}"
