@@ -30,7 +30,7 @@ from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import ConfigError, EntityExists
 from pairbus.sas import KeyRing, SharedAccessKey
 
-__all__ = ["Broker", "NamespaceOptions", "load_config"]
+__all__ = ["Broker", "NamespaceOptions", "QueueDescription", "load_config"]
 
 logger = logging.getLogger("pairbus.broker")
 
