@@ -242,7 +242,7 @@ class Box:
         """Load what comes before `_ready`, or fills it when it is empty; False when there is nothing."""
         ready, waiting, returned = self._ready, self._waiting, self._returned
         seqs: list[int] = []
-        limit = self._chunk_size()
+        limit = self.chunk_size()
         while len(seqs) < limit:
             if returned and (not waiting or returned[0] < waiting[0]):
                 if ready and returned[0] > ready[0].seq:
@@ -269,7 +269,7 @@ class Box:
         self._ready_bytes += sum(message.size for message in messages)
         return True
 
-    def _chunk_size(self) -> int:
+    def chunk_size(self) -> int:
         """As many messages as make a megabyte at the average size of this box."""
         count = self.active_count + self.deferred_count + self.scheduled_count
         return max(1, min(CHUNK_MAX, READY_BYTES_MAX * count // (self.size_bytes + 1)))
@@ -285,7 +285,7 @@ class Box:
         if next_ms is None or next_ms > now_ms:
             return []
         waits = self._waits()
-        due = {seq for seq in self._expiry.pop_due(now_ms, self._chunk_size()) if waits(seq)}
+        due = {seq for seq in self._expiry.pop_due(now_ms, self.chunk_size()) if waits(seq)}
         if not due:
             return []
         self._expiry.live -= len(due)

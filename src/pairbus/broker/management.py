@@ -163,7 +163,8 @@ def _peek(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> 
     count = min(fields.integer("message-count"), PEEK_COUNT_MAX)
     if count < 1:
         raise Refusal(ARGUMENT_ERROR, f"'message-count' must be at least 1, is {count}")
-    found = node.queue.peek(node.box, max(fields.integer("from-sequence-number"), 0), count, now_ms)
+    from_seq = max(fields.integer("from-sequence-number"), 0)
+    found = node.queue.peek(node.box, from_seq, count, now_ms, size_max=ANSWER_SIZE_MAX)
     messages: list[dict[str, bytes]] = []
     size = 0
     for message in found:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pairbus.broker")
 
 SETTLED_BY_SENDER = 1  # snd-settle-mode of receive-and-delete
+TAKEN_CHUNKS_MAX = 4  # of a megabyte: what receive-and-delete has deleted and not yet sent is in memory alone
 RELEASED_BYTES = Released().encode()
 MODIFIED_BYTES = Modified().encode()
 REJECTED_BYTES = Rejected().encode()  # no error: with one, the SDKs read "the settlement failed"
@@ -52,7 +53,12 @@ class Outlet:
     @property
     def ready(self) -> bool:
         link = self.link
-        return link.credit > self._on_their_way and not self.peer.is_choked and link.sendable
+        return (
+            link.credit > self._on_their_way
+            and not self.peer.is_choked
+            and link.sendable
+            and (not self._on_their_way or self._on_their_way < TAKEN_CHUNKS_MAX * self.box.chunk_size())
+        )
 
     def take(self, box: Box, now_ms: int) -> bool:
         """Deliver one message of the box; False when it has none."""
@@ -64,8 +70,9 @@ class Outlet:
         lock = box.lock_next(now_ms)
         if lock is None:
             return False
-        self.link.send(encode_delivery(lock.message, lock.until_ms), lock.token)
-        self.peer.flush_soon()
+        payload = encode_delivery(lock.message, lock.until_ms)
+        self.link.send(payload, lock.token)
+        self.peer.flush_soon(len(payload))
         return True
 
     def _taken(self, message: StoredMessage | None) -> None:
@@ -75,8 +82,9 @@ class Outlet:
             self.peer.namespace.wake_later(self.box)
             return
         if self.link.is_open and not self.peer.is_over:
-            self.link.send(encode_delivery(message), self.box.new_token(), settled=True)
-            self.peer.flush_soon()
+            payload = encode_delivery(message)
+            self.link.send(payload, self.box.new_token(), settled=True)
+            self.peer.flush_soon(len(payload))
         else:
             logger.info("%s: message %d was taken by a receiver that is gone", self.queue.path, message.seq)
         self.peer.namespace.wake(self.box)

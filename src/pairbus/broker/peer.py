@@ -5,7 +5,7 @@ are done in the order in which they were asked for, so what a connection says st
 detach is answered behind the same barrier: when a client hears it, everything it asked on that link is decided.
 
 Memory. A client that sends faster than the disk takes it is not read from (`holds`, `lets_go`); one that does not
-read what it asked for gets nothing more (`is_choked`).
+read what it asked for gets nothing more (`is_choked`), and when it asks on all the same, it is not read from either.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pairbus.broker.cbs import CbsNode, Grants
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.outlet import Outlet
 from pairbus.broker.refusal import UNAUTHORIZED_ACCESS, Refusal
-from pairbus.broker.requests import ResponseLink
+from pairbus.broker.requests import RequestLink, ResponseLink
 from pairbus.broker.router import attach_link, right_of
 
 if TYPE_CHECKING:
@@ -49,9 +49,11 @@ logger = logging.getLogger("pairbus.broker")
 
 HELD_BYTES_MAX = 16 << 20  # per connection, of messages received but not yet committed
 HELD_COUNT_MAX = 8192
+UNFLUSHED_BYTES_MAX = 256 << 10  # said in one turn before the socket is asked whether it takes more
+UNREAD_BYTES_MAX = 4 << 20  # said to a client that does not read: after that it is not read from
 TOKEN_DEADLINE_S = 20.0  # the real service drops a connection that shows no token for 20 s
 TICK_S = 5.0
-LINGER_S = 5.0  # after our close, for the client to read it and hang up
+LINGER_S = 2.0  # after our close, for the client to read it and hang up
 HIDES_PINGS = Symbol("com.pairbus:hides-pings")
 
 
@@ -81,7 +83,10 @@ class Peer:
         self._loop = loop
         self._cbs = CbsNode(namespace.keys, self.grants, self._on_token)
         self._held_bytes = self._held_count = 0
-        self._is_paused = self._is_flush_scheduled = False
+        self._unflushed_bytes = self._unread_bytes = 0
+        self._is_flush_scheduled = False
+        self._pauses: set[str] = set()
+        "Why nothing is read from the client: `held`, `unread`, `stopping`."
         self._runs: list[Inlet | Outlet] = []
         self._started_s = loop.time()
         settings = Settings(
@@ -134,7 +139,9 @@ class Peer:
 
     def resume_writing(self) -> None:
         self.is_choked = False
-        self._wake_outlets()
+        self._unread_bytes = 0
+        self._resume("unread")
+        self._wake_links()
 
     def connection_lost(self) -> None:
         self.is_over = True
@@ -149,9 +156,12 @@ class Peer:
 
     # ── to the wire ──
 
-    def flush_soon(self) -> None:
-        """There is something to say at the end of this turn."""
-        if not self._is_flush_scheduled:
+    def flush_soon(self, size: int = 0) -> None:
+        """There is something to say at the end of this turn; or now, when `size` bytes more are too much to gather."""
+        self._unflushed_bytes += size
+        if self._unflushed_bytes > UNFLUSHED_BYTES_MAX:
+            self.flush()
+        elif not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled)
 
@@ -162,28 +172,43 @@ class Peer:
     def flush(self) -> None:
         if self.is_over:
             return
+        self._unflushed_bytes = 0
         if self._connection.has_output:
-            self._wire.write(self._connection.data_to_send())
+            data = self._connection.data_to_send()
+            self._wire.write(data)
+            if self.is_choked:
+                self._unread_bytes += len(data)
+                if self._unread_bytes > UNREAD_BYTES_MAX:
+                    self._pause("unread")
 
     def holds(self, size: int, count: int) -> None:
         self._held_bytes += size
         self._held_count += count
-        if not self._is_paused and (self._held_bytes > HELD_BYTES_MAX or self._held_count > HELD_COUNT_MAX):
-            self._is_paused = True
-            self._wire.pause_reading()
+        if self._held_bytes > HELD_BYTES_MAX or self._held_count > HELD_COUNT_MAX:
+            self._pause("held")
 
     def lets_go(self, size: int, count: int) -> None:
         self._held_bytes -= size
         self._held_count -= count
-        if self._is_paused and self._held_bytes <= HELD_BYTES_MAX // 2 and self._held_count <= HELD_COUNT_MAX // 2:
-            self._is_paused = False
-            if not self.is_over:
-                self._wire.resume_reading()
+        if self._pauses and self._held_bytes <= HELD_BYTES_MAX // 2 and self._held_count <= HELD_COUNT_MAX // 2:
+            self._resume("held")
 
     def stop_reading(self) -> None:
-        if not self._is_paused and not self.is_over:
-            self._is_paused = True
+        self._pause("stopping")
+
+    def stop_reading_until_read(self) -> None:
+        self._pause("unread")
+
+    def _pause(self, why: str) -> None:
+        if not self._pauses and not self.is_over:
             self._wire.pause_reading()
+        self._pauses.add(why)
+
+    def _resume(self, why: str) -> None:
+        if why in self._pauses:
+            self._pauses.discard(why)
+            if not self._pauses and not self.is_over:
+                self._wire.resume_reading()
 
     def close(self, condition: str, description: str) -> None:
         """Tell the client why, and hang up."""
@@ -203,7 +228,7 @@ class Peer:
         self.flush()
         self.is_over = True
         self._leave()
-        if self._is_paused:
+        if self._pauses:
             self._wire.resume_reading()
         self._timer.cancel()
         self._timer = self._loop.call_later(LINGER_S, self._wire.abort)
@@ -235,6 +260,8 @@ class Peer:
         self._timer.cancel()
         expiry_s = self.grants.next_expiry_s()
         delay_s = TICK_S
+        if not self.grants:
+            delay_s = min(delay_s, max(self._started_s + TOKEN_DEADLINE_S - self._loop.time(), 0.0) + 0.01)
         if expiry_s is not None:
             delay_s = min(delay_s, max(expiry_s - self.namespace.now_ms() / 1000, 0.0) + 0.01)
         self._timer = self._loop.call_later(delay_s, self._tick)
@@ -273,11 +300,14 @@ class Peer:
                 self.namespace.links.discard(link)
                 link.context.close()
 
-    def _wake_outlets(self) -> None:
+    def _wake_links(self) -> None:
+        now_ms = self.namespace.now_ms()
         for session in self._connection.sessions:
             for link in session.links:
                 if isinstance(link.context, Outlet):
                     self.namespace.wake(link.context.box)
+                elif isinstance(link.context, RequestLink):
+                    link.context.resume(now_ms)
 
     # ── events ──
 

@@ -342,13 +342,19 @@ class Queue(BoxPair):
 
     # ── Looking ─────────────────────────────────────────────────────────────
 
-    def peek(self, box: Box, from_seq: int, count: int, now_ms: int) -> list[StoredMessage]:
-        """Committed messages of every state, without a lock; not those whose time to live is over."""
+    def peek(
+        self, box: Box, from_seq: int, count: int, now_ms: int, *, size_max: int | None = None
+    ) -> list[StoredMessage]:
+        """Committed messages of every state, without a lock; not those whose time to live is over.
+
+        No more are read when those that were found have `size_max` bytes.
+        """
         self._accessed_ms = now_ms
         locked = {lock.message.seq for lock in box.locks.values()}
         seen: list[StoredMessage] = []
-        while len(seen) < count:
-            page = self._store.scan(box.number, from_seq, count - len(seen))
+        size = 0
+        while len(seen) < count and (size_max is None or size < size_max):
+            page = self._store.scan(box.number, from_seq, min(count - len(seen), box.chunk_size()))
             if not page:
                 break
             from_seq = page[-1].seq + 1
@@ -356,6 +362,7 @@ class Queue(BoxPair):
                 over = message.state == ACTIVE and 0 < message.expires_ms <= now_ms
                 if not over or message.seq in locked:
                     seen.append(message)
+                    size += message.size
         return seen
 
     # ── What falls due ──────────────────────────────────────────────────────

@@ -42,8 +42,24 @@ class RequestLink:
         self.peer = peer
         self.link = link
         self.node = node
+        self._waiting: deque[Delivery] = deque()
+        "Requests of a client that does not read: their answers would only wait in memory."
 
     def on_delivery(self, delivery: Delivery, now_ms: int) -> None:
+        if self.peer.is_choked:
+            self._waiting.append(delivery)
+            self.peer.stop_reading_until_read()
+        else:
+            self._answer(delivery, now_ms)
+
+    def resume(self, now_ms: int) -> None:
+        """The client reads again."""
+        while self._waiting and not self.peer.is_choked:
+            self._answer(self._waiting.popleft(), now_ms)
+        if self._waiting:
+            self.peer.stop_reading_until_read()
+
+    def _answer(self, delivery: Delivery, now_ms: int) -> None:
         outcome = ACCEPTED_BYTES
         try:
             request = Message.decode(delivery.payload)
@@ -53,7 +69,7 @@ class RequestLink:
             outcome = refused(Refusal(error.condition, error.description))
         if not delivery.settled:
             self.link.settle(delivery.delivery_id, delivery.delivery_id, outcome, 1)
-        self.peer.flush_soon()
+        self.peer.flush()  # at once: whether the next request is answered depends on what the socket takes
 
     def _reply_to(self, request: Message) -> Reply:
         properties = request.properties or Properties()
@@ -86,7 +102,7 @@ class RequestLink:
         return listening[-1] if listening else None
 
     def close(self) -> None:
-        """Nothing is kept here."""
+        self._waiting.clear()
 
 
 class ResponseLink:

@@ -14,19 +14,28 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, cast
 
-from aiohttp import WSMsgType, web
+from aiohttp import WSMsgType, http_exceptions, web
 
 from pairbus.amqp.connection import Trace
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.peer import Peer
 from pairbus.errors import ConfigError
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 logger = logging.getLogger("pairbus.broker")
+http_logger = logging.getLogger("pairbus.broker.http")
+# A request that cannot be read is the peer's mistake and is answered with 400; with a traceback each, garbage from one
+# peer would bury every other line of the log.
+http_logger.addFilter(
+    lambda record: not (record.exc_info and isinstance(record.exc_info[1], http_exceptions.HttpProcessingError))
+)
 
 FIRST_BYTES_DEADLINE_S = 10.0
+REQUEST_DEADLINE_S = 20.0  # of HTTP, from its head to the answer
 CONNECTIONS_MAX = 5000  # per namespace, as the service has it
 WRITE_BUFFER_MAX = 1 << 20
 WEB_SOCKET_PROTOCOL = "AMQPWSB10"
@@ -66,7 +75,7 @@ class Door(asyncio.Protocol):
             self._peer = Peer(self._port.namespace, self._transport, self._port.loop, self._port.trace)
             self._peer.data_received(first)
             return
-        handler = self._port.http_handler()
+        handler = self._port.http_handler(self._transport)
         self._port.doors.discard(self)
         self._transport.set_protocol(handler)
         handler.connection_made(self._transport)
@@ -112,6 +121,8 @@ class Port:
         self._socket: socket.socket | None = None
         self._runner: web.AppRunner | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._awaited: dict[object, asyncio.TimerHandle] = {}
+        "Connections that speak HTTP and have not made a request yet; when they are cut."
 
     async def open(self, host: str, port: int, app: web.Application) -> None:
         """Listen; `number` then tells which port was taken."""
@@ -126,14 +137,36 @@ class Port:
         listener.listen(1024)
         listener.setblocking(False)
         self._socket = listener
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        app.middlewares.insert(0, self._on_request)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, logger=http_logger)
         await self._runner.setup()
         self.number = int(listener.getsockname()[1])
         self._spawn(self._accept(listener))
 
-    def http_handler(self) -> asyncio.Protocol:
+    def http_handler(self, transport: asyncio.Transport) -> asyncio.Protocol:
+        """What speaks HTTP on the connection. A peer that never finishes a request does not keep it."""
         assert self._runner is not None and self._runner.server is not None
-        return self._runner.server()
+        handler = self._runner.server()
+
+        def cut() -> None:
+            del self._awaited[handler]
+            transport.abort()
+
+        self._awaited[handler] = self.loop.call_later(FIRST_BYTES_DEADLINE_S, cut)
+        return handler
+
+    @web.middleware
+    async def _on_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        awaited = self._awaited.pop(request.protocol, None)
+        if awaited is not None:
+            awaited.cancel()
+        if "Upgrade" in request.headers:
+            return await handler(request)
+        try:
+            async with asyncio.timeout(REQUEST_DEADLINE_S):
+                return await handler(request)
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(headers={"Connection": "close"}) from None
 
     async def stop_accepting(self) -> None:
         for task in list(self._tasks):

@@ -1,0 +1,165 @@
+"""Peers that stall, flood and never read cost the broker neither its honest clients nor its memory.
+
+Everything happens at once, beside one client that sends and receives without a break. The silent ones come first: they
+must be gone when the broker's deadlines (10 s for the first bytes, 20 s for a token) have passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bench.procstat import open_fds, rss_bytes
+
+from pairbus.amqp.frames import SASL_FRAME, SASL_HEADER, frame
+from pairbus.amqp.performatives import SaslInit
+from pairbus.transport import Connection, connect
+from tests.brokers import BrokerProcess
+from tests.crash import hostile
+from tests.crash.hostile import Enemy
+from tests.crash.messages import found, make
+
+pytestmark = pytest.mark.slow
+
+HONEST, LARGE, FLOODED = "honest", "large", "flooded"
+LARGE_BYTES, LARGE_COUNT = 200_000, 250  # 50 MB wait in the queue
+DEADLINE_S = 28.0  # token deadline, the tick that finds it, and a busy machine
+PEAK_BYTES = 120 << 20  # above the start, while everything goes on
+REST_BYTES = 40 << 20  # above the start, afterwards: what the allocator keeps
+HONEST_PAUSE_MAX_S = 2.0
+
+
+class Honest:
+    """One client that sends a message and gets it back, again and again."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.count = 0
+        self.longest_s = 0.0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        sender = await self._connection.sender(HONEST, timeout_s=10)
+        receiver = await self._connection.receiver(HONEST, credit=1)
+        source = random.Random("honest")
+        while not stop.is_set():
+            began = time.monotonic()
+            message_id = f"m{self.count}"
+            await sender.send(make(message_id, source, size=500))
+            [received] = await receiver.receive(1, timeout_s=10)
+            assert found(received.payload).id == message_id
+            await receiver.complete([received])
+            self.count += 1
+            self.longest_s = max(self.longest_s, time.monotonic() - began)
+            await asyncio.sleep(0.005)
+
+
+async def watch(pid: int, stop: asyncio.Event) -> int:
+    """The highest resident memory until `stop`."""
+    peak = 0
+    while not stop.is_set():
+        peak = max(peak, rss_bytes(pid))
+        await asyncio.sleep(0.02)
+    return peak
+
+
+async def settled(reading: Callable[[], int], limit: int, within_s: float = 5.0) -> int:
+    """The reading, as soon as it is within the limit; otherwise the last one."""
+    deadline = time.monotonic() + within_s
+    while (value := reading()) > limit and time.monotonic() < deadline:
+        await asyncio.sleep(0.1)
+    return value
+
+
+def start(folder: Path) -> tuple[BrokerProcess, dict[str, Enemy]]:
+    broker = BrokerProcess(folder, namespaces=["contoso"], options=["--log-level", "error"])
+    broker.start()
+    with broker.admin() as admin:
+        for queue in (HONEST, LARGE, FLOODED):
+            admin.create_queue(queue)
+    parts = dict(part.split("=", 1) for part in broker.connection_string().split(";"))
+    who = (broker.ports["contoso"], parts["SharedAccessKeyName"], parts["SharedAccessKey"])
+    return broker, {queue: Enemy(*who, queue) for queue in (LARGE, FLOODED)}
+
+
+def silent_words(enemy: Enemy) -> dict[str, bytes]:
+    """How far each kind of silent peer goes."""
+    anonymous = SASL_HEADER + frame(0, SaslInit(mechanism="ANONYMOUS").encode(), SASL_FRAME)
+    hello = enemy.hello()
+    after_sasl = hello[hello.index(b"AMQP", 4) :]
+    return {
+        "nothing": b"",
+        "a part of a header": b"AM",
+        "the start of TLS": b"\x16\x03\x01\x02\x00",
+        "the start of a request": b"GET /health HTTP/1.1\r\nHost: ",
+        "a header": SASL_HEADER,
+        "sasl": anonymous,
+        "open": anonymous + after_sasl,
+    }
+
+
+async def floods(enemy: Enemy) -> None:
+    """One after the other, so that each is met by a broker that has survived those before it."""
+    source = random.Random("garbage")
+    for words in hostile.garbage(source):
+        await asyncio.wait_for(hostile.pour(enemy, [words], greeting=False), 10)
+    for flood in (
+        [hostile.oversized_frame()],
+        hostile.tiny_transfers(enemy, 30_000),
+        hostile.endless_message(enemy, 150),
+        hostile.attach_flood(enemy, 5_000),
+        hostile.channel_flood(5_000),
+        hostile.handle_flood(enemy),
+        hostile.flow_flood(20_000),
+    ):
+        await asyncio.wait_for(hostile.pour(enemy, flood), 15)
+    await hostile.churn(enemy, 1000)
+
+
+async def test_hostile_peers_cost_neither_honest_clients_nor_memory(tmp_path: Path) -> None:
+    """Half-open, slow, greedy, flooding and meaningless connections, and a thousand that come and go."""
+    broker, enemies = await asyncio.to_thread(start, tmp_path / "data")
+    stop, calm = asyncio.Event(), asyncio.Event()
+    try:
+        async with await connect(broker.connection_string()) as connection:
+            large = await connection.sender(LARGE)
+            for number in range(LARGE_COUNT):
+                await large.send(make(f"large-{number}", random.Random(number), size=LARGE_BYTES))
+            honest = Honest(connection)
+            working = asyncio.create_task(honest.run(calm))
+            await asyncio.sleep(1.0)
+            fds_before, rss_before = open_fds(broker.pid), rss_bytes(broker.pid)
+            watching = asyncio.create_task(watch(broker.pid, calm))
+            enemy = enemies[FLOODED]
+            async with asyncio.TaskGroup() as group:
+                silent = {
+                    name: group.create_task(asyncio.wait_for(hostile.say_and_wait(enemy, words), DEADLINE_S))
+                    for name, words in silent_words(enemy).items()
+                }
+                group.create_task(hostile.say_slowly(enemy, enemy.hello() * 10, 0.01))
+                group.create_task(hostile.ask_and_never_read(enemies[LARGE], 100_000, stop))
+                group.create_task(hostile.peek_and_never_read(enemies[LARGE], 2_000, stop))
+                await floods(enemy)
+                stop.set()
+            print({name: round(task.result(), 1) for name, task in silent.items()})
+            rss_after = await settled(lambda: rss_bytes(broker.pid), rss_before + REST_BYTES)
+            fds_after = await settled(lambda: open_fds(broker.pid), fds_before)
+            calm.set()
+            await working
+            peak = await watching
+        print(f"honest: {honest.count} messages, longest {honest.longest_s:.2f} s")
+        print(f"memory MB: {rss_before >> 20} before, {peak >> 20} peak, {rss_after >> 20} after")
+        print(f"files: {fds_before} before, {fds_after} after; {os.getloadavg()}")
+        assert fds_after <= fds_before
+        assert peak - rss_before < PEAK_BYTES
+        assert rss_after - rss_before < REST_BYTES
+        assert honest.count > 100
+        assert honest.longest_s < HONEST_PAUSE_MAX_S
+        assert "Traceback" not in broker.stderr, broker.stderr[-4000:]
+        assert broker.terminate() == 0
+    finally:
+        broker.kill()
