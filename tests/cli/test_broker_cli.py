@@ -82,14 +82,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 
     return captured.err
 
 
-@pytest.fixture(autouse=True)
-def _usual_switch_interval() -> Iterator[None]:
-    """The command shortens it for its process, which here is the test's own."""
-    usual_s = sys.getswitchinterval()
-    yield
-    sys.setswitchinterval(usual_s)
-
-
 @pytest.fixture(scope="module")
 def taken_port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -248,3 +240,20 @@ def test_help_has_examples_and_every_option(capsys: pytest.CaptureFixture[str]) 
     for option in ("--namespace", "--data", "--config", "--host", "--key", "--log-level", "--trace"):
         assert f"  {option} " in out
     assert "\n    pairbus broker --namespace contoso=5672 --namespace fabrikam=5673 --data /var/lib/pairbus\n" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["broker"], 1, "this command needs cryptography: pip install 'pairbus[broker]'"),
+        (["demo"], 1, "this command needs cryptography"),
+        (["store", "salvage", "x", "--to", "y"], 1, "this command needs cryptography"),
+        (["queue", "--help"], 0, ""),
+        (["--version"], 0, ""),
+    ],
+)
+def test_without_the_extra_the_other_commands_still_work(arguments: list[str], code: int, words: str) -> None:
+    """Who administers queues in Azure need not install a broker."""
+    program = f"import sys; sys.modules['cryptography'] = None; from pairbus.cli import main; main({arguments!r})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, words in done.stderr) == (code, True), done.stderr

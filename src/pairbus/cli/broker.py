@@ -11,12 +11,14 @@ import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pairbus.broker import Broker, NamespaceOptions, load_config
 from pairbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pairbus.broker import NamespaceOptions
 
 DEFAULT_PORT = 5672
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
@@ -60,6 +62,7 @@ def broker(
 
     Prints one line per namespace with its connection string, then 'ready'. SIGTERM or Ctrl-C ends it cleanly.
     """
+    check_extra()
     if log_level.lower() not in _LEVELS:
         raise ConfigError(f"--log-level is {log_level!r}; allowed are {', '.join(_LEVELS)}")
     level = logging.DEBUG if trace else getattr(logging, log_level.upper())
@@ -68,7 +71,17 @@ def broker(
     _run(_serve(_namespaces(namespace or [], config), data, host, key, trace))
 
 
+def check_extra() -> None:
+    """The other commands work without the extra, and are not to pay for its import either."""
+    try:
+        import pairbus.broker  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"this command needs {error.name}: pip install 'pairbus[broker]'") from error
+
+
 def _namespaces(given: list[str], config: Path | None) -> list[NamespaceOptions]:
+    from pairbus.broker import NamespaceOptions, load_config
+
     ports: dict[str, int] = {}
     for text in given:
         name, _, port = text.partition("=")
@@ -94,6 +107,8 @@ def _namespaces(given: list[str], config: Path | None) -> list[NamespaceOptions]
 
 
 async def _serve(namespaces: list[NamespaceOptions], data: str, host: str, key: str | None, trace: bool) -> None:
+    from pairbus.broker import Broker
+
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

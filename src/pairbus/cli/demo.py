@@ -23,6 +23,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pairbus.cli.broker import check_extra
 from pairbus.cli.child_broker import ChildBroker
 from pairbus.errors import ConfigError, PairbusError
 
@@ -144,6 +145,7 @@ def demo(
     Starts two namespaces, sends with the genuine Azure SDK, kills the broker with SIGKILL in the middle, starts it
     again, empties the queues and counts. Exit code 1 when anything was lost, duplicated or altered.
     """
+    check_extra()
     if json_file is not None and not json_file.parent.is_dir():
         raise ConfigError(f"--json {json_file}: the folder {json_file.parent} does not exist")
     seed = random.randrange(1_000_000) if seed is None else seed

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pairbus.broker.description import QueueDescription
+from pairbus.cli.broker import check_extra
 from pairbus.cli.table import print_table
 from pairbus.errors import StoreError
 
@@ -48,7 +48,7 @@ def salvage(
     Prints for each queue how many messages were copied and how many are lost ('?': the store no longer says).
     Nothing damaged is copied. No broker may be running on either folder.
     """
-    # Imported when needed: `pairbus --help` should not pay for it.
+    check_extra()
     from pairbus.broker.store.salvage import salvage as copy_intact
 
     _check(folder)
@@ -82,6 +82,8 @@ def _check(folder: Path) -> None:
 
 
 def _path_of(description: str, queue_id: int) -> str:
+    from pairbus.broker.description import QueueDescription
+
     try:
         return QueueDescription.from_json(description).path
     except (ValueError, TypeError):  # kept as found, although it is damaged
