@@ -49,9 +49,17 @@ class Enemy:
         target = Target(address=self.queue)
         return Attach(name=name, handle=handle, role=False, source=Source(address="x"), target=target).encode()
 
-    def receiving_link(self, handle: int, address: str | None = None, name: str = "out") -> bytes:
-        source = Source(address=address or self.queue)
-        return Attach(name=name, handle=handle, role=True, source=source, target=Target(address="x")).encode()
+    def receiving_link(
+        self, handle: int, address: str | None = None, name: str = "out", *, and_delete: bool = False
+    ) -> bytes:
+        return Attach(
+            name=name,
+            handle=handle,
+            role=True,
+            snd_settle_mode=1 if and_delete else 0,
+            source=Source(address=address or self.queue),
+            target=Target(address="x"),
+        ).encode()
 
 
 def begin() -> bytes:
@@ -95,14 +103,13 @@ async def say_slowly(enemy: Enemy, words: bytes, pause_s: float) -> None:
 
 
 async def ask_and_never_read(enemy: Enemy, amount: int, stop: asyncio.Event) -> None:
-    """Credit for more than the queue holds, on several links."""
+    """Credit for more than the queue holds, on several links, two of which have everything deleted as well."""
     async with enemy.dialled() as (reader, writer):
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(enemy.hello())
         for handle in range(4):
-            writer.write(
-                frame(0, enemy.receiving_link(handle, name=f"out {handle}")) + frame(0, credit(handle, amount))
-            )
+            attach = enemy.receiving_link(handle, name=f"out {handle}", and_delete=handle % 2 == 1)
+            writer.write(frame(0, attach) + frame(0, credit(handle, amount)))
         await stop.wait()
 
 

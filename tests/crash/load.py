@@ -58,6 +58,7 @@ class Load:
         self.losses: list[TransportError] = []
         "How each connection of the last round ended."
         self.repeated_numbers: list[str] = []
+        self.batches: list[list[str]] = []
         self._source = source
         self._last_id = 0
         self._bearers: dict[tuple[str, int], str] = {}
@@ -167,6 +168,7 @@ class Load:
         while True:
             ids = [self._new_id("batch") for _ in range(self._source.randint(1, 20))]
             payloads = [make(message_id, self._source, size=self._source.randint(0, 3000)) for message_id in ids]
+            self.batches.append(ids)
             for message_id, payload in zip(ids, payloads, strict=True):
                 self._attempt(PLAIN, message_id, payload)
             await self._recorded_send(ids, sender.send_batch(payloads))

@@ -76,7 +76,7 @@ async def drained_and_judged(load: Load, broker: BrokerProcess) -> tuple[str, ..
     recorder = load.recorder
     async with await connect(broker.connection_string()) as connection:
         for queue in QUEUES:
-            await drain(connection, queue, recorder)
+            await drain(connection, queue, recorder, within_s=30 + ROUNDS)
     history = recorder.history()
     taken = {event.id for event in history if isinstance(event, Attempt) and event.entity == TAKEN}
     verdict = check([event for event in history if event.id not in taken], drain_ended_ms=now_ms())
@@ -90,6 +90,9 @@ async def drained_and_judged(load: Load, broker: BrokerProcess) -> tuple[str, ..
     again = [event for event in seen if bearers.setdefault((event.entity, event.sequence_number), event.id) != event.id]
     assert again == [], "a sequence number was given to two messages"
     assert load.cancelled.isdisjoint(event.id for event in seen), "a cancelled message came all the same"
+    seen_ids = {event.id for event in seen}
+    torn = [ids for ids in load.batches if 0 < len(seen_ids.intersection(ids)) < len(ids)]
+    assert torn == [], "a batch was stored in part"
     verdict = check([event for event in history if event.id in taken], drain_ended_ms=now_ms())
     print(f"{TAKEN}: {verdict}")
     assert replace(verdict, lost=()).ok, verdict

@@ -29,9 +29,9 @@ pytestmark = pytest.mark.slow
 HONEST, LARGE, FLOODED = "honest", "large", "flooded"
 LARGE_BYTES, LARGE_COUNT = 200_000, 250  # 50 MB wait in the queue
 DEADLINE_S = 28.0  # token deadline, the tick that finds it, and a busy machine
-PEAK_BYTES = 120 << 20  # above the start, while everything goes on
+PEAK_BYTES = 80 << 20  # above the start, while everything goes on
 REST_BYTES = 40 << 20  # above the start, afterwards: what the allocator keeps
-HONEST_PAUSE_MAX_S = 2.0
+HONEST_PAUSE_MAX_S = 5.0  # a fraction of a second on a machine with nothing else to do
 
 
 class Honest:
@@ -70,8 +70,10 @@ async def watch(pid: int, stop: asyncio.Event) -> int:
 async def settled(reading: Callable[[], int], limit: int, within_s: float = 5.0) -> int:
     """The reading, as soon as it is within the limit; otherwise the last one."""
     deadline = time.monotonic() + within_s
-    while (value := reading()) > limit and time.monotonic() < deadline:
+    value = reading()
+    while value > limit and time.monotonic() < deadline:
         await asyncio.sleep(0.1)
+        value = reading()
     return value
 
 
@@ -160,6 +162,9 @@ async def test_hostile_peers_cost_neither_honest_clients_nor_memory(tmp_path: Pa
         assert honest.count > 100
         assert honest.longest_s < HONEST_PAUSE_MAX_S
         assert "Traceback" not in broker.stderr, broker.stderr[-4000:]
+        with broker.admin() as admin:
+            flooded = admin.get_queue_runtime_properties(FLOODED).active_message_count
+        assert flooded is not None and flooded > 10_000, "the flood did not get in: this test proves nothing"
         assert broker.terminate() == 0
     finally:
         broker.kill()
