@@ -33,6 +33,7 @@ QUEUES: dict[str, dict[str, Any]] = {
 SETTINGS: dict[str, Any] = {"lock_duration": "PT5M", "max_delivery_count": 2000}
 TAKEN_CREDIT = 20
 IN_FLIGHT_MAX = 64
+BACKLOG_MAX = 1500  # of the busiest queue: a long test must not be about its size
 SOON_MS, FAR_MS = 1500, 3_600_000
 
 
@@ -63,6 +64,8 @@ class Load:
         self._last_id = 0
         self._bearers: dict[tuple[str, int], str] = {}
         self._deferred: dict[int, str] = {}
+        self._backlog: set[str] = set()
+        "Of the plain queue: attempted and not removed."
         self._far: dict[int, str] = {}
         self._once: list[tuple[str, bytes]] = []
 
@@ -108,10 +111,14 @@ class Load:
 
     def _attempt(self, entity: str, message_id: str, payload: bytes, expires_ms: int | None = None) -> None:
         self.recorder.add(Attempt(message_id, entity, digest_of(payload), expires_ms))
+        if entity == PLAIN:
+            self._backlog.add(message_id)
 
     def _settled(self, entity: str, messages: Sequence[Found], kind: Kind, outcome: Outcome) -> None:
         for message in messages:
             self.recorder.add(Settled(message.id, entity, message.sequence_number, kind, outcome))
+            if kind is Kind.COMPLETE and outcome is Outcome.OK:
+                self._backlog.discard(message.id)
 
     async def _recorded_send(self, ids: Sequence[str], send: Awaitable[Any]) -> Any:
         """Await one send of all these ids and record its outcome; the answer."""
@@ -143,6 +150,11 @@ class Load:
 
     # ── senders ──
 
+    async def _room(self) -> None:
+        """Slows senders down when receivers do not keep up."""
+        if len(self._backlog) > BACKLOG_MAX:
+            await asyncio.sleep(0.05)
+
     async def _send_singles(self, connection: Connection) -> None:
         """Pipelined."""
         sender = await connection.sender(PLAIN)
@@ -155,6 +167,7 @@ class Load:
 
         while True:
             await pause.acquire()
+            await self._room()
             await sender.ready()
             message_id = self._new_id("single")
             payload = make(message_id, self._source)
@@ -166,6 +179,7 @@ class Load:
         """A batch is stored whole or not at all."""
         sender = await connection.sender(PLAIN)
         while True:
+            await self._room()
             ids = [self._new_id("batch") for _ in range(self._source.randint(1, 20))]
             payloads = [make(message_id, self._source, size=self._source.randint(0, 3000)) for message_id in ids]
             self.batches.append(ids)
