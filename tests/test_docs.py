@@ -1,0 +1,254 @@
+"""The documents are true: their code runs, their links lead somewhere, and nothing that a user can meet is missing."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from tools import write_cli_docs
+
+import pairbus
+from pairbus.amqp.errors import ProtocolError
+from pairbus.broker.config import parse_config
+from pairbus.cli import main
+from pairbus.cli.demo import Verdict
+from pairbus.errors import PairbusError
+from tests.brokers import BrokerProcess
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+JS_FOLDER = ROOT / "tests" / "sdk" / "js"
+RUN_S = 60
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text_of(page), re.DOTALL | re.MULTILINE)
+
+
+def run(command: list[str], folder: Path, text: str | None = None, **environment: str) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reader")
+
+
+@pytest.fixture(scope="module")
+def reader(folder: Path) -> Iterator[BrokerProcess]:
+    """The broker that the documents tell a reader to start, seen from the folder in which they started it."""
+    config = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": "orders"}]}]}}
+    with BrokerProcess(folder / "pairbus-data", namespaces=["contoso"], config=config) as process:
+        yield process
+
+
+# ── Code ────────────────────────────────────────────────────────────────────
+
+
+def test_the_first_code_of_the_readme_runs(tmp_path: Path) -> None:
+    """As it stands, in an empty folder; what it sends comes back, and is kept."""
+    code = blocks("README.md", "python")[0]
+    assert len(code.splitlines()) <= 16
+    assert "a book" in run([sys.executable, "-c", code], tmp_path)
+    assert (tmp_path / "bus" / "contoso" / "messages.db").exists()
+
+
+@pytest.mark.parametrize(("page", "number"), [("README.md", 1), ("docs/quickstart.md", 0), ("docs/quickstart.md", 1)])
+def test_python_code_runs_against_the_broker(page: str, number: int, folder: Path, reader: BrokerProcess) -> None:
+    """With the connection string from the environment and the certificate from the data folder, as the pages say."""
+    code = blocks(page, "python")[number]
+    run([sys.executable, "-c", code], folder, PAIRBUS_CONNECTION_STRING=reader.connection_string())
+
+
+@pytest.mark.node
+@pytest.mark.skipif(shutil.which("node") is None, reason="the JavaScript of the README is not tested: node not found")
+def test_javascript_code_runs_against_the_broker(reader: BrokerProcess) -> None:
+    """The packages are those of the JavaScript SDK's own tests, once these have installed them."""
+    if not (JS_FOLDER / "node_modules" / "@azure" / "service-bus").exists():
+        pytest.skip("the JavaScript of the README is not tested: @azure/service-bus is not installed yet")
+    [code] = blocks("README.md", "js")
+    run(
+        ["node", "--input-type=module"],
+        JS_FOLDER,
+        code,
+        PAIRBUS_CONNECTION_STRING=reader.connection_string(),
+        NODE_EXTRA_CA_CERTS=str(reader.ca_file),
+    )
+    with reader.admin() as admin:
+        assert admin.get_queue_runtime_properties("receipts").total_message_count == 0
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_every_example_runs_twice(example: Path, tmp_path: Path) -> None:
+    """A reader will run it again, on what the first run left."""
+    first = run([sys.executable, str(example)], tmp_path)
+    assert first and run([sys.executable, str(example)], tmp_path)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/broker.md"])
+def test_configuration_files_can_be_read(page: str) -> None:
+    """With keys and queues."""
+    [text] = blocks(page, "json")
+    [namespace] = parse_config(text, page)
+    assert namespace.queues and namespace.keys
+
+
+def test_the_demo_in_the_readme_is_what_the_demo_prints() -> None:
+    """Its columns are those of the verdict, and the one that was pasted lost nothing."""
+    [shown] = [block for block in blocks("README.md", "text") if "kill -9" in block]
+    names, numbers = (line.split() for line in shown.splitlines()[-3:-1])
+    assert names == [field.name for field in fields(Verdict)]
+    verdict = Verdict(**dict(zip(names, map(int, numbers), strict=True)))
+    assert verdict.is_good and verdict.sent == verdict.accepted + verdict.unknown
+
+
+# ── Nothing is missing ──────────────────────────────────────────────────────
+
+
+def test_the_command_page_is_not_stale() -> None:
+    """Run `python tools/write_cli_docs.py` after a change to a command."""
+    assert text_of("docs/cli.md") == write_cli_docs.render()
+
+
+def test_every_command_and_option_is_on_the_command_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """Counted from what `--help` prints, so that the generator cannot forget one."""
+    page = text_of("docs/cli.md")
+    for name, _ in write_cli_docs.commands():
+        with pytest.raises(SystemExit):
+            main([*name.split()[1:], "--help"])
+        shown = capsys.readouterr().out
+        section = page.split(f"## {name}\n")[1].split("\n## ")[0]
+        options = set(re.findall(r"^ +(--[a-z-]+)", shown, re.MULTILINE)) - {"--help"}
+        assert options and all(f"`{option}" in section for option in options), (name, options)
+
+
+def exceptions() -> set[str]:
+    """Every exception class of ours, found by importing everything."""
+    for module in pkgutil.walk_packages(pairbus.__path__, "pairbus."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found, unseen = {ProtocolError.__name__}, [PairbusError]
+    while unseen:
+        kind = unseen.pop()
+        if kind.__module__.startswith("pairbus."):
+            found.add(kind.__name__)
+        unseen += kind.__subclasses__()
+    return found
+
+
+def test_every_exception_is_documented() -> None:
+    """Meaning, is the message safe, what to do: four cells, none of the first three empty."""
+    rows = {row[0]: row for row in table_rows("docs/errors.md")}
+    found = exceptions()
+    assert len(found) > 15
+    for name in found:
+        row = rows.get(f"`{name}`")
+        assert row is not None, f"docs/errors.md has no row for {name}"
+        assert len(row) == 4 and all(row[:3]), row
+
+
+def conditions() -> set[str]:
+    """Every AMQP condition that the code can answer with: the constants, and literals given to a refusal."""
+    found: set[str] = set()
+    for path in ("amqp/errors.py", "broker/refusal.py"):
+        found |= set(re.findall(r'^[A-Z_]+ = "((?:amqp|com\.microsoft):[a-z:-]+)"', source(path), re.MULTILINE))
+    for file in sorted((ROOT / "src/pairbus/broker").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                value = node.args[0].value
+                if isinstance(value, str) and re.fullmatch(r"amqp:[a-z:-]+", value):
+                    found.add(value)
+    return found
+
+
+def source(path: str) -> str:
+    return (ROOT / "src" / "pairbus" / path).read_text(encoding="utf-8")
+
+
+def test_every_condition_is_documented() -> None:
+    """What a client can be told, it can look up."""
+    documented = {row[0].strip("`") for row in table_rows("docs/errors.md")}
+    found = conditions()
+    assert len(found) > 15
+    assert found <= documented, found - documented
+
+
+def table_rows(page: str) -> Iterator[list[str]]:
+    for line in text_of(page).splitlines():
+        if line.startswith("|"):
+            yield [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+# ── Links and names ─────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """To a file of the repository, and to a heading where one is named."""
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", prose):
+        file, _, anchor = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        assert path.exists(), f"{page.name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in map(slug, headings), f"{page.name} links to {target}"
+
+
+def slug(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def test_every_test_that_holds_an_invariant_exists() -> None:
+    """An invariant without a test is a wish."""
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text_of("ARCHITECTURE.md"))
+    assert len(named) > 15
+    for file, function in named:
+        assert (ROOT / file).is_file(), file
+        if function:
+            assert f"def {function}(" in text_of(file), f"{file}::{function}"
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    """The table "to change X, open Y" is the map of the source."""
+    page = text_of("ARCHITECTURE.md").split("## To change X, open Y")[1]
+    named = re.findall(r"`((?:amqp|broker|cli|sas)[\w/]*\.py)`", page)
+    assert len(named) > 15
+    for file in named:
+        assert (ROOT / "src" / "pairbus" / file).is_file(), file
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    """`make` is the one way in."""
+    targets = set(re.findall(r"^([a-z]+):", text_of("Makefile"), re.MULTILINE))
+    for page in PAGES:
+        for line in re.findall(r"(?:^|`)make ([a-z]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
+            assert line in targets, f"{page.name}: make {line}"
