@@ -1,7 +1,7 @@
 """The genuine SDK, sync and aio, against the broker. The whole folder runs on one event loop.
 
 Closing an SDK sender or receiver takes up to a second (it joins a thread that sleeps), so closing goes on behind the
-next tests and is awaited once, at the end.
+next tests of the module and is awaited at its end; later the loop may stand still, and deadlines would pass unseen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.brokers import BrokerProcess
 from tests.sdk.flavours import Admin, Flavour, Sdk
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def closing(broker: BrokerProcess) -> AsyncIterator[list[asyncio.Task[None]]]:
     """Closings under way; an error in one of them fails the run."""
     tasks: list[asyncio.Task[None]] = []
