@@ -7,6 +7,7 @@ must be gone when the broker's deadlines (10 s for the first bytes, 20 s for a t
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import time
@@ -148,6 +149,8 @@ async def test_hostile_peers_cost_neither_honest_clients_nor_memory(tmp_path: Pa
                 await floods(enemy)
                 stop.set()
             print({name: round(task.result(), 1) for name, task in silent.items()})
+            still_there = [name for name, task in silent.items() if task.result() == math.inf]
+            assert still_there == [], f"not hung up on within {DEADLINE_S} s: peers that said {still_there}"
             rss_after = await settled(lambda: rss_bytes(broker.pid), rss_before + REST_BYTES)
             fds_after = await settled(lambda: open_fds(broker.pid), fds_before)
             calm.set()
