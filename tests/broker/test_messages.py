@@ -70,6 +70,7 @@ def test_a_delivery_says_what_the_broker_knows(locked_until_ms: int, fields: dic
     [
         b"",
         b"\x00\x53\x73\x45",
+        b"\x00\x53\x73\xc0\x01\x00",
         Properties(subject="s").encode(),
         b"\x00\x80" + bytes(7) + b"\x73" + Properties(subject="s").encode()[3:],  # the descriptor in its wide form
         b"\x00\x53\x73\xd0\x00\x00\x00\x05\x00\x00\x00\x01\x40",
@@ -99,6 +100,7 @@ def test_the_time_to_live_is_read_from_the_header(ttl: int | None) -> None:
     """And a header that ends before it says nothing of it."""
     assert draft_of(Message(header=Header(ttl=ttl), properties=Properties(message_id="m")).encode()).ttl_ms == ttl
     assert draft_of(Message(header=Header(durable=True), properties=Properties(message_id="m")).encode()).ttl_ms is None
+    assert draft_of(b"\x00\x53\x70\xc0\x00").ttl_ms is None  # a list of no bytes, at the end of the message
 
 
 def test_a_scheduled_time_is_read_and_kept() -> None:
@@ -132,6 +134,12 @@ def test_a_batch_is_its_messages_and_nothing_of_its_envelope() -> None:
         (b"\x00\x53\x72\x45", 0),  # annotations that are a list
         (Properties(message_id="i" * 129).encode(), 0),
         (Message(annotations={Symbol("x-opt-scheduled-enqueue-time"): "tomorrow"}).encode(), 0),
+        (Message(annotations={Symbol("x-opt-scheduled-enqueue-time"): ULong(2**64 - 1)}).encode(), 0),
+        (b"\x00\x53\x70" + encode([None, None, Int(-1)]), 0),  # times to live that no uint can say again
+        (b"\x00\x53\x70" + encode([None, None, ULong(2**32)]), 0),
+        (b"\x00\x53\x70" + encode([None, None, "long"]), 0),
+        (b"\x00\x53\x73\xc0\x04\x02\x40\xd1\x01", 0),  # properties without an id whose second field is cut
+        (b"\x00\x53\x73\xc0\x03\x02\x40\xd1", 0),
         (b"\x00\x53\x75\xa0\x01x\x00\x53\x70\x45", 0),  # a header behind the body
         (encode_batch([b"garbage"]), BATCH_FORMAT),
         (Properties(message_id="m").encode(), BATCH_FORMAT),  # a batch of nothing

@@ -32,6 +32,7 @@ from pairbus.broker.store import ACTIVE, StoredMessage
 PING_CONTENT_TYPE = b"application/vnd.ms-servicebus-ping"
 _PING_SIZE_MIN = len(PING_CONTENT_TYPE)
 MESSAGE_ID_LENGTH_MAX = 128
+TIME_MAX_MS = 253_402_300_799_999  # the end of the year 9999: the SDKs' clocks cannot show more
 
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
 _OWNED_BY_THE_SERVICE = frozenset(
@@ -133,13 +134,16 @@ def _message_id(payload: bytes, value_at: int, end: int) -> str:
 
 
 def _ttl_ms(payload: bytes, value_at: int) -> int | None:
-    if payload[value_at] == 0x45 or (payload[value_at] == 0xC0 and payload[value_at + 2] < 3):
+    if payload[value_at] == 0x45 or (payload[value_at] == 0xC0 and payload[value_at + 2 : value_at + 3] < b"\x03"):
         return None  # no third field
     fields, _ = decode(payload, value_at)
     if not isinstance(fields, list):
         raise ProtocolError(DECODE_ERROR, "the header is not a list")
     ttl = fields[2] if len(fields) > 2 else None
-    return ttl if isinstance(ttl, int) and not isinstance(ttl, bool) else None
+    # Kept and said again as a uint: what is none would fail the store, or every delivery of the message.
+    if ttl is not None and not (isinstance(ttl, int) and 0 <= ttl <= 0xFFFFFFFF):
+        raise ProtocolError(DECODE_ERROR, f"ttl is {ttl!r:.80}")
+    return ttl
 
 
 def _read_annotations(payload: bytes, value_at: int) -> tuple[bytes, int]:
@@ -148,8 +152,8 @@ def _read_annotations(payload: bytes, value_at: int) -> tuple[bytes, int]:
     if not isinstance(annotations, dict):
         raise ProtocolError(DECODE_ERROR, "the message annotations are not a map")
     scheduled = annotations.get(SCHEDULED_TIME)
-    if scheduled is not None and not isinstance(scheduled, int):
-        raise Refusal(ARGUMENT_ERROR, f"{SCHEDULED_TIME} must be a timestamp, is {scheduled!r:.80}")
+    if scheduled is not None and not (isinstance(scheduled, int) and scheduled <= TIME_MAX_MS):
+        raise Refusal(ARGUMENT_ERROR, f"{SCHEDULED_TIME} must be a timestamp up to the year 9999, is {scheduled!r:.40}")
     kept = b"".join(
         payload[start:end] for key, start, _, end in pair_spans(payload, value_at) if key not in _OWNED_BY_THE_SERVICE
     )
@@ -183,12 +187,18 @@ def _with_message_id(payload: bytes, bare_at: int, properties: tuple[int, int] |
     if properties is None:
         return section(PROPERTIES, list_of(fields)) + payload[bare_at:]
     value_at, end = properties
-    if payload[value_at] != 0x45:
-        at = skip(payload, value_at + (3 if payload[value_at] == 0xC0 else 9))
-        while at < end:
-            stop = skip(payload, at)
-            fields.append(payload[at:stop])
-            at = stop
+    at = value_at + (3 if payload[value_at] == 0xC0 else 9)
+    if payload[value_at] != 0x45 and at < end:
+        try:
+            at = skip(payload, at)
+            while at < end:
+                stop = skip(payload, at)
+                fields.append(payload[at:stop])
+                at = stop
+        except IndexError:
+            at = -1
+        if at != end:
+            raise ProtocolError(DECODE_ERROR, "the properties are cut")
     return section(PROPERTIES, list_of(fields)) + payload[end:]
 
 
