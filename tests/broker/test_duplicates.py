@@ -6,6 +6,7 @@ import pytest
 
 from pairbus.broker.duplicates import PURGE_MAX, PURGE_PAUSE_MS, DuplicateWindow
 from pairbus.broker.queue import Draft
+from pairbus.broker.refusal import Refusal
 from tests.broker.queue_world import DISK_FULL, Answer, World
 
 
@@ -44,6 +45,15 @@ def test_purging_pauses_between_rounds() -> None:
     window = window_with(("a", 10), ("b", 11), ("c", 12))
     assert window.purge(10) == 10
     assert window.next_ms() == 10 + PURGE_PAUSE_MS
+
+
+def test_a_scheduled_duplicate_gets_no_number_that_another_message_could_bear() -> None:
+    """Cancelling by that number must never hit a stranger, also not one that came after a restart."""
+    world = World(requires_duplicate_detection=True, duplicate_window_ms=20_000)
+    (first,) = world.schedule(b"1", at=world.now + 5_000, message_id="a")
+    assert world.schedule(b"2", at=world.now + 5_000, message_id="a") == [0]
+    assert isinstance(world.cancel(0).value, Refusal)
+    assert world.cancel(first).value is None
 
 
 def test_a_duplicate_is_accepted_and_dropped() -> None:

@@ -32,6 +32,7 @@ from pairbus.errors import StoreError
 
 __all__ = ["Draft", "Outcome", "Queue"]
 
+DROPPED = 0
 RETRY_PAUSE_MS = 1000  # before due work is tried again after the store failed
 
 
@@ -166,7 +167,10 @@ class Queue(BoxPair):
         self._offer(drafts, now_ms, False, done)
 
     def schedule(self, drafts: Sequence[Draft], now_ms: int, done: Callable[[Refusal | list[int]], None]) -> None:
-        """`send` that answers with the sequence numbers. A dropped duplicate has one too, but nothing bears it."""
+        """`send` that answers with the sequence numbers; that of a dropped duplicate is 0, which no message bears.
+
+        A number of its own would not be stored with anything, and after a restart another message might get it.
+        """
         self.check_room()
         self._accessed_ms = now_ms
         self._offer(drafts, now_ms, True, done)
@@ -185,27 +189,29 @@ class Queue(BoxPair):
         self, drafts: Sequence[Draft], now_ms: int, wants_seqs: bool, done: Any, *, was_parked: bool = False
     ) -> None:
         """Write what is no duplicate; `done` (of a send or a schedule) follows."""
-        first_seq = self.last_seq + 1
         claim: Claim | None = None
+        seqs: list[int] | None = None
         if self.description.requires_duplicate_detection:
             ids = [draft.message_id for draft in drafts]
             earlier = self._duplicates.claim_on(ids)
             if earlier is not None:
                 earlier.parked.append((drafts, now_ms, wants_seqs, done))
                 return
-            messages = []
-            for draft, fresh in zip(drafts, self._duplicates.fresh(ids, now_ms), strict=True):
-                if fresh:
-                    messages.append(self._new(draft, now_ms))
-                else:
-                    self.last_seq += 1
+            offered = [
+                self._new(draft, now_ms) if fresh else None
+                for draft, fresh in zip(drafts, self._duplicates.fresh(ids, now_ms), strict=True)
+            ]
+            messages = [message for message in offered if message is not None]
+            if wants_seqs:
+                seqs = [DROPPED if message is None else message.seq for message in offered]
             until_ms = now_ms + self.description.duplicate_window_ms
             claim = self._duplicates.claim([(m.message_id, until_ms) for m in messages if m.message_id])
             if claim.ids:
                 self._store.write(Remember(self.queue_id, claim.ids))
         else:
             messages = [self._new(draft, now_ms) for draft in drafts]
-        seqs = list(range(first_seq, self.last_seq + 1)) if wants_seqs else None
+            if wants_seqs:
+                seqs = [message.seq for message in messages]
         if messages:
             self._store.write(Insert(self.main.number, messages))
         elif was_parked:  # nothing but duplicates of what has just been committed

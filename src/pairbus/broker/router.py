@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pairbus.broker.peer import Peer
 
 SESSION_FILTER = "com.microsoft:session-filter"
-REQUEST_SIZE_MAX = 1 << 20
-"Requests of $cbs and $management; a schedule-message request carries whole messages."
+TOKEN_REQUEST_SIZE_MAX = 1 << 16  # a token has a few KB, and whoever puts one is a stranger until then
+REQUEST_SIZE_MAX = 1 << 20  # a schedule-message request carries whole messages
 
 
 def right_of(link: Link) -> str:
@@ -38,15 +38,15 @@ def attach_link(peer: Peer, link: Link, attach: Attach, cbs: CbsNode) -> None:
         raise Refusal("amqp:invalid-field", f"Link {attach.name!r} names no address.")
     address = parse_address(raw)
     if address.is_cbs:
-        _attach_node(peer, link, attach, cbs)
+        _attach_node(peer, link, attach, cbs, TOKEN_REQUEST_SIZE_MAX)
     elif address.is_management:
-        _attach_node(peer, link, attach, _management(peer, address))
+        _attach_node(peer, link, attach, _management(peer, address), REQUEST_SIZE_MAX)
     else:
         _attach_entity(peer, link, attach, address)
 
 
-def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node) -> None:
-    _answer(link, attach, REQUEST_SIZE_MAX)
+def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node, size_max: int) -> None:
+    _answer(link, attach, size_max)
     if isinstance(link, ReceiverLink):
         link.context = RequestLink(peer, link, node)
         link.keep_credit(REQUEST_CREDIT)
