@@ -7,7 +7,7 @@ The signature is the base64 HMAC-SHA256 of `<sr>\\n<se>`, and three things about
 * `sr` is signed as it stands in the token, percent-encoded. Clients encode with upper- or lower-case hex digits,
   so decoding and encoding again would break honest signatures.
 * The HMAC key is the UTF-8 text of the shared access key, although that text looks like base64.
-* `skn` may be percent-encoded more than once; it is decoded until it no longer changes.
+* `skn` may be percent-encoded more than once; it is decoded until it no longer changes (up to a few rounds).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ SEND, LISTEN, MANAGE = "Send", "Listen", "Manage"
 RIGHTS = (SEND, LISTEN, MANAGE)
 NEVER_S = 1 << 40
 "An expiry that does not come: the key itself was shown, not a token."
+UNQUOTE_ROUNDS_MAX = 8  # the SDKs encode twice; "%252525…" without an end would take a round for every two characters
 TOKEN_LENGTH_MAX = 8192  # a JS token repeats the whole URL: 260 path characters, tripled by encoding, fit many times
 
 _PREFIX = re.compile(r"(?:Bearer +)?SharedAccessSignature +", re.IGNORECASE)
@@ -203,6 +204,8 @@ def _plain_path(path: str) -> str:
 
 
 def _unquote_fully(text: str) -> str:
-    while (decoded := unquote(text)) != text:
+    for _ in range(UNQUOTE_ROUNDS_MAX):
+        if (decoded := unquote(text)) == text:
+            break
         text = decoded
     return text

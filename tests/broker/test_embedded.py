@@ -14,7 +14,7 @@ from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptio
 from pairbus.broker.description import QueueDescription
 from pairbus.errors import ConfigError
 from pairbus.sas import SharedAccessKey
-from pairbus.transport import Endpoint, Plain, Refused, SasSignature, connect
+from pairbus.transport import Endpoint, Plain, Refused, SasSignature, Scheduled, connect
 
 MINUTE_MS = 60_000
 
@@ -109,6 +109,21 @@ async def test_a_fresh_token_for_the_same_audience_keeps_the_links(broker: Broke
             sent += 1
             await asyncio.sleep(0.05)
         assert next(tokens, None) is None
+
+
+@pytest.mark.parametrize(("size", "fits"), [(250_000, True), (2_000_000, False)])
+async def test_a_request_may_carry_the_largest_message_and_not_much_more(broker: Broker, size: int, fits: bool) -> None:
+    """What is too large is refused as that, not as a request that nobody understands."""
+    large = Message(properties=Properties(message_id="large"), data=[b"x" * size]).encode()
+    async with await connect(broker.connection_string("contoso")) as connection:
+        management = await connection.management("orders")
+        scheduling = management.schedule([Scheduled("large", large)])
+        if fits:
+            assert len(await scheduling) == 1
+        else:
+            with pytest.raises(Refused) as refused:
+                await scheduling
+            assert refused.value.condition == "amqp:link:message-size-exceeded"
 
 
 async def test_a_key_serves_as_user_and_password(broker: Broker) -> None:

@@ -14,6 +14,7 @@ from pairbus.sas import Grant, KeyRing, TokenRefused, resource_path
 logger = logging.getLogger("pairbus.broker")
 
 GRANTS_MAX = 4096  # audiences per connection; the SDKs put one per link
+AUDIENCE_LENGTH_MAX = 2048  # a host and 260 characters of a path, each of them encoded; all audiences are kept
 
 
 class Grants:
@@ -64,6 +65,8 @@ class CbsNode:
             reply(_status(400, f"The operation {operation!r} is not known; put-token is."), None)
         elif not isinstance(audience, str) or not isinstance(token, str):
             reply(_status(400, "put-token needs the audience in 'name' and the token as text."), None)
+        elif len(audience) > AUDIENCE_LENGTH_MAX:
+            reply(_status(400, f"The audience has {len(audience)} characters; {AUDIENCE_LENGTH_MAX} max."), None)
         else:
             try:
                 grant = self._keys.check(token, resource_path(audience), now_ms / 1000)

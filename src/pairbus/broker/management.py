@@ -36,6 +36,7 @@ from pairbus.sas import LISTEN, SEND
 PEEK_COUNT_MAX = 250
 ANSWER_SIZE_MAX = 1 << 20  # bytes of messages in one answer; at least one message is always given
 SEQUENCE_NUMBERS_MAX = 1000
+SEQUENCE_NUMBER_MAX = (1 << 63) - 1  # an AMQP long; a ulong can ask for more
 
 _STATUS_OF = {
     MESSAGE_LOCK_LOST: 410,
@@ -163,7 +164,7 @@ def _peek(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> 
     count = min(fields.integer("message-count"), PEEK_COUNT_MAX)
     if count < 1:
         raise Refusal(ARGUMENT_ERROR, f"'message-count' must be at least 1, is {count}")
-    from_seq = max(fields.integer("from-sequence-number"), 0)
+    from_seq = min(max(fields.integer("from-sequence-number"), 0), SEQUENCE_NUMBER_MAX)
     found = node.queue.peek(node.box, from_seq, count, now_ms, size_max=ANSWER_SIZE_MAX)
     messages: list[dict[str, bytes]] = []
     size = 0

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pairbus.amqp.errors import ProtocolError
+from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, ProtocolError
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import ReceiverLink, SenderLink, address_of
 from pairbus.amqp.message import Message, Properties
@@ -62,6 +62,11 @@ class RequestLink:
     def _answer(self, delivery: Delivery, now_ms: int) -> None:
         outcome = ACCEPTED_BYTES
         try:
+            if delivery.too_large:
+                limit = self.link.max_message_size
+                raise ProtocolError(
+                    MESSAGE_SIZE_EXCEEDED, f"A request to {self.node.address} has at most {limit} bytes."
+                )
             request = Message.decode(delivery.payload)
             reply = self._reply_to(request)
             self.node.on_request(request, reply, now_ms)

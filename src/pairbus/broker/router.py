@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SESSION_FILTER = "com.microsoft:session-filter"
 TOKEN_REQUEST_SIZE_MAX = 1 << 16  # a token has a few KB, and whoever puts one is a stranger until then
-REQUEST_SIZE_MAX = 1 << 20  # a schedule-message request carries whole messages
+REQUEST_ENVELOPE_SIZE = 1 << 20  # around the largest message that a schedule-message request may carry
 
 
 def right_of(link: Link) -> str:
@@ -40,7 +40,8 @@ def attach_link(peer: Peer, link: Link, attach: Attach, cbs: CbsNode) -> None:
     if address.is_cbs:
         _attach_node(peer, link, attach, cbs, TOKEN_REQUEST_SIZE_MAX)
     elif address.is_management:
-        _attach_node(peer, link, attach, _management(peer, address), REQUEST_SIZE_MAX)
+        node = _management(peer, address)
+        _attach_node(peer, link, attach, node, node.queue.message_size_max + REQUEST_ENVELOPE_SIZE)
     else:
         _attach_entity(peer, link, attach, address)
 
@@ -54,7 +55,7 @@ def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node, size_max: i
         link.context = ResponseLink(peer, link, node)
 
 
-def _management(peer: Peer, address: Address) -> Node:
+def _management(peer: Peer, address: Address) -> ManagementNode:
     if not peer.allows(address.text, None):
         raise _unauthorised(address, "A valid")
     queue = peer.namespace.queue(address.entity)
