@@ -53,6 +53,12 @@ def test_a_resource_encoded_with_lower_case_digits_keeps_its_signature() -> None
     assert RING.check(text, "Orders", NOW_S).scope_path == "orders"
 
 
+def test_percent_signs_that_were_encoded_without_end_are_not_followed_to_the_end() -> None:
+    """Each round is a pass over the whole text: 64 KB of them from a stranger would hold the broker for seconds."""
+    assert resource_path("sb://h/%252525") == "%"
+    assert resource_path("sb://h/%" + "25" * 100).startswith("%25")
+
+
 @pytest.mark.parametrize("prefix", ["", "Bearer ", "bearer  "])
 def test_the_word_bearer_may_stand_before_a_token(prefix: str) -> None:
     """The Python SDK adds it when the connection string holds a signature."""
