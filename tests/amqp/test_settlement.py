@@ -9,6 +9,7 @@ from pairbus.amqp.events import (
     Disposed,
     SettlementAnswered,
 )
+from pairbus.amqp.link import ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, Received, Rejected
 from tests.amqp.pair import Pair
 from tests.amqp.test_transfer import of_kind
@@ -136,3 +137,19 @@ def test_settled_deliveries_leave_nothing_behind() -> None:
     pair.pump()
     assert pair.deliveries()[0].settled
     assert link.session.sent_unsettled == 0 and far.unsettled == 0
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([], []),
+        ([7], [(7, 7)]),
+        ([3, 4, 5], [(3, 5)]),
+        ([1, 3, 4, 9], [(1, 1), (3, 4), (9, 9)]),
+        ([0xFFFFFFFE, 0xFFFFFFFF, 0, 1], [(0xFFFFFFFE, 1)]),
+        ([0xFFFFFFFF, 0, 2], [(0xFFFFFFFF, 0), (2, 2)]),
+    ],
+)
+def test_consecutive_ids_are_one_range_also_where_they_wrap(ids: list[int], expected: list[tuple[int, int]]) -> None:
+    """One disposition settles a range, and ids are serial numbers of 32 bits."""
+    assert ranges(ids) == expected

@@ -315,3 +315,18 @@ def address_of(terminus: Source | Target | Any) -> str | None:
     """The address of a source or target, when it has one that is text."""
     address = getattr(terminus, "address", None)
     return address if isinstance(address, str) else None
+
+
+def ranges(ids: list[int]) -> list[tuple[int, int]]:
+    """Delivery ids in ascending order as (first, last) of each consecutive run; they wrap around at 32 bits."""
+    if not ids:
+        return []
+    if (ids[-1] - ids[0]) & MASK == len(ids) - 1:
+        return [(ids[0], ids[-1])]
+    found = [(ids[0], ids[0])]
+    for delivery_id in ids[1:]:
+        if delivery_id == (found[-1][1] + 1) & MASK:
+            found[-1] = (found[-1][0], delivery_id)
+        else:
+            found.append((delivery_id, delivery_id))
+    return found

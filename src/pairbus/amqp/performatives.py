@@ -416,3 +416,4 @@ def decode_performative(buf: bytes, pos: int) -> tuple[Composite, int]:
 
 
 ACCEPTED_BYTES = Accepted().encode()
+RELEASED_BYTES = Released().encode()

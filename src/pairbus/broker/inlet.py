@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.events import Delivery
-from pairbus.amqp.link import MASK, ReceiverLink
+from pairbus.amqp.link import MASK, ReceiverLink, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.broker.messages import draft_of, drafts_of
-from pairbus.broker.outlet import ranges, refused
+from pairbus.broker.outlet import refused
 from pairbus.broker.queue import Draft, Queue
 from pairbus.broker.refusal import MESSAGE_SIZE_EXCEEDED, Refusal, refusal_of
 from pairbus.errors import StoreError

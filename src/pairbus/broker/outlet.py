@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pairbus.amqp.errors import ProtocolError
-from pairbus.amqp.link import MASK, SenderLink, SentDelivery
-from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, Error, Modified, Rejected, Released
+from pairbus.amqp.link import SenderLink, SentDelivery, ranges
+from pairbus.amqp.performatives import ACCEPTED_BYTES, RELEASED_BYTES, Accepted, Error, Modified, Rejected, Released
 from pairbus.amqp.session import Session
 from pairbus.broker.box import Box
 from pairbus.broker.messages import encode_delivery, patch_of
@@ -23,7 +23,6 @@ logger = logging.getLogger("pairbus.broker")
 
 SETTLED_BY_SENDER = 1  # snd-settle-mode of receive-and-delete
 TAKEN_CHUNKS_MAX = 4  # of a megabyte: what receive-and-delete has deleted and not yet sent is in memory alone
-RELEASED_BYTES = Released().encode()
 MODIFIED_BYTES = Modified().encode()
 REJECTED_BYTES = Rejected().encode()  # no error: with one, the SDKs read "the settlement failed"
 
@@ -190,18 +189,3 @@ LOCK_LOST = "The lock supplied is invalid. Either the lock expired, or the messa
 def refused(refusal: Refusal) -> bytes:
     """An encoded `rejected` with all three fields of its error."""
     return Rejected(error=Error(refusal.condition, refusal.description)).encode()
-
-
-def ranges(ids: list[int]) -> list[tuple[int, int]]:
-    """Ids in ascending order as (first, last) of each consecutive run; they wrap around at 32 bits."""
-    if not ids:
-        return []
-    if (ids[-1] - ids[0]) & MASK == len(ids) - 1:
-        return [(ids[0], ids[-1])]
-    found = [(ids[0], ids[0])]
-    for delivery_id in ids[1:]:
-        if delivery_id == (found[-1][1] + 1) & MASK:
-            found[-1] = (found[-1][0], delivery_id)
-        else:
-            found.append((delivery_id, delivery_id))
-    return found

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pairbus.amqp.events import Delivery, SettlementAnswered
-from pairbus.amqp.link import MASK, ReceiverLink
+from pairbus.amqp.link import MASK, ReceiverLink, ranges
 from pairbus.amqp.performatives import (
     ACCEPTED_BYTES,
+    RELEASED_BYTES,
     Accepted,
     Composite,
     Error,
@@ -32,12 +33,10 @@ from pairbus.amqp.performatives import (
 from pairbus.amqp.types import Symbol
 from pairbus.transport.errors import Timeout, TransportError
 from pairbus.transport.links import LinkEnd
-from pairbus.transport.settlement import DEAD_LETTER, Deliveries, Received, Settlement, ids_of, ranges, refusal
+from pairbus.transport.settlement import DEAD_LETTER, Deliveries, Received, Settlement, ids_of, refusal
 
 if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
-
-RELEASED_BYTES = Released().encode()
 
 
 class Receiver(LinkEnd):

@@ -1,9 +1,9 @@
-"""Received messages, and what became of settlements: ranges of delivery ids, and the peer's word on them."""
+"""Received messages, and what became of settlements: the peer's word on each delivery."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from uuid import UUID
 
 from pairbus.amqp.events import Delivery
@@ -66,24 +66,13 @@ class Settlement:
 
 
 def ids_of(deliveries: Deliveries) -> list[int]:
+    """In ascending order; ValueError when the peer wants no word on them."""
     if isinstance(deliveries, range):
-        return list(deliveries)
+        return sorted(deliveries)
     deliveries = list(deliveries)
     if any(message.settled for message in deliveries):
         raise ValueError("messages of receive-and-delete mode are settled already")
-    return [message.delivery_id for message in deliveries]
-
-
-def ranges(ids: list[int]) -> Iterator[tuple[int, int]]:
-    """Runs of consecutive ids, as (first, last)."""
-    ordered = sorted(ids)
-    first = before = ordered[0]
-    for i in ordered[1:]:
-        if i != before + 1:
-            yield first, before
-            first = i
-        before = i
-    yield first, before
+    return sorted(message.delivery_id for message in deliveries)
 
 
 def refusal(asked: Composite, answered: object) -> Refused | None:
