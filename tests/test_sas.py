@@ -182,6 +182,8 @@ def test_impossible_keys_are_configuration_errors() -> None:
         SharedAccessKey("k", "v", rights=frozenset({"Own"}))
     with pytest.raises(ConfigError, match="empty"):
         SharedAccessKey("k", "")
+    with pytest.raises(ConfigError, match="connection string"):
+        SharedAccessKey("k", "first;second")
     with pytest.raises(ConfigError, match="two keys"):
         KeyRing([KEY, KEY])
 

@@ -180,6 +180,17 @@ async def test_a_receiver_that_waits_keeps_its_queue(broker: Broker, clock: Cloc
     ],
 )
 def test_a_broker_that_cannot_be_meant_is_refused(options: list[NamespaceOptions], host: str, complaint: str) -> None:
-    """The well-known key opens the door to whoever can reach it: it never leaves loopback."""
+    """Before it has touched the disk or the network."""
     with pytest.raises(ConfigError, match=complaint):
         Broker(options, data=None, host=host)
+
+
+def test_the_well_known_key_never_leaves_loopback() -> None:
+    """It opens the door to whoever can reach it, however it got there: by default, by option, by file, by rotation."""
+    own, known = SharedAccessKey(ROOT_KEY_NAME, "own"), SharedAccessKey("app", "own too", WELL_KNOWN_KEY)
+    for key, keys in ((None, ()), (WELL_KNOWN_KEY, ()), ("own", (known,))):
+        with pytest.raises(ConfigError, match="key of your own"):
+            Broker([NamespaceOptions("a", keys=keys)], data=None, host="0.0.0.0", key=key)
+    with pytest.raises(ConfigError, match="empty"):
+        Broker([NamespaceOptions("a")], data=None, host="0.0.0.0", key="")
+    Broker([NamespaceOptions("a", keys=(own,))], data=None, host="0.0.0.0")

@@ -65,8 +65,6 @@ class Broker:
         trace: Trace | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        if key is None and not _is_loopback(host):
-            raise ConfigError(f"listening on {host} needs a key of your own: --key or PAIRBUS_KEY")
         if not namespaces:
             raise ConfigError("at least one namespace is needed")
         names = [options.name.lower() for options in namespaces]
@@ -75,7 +73,10 @@ class Broker:
         self._options = tuple(namespaces)
         self._data = data
         self._host = host
-        self._key = key or WELL_KNOWN_KEY
+        self._key = WELL_KNOWN_KEY if key is None else key
+        keys = [key for options in namespaces for key in [*self._root_key(options), *options.keys]]
+        if not _is_loopback(host) and any(WELL_KNOWN_KEY in (key.key, key.secondary_key) for key in keys):
+            raise ConfigError(f"listening on {host} needs a key of your own: --key or PAIRBUS_KEY")
         self._progress = progress
         self._trace = trace
         self._now_ms = now_ms

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -133,7 +134,8 @@ class Port:
             listener.bind((host, port))
         except OSError as error:
             listener.close()
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another port") from error
+            other = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "address"
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another {other}") from error
         listener.listen(1024)
         listener.setblocking(False)
         self._socket = listener
