@@ -11,6 +11,7 @@ from pairbus.amqp.events import (
 )
 from pairbus.amqp.link import ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, Received, Rejected
+from pairbus.amqp.types import encode
 from tests.amqp.pair import Pair
 from tests.amqp.test_transfer import of_kind
 
@@ -94,18 +95,19 @@ def test_a_sending_peers_word_is_nobodys_event_when_nobody_asked() -> None:
 
 
 def test_progress_is_no_outcome() -> None:
-    """`received` says how far the receiver got; the delivery stays unsettled."""
+    """`received`, or no state at all, says how far the receiver got: the sender goes on waiting for the outcome."""
     pair = Pair()
     link, far = pair.sender()
     delivery_id = link.send(b"m", b"1")
     pair.pump()
-    far.session.send_disposition(True, delivery_id, delivery_id, False, Received(0, 0).encode())
-    pair.pump()
-    assert link.session.sent_unsettled == 1
+    for progress in (Received(0, 0).encode(), encode(None)):
+        far.session.send_disposition(True, delivery_id, delivery_id, False, progress)
+        pair.pump()
+        assert link.session.sent_unsettled == 1 and not of_kind(pair.at_client, Disposed)
     far.settle(delivery_id, delivery_id, Rejected().encode(), 1)
     pair.pump()
     assert link.session.sent_unsettled == 0
-    assert [event.state for event in of_kind(pair.at_client, Disposed)] == [Received(0, 0), Rejected()]
+    assert [event.state for event in of_kind(pair.at_client, Disposed)] == [Rejected()]
 
 
 def test_a_range_of_two_billion_costs_no_more_than_what_is_out() -> None:

@@ -120,7 +120,7 @@ class Delivery(Event):
 
 @dataclass(slots=True)
 class Disposed(Event):
-    """The peer's word on deliveries that we sent. When not settled, answer with `Session.settle_sent`.
+    """The peer's outcome of deliveries that we sent. When not settled, answer with `Session.settle_sent`.
 
     Not frozen, which would cost a microsecond: receivers settle messages one by one.
     """

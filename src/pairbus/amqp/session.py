@@ -297,6 +297,9 @@ class Session:
             if self.asks_settlement:
                 events.append(SettlementAnswered(self, first, last, disposition.settled, disposition.state))
             return
+        state = disposition.state
+        if not disposition.settled and (state is None or isinstance(state, Received)):
+            return  # how far the receiver got: nothing is decided
         ids: Iterable[int]
         if span == 0:
             ids = (first,)
@@ -304,14 +307,10 @@ class Session:
             ids = [(first + offset) & MASK for offset in range(span + 1)]
         else:  # a range wider than what is out costs no more than it
             ids = [i for i in sent if (i - first) & MASK <= span]
-        state = disposition.state
-        if disposition.settled or (state is not None and not isinstance(state, Received)):
-            found = [sent.pop(delivery_id, None) for delivery_id in ids]
-        else:
-            found = [sent.get(delivery_id) for delivery_id in ids]
+        found = [sent.pop(delivery_id, None) for delivery_id in ids]
         deliveries = [delivery for delivery in found if delivery is not None]
         if deliveries:
-            events.append(Disposed(self, deliveries, disposition.settled, disposition.state))
+            events.append(Disposed(self, deliveries, disposition.settled, state))
 
     def on_detach(self, detach: Detach, events: list[Event]) -> None:
         link = self._link(detach.handle)
