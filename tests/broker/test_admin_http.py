@@ -232,6 +232,16 @@ def test_a_body_that_is_no_entry_is_a_bad_request(server: AdminServer, body: byt
     assert re.fullmatch(r"<Error><Code>400</Code><Detail>.+</Detail></Error>", answer.text, re.DOTALL)
 
 
+def test_a_body_that_is_not_compressed_as_its_head_says_is_a_bad_request(
+    server: AdminServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The mistake is the client's: it gets the answer, and the log no traceback."""
+    answer = call(server, "PUT", "/q", body=ENTRY, headers={"Content-Encoding": "gzip"})
+    assert answer.status == 400
+    assert "gzip" in answer.text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_an_etag_never_matches(server: AdminServer) -> None:
     """We give none out, so a conditional update of that kind must not overwrite anything."""
     server.namespace.add("q")

@@ -28,10 +28,11 @@ def check_path(path: str) -> str:
     path = path.strip("/")
     if not path or len(path) > PATH_LENGTH_MAX:
         raise InvalidDescription(f"queue path has {len(path)} characters; allowed are 1 to {PATH_LENGTH_MAX}")
-    if not _PATH.fullmatch(path) or "//" in path:
+    # URLs lose segments of dots on their way: a queue with one could not be addressed by every client.
+    if not _PATH.fullmatch(path) or {"", ".", ".."} & set(path.split("/")):
         raise InvalidDescription(
             f"queue path {path!r}: letters, digits and . - _ / are allowed, it starts and ends with a letter or digit,"
-            " and no segment is empty"
+            " and no segment is empty, '.' or '..'"
         )
     return path
 

@@ -53,6 +53,8 @@ _STATUS_OF: tuple[tuple[type[Exception], int, str], ...] = (
     (EntityExists, 409, "SubCode=40900. "),
     (InvalidDescription, 400, "SubCode=40000. "),
     (atom.MalformedEntry, 400, "SubCode=40000. "),
+    (web.RequestPayloadError, 400, "SubCode=40000. "),  # a body that is not what its head says, or has no end
+    (ConnectionResetError, 400, ""),  # the client left in the middle of its body; nobody hears this
     (TokenRefused, 401, "SubCode=40100. "),
     (StoreFull, 403, "SubCode=40300. "),  # the SDKs' quota error; they repeat a 507 three times on a full disk
     (StoreError, 500, ""),
