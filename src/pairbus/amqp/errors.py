@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+CONNECTION_FORCED = "amqp:connection:forced"
 DECODE_ERROR = "amqp:decode-error"
+DETACH_FORCED = "amqp:link:detach-forced"
 FRAME_SIZE_TOO_SMALL = "amqp:frame-size-too-small"
 FRAMING_ERROR = "amqp:connection:framing-error"
+HANDLE_IN_USE = "amqp:session:handle-in-use"
 ILLEGAL_STATE = "amqp:illegal-state"
 INTERNAL_ERROR = "amqp:internal-error"
 INVALID_FIELD = "amqp:invalid-field"
@@ -15,9 +18,7 @@ NOT_IMPLEMENTED = "amqp:not-implemented"
 RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
 TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
 UNATTACHED_HANDLE = "amqp:session:unattached-handle"
-UNAUTHORIZED = "amqp:unauthorized-access"
-WINDOW_VIOLATION = "amqp:session:window-violation"
-HANDLE_IN_USE = "amqp:session:handle-in-use"
+UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
 
 
 class ProtocolError(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pairbus.amqp.errors import DECODE_ERROR, UNAUTHORIZED, ProtocolError
+from pairbus.amqp.errors import DECODE_ERROR, UNAUTHORIZED_ACCESS, ProtocolError
 from pairbus.amqp.performatives import Composite, SaslInit, SaslMechanisms, SaslOutcome
 
 OK, AUTH_FAILED = 0, 1
@@ -47,10 +47,12 @@ class SaslClient:
             offered = performative.sasl_server_mechanisms
             offered = [offered] if isinstance(offered, str) else offered
             if self.mechanism not in offered:
-                raise ProtocolError(UNAUTHORIZED, f"the server offers {', '.join(map(str, offered))}")
+                raise ProtocolError(UNAUTHORIZED_ACCESS, f"the server offers {', '.join(map(str, offered))}")
             return SaslInit(mechanism=self.mechanism, initial_response=self.response, hostname=self.hostname)
         if isinstance(performative, SaslOutcome):
             if performative.code != OK:
-                raise ProtocolError(UNAUTHORIZED, f"SASL {self.mechanism} was refused with code {performative.code}")
+                raise ProtocolError(
+                    UNAUTHORIZED_ACCESS, f"SASL {self.mechanism} was refused with code {performative.code}"
+                )
             return None
         raise ProtocolError(DECODE_ERROR, f"unexpected {performative.NAME}")

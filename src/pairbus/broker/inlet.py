@@ -10,14 +10,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pairbus.amqp.errors import ProtocolError
+from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, ProtocolError
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import MASK, ReceiverLink, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.broker.messages import draft_of, drafts_of
-from pairbus.broker.outlet import refused
 from pairbus.broker.queue import Draft, Queue
-from pairbus.broker.refusal import MESSAGE_SIZE_EXCEEDED, Refusal, refusal_of
+from pairbus.broker.refusal import Refusal, refusal_of, refused
 from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
@@ -51,11 +50,8 @@ class Inlet:
             if delivery.too_large or (len(payload) > limit and message_format == 0):
                 raise Refusal(MESSAGE_SIZE_EXCEEDED, f"The message is larger than the {limit} bytes of this link.")
             drafts = [draft_of(payload)] if message_format == 0 else drafts_of(payload, message_format)
-        except ProtocolError as error:
+        except (ProtocolError, Refusal) as error:
             self._refuse(delivery, Refusal(error.condition, error.description))
-            return
-        except Refusal as refusal:
-            self._refuse(delivery, refusal)
             return
         if not self._size:
             self.peer.has_run(self)

@@ -10,25 +10,27 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from pairbus.amqp.errors import ProtocolError
-from pairbus.amqp.message import Message
-from pairbus.amqp.types import Array, Int, Long, Symbol, Timestamp
-from pairbus.broker.box import Box, Lock
-from pairbus.broker.messages import draft_of, encode_delivery, patch_of
-from pairbus.broker.outlet import LOCK_LOST
-from pairbus.broker.queue import Outcome, Queue
-from pairbus.broker.refusal import (
-    ARGUMENT_ERROR,
-    ENTITY_DISABLED,
+from pairbus.amqp.errors import (
     INTERNAL_ERROR,
-    MESSAGE_LOCK_LOST,
-    MESSAGE_NOT_FOUND,
     MESSAGE_SIZE_EXCEEDED,
     NOT_FOUND,
     RESOURCE_LIMIT_EXCEEDED,
     UNAUTHORIZED_ACCESS,
+    ProtocolError,
+)
+from pairbus.amqp.message import Message
+from pairbus.amqp.types import Array, Int, Long, Symbol, Timestamp
+from pairbus.broker.box import Box, Lock
+from pairbus.broker.messages import draft_of, encode_delivery, patch_of
+from pairbus.broker.queue import Outcome, Queue
+from pairbus.broker.refusal import (
+    ARGUMENT_ERROR,
+    ENTITY_DISABLED,
+    MESSAGE_LOCK_LOST,
+    MESSAGE_NOT_FOUND,
     Refusal,
     entity_not_found,
+    lock_lost,
 )
 from pairbus.broker.requests import Reply
 from pairbus.sas import LISTEN, SEND
@@ -280,7 +282,7 @@ def _update_disposition(node: ManagementNode, fields: Fields, answer: Answer, no
 
 
 def _lost(lost: list[bytes], error: Refusal | None) -> Refusal | None:
-    return (error or Refusal(MESSAGE_LOCK_LOST, LOCK_LOST)) if lost else None
+    return (error or lock_lost(len(lost))) if lost else None
 
 
 Operation = Callable[[ManagementNode, Fields, Answer, int], None]

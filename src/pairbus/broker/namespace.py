@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.link import Link
 from pairbus.broker.admin import QueueInfo
 from pairbus.broker.box import Box
@@ -92,7 +93,7 @@ class Namespace:
         except StoreError as error:
             logger.error("%s: the last commit failed, its senders have been told: %s", self.name, error)
         for peer in list(self.peers):
-            peer.close("amqp:connection:forced", "The broker is shutting down.")
+            peer.close(CONNECTION_FORCED, "The broker is shutting down.")
         await self.store.close()
 
     # ── queues ──

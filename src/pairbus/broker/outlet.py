@@ -6,14 +6,14 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pairbus.amqp.errors import ProtocolError
+from pairbus.amqp.errors import NOT_ALLOWED, ProtocolError
 from pairbus.amqp.link import SenderLink, SentDelivery, ranges
-from pairbus.amqp.performatives import ACCEPTED_BYTES, RELEASED_BYTES, Accepted, Error, Modified, Rejected, Released
+from pairbus.amqp.performatives import ACCEPTED_BYTES, RELEASED_BYTES, Accepted, Modified, Rejected, Released
 from pairbus.amqp.session import Session
 from pairbus.broker.box import Box
 from pairbus.broker.messages import encode_delivery, patch_of
 from pairbus.broker.queue import Outcome, Queue
-from pairbus.broker.refusal import MESSAGE_LOCK_LOST, NOT_ALLOWED, Refusal
+from pairbus.broker.refusal import Refusal, lock_lost, refused
 from pairbus.broker.store import StoredMessage
 
 if TYPE_CHECKING:
@@ -162,30 +162,18 @@ class Outlet:
                 session.settle_sent(first, last, ACCEPTED_BYTES)
         else:
             gone = set(lost)
-            refusal = error or Refusal(MESSAGE_LOCK_LOST, LOCK_LOST)
+            refusal = refused(error or lock_lost())
             for delivery in deliveries:
-                self._answer(
-                    session, delivery.delivery_id, refused(refusal) if delivery.tag in gone else ACCEPTED_BYTES
-                )
+                state = refusal if delivery.tag in gone else ACCEPTED_BYTES
+                session.settle_sent(delivery.delivery_id, delivery.delivery_id, state)
         self.peer.flush_soon()
 
     def _settled(
         self, session: Session, delivery_id: int, settled: bool, answer: bytes, refusal: Refusal | None
     ) -> None:
         if not settled:
-            self._answer(session, delivery_id, answer if refusal is None else refused(refusal))
+            session.settle_sent(delivery_id, delivery_id, answer if refusal is None else refused(refusal))
             self.peer.flush_soon()
-
-    def _answer(self, session: Session, delivery_id: int, state: bytes) -> None:
-        session.settle_sent(delivery_id, delivery_id, state)
 
     def close(self) -> None:
         self.peer.namespace.stop_listening(self)
-
-
-LOCK_LOST = "The lock supplied is invalid. Either the lock expired, or the message has already been removed."
-
-
-def refused(refusal: Refusal) -> bytes:
-    """An encoded `rejected` with all three fields of its error."""
-    return Rejected(error=Error(refusal.condition, refusal.description)).encode()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pairbus import __version__
 from pairbus.amqp.connection import Connection, Settings, Trace
+from pairbus.amqp.errors import DETACH_FORCED, UNAUTHORIZED_ACCESS
 from pairbus.amqp.events import (
     ConnectionClosed,
     ConnectionFailed,
@@ -37,7 +38,7 @@ from pairbus.amqp.types import Symbol
 from pairbus.broker.cbs import CbsNode, Grants
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.outlet import Outlet
-from pairbus.broker.refusal import UNAUTHORIZED_ACCESS, Refusal
+from pairbus.broker.refusal import Refusal
 from pairbus.broker.requests import RequestLink, ResponseLink
 from pairbus.broker.router import attach_link, right_of
 
@@ -325,7 +326,7 @@ class Peer:
             if link.state is State.OFFERED:
                 attach_link(self, link, event.attach, self._cbs)
             else:  # withdrawn before we could answer
-                raise Refusal("amqp:link:detach-forced", "The link was detached before it was attached.")
+                raise Refusal(DETACH_FORCED, "The link was detached before it was attached.")
         except Refusal as refusal:
             logger.info("%s: link to %r refused: %s", self, event.attach.name, refusal)
             link.refuse(Error(refusal.condition, refusal.description))

@@ -21,11 +21,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pairbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
 from pairbus.broker.box import CHUNK_MAX, Box
 from pairbus.broker.description import UNLIMITED_MS, QueueDescription
 from pairbus.broker.due import Agenda
 from pairbus.broker.duplicates import Claim, DuplicateWindow
-from pairbus.broker.refusal import RESOURCE_LIMIT_EXCEEDED, Refusal, entity_not_found, refusal_of
+from pairbus.broker.refusal import Refusal, entity_not_found, refusal_of
 from pairbus.broker.settlement import BoxPair, Change, Done, Outcome, not_found, reason, revised
 from pairbus.broker.store import ACTIVE, SCHEDULED, Delete, Forget, Insert, Move, Remember, Store, StoredMessage
 from pairbus.errors import StoreError

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from pairbus.amqp.errors import INTERNAL_ERROR, NOT_FOUND
+from pairbus.amqp.performatives import Error, Rejected
 from pairbus.errors import PairbusError, StoreError
 
 ARGUMENT_ERROR = "com.microsoft:argument-error"
 ENTITY_DISABLED = "com.microsoft:entity-disabled"
 MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
 MESSAGE_NOT_FOUND = "com.microsoft:message-not-found"
-INTERNAL_ERROR = "amqp:internal-error"
-MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
-NOT_ALLOWED = "amqp:not-allowed"
-NOT_FOUND = "amqp:not-found"
-RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
-UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
 
 
 class Refusal(PairbusError):
@@ -33,3 +29,16 @@ def refusal_of(error: StoreError) -> Refusal:
 def entity_not_found(path: str) -> Refusal:
     """The JavaScript SDK recognises a missing entity by the beginning of this sentence, not by the condition."""
     return Refusal(NOT_FOUND, f"The messaging entity '{path}' could not be found.")
+
+
+def lock_lost(count: int = 1) -> Refusal:
+    """For `count` of the locks that one request named."""
+    which = "The lock supplied is" if count == 1 else f"{count} of the locks supplied are"
+    return Refusal(
+        MESSAGE_LOCK_LOST, f"{which} invalid: the lock expired, or the message was already removed from the queue."
+    )
+
+
+def refused(refusal: Refusal) -> bytes:
+    """An encoded `rejected` with all three fields of its error."""
+    return Rejected(error=Error(refusal.condition, refusal.description)).encode()

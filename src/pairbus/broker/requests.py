@@ -12,8 +12,7 @@ from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import ReceiverLink, SenderLink, address_of
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import ACCEPTED_BYTES
-from pairbus.broker.outlet import refused
-from pairbus.broker.refusal import Refusal
+from pairbus.broker.refusal import Refusal, refused
 
 if TYPE_CHECKING:
     from pairbus.broker.peer import Peer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pairbus.amqp.errors import NOT_IMPLEMENTED
+from pairbus.amqp.errors import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, UNAUTHORIZED_ACCESS
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink, address_of
 from pairbus.amqp.performatives import Attach, Coordinator
 from pairbus.broker.address import Address, parse_address
@@ -12,7 +12,7 @@ from pairbus.broker.cbs import CbsNode
 from pairbus.broker.inlet import BATCH_ENVELOPE_SIZE, CREDIT, Inlet
 from pairbus.broker.management import ManagementNode
 from pairbus.broker.outlet import Outlet
-from pairbus.broker.refusal import NOT_ALLOWED, UNAUTHORIZED_ACCESS, Refusal, entity_not_found
+from pairbus.broker.refusal import Refusal, entity_not_found
 from pairbus.broker.requests import CREDIT as REQUEST_CREDIT
 from pairbus.broker.requests import Node, RequestLink, ResponseLink
 from pairbus.sas import LISTEN, SEND
@@ -35,7 +35,7 @@ def attach_link(peer: Peer, link: Link, attach: Attach, cbs: CbsNode) -> None:
         raise Refusal(NOT_IMPLEMENTED, "Transactions are not supported.")
     raw = address_of(attach.target if isinstance(link, ReceiverLink) else attach.source)
     if raw is None:
-        raise Refusal("amqp:invalid-field", f"Link {attach.name!r} names no address.")
+        raise Refusal(INVALID_FIELD, f"Link {attach.name!r} names no address.")
     address = parse_address(raw)
     if address.is_cbs:
         _attach_node(peer, link, attach, cbs, TOKEN_REQUEST_SIZE_MAX)

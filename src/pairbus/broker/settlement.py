@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any
 
+from pairbus.amqp.errors import NOT_ALLOWED
 from pairbus.amqp.types import encode_pair
 from pairbus.broker.box import CHUNK_MAX, Box, Commits, Lock
 from pairbus.broker.description import UNLIMITED_MS, QueueDescription
 from pairbus.broker.refusal import (
     ARGUMENT_ERROR,
     ENTITY_DISABLED,
-    MESSAGE_LOCK_LOST,
     MESSAGE_NOT_FOUND,
-    NOT_ALLOWED,
     Refusal,
     entity_not_found,
+    lock_lost,
     refusal_of,
 )
 from pairbus.broker.store import ACTIVE, DEFERRED, Delete, Move, Store, StoredMessage, Update, box_of, dead_box_of
@@ -127,7 +127,7 @@ class BoxPair:
 
     def _objection(self, box: Box, lock: Lock | None, outcome: Outcome, patch: bytes) -> Refusal | None:
         if lock is None:
-            return _lock_lost(1)
+            return lock_lost()
         if outcome is Outcome.DEAD_LETTER and box is self.dead:
             return Refusal(NOT_ALLOWED, f"A message of the dead-letter queue of '{self.path}' cannot be dead-lettered.")
         if patch and len(lock.message.patch) + len(patch) > PATCH_SIZE_MAX:
@@ -191,7 +191,7 @@ class BoxPair:
         self._accessed_ms = now_ms
         locks = [lock for token in tokens if (lock := box.held(token, now_ms)) is not None]
         if len(locks) < len(tokens):
-            raise _lock_lost(len(tokens) - len(locks))
+            raise lock_lost(len(tokens) - len(locks))
         return [box.renew(lock, now_ms) for lock in locks]
 
     # ── Deferred messages ───────────────────────────────────────────────────
@@ -309,13 +309,6 @@ def reason(name: str, description: str) -> bytes:
 def not_found(seqs: Sequence[int], state: str, path: str) -> Refusal:
     first = ", ".join(map(str, seqs[:5])) + (", …" if len(seqs) > 5 else "")
     return Refusal(MESSAGE_NOT_FOUND, f"'{path}' has no {state} message with sequence number {first}.")
-
-
-def _lock_lost(count: int) -> Refusal:
-    which = "The lock supplied is" if count == 1 else f"{count} of the locks supplied are"
-    return Refusal(
-        MESSAGE_LOCK_LOST, f"{which} invalid: the lock expired, or the message was already removed from the queue."
-    )
 
 
 def _answer(answer: Any, done: Callable[[Any], None], _error: StoreError | None) -> None:

@@ -8,7 +8,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from pairbus.amqp.errors import NOT_FOUND, UNAUTHORIZED
+from pairbus.amqp.errors import NOT_FOUND, UNAUTHORIZED_ACCESS
 from pairbus.amqp.types import Timestamp
 from pairbus.transport.credential import Credential, Token
 from pairbus.transport.errors import Refused, Timeout, TransportError
@@ -23,7 +23,7 @@ NODE = "$cbs"
 RENEW_AT = 0.9  # of the lifetime, as the SDKs do: minute 54 of an hour
 RENEW_TIMEOUT_S = 30.0
 RENEW_RETRY_S = 15.0  # after a failed renewal; a tenth of an hour leaves room for many
-_CONDITIONS = {401: UNAUTHORIZED, 403: UNAUTHORIZED, 404: NOT_FOUND}
+_CONDITIONS = {401: UNAUTHORIZED_ACCESS, 403: UNAUTHORIZED_ACCESS, 404: NOT_FOUND}
 
 
 class Tokens:

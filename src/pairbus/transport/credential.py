@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pairbus import sas
-from pairbus.amqp.errors import UNAUTHORIZED
+from pairbus.amqp.errors import UNAUTHORIZED_ACCESS
 from pairbus.amqp.sasl import SaslClient
 from pairbus.errors import ConfigError
 from pairbus.transport.endpoint import Endpoint
@@ -85,7 +85,9 @@ class AzureToken(_TokenCredential):
             if inspect.isawaitable(answer):
                 answer = await answer
         except Exception as error:  # whatever a foreign credential raises, it means that there is no token
-            raise Refused(UNAUTHORIZED, f"the credential gave no token: {type(error).__name__}: {error}") from error
+            raise Refused(
+                UNAUTHORIZED_ACCESS, f"the credential gave no token: {type(error).__name__}: {error}"
+            ) from error
         return Token(str(answer.token), JWT_KIND, float(answer.expires_on))
 
 

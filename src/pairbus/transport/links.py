@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pairbus.amqp.errors import ProtocolError
+from pairbus.amqp.errors import DETACH_FORCED, ProtocolError
 from pairbus.amqp.events import Delivery, Disposed, SettlementAnswered
 from pairbus.amqp.lifecycle import State
 from pairbus.amqp.link import Link
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
 
 CLOSE_TIMEOUT_S = 2.0
-DETACHED = "amqp:link:detach-forced"
 
 
 class LinkEnd:
@@ -97,7 +96,7 @@ class LinkEnd:
             if error is not None:
                 self.on_over(Refused(error.condition, error.description))
             else:
-                self.on_over(Refused(DETACHED, f"{self._what}: the peer detached the link without a reason"))
+                self.on_over(Refused(DETACH_FORCED, f"{self._what}: the peer detached the link without a reason"))
             self._end()
         if self._link.session.state is State.CLOSED and not self._ended.done():
             self._ended.set_result(None)

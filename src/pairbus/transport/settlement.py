@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from uuid import UUID
 
+from pairbus.amqp.errors import ILLEGAL_STATE
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.performatives import Composite, Rejected
 from pairbus.transport.errors import Refused
@@ -83,4 +84,4 @@ def refusal(asked: Composite, answered: object) -> Refused | None:
         return Refused(answered.error.condition, answered.error.description)
     if type(answered) is type(asked):
         return None
-    return Refused("amqp:illegal-state", f"{asked.NAME} was asked, {getattr(answered, 'NAME', answered)} was done")
+    return Refused(ILLEGAL_STATE, f"{asked.NAME} was asked, {getattr(answered, 'NAME', answered)} was done")

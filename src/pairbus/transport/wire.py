@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pairbus.amqp.connection import Connection, Settings, Trace
-from pairbus.amqp.errors import UNAUTHORIZED
+from pairbus.amqp.errors import UNAUTHORIZED_ACCESS
 from pairbus.amqp.events import (
     ConnectionClosed,
     ConnectionFailed,
@@ -186,7 +186,7 @@ class Wire(asyncio.Protocol):
 
     def _on_failed(self, event: ConnectionFailed) -> None:
         error = event.error
-        if error.condition == UNAUTHORIZED and not self.opened.done():
+        if error.condition == UNAUTHORIZED_ACCESS and not self.opened.done():
             self.lose(Refused(error.condition, error.description))
         else:
             self.lose(ConnectionLost(f"{error.condition}: {error.description}"))
