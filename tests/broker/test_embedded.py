@@ -126,6 +126,33 @@ async def test_a_request_may_carry_the_largest_message_and_not_much_more(broker:
             assert refused.value.condition == "amqp:link:message-size-exceeded"
 
 
+@pytest.mark.parametrize("suffix", ["", "/$DeadLetterQueue"])
+async def test_a_queue_that_is_made_again_is_managed_over_the_old_link(broker: Broker, suffix: str) -> None:
+    """Clients keep their management link for as long as the connection lives, and nothing tells them to drop it."""
+    namespace = broker.namespace("contoso")
+    async with await connect(broker.connection_string("contoso")) as connection:
+        management = await connection.management(f"orders{suffix}")
+        await (await connection.sender("orders")).send(message("of the first queue"))
+        await namespace.delete_queue("orders")
+        with pytest.raises(Refused, match="could not be found"):
+            await management.peek(1, 10)
+        await namespace.create_queue(QueueDescription("orders"))
+        assert await management.peek(1, 10) == []
+        sender, receiver = await connection.sender("orders"), await connection.receiver("orders")
+        await sender.send(message("of the second queue"))
+        await receiver.dead_letter(await receiver.receive(1, timeout_s=5), "why")
+        assert len(await management.peek(1, 10)) == (1 if suffix else 0)
+
+
+async def test_nothing_is_scheduled_into_dead_letters(broker: Broker) -> None:
+    """They are no place to send to, and the queue itself is not what was asked for."""
+    async with await connect(broker.connection_string("contoso")) as connection:
+        management = await connection.management("orders/$DeadLetterQueue")
+        with pytest.raises(Refused) as refused:
+            await management.schedule([Scheduled("m", message("m"))])
+        assert refused.value.condition == "amqp:not-allowed"
+
+
 async def test_a_key_serves_as_user_and_password(broker: Broker) -> None:
     """Generic AMQP clients know SASL PLAIN and no `$cbs`; a key's rights hold for them too."""
     parsed = Endpoint.parse(broker.connection_string("contoso"))

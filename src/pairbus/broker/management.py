@@ -13,6 +13,7 @@ from uuid import UUID
 from pairbus.amqp.errors import (
     INTERNAL_ERROR,
     MESSAGE_SIZE_EXCEEDED,
+    NOT_ALLOWED,
     NOT_FOUND,
     RESOURCE_LIMIT_EXCEEDED,
     UNAUTHORIZED_ACCESS,
@@ -91,12 +92,14 @@ class ManagementNode:
         queue: Queue,
         box: Box,
         *,
+        find: Callable[[], Queue | None],
         allows: Callable[[str], bool],
         changed: Callable[[Queue], None],
     ) -> None:
         self.address = address
         self.queue = queue
         self.box = box
+        self._find = find
         self._allows = allows
         self._changed = changed
 
@@ -111,13 +114,21 @@ class ManagementNode:
             if not self._allows(right):
                 raise Refusal(UNAUTHORIZED_ACCESS, f"{operation} on '{self.queue.path}' needs the {right} claim.")
             if self.queue.closed:
-                raise entity_not_found(self.queue.path)
+                self._find_again()
             run(self, Fields(request.body), answer, now_ms)
             self.changed()
         except Refusal as refusal:
             answer.refuse(refusal)
         except ProtocolError as error:
             answer.refuse(Refusal(ARGUMENT_ERROR, error.description))
+
+    def _find_again(self) -> None:
+        """The queue was deleted; there may be another of its name. Clients keep this link and hear of no deletion."""
+        queue = self._find()
+        if queue is None:
+            raise entity_not_found(self.queue.path)
+        self.box = queue.dead if self.box is self.queue.dead else queue.main
+        self.queue = queue
 
     def changed(self) -> None:
         """Locks were taken or moved: when something falls due may have changed."""
@@ -188,6 +199,8 @@ def _renew_lock(node: ManagementNode, fields: Fields, answer: Answer, now_ms: in
 
 
 def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
+    if node.box is node.queue.dead:
+        raise Refusal(NOT_ALLOWED, f"Messages cannot be sent to the dead-letter queue of '{node.queue.path}'.")
     limit = node.queue.message_size_max
     drafts = []
     for entry in fields.many("messages", dict):

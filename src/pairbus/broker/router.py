@@ -66,6 +66,7 @@ def _management(peer: Peer, address: Address) -> ManagementNode:
         address.text.lower(),
         queue,
         box,
+        find=lambda: peer.namespace.queue(address.entity),
         allows=lambda right: peer.allows(address.text, right),
         changed=peer.namespace.changed,
     )
