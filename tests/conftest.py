@@ -1,15 +1,22 @@
-"""Fixtures that need a broker process: one for the whole run, and a fresh queue for each test."""
+"""Fixtures that need a broker process: one for the whole run, and a fresh queue for each test; how examples are made."""
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+import hypothesis
 import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from tests.brokers import BrokerProcess
+
+# The same examples in every run: what fails, fails for everybody. PAIRBUS_EXPLORE=1 looks for new ones.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("explore", max_examples=1000, deadline=None)
+hypothesis.settings.load_profile("explore" if os.environ.get("PAIRBUS_EXPLORE") else "same")
 
 
 class MakeQueue(Protocol):

@@ -12,7 +12,9 @@ from pairbus import sas
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
 from pairbus.broker.description import QueueDescription
-from pairbus.errors import ConfigError
+from pairbus.broker.queue import Draft
+from pairbus.broker.store.memory import MemoryStore
+from pairbus.errors import ConfigError, StoreFull
 from pairbus.sas import SharedAccessKey
 from pairbus.transport import Endpoint, Plain, Refused, SasSignature, Scheduled, connect
 
@@ -184,6 +186,47 @@ async def test_an_idle_queue_is_deleted_after_its_time_and_not_before(broker: Br
             break
         await asyncio.sleep(0.01)
     assert [info.description.path for info in namespace.queue_infos()] == ["orders"]
+
+
+async def test_an_idle_queue_that_cannot_be_deleted_stays_and_is_usable(broker: Broker, clock: Clock) -> None:
+    """A full disk must neither lose the queue nor make the broker try without a pause."""
+    namespace = broker.namespace("contoso")
+    assert isinstance(namespace.store, MemoryStore)
+    clock.ahead_ms = 6 * MINUTE_MS
+    namespace.store.fail_next(StoreFull("no space left"))
+    namespace.run_due()
+    with pytest.raises(StoreFull):
+        await namespace.create_queue(QueueDescription("later"))  # shares the commit that fails
+    queue = namespace.queue("passing")
+    assert queue is not None and not queue.closed
+    assert queue.idle_until_ms is not None and queue.idle_until_ms > clock.now_ms()
+    async with await connect(broker.connection_string("contoso")) as connection:
+        await (await connection.sender("passing")).send(message("still there"))
+
+
+async def test_a_message_that_comes_as_a_queue_falls_idle_keeps_it(broker: Broker, clock: Clock) -> None:
+    """Between the decision and the deletion lies a turn of the loop; what is accepted in it must not be lost."""
+    namespace = broker.namespace("contoso")
+    queue = namespace.queue("passing")
+    assert queue is not None
+    clock.ahead_ms = 6 * MINUTE_MS
+    namespace.run_due()
+    answered = asyncio.get_running_loop().create_future()
+    queue.send([Draft(b"just in time")], clock.now_ms(), answered.set_result)
+    assert await answered is None
+    assert namespace.queue("passing") is queue and queue.active_count == 1
+
+
+async def test_a_change_goes_on_when_whoever_asked_for_it_is_cancelled(broker: Broker) -> None:
+    """Its write cannot be taken back: a queue that only the disk knows would turn up after a restart."""
+    namespace = broker.namespace("contoso")
+    creation = asyncio.create_task(namespace.create_queue(QueueDescription("orphan")))
+    await asyncio.sleep(0)
+    creation.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creation
+    await namespace.create_queue(QueueDescription("next"))
+    assert namespace.queue("orphan") is not None
 
 
 async def test_a_receiver_that_waits_keeps_its_queue(broker: Broker, clock: Clock) -> None:

@@ -184,6 +184,13 @@ async def test_moves_that_follow_each_other_happen_one_after_the_other(opened: O
     assert [(each.seq, each.body) for each in opened.store.scan(BOX, 0, 9)] == [(1, b"one"), (7, b"five")]
 
 
+async def test_a_move_to_its_own_place_changes_the_fields_only(opened: Opened) -> None:
+    """A move to where a message already is must not count as a second message of that number."""
+    await commit(opened.store, Insert(BOX, [message(1, b"one")]))
+    assert await commit(opened.store, Move(BOX, 1, BOX, message(1, b"", delivery_count=2))) is None
+    assert [(each.body, each.delivery_count) for each in opened.store.scan(BOX, 0, 9)] == [(b"one", 2)]
+
+
 async def test_writes_to_one_number_in_one_group_keep_their_order(opened: Opened) -> None:
     """Groups are put together from many writes; the last word must stay the last."""
     await commit(opened.store, Insert(BOX, [message(1, b"old")]))

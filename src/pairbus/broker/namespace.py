@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.link import Link
@@ -24,6 +25,8 @@ from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, Sto
 from pairbus.sas import KeyRing
 
 logger = logging.getLogger("pairbus.broker")
+
+_T = TypeVar("_T")
 
 IMMUTABLE = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
 
@@ -56,7 +59,8 @@ class Namespace:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._last_queue_id = 0
-        self._deletions: set[asyncio.Task[None]] = set()
+        self._changes: set[asyncio.Task[Any]] = set()
+        "Queues that are being created, updated or deleted."
 
     def __repr__(self) -> str:
         return f"<Namespace {self.name} queues={len(self._queues)} peers={len(self.peers)}>"
@@ -152,6 +156,22 @@ class Namespace:
     # ── administration ──
 
     async def create_queue(self, description: QueueDescription) -> QueueDescription:
+        return await self._to_its_end(self._create_queue(description))
+
+    async def update_queue(self, description: QueueDescription) -> QueueDescription:
+        return await self._to_its_end(self._update_queue(description))
+
+    async def delete_queue(self, path: str) -> None:
+        await self._to_its_end(self._delete_queue(path))
+
+    def _to_its_end(self, change: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
+        """A change goes on when whoever asked for it is cancelled: what is written must be in memory as well."""
+        task = self._loop.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return asyncio.shield(task)
+
+    async def _create_queue(self, description: QueueDescription) -> QueueDescription:
         now_ms = self.now_ms()
         description = replace(description.checked(), created_ms=now_ms, updated_ms=now_ms)
         key = path_key(description.path)
@@ -169,7 +189,7 @@ class Namespace:
         logger.info("%s: queue '%s' created", self.name, description.path)
         return description
 
-    async def update_queue(self, description: QueueDescription) -> QueueDescription:
+    async def _update_queue(self, description: QueueDescription) -> QueueDescription:
         queue = self._required(description.path)
         current = queue.description
         for name in IMMUTABLE:
@@ -188,7 +208,7 @@ class Namespace:
         logger.info("%s: queue '%s' updated, status %s", self.name, description.path, description.status)
         return description
 
-    async def delete_queue(self, path: str) -> None:
+    async def _delete_queue(self, path: str) -> None:
         queue = self._required(path)
         self._remove(queue)
         self._detach(queue, entity_not_found(queue.path))
@@ -227,7 +247,7 @@ class Namespace:
                 committed.set_exception(error)
 
         self.store.after_commit(done)
-        await asyncio.shield(committed)
+        await committed
 
     # ── links ──
 
@@ -275,7 +295,7 @@ class Namespace:
         for queue in self._agenda.pop_due(now_ms):
             if queue.idle_until_ms is not None and queue.idle_until_ms <= now_ms:
                 if not self._is_listened_to(queue):
-                    self._delete_idle(queue)
+                    self._to_its_end(self._delete_idle(queue))
                     continue
                 queue.touch(now_ms)
             queue.run_due(now_ms)
@@ -287,11 +307,17 @@ class Namespace:
         """A receiver that waits with credit uses the queue, although nothing happens."""
         return any(outlet.link.credit for box in (queue.main, queue.dead) for outlet in self._dispatchers[box].outlets)
 
-    def _delete_idle(self, queue: Queue) -> None:
+    async def _delete_idle(self, queue: Queue) -> None:
+        until_ms = queue.idle_until_ms
+        if queue.closed or until_ms is None or until_ms > self.now_ms():
+            self.changed(queue)  # it was used or deleted in the turn of the loop since it fell due
+            return
         logger.info("%s: queue '%s' was idle for its auto-delete time and is deleted", self.name, queue.path)
-        task = self._loop.create_task(self.delete_queue(queue.path))
-        self._deletions.add(task)
-        task.add_done_callback(self._deletions.discard)
+        try:
+            await self._delete_queue(queue.path)
+        except StoreError as error:
+            logger.error("%s: the idle queue '%s' could not be deleted: %s", self.name, queue.path, error)
+            queue.touch(self.now_ms())  # tried again when it has been idle as long once more, not in a tight loop
 
 
 def _info(queue: Queue) -> QueueInfo:

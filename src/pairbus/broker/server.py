@@ -36,7 +36,6 @@ http_logger.addFilter(
 )
 
 FIRST_BYTES_DEADLINE_S = 10.0
-REQUEST_DEADLINE_S = 20.0  # of HTTP, from its head to the answer
 CONNECTIONS_MAX = 5000  # per namespace, as the service has it
 WRITE_BUFFER_MAX = 1 << 20
 WEB_SOCKET_PROTOCOL = "AMQPWSB10"
@@ -123,7 +122,7 @@ class Port:
         self._runner: web.AppRunner | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._awaited: dict[object, asyncio.TimerHandle] = {}
-        "Connections that speak HTTP and have not made a request yet; when they are cut."
+        "Connections that speak HTTP and have not made a request yet, and what will cut them."
 
     async def open(self, host: str, port: int, app: web.Application) -> None:
         """Listen; `number` then tells which port was taken."""
@@ -146,7 +145,7 @@ class Port:
         self._spawn(self._accept(listener))
 
     def http_handler(self, transport: asyncio.Transport) -> asyncio.Protocol:
-        """What speaks HTTP on the connection. A peer that never finishes a request does not keep it."""
+        """What speaks HTTP on the connection. A peer that never finishes the head of a request does not keep it."""
         assert self._runner is not None and self._runner.server is not None
         handler = self._runner.server()
 
@@ -162,13 +161,7 @@ class Port:
         awaited = self._awaited.pop(request.protocol, None)
         if awaited is not None:
             awaited.cancel()
-        if "Upgrade" in request.headers:
-            return await handler(request)
-        try:
-            async with asyncio.timeout(REQUEST_DEADLINE_S):
-                return await handler(request)
-        except TimeoutError:
-            raise web.HTTPRequestTimeout(headers={"Connection": "close"}) from None
+        return await handler(request)
 
     async def stop_accepting(self) -> None:
         for task in list(self._tasks):

@@ -27,7 +27,7 @@ from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, Sto
 from pairbus.sas import MANAGE, Grant, TokenRefused
 
 BODY_SIZE_MAX = 256 * 1024  # a full description has 2 KB
-BODY_WAIT_S = 30
+BODY_WAIT_S = 20
 PAGE_SIZE_MAX = 100
 TOKEN_SKEW_S = 300  # the Python SDK renews a token only 60 seconds after its expiry
 

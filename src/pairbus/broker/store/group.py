@@ -25,6 +25,7 @@ from pairbus.broker.store import (
     Move,
     PutQueue,
     Remember,
+    StoredMessage,
     Update,
     Write,
     box_of,
@@ -103,9 +104,9 @@ class Group:
             case Delete():
                 self._box_step(op.box).deletes.update(op.seqs)
             case Update():
-                seq = op.message.seq
-                head = pack_head(op.message)
-                self._box_step(op.box).updates[seq] = (seq, head, head_crc(op.box, seq, head))
+                self._update(op.box, op.message)
+            case Move() if op.box == op.to_box and op.seq == op.message.seq:
+                self._update(op.box, op.message)  # it stays where it is
             case Move():
                 self._move(op)
             case Remember():
@@ -140,6 +141,10 @@ class Group:
             step = self._new_box_step(op.box)
         step.rows += pack_rows(op.box, op.messages)
         step.last_seq = max(step.last_seq, *seqs)
+
+    def _update(self, box: int, message: StoredMessage) -> None:
+        head = pack_head(message)
+        self._box_step(box).updates[message.seq] = (message.seq, head, head_crc(box, message.seq, head))
 
     def _move(self, op: Move) -> None:
         step = self._open.get(op.box)
