@@ -1,4 +1,4 @@
-"""Fixtures that need a broker process: one for the whole run, and a fresh queue for each test; how examples are made."""
+"""Fixtures that need a broker (one for the whole run, a fresh queue for each test), and how examples are made."""
 
 from __future__ import annotations
 
