@@ -208,21 +208,44 @@ def test_a_group_that_finds_no_space_fails_whole_and_the_store_goes_on(tmp_path:
     connection = open_for_writing(path)
     committer = Committer(path, connection, {STORE_COUNTER: Counters()}, CommitFile(tmp_path))
 
-    def write(*ops: PutQueue | Insert | Delete) -> StoreError | None:
-        group = Group()
-        for op in ops:
-            group.add(op)
-        return committer.commit(group)
-
-    assert write(PutQueue(1, "{}"), Insert(BOX, [StoredMessage(1, b"kept")])) is None
+    assert _write(committer, PutQueue(1, "{}"), Insert(BOX, [StoredMessage(1, b"kept")])) is None
     connection.execute("PRAGMA max_page_count = 40")
     large = [StoredMessage(seq, bytes(10_000)) for seq in range(2, 40)]
-    assert isinstance(write(Delete(BOX, [1]), Insert(BOX, large)), StoreFull)
-    assert write(Insert(BOX, [StoredMessage(2, b"small")])) is None
+    assert isinstance(_write(committer, Delete(BOX, [1]), Insert(BOX, large)), StoreFull)
+    assert _write(committer, Insert(BOX, [StoredMessage(2, b"small")])) is None
     committer.close()
     reader = Reader(path, Progress(None))
     assert [each.last_seq for each in reader.recover()] == [2]
     assert [row[0] for row in reader.index(BOX)] == [1, 2]
+    assert reader.damage == []
+    reader.close()
+
+
+def _write(committer: Committer, *ops: PutQueue | Insert | Delete) -> StoreError | None:
+    group = Group()
+    for op in ops:
+        group.add(op)
+    return committer.commit(group)
+
+
+def test_a_group_that_cannot_be_rolled_back_is_rolled_back_before_the_next_one_counts(tmp_path: Path) -> None:
+    """On a broken disk the rollback may fail too. The writer must live on, and half a group must never be committed."""
+    path = tmp_path / "messages.db"
+    create(path)
+    connection = open_for_writing(path)
+    committer = Committer(path, connection, {STORE_COUNTER: Counters()}, CommitFile(tmp_path))
+    assert _write(committer, PutQueue(1, "{}"), Insert(BOX, [StoredMessage(1, b"kept")])) is None
+    connection.set_authorizer(lambda _, what, *__: sqlite3.SQLITE_DENY if what == "ROLLBACK" else sqlite3.SQLITE_OK)
+    taken_number = Insert(BOX, [StoredMessage(1, b"again")])
+    assert isinstance(_write(committer, Delete(BOX, [1]), PutQueue(2, "{}"), taken_number, taken_number), StoreError)
+    assert isinstance(_write(committer, Insert(BOX, [StoredMessage(2, b"too early")])), StoreError)
+    connection.set_authorizer(None)
+    assert isinstance(_write(committer, Insert(BOX, [StoredMessage(3, b"rolls back what was left")])), StoreError)
+    assert _write(committer, Insert(BOX, [StoredMessage(4, b"goes on")])) is None
+    committer.close()
+    reader = Reader(path, Progress(None))
+    assert [each.queue_id for each in reader.recover()] == [1]
+    assert [row[0] for row in reader.index(BOX)] == [1, 4]
     assert reader.damage == []
     reader.close()
 

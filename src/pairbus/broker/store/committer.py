@@ -164,8 +164,12 @@ class Committer:
             log.warning("%s: the write-ahead log was not copied into the database: %s", self._path, error)
 
     def _roll_back(self) -> None:
-        if self._connection.in_transaction:
+        if not self._connection.in_transaction:
+            return
+        try:
             self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:  # the next group cannot begin then, fails as well, and rolls back again
+            log.error("%s: a failed group of writes could not be rolled back: %s", self._path, error)
 
     # ── Counters ────────────────────────────────────────────────────────────
 
