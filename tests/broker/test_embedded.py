@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,8 @@ from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptio
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.queue import Draft
 from pairbus.broker.store.memory import MemoryStore
-from pairbus.errors import ConfigError, StoreFull
+from pairbus.broker.store.reader import Reader
+from pairbus.errors import ConfigError, StoreError, StoreFull
 from pairbus.sas import SharedAccessKey
 from pairbus.transport import Endpoint, Plain, Refused, SasSignature, Scheduled, connect
 
@@ -215,6 +217,24 @@ async def test_a_message_that_comes_as_a_queue_falls_idle_keeps_it(broker: Broke
     queue.send([Draft(b"just in time")], clock.now_ms(), answered.set_result)
     assert await answered is None
     assert namespace.queue("passing") is queue and queue.active_count == 1
+
+
+async def test_a_start_that_fails_leaves_the_folder_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the disk fails in the middle of the recovery, which no disk does on demand."""
+    options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))
+    async with Broker([options], data=tmp_path):
+        pass
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match="input/output"):
+
+        def fail(self: Reader, queue_id: int) -> list[tuple[str, int]]:
+            raise StoreError("input/output error")
+
+        patch.setattr(Reader, "remembered", fail)
+        await Broker([options], data=tmp_path).start()
+    async with Broker([options], data=tmp_path) as broker:
+        assert broker.namespace("contoso").queue("orders") is not None
 
 
 async def test_a_change_goes_on_when_whoever_asked_for_it_is_cancelled(broker: Broker) -> None:

@@ -143,9 +143,9 @@ class Broker:
     def _recover(self, options: NamespaceOptions, loop: asyncio.AbstractEventLoop) -> None:
         keys = KeyRing([*self._root_key(options), *options.keys])
         namespace = Namespace(options.name, self._store(options.name, loop), keys, loop=loop, now_ms=self._now_ms)
+        self._namespaces[options.name.lower()] = namespace  # before it can fail: `stop` then releases its store
         for sentence in namespace.recover():
             logger.error("%s: %s", options.name, sentence)
-        self._namespaces[options.name.lower()] = namespace
 
     async def _listen(self, options: NamespaceOptions, tls: ssl.SSLContext, loop: asyncio.AbstractEventLoop) -> None:
         namespace = self._namespaces[options.name.lower()]

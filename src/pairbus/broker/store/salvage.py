@@ -163,6 +163,16 @@ def _copy(source: _Source, to_folder: Path) -> SalvageReport:
         report.notes.append(f"The last {noted - counters[STORE_COUNTER].high} acknowledged commits are missing.")
     to_folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(to_folder)
+    try:
+        _fill(source, to_folder, queues, counters, report)
+    finally:
+        lock.release()
+    return report
+
+
+def _fill(
+    source: _Source, to_folder: Path, queues: dict[int, str], counters: dict[int, Counters], report: SalvageReport
+) -> None:
     path = to_folder / FILE_NAME
     create(path)
     # The new store counts its own commits and messages; what was the highest number must stay so.
@@ -177,8 +187,6 @@ def _copy(source: _Source, to_folder: Path) -> SalvageReport:
                 _commit(committer, Remember(queue_id, ids))
     finally:
         committer.close()
-        lock.release()
-    return report
 
 
 def _copy_queue(

@@ -64,7 +64,7 @@ class SqliteStore:
 
     def recover(self) -> Recovered:
         """Also opens the store. `index` and `remembered` add what they find to the same list of damage."""
-        assert self._lock is None, "recover is called once"
+        assert self._reader is None, "recover is called once"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -131,10 +131,12 @@ class SqliteStore:
         self._release()
 
     def _release(self) -> None:
+        """Harmless when there is nothing to release, or no longer."""
         if self._reader is not None:
             self._reader.close()
-        if self._lock is not None:
-            self._lock.release()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
 
     # ── Writing ─────────────────────────────────────────────────────────────
 
