@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pairbus import __version__
@@ -23,6 +24,7 @@ from pairbus.amqp.events import (
     ConnectionOpened,
     Delivery,
     Disposed,
+    Event,
     LinkAttached,
     LinkDetached,
     LinkFlow,
@@ -82,7 +84,7 @@ class Peer:
         "Nothing is read or said any more."
         self._wire = wire
         self._loop = loop
-        self._cbs = CbsNode(namespace.keys, self.grants, self._on_token)
+        self._cbs = CbsNode(namespace.keys, self.grants, self._reschedule_tick)
         self._held_bytes = self._held_count = 0
         self._unflushed_bytes = self._unread_bytes = 0
         self._is_flush_scheduled = False
@@ -252,15 +254,15 @@ class Peer:
         self.grants.put("sasl-plain", grant)
         return True
 
-    def _on_token(self) -> None:
-        self._reschedule_tick()
-
     def _reschedule_tick(self) -> None:
         if self.is_over:
             return
         self._timer.cancel()
         expiry_s = self.grants.next_expiry_s()
         delay_s = TICK_S
+        wanted_s = self._connection.next_timer()
+        if wanted_s is not None:
+            delay_s = min(delay_s, max(wanted_s - self._loop.time(), 0.001))
         if not self.grants:
             delay_s = min(delay_s, max(self._started_s + TOKEN_DEADLINE_S - self._loop.time(), 0.0) + 0.01)
         if expiry_s is not None:
@@ -315,6 +317,7 @@ class Peer:
     def _on_opened(self, event: ConnectionOpened) -> None:
         if self._connection.state is State.OFFERED:
             self._connection.open()
+            self._reschedule_tick()  # the client may want signs of life more often than we tick
 
     def _on_begun(self, event: SessionBegun) -> None:
         if event.session.state is State.OFFERED:
@@ -382,7 +385,7 @@ class Peer:
         self._hang_up()
 
 
-_HANDLERS: Any = {
+_HANDLERS: dict[type[Event], Callable[[Peer, Any], None]] = {
     ConnectionOpened: Peer._on_opened,
     SessionBegun: Peer._on_begun,
     LinkAttached: Peer._on_attached,

@@ -1,0 +1,47 @@
+"""One AMQP client of a namespace, joined to our own core by a wire in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from pairbus.amqp.connection import Connection, Settings
+from pairbus.amqp.frames import EMPTY_FRAME
+from pairbus.amqp.sasl import SaslClient
+from pairbus.broker.namespace import Namespace
+from pairbus.broker.peer import Peer
+from pairbus.broker.store.memory import MemoryStore
+from pairbus.sas import KeyRing, SharedAccessKey
+
+
+class Wire:
+    """Keeps what the broker says until somebody listens."""
+
+    def __init__(self) -> None:
+        self.said: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def write(self, data: bytes) -> None:
+        self.said.put_nowait(data)
+
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+async def test_a_client_hears_signs_of_life_as_often_as_it_asked_for_them() -> None:
+    """Its idle time-out may be shorter than the broker's own tick; without them it would hang up."""
+    loop = asyncio.get_running_loop()
+    keys = KeyRing([SharedAccessKey("app", "secret")])
+    namespace = Namespace("contoso", MemoryStore(), keys, loop=loop, now_ms=lambda: time.time_ns() // 1_000_000)
+    wire = Wire()
+    peer = Peer(namespace, wire, loop)
+    client = Connection(Settings("client", idle_time_out_ms=100), SaslClient("PLAIN", b"\0app\0secret"))
+    client.open()
+    while not client.is_open:
+        peer.data_received(client.data_to_send())
+        client.receive_data(await wire.said.get(), 0.0)
+    async with asyncio.timeout(3):
+        for _ in range(3):
+            assert await wire.said.get() == EMPTY_FRAME
+    peer.connection_lost()
