@@ -11,7 +11,7 @@ import pytest
 
 from pairbus import sas
 from pairbus.amqp.message import Message, Properties
-from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
+from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions, server
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.queue import Draft
 from pairbus.broker.store.memory import MemoryStore
@@ -235,6 +235,20 @@ async def test_a_start_that_fails_leaves_the_folder_to_the_next_one(
         await Broker([options], data=tmp_path).start()
     async with Broker([options], data=tmp_path) as broker:
         assert broker.namespace("contoso").queue("orders") is not None
+
+
+async def test_connections_that_never_say_what_they_are_count_against_the_limit(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each holds a file of the process for as long as the broker waits for its first byte."""
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 3)
+    endpoint = Endpoint.parse(broker.connection_string("contoso"))
+    streams = [await asyncio.open_connection(endpoint.host, endpoint.port) for _ in range(4)]
+    async with asyncio.timeout(5):
+        assert await streams[-1][0].read() == b""
+    assert not any(reader.at_eof() for reader, _ in streams[:-1])
+    for _, writer in streams:
+        writer.close()
 
 
 async def test_a_change_goes_on_when_whoever_asked_for_it_is_cancelled(broker: Broker) -> None:

@@ -194,13 +194,19 @@ class Port:
                 logger.warning("%s: a connection could not be accepted: %s", self.namespace.name, error)
                 await asyncio.sleep(0.1)
                 continue
-            if len(self.doors) >= CONNECTIONS_MAX:
+            if self._connection_count() >= CONNECTIONS_MAX:
                 logger.warning(
-                    "%s: more than %d connections; one was turned away", self.namespace.name, CONNECTIONS_MAX
+                    "%s: %d connections are open; one more was turned away", self.namespace.name, CONNECTIONS_MAX
                 )
                 client.close()
                 continue
             self._spawn(self._welcome(client))
+
+    def _connection_count(self) -> int:
+        """Those that have not said what they are, AMQP, and HTTP with its web sockets."""
+        assert self._runner is not None and self._runner.server is not None
+        welcoming = len(self._tasks) - 1  # one of them accepts
+        return welcoming + len(self.doors) + len(self._runner.server.connections)
 
     async def _welcome(self, client: socket.socket) -> None:
         """TLS or not, by the first byte."""
