@@ -7,7 +7,6 @@ async with Broker([NamespaceOptions("contoso")], data=Path("bus")) as broker:
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import ssl
 import tempfile
@@ -28,6 +27,7 @@ from pairbus.broker.store import Store
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import ConfigError, EntityExists
+from pairbus.hosts import in_url, is_loopback
 from pairbus.sas import KeyRing, SharedAccessKey
 
 __all__ = ["Broker", "NamespaceOptions", "QueueDescription", "load_config"]
@@ -75,7 +75,7 @@ class Broker:
         self._host = host
         self._key = WELL_KNOWN_KEY if key is None else key
         keys = [key for options in namespaces for key in [*self._root_key(options), *options.keys]]
-        if not _is_loopback(host) and any(WELL_KNOWN_KEY in (key.key, key.secondary_key) for key in keys):
+        if not is_loopback(host) and any(WELL_KNOWN_KEY in (key.key, key.secondary_key) for key in keys):
             raise ConfigError(f"listening on {host} needs a key of your own: --key or PAIRBUS_KEY")
         self._progress = progress
         self._trace = trace
@@ -101,9 +101,8 @@ class Broker:
         port = self._ports[name.lower()]
         options = next(options for options in self._options if options.name.lower() == name.lower())
         key = next(key.key for key in [*self._root_key(options), *options.keys] if key.name == ROOT_KEY_NAME)
-        host = f"[{self._host}]" if ":" in self._host else self._host
         return (
-            f"Endpoint=sb://{host}:{port.number};SharedAccessKeyName={ROOT_KEY_NAME};"
+            f"Endpoint=sb://{in_url(self._host)}:{port.number};SharedAccessKeyName={ROOT_KEY_NAME};"
             f"SharedAccessKey={key};UseDevelopmentEmulator=true"
         )
 
@@ -181,12 +180,3 @@ class Broker:
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="pairbus-")
         return Path(self._scratch.name)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

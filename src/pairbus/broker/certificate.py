@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pairbus.errors import ConfigError
+from pairbus.hosts import LOOPBACK_HOSTS
 
-LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 VALIDITY = timedelta(days=3650)
 RENEW_BEFORE = timedelta(days=30)
 CLOCK_SKEW = timedelta(days=1)  # containers and virtual machines may run behind

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import os
 import re
 import tempfile
@@ -11,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from azure.core.exceptions import (
     AzureError,
@@ -24,7 +22,9 @@ from azure.core.exceptions import (
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from pairbus.connection_string import ConnectionString
 from pairbus.errors import ConfigError, EntityError, EntityExists, EntityNotFound, PairbusError
+from pairbus.hosts import in_url, is_loopback
 
 EMULATOR_PORT = 5672
 CONNECT_WAIT_S = 10
@@ -39,13 +39,17 @@ def administration(connection_string: str, ca_file: Path | None = None) -> Itera
     With `UseDevelopmentEmulator=true` and a loopback host the broker's own CA certificate is fetched from the
     broker and trusted: on this machine, whoever can answer on that port could read the certificate file as well.
     """
-    connection_string, authority, emulator = _endpoint_of(connection_string)
-    with _trust(authority, emulator, ca_file) as connection_verify:
+    given = ConnectionString.parse(connection_string)
+    port = given.port or (EMULATOR_PORT if given.emulator else None)
+    authority = in_url(given.host) + (f":{port}" if port else "")
+    if given.emulator:
+        connection_string = _with_port(connection_string, authority)
+    with _trust(given.host if given.emulator else None, authority, ca_file) as connection_verify:
         try:
             client = ServiceBusAdministrationClient.from_connection_string(
                 connection_string,
                 connection_verify=connection_verify,
-                use_env_settings=not emulator,  # no proxy of the environment between this machine and itself
+                use_env_settings=not given.emulator,  # no proxy of the environment between this machine and itself
                 connection_timeout=CONNECT_WAIT_S,
                 read_timeout=READ_WAIT_S,
                 retry_connect=1,
@@ -59,45 +63,35 @@ def administration(connection_string: str, ca_file: Path | None = None) -> Itera
                 raise _in_one_line(error, authority) from error
 
 
-def _endpoint_of(connection_string: str) -> tuple[str, str, bool]:
-    """The connection string with a port where the emulator's omits it, its authority, and whether it is one."""
-    settings = [part.partition("=") for part in connection_string.strip().split(";") if part.strip()]
-    values = {name.strip().lower(): value.strip() for name, _, value in settings}
-    emulator = values.get("usedevelopmentemulator", "").lower() == "true"
-    try:
-        url = urlsplit(values.get("endpoint", ""))
-        port = url.port
-    except ValueError as error:
-        raise ConfigError(f"the connection string's Endpoint is wrong: {error}") from None
-    if not url.hostname:
-        raise ConfigError("the connection string has no Endpoint; it looks like Endpoint=sb://host/;SharedAccessKey…")
-    authority = url.netloc
-    if emulator and port is None:
-        # The SDK's AMQP side defaults to 5672 here and its HTTPS side to 443; the broker has one port for both.
-        authority = f"{url.netloc}:{EMULATOR_PORT}"
-        values["endpoint"] = f"sb://{authority}"
-        connection_string = ";".join(
-            f"{name}={values['endpoint'] if name.strip().lower() == 'endpoint' else value}"
-            for name, _, value in settings
-        )
-    return connection_string, authority, emulator
+def _with_port(text: str, authority: str) -> str:
+    """The connection string with a port, which the emulator's may omit.
+
+    The SDK's AMQP side then takes 5672 and its HTTPS side 443; the broker has one port for both.
+    """
+    parts = [part.partition("=") for part in text.strip().split(";") if part.strip()]
+    return ";".join(
+        f"{name}=sb://{authority}" if name.strip().lower() == "endpoint" else f"{name}={value}"
+        for name, _, value in parts
+    )
 
 
 @contextmanager
-def _trust(authority: str, emulator: bool, ca_file: Path | None) -> Iterator[str | bool]:
-    """What the SDK takes as `connection_verify`: a file of certificates, or True for the public authorities."""
+def _trust(emulator: str | None, authority: str, ca_file: Path | None) -> Iterator[str | bool]:
+    """What the SDK takes as `connection_verify`: a file of certificates, or True for the public authorities.
+
+    `emulator` is the host, when what is there says that it is one.
+    """
     if ca_file is not None:
         if not ca_file.is_file():
             raise ConfigError(f"the CA file {ca_file} does not exist")
         yield str(ca_file)
         return
-    if not emulator:
+    if emulator is None:
         yield True
         return
-    host = urlsplit(f"//{authority}").hostname or ""
-    if not _is_loopback(host):
+    if not is_loopback(emulator):
         raise ConfigError(
-            f"{host} is not this machine, so its certificate is not fetched from it;"
+            f"{emulator} is not this machine, so its certificate is not fetched from it;"
             " copy the broker's ca.pem and give it with --ca-file"
         )
     certificate = _fetch_ca(authority)
@@ -108,13 +102,6 @@ def _trust(authority: str, emulator: bool, ca_file: Path | None) -> Iterator[str
         yield name
     finally:
         os.unlink(name)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _fetch_ca(authority: str) -> bytes:

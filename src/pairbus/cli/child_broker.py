@@ -6,6 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+from pairbus.connection_string import ConnectionString
 from pairbus.errors import PairbusError
 
 START_DEADLINE_S = 20.0
@@ -64,7 +65,7 @@ class ChildBroker:
                 return
             name, _, connection_string = line.partition(" ")
             self.connection_strings[name] = connection_string
-            self._ports[name] = int(connection_string.split(";", 1)[0].rpartition(":")[2])
+            self._ports[name] = ConnectionString.parse(connection_string).port or 0
         code = await process.wait()
         said = self._errors.read_text(errors="replace").strip()
         raise PairbusError(f"the broker ended with exit code {code} before it was ready: {said[-500:]}")

@@ -12,7 +12,8 @@ import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+from pairbus.hosts import LOOPBACK_HOSTS
+
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
 
 
@@ -30,7 +31,7 @@ def check_request_source(host_headers: Sequence[str], origin: str | None, hosts:
         raise ForeignRequest(400, "the request must have exactly one Host header")
     host = _host_of(host_headers[0])
     # An address cannot be rebound: whoever serves a page from it is the machine behind it.
-    if host is None or not (host in LOOPBACK_NAMES or host in hosts or _address(host)):
+    if host is None or not (host in LOOPBACK_HOSTS or host in hosts or _address(host)):
         raise ForeignRequest(
             421, f"this broker is not {host_headers[0]!r}; use localhost or add the name to the broker's hosts"
         )
@@ -40,7 +41,7 @@ def check_request_source(host_headers: Sequence[str], origin: str | None, hosts:
         origin_host = (urlsplit(origin).hostname or "").rstrip(".")
     except ValueError:
         origin_host = ""
-    if origin_host not in (LOOPBACK_NAMES | hosts | {host}):
+    if origin_host not in {*LOOPBACK_HOSTS, *hosts, host}:
         raise ForeignRequest(403, f"requests of web pages from {origin!r} are refused")
 
 
