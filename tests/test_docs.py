@@ -70,7 +70,7 @@ def reader(folder: Path) -> Iterator[BrokerProcess]:
         yield process
 
 
-# ── Code ────────────────────────────────────────────────────────────────────
+# ── code ──
 
 
 def test_the_first_code_of_the_readme_runs(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_the_demo_in_the_readme_is_what_the_demo_prints() -> None:
     assert verdict.is_good and verdict.sent == verdict.accepted + verdict.unknown
 
 
-# ── Nothing is missing ──────────────────────────────────────────────────────
+# ── nothing is missing ──
 
 
 def test_the_command_page_is_not_stale() -> None:
@@ -209,7 +209,7 @@ def table_rows(page: str) -> Iterator[list[str]]:
             yield [cell.strip() for cell in line.strip("|").split(" | ")]
 
 
-# ── Links and names ─────────────────────────────────────────────────────────
+# ── links and names ──
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -126,7 +126,7 @@ def check(data: bytes, pieces: list[int], *, as_client: bool = False) -> list[Ev
     return events
 
 
-# ── Cases ───────────────────────────────────────────────────────────────────
+# ── cases ──
 
 
 @cache

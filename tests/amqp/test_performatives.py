@@ -125,7 +125,7 @@ def test_one_symbol_stands_for_many() -> None:
     assert source.encode().endswith(b"\xa3\x05queue")
 
 
-# ── The written-out codecs ──
+# ── the written-out codecs ──
 
 
 def general(transfer: p.Transfer, at: int) -> Any:

@@ -10,7 +10,7 @@ from pairbus.broker.description import UNLIMITED_MS
 from pairbus.broker.queue import Outcome
 from tests.broker.queue_world import World
 
-# ── Locks ───────────────────────────────────────────────────────────────────
+# ── locks ──
 
 
 def test_an_expired_lock_frees_the_message_and_counts_as_a_delivery() -> None:
@@ -84,7 +84,7 @@ def test_many_locks_that_expire_together_are_all_freed() -> None:
     assert len(world.bodies()) == count
 
 
-# ── Time to live ────────────────────────────────────────────────────────────
+# ── time to live ──
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_receiver_that_meets_only_expired_messages_is_called_again() -> None:
     assert world.bodies() == [b"live"]
 
 
-# ── Scheduled messages ──────────────────────────────────────────────────────
+# ── scheduled messages ──
 
 
 def test_a_scheduled_message_enters_at_the_end_when_its_time_comes() -> None:

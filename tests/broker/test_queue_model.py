@@ -85,7 +85,7 @@ class QueueMachine(RuleBasedStateMachine):
         if hasattr(self, "patch"):
             self.patch.undo()
 
-    # ── The model's own moves ───────────────────────────────────────────────
+    # ── the model's own moves ──
 
     def under(self, record: Record, committed: dict[str, Any], failed: dict[str, Any], expiry: bool = False) -> None:
         record.place = UNDER_WAY
@@ -137,7 +137,7 @@ class QueueMachine(RuleBasedStateMachine):
                 record.seq, record.place = numbers[record.body], WAITING
                 record.expires_ms = record.ttl_ms and self.world.now + record.ttl_ms
 
-    # ── Operations ──────────────────────────────────────────────────────────
+    # ── operations ──
 
     @rule(
         count=st.integers(1, 3),
@@ -244,7 +244,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.answers.append((self.world.cancel(record.seq), True))
         self.under(record, {"place": GONE}, {"place": SCHEDULED})
 
-    # ── Ends ────────────────────────────────────────────────────────────────
+    # ── ends ──
 
     def check_answers(self, failed: bool) -> None:
         for answer, refusable in self.answers:
@@ -298,7 +298,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.world.restart()
         self.do_what_is_due()
 
-    # ── What must always hold ───────────────────────────────────────────────
+    # ── what must always hold ──
 
     @invariant()
     def every_message_is_in_its_one_place(self) -> None:

@@ -178,7 +178,7 @@ def test_a_refused_store_is_not_changed(killed: Original, tmp_path: Path) -> Non
     assert digests(folder) == before
 
 
-# ── Salvage ─────────────────────────────────────────────────────────────────
+# ── salvage ──
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -116,7 +116,7 @@ async def test_a_message_damaged_while_running_is_reported_and_never_returned(
         vandal.execute("UPDATE box_2 SET body = NULL WHERE seq = 8")
         vandal.execute("INSERT INTO box_3 SELECT * FROM box_2 WHERE seq = 1")
     vandal.close()
-    with caplog.at_level(logging.ERROR, "pairbus.store"):
+    with caplog.at_level(logging.ERROR, "pairbus.broker.store"):
         loaded, damaged = store.load(BOX, [*range(1, 11), 900])
     assert [each.seq for each in loaded] == [1, 2, 4, 6, 9, 10]
     assert damaged == [3, 5, 8, 900]
@@ -198,7 +198,7 @@ async def test_reading_the_index_tells_its_progress(tmp_path: Path) -> None:
     assert said == [f"recovering {tmp_path}/messages.db: 12 messages of queue 1 read"]
 
 
-# ── A full disk ─────────────────────────────────────────────────────────────
+# ── a full disk ──
 
 
 def test_a_group_that_finds_no_space_fails_whole_and_the_store_goes_on(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ async def test_a_write_error_fails_the_group_and_the_store_goes_on(tmp_path: Pat
     await store.close()
 
 
-# ── Sudden death, and the thread ────────────────────────────────────────────
+# ── sudden death, and the thread ──
 
 
 def test_after_a_kill_every_group_that_was_told_committed_is_there(tmp_path: Path) -> None:

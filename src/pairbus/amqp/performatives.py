@@ -182,7 +182,7 @@ def composite(code: int, name: str, *, trim: bool = True) -> Callable[[_T], _T]:
     return make
 
 
-# ── Performatives (2.7) ─────────────────────────────────────────────────────
+# ── performatives (2.7) ──
 
 
 @composite(0x10, "open")
@@ -286,7 +286,7 @@ class Close(Composite):
     error: Error | None = row(ERROR)
 
 
-# ── Errors, outcomes, termini (2.8, 3.4, 3.5, 4.5) ──────────────────────────
+# ── errors, outcomes, termini (2.8, 3.4, 3.5, 4.5) ──
 
 
 @composite(0x1D, "error", trim=False)  # never trimmed: a shortened error list blocks the Python SDK for ever
@@ -355,7 +355,7 @@ class Coordinator(Composite):
     capabilities: Any = row(SYMBOLS)
 
 
-# ── SASL (5.3) ──────────────────────────────────────────────────────────────
+# ── SASL (5.3) ──
 
 
 @composite(0x40, "sasl-mechanisms")
@@ -376,7 +376,7 @@ class SaslOutcome(Composite):
     additional_data: bytes | None = row(BINARY)
 
 
-# ── Reading ─────────────────────────────────────────────────────────────────
+# ── reading ──
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ _UINT = struct.Struct(">I")
 _TWO_UINTS = struct.Struct(">II")
 _FRAME = struct.Struct(">IBBH")
 
-# ── Writing ─────────────────────────────────────────────────────────────────
+# ── writing ──
 
 
 class TransferHeads:
@@ -94,7 +94,7 @@ def disposition_frame(channel: int, role: bool, first: int, last: int, settled: 
     return head + state
 
 
-# ── Reading ─────────────────────────────────────────────────────────────────
+# ── reading ──
 
 TransferFields = tuple[int, int | None, bytes | None, int | None, bool, bool, bool, int]
 "(handle, delivery-id, delivery-tag, message-format, settled, more, aborted, where the payload begins)"

@@ -66,7 +66,7 @@ def _refuse(text: str) -> NoReturn:
     raise ProtocolError(DECODE_ERROR, text)
 
 
-# ── Decoding ────────────────────────────────────────────────────────────────
+# ── decoding ──
 
 
 def decode(buf: bytes, pos: int = 0) -> tuple[Any, int]:

@@ -103,7 +103,7 @@ class Box:
     def __repr__(self) -> str:
         return f"<Box {self.number} active={self.active_count} locked={len(self.locks)} deferred={self.deferred_count}>"
 
-    # ── Messages come in ────────────────────────────────────────────────────
+    # ── messages come in ──
 
     def recover(self, row: IndexRow) -> None:
         """Take an ACTIVE or DEFERRED row of the store's index; rows come in ascending order."""
@@ -176,7 +176,7 @@ class Box:
             waits = self._waits()
             self._expiry.compact(lambda seq: seq == message.seq or waits(seq))
 
-    # ── Messages go out ─────────────────────────────────────────────────────
+    # ── messages go out ──
 
     def available(self, now_ms: int) -> bool:
         """Whether `lock_next` is worth a call. It may still find that everything has expired."""
@@ -274,7 +274,7 @@ class Box:
         count = self.active_count + self.deferred_count + self.scheduled_count
         return max(1, min(CHUNK_MAX, READY_BYTES_MAX * count // (self.size_bytes + 1)))
 
-    # ── Time to live ────────────────────────────────────────────────────────
+    # ── time to live ──
 
     def next_expiry_ms(self) -> int | None:
         return self._expiry.next_ms()
@@ -329,7 +329,7 @@ class Box:
             self._waiting = deque(seq for seq in waiting if seq not in gone)
             gone.clear()
 
-    # ── Locks ───────────────────────────────────────────────────────────────
+    # ── locks ──
 
     def new_token(self) -> bytes:
         if not self._tokens:

@@ -48,7 +48,7 @@ _OWNED_BY_THE_SERVICE = frozenset(
 _EMPTY_MAPS = (b"\xc1\x01\x00", b"\xd1\x00\x00\x00\x04\x00\x00\x00\x00")
 
 
-# ── What comes ──────────────────────────────────────────────────────────────
+# ── what comes ──
 
 
 def drafts_of(payload: bytes, message_format: int) -> list[Draft]:
@@ -202,7 +202,7 @@ def _with_message_id(payload: bytes, bare_at: int, properties: tuple[int, int] |
     return section(PROPERTIES, list_of(fields)) + payload[end:]
 
 
-# ── What goes ───────────────────────────────────────────────────────────────
+# ── what goes ──
 
 _SEQUENCE_KEY = encode_symbol("x-opt-sequence-number") + b"\x81"
 _ENQUEUED_KEY = encode_symbol("x-opt-enqueued-time") + b"\x83"

@@ -122,7 +122,7 @@ class Queue(BoxPair):
             return None
         return self.accessed_ms + idle_ms
 
-    # ── Start, change, end ──────────────────────────────────────────────────
+    # ── start, change, end ──
 
     def recover(self, now_ms: int) -> None:
         """Read the store's index. Whatever fell due meanwhile is done by the next `run_due`."""
@@ -159,7 +159,7 @@ class Queue(BoxPair):
         self.closed = False
         self.update(self.description, now_ms)
 
-    # ── Sending ─────────────────────────────────────────────────────────────
+    # ── sending ──
 
     def send(self, drafts: Sequence[Draft], now_ms: int, done: Done) -> None:
         """Take all or none. Refused at once by raising (disabled, full), otherwise `done` after the commit."""
@@ -273,7 +273,7 @@ class Queue(BoxPair):
             else:
                 self._offer(drafts, now_ms, wants_seqs, done, was_parked=True)
 
-    # ── Scheduled messages ──────────────────────────────────────────────────
+    # ── scheduled messages ──
 
     def _await_activation(self, seq: int, at_ms: int, size: int) -> None:
         self._scheduled[seq] = (at_ms, size)
@@ -347,7 +347,7 @@ class Queue(BoxPair):
                 self._await_activation(before.seq, before.scheduled_ms, before.size)
         self._go_on(now_ms, error)
 
-    # ── Looking ─────────────────────────────────────────────────────────────
+    # ── looking ──
 
     def peek(
         self, box: Box, from_seq: int, count: int, now_ms: int, *, size_max: int | None = None
@@ -372,7 +372,7 @@ class Queue(BoxPair):
                     size += message.size
         return seen
 
-    # ── What falls due ──────────────────────────────────────────────────────
+    # ── what falls due ──
 
     def next_due_ms(self) -> int | None:
         """When `run_due` has something to do: not later than that, perhaps earlier. Ask again after every call."""

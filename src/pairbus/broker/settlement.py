@@ -102,7 +102,7 @@ class BoxPair:
         """Behind the answers to earlier calls; a failing commit does not change this one."""
         self._commits.then(_answer, answer, done)
 
-    # ── Settling ────────────────────────────────────────────────────────────
+    # ── settling ──
 
     def settle(self, box: Box, token: bytes, outcome: Outcome, now_ms: int, done: Done, *, patch: bytes = b"") -> None:
         """End one lock. `patch`: encoded pairs of application properties to change (abandon, defer, dead-letter).
@@ -194,7 +194,7 @@ class BoxPair:
             raise lock_lost(len(tokens) - len(locks))
         return [box.renew(lock, now_ms) for lock in locks]
 
-    # ── Deferred messages ───────────────────────────────────────────────────
+    # ── deferred messages ──
 
     def receive_deferred(
         self, box: Box, seqs: Sequence[int], now_ms: int, lock: bool, done: Callable[[Refusal | list[Lock]], None]
@@ -239,7 +239,7 @@ class BoxPair:
                 box.give_back(lock.message)
         done(taken if error is None else refusal_of(error))
 
-    # ── Changes that are written ────────────────────────────────────────────
+    # ── changes that are written ──
 
     def _change(self, box: Box, message: StoredMessage, outcome: Outcome, patch: bytes) -> Change:
         if outcome is Outcome.DEAD_LETTER:

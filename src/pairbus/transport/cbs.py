@@ -17,7 +17,7 @@ from pairbus.transport.requests import Requests, open_requests
 if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("pairbus.transport")
 
 NODE = "$cbs"
 RENEW_AT = 0.9  # of the lifetime, as the SDKs do: minute 54 of an hour

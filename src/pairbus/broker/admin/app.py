@@ -33,7 +33,7 @@ TOKEN_SKEW_S = 300  # the Python SDK renews a token only 60 seconds after its ex
 
 WebSocketHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger("pairbus.broker.admin")
 
 _STARTSWITH = re.compile(r"\s*startswith\s*\(\s*path\s*,\s*'((?:[^']|'')*)'\s*\)\s*eq\s*true\s*", re.IGNORECASE)
 _TOPIC_CHILD = re.compile(r".+/subscriptions(?:/.*)?", re.IGNORECASE)
@@ -201,13 +201,13 @@ class _Routes:
         for kind, status, sub_code in _STATUS_OF:
             if isinstance(error, kind):
                 level = logging.ERROR if status >= 500 else logging.INFO
-                log.log(
+                logger.log(
                     level, "%s %s %s answered %d: %s", self._namespace.name, request.method, request.path, status, error
                 )
                 return _error(status, f"{sub_code}{error}")
         if isinstance(error, TimeoutError):
             return _error(408, f"the request body did not arrive within {BODY_WAIT_S} seconds")
-        log.error("%s %s %s failed", self._namespace.name, request.method, request.path, exc_info=error)
+        logger.error("%s %s %s failed", self._namespace.name, request.method, request.path, exc_info=error)
         return _error(500, "internal error; the broker's log has the details")
 
 

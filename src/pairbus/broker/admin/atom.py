@@ -115,7 +115,7 @@ def _service_name(name: str) -> str | None:
     return local if uri == SERVICE else None
 
 
-# --- settings ---------------------------------------------------------------------------------------------------
+# ── settings ──
 
 
 def _boolean(text: str) -> bool:
@@ -190,7 +190,7 @@ def _values(entry: Entry) -> dict[str, Any]:
     return values
 
 
-# --- answers ----------------------------------------------------------------------------------------------------
+# ── answers ──
 
 
 def queue_entry(info: QueueInfo, base_url: str, author: str) -> str:

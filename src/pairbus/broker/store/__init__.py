@@ -101,7 +101,7 @@ class StoredMessage:
         return f"<StoredMessage {self.seq} state={self.state} {self.size} B>"
 
 
-# ── Writes ──────────────────────────────────────────────────────────────────
+# ── writes ──
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ class DropQueue:
 Write = Insert | Delete | Update | Move | Remember | Forget | PutQueue | DropQueue
 
 
-# ── Reads ───────────────────────────────────────────────────────────────────
+# ── reads ──
 
 
 @dataclass(slots=True)

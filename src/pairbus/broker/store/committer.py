@@ -21,7 +21,7 @@ from pairbus.broker.store.records import COLUMNS, counters_crc, text_crc
 from pairbus.broker.store.schema import PAGE_BYTES, STORE_COUNTER, box_table, create_box, store_error
 from pairbus.errors import StoreError
 
-log = logging.getLogger("pairbus.store")
+logger = logging.getLogger("pairbus.broker.store")
 
 MAX_ROWS = 256  # of one statement
 CHECKPOINT_BYTES = 16 * 1024 * 1024
@@ -132,11 +132,11 @@ class Committer:
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
-            log.error("%s: a group of writes failed: %s", self._path, error)
+            logger.error("%s: a group of writes failed: %s", self._path, error)
             return store_error(error, self._path)
         except (ValueError, OverflowError, TypeError) as error:  # a value that SQLite cannot bind: a bug of the caller
             self._roll_back()
-            log.exception("%s: a group of writes was wrong", self._path)
+            logger.exception("%s: a group of writes was wrong", self._path)
             return StoreError(f"{self._path}: {error}")
         for queue_id in self._dropped:
             self._counters.pop(queue_id, None)
@@ -144,7 +144,7 @@ class Committer:
         try:
             self._commits.write(self._counters[STORE_COUNTER].high)
         except OSError as error:
-            log.warning("%s: cannot note the commit: %s", self._commits.path, error)
+            logger.warning("%s: cannot note the commit: %s", self._commits.path, error)
         return None
 
     def checkpoint_if_due(self) -> None:
@@ -161,7 +161,7 @@ class Committer:
         try:
             self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
         except sqlite3.Error as error:  # nothing is lost: the log keeps what was not copied
-            log.warning("%s: the write-ahead log was not copied into the database: %s", self._path, error)
+            logger.warning("%s: the write-ahead log was not copied into the database: %s", self._path, error)
 
     def _roll_back(self) -> None:
         if not self._connection.in_transaction:
@@ -169,9 +169,9 @@ class Committer:
         try:
             self._connection.execute("ROLLBACK")
         except sqlite3.Error as error:  # the next group cannot begin then, fails as well, and rolls back again
-            log.error("%s: a failed group of writes could not be rolled back: %s", self._path, error)
+            logger.error("%s: a failed group of writes could not be rolled back: %s", self._path, error)
 
-    # ── Counters ────────────────────────────────────────────────────────────
+    # ── counters ──
 
     def _counter(self, counter_id: int) -> Counters:
         """The counters of a queue as this group changes them; the known ones stay until the commit succeeds."""
@@ -199,7 +199,7 @@ class Committer:
         self._insert("counters", "id, high, live, dead, crc", 5, flat, "INSERT OR REPLACE")
         self._log_bytes += 2 * PAGE_BYTES
 
-    # ── Steps ───────────────────────────────────────────────────────────────
+    # ── steps ──
 
     def _perform(self, step: Step) -> None:
         match step:

@@ -84,7 +84,7 @@ class MemoryStore:
         self._failure: StoreError | None = None
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
 
-    # ── For tests ───────────────────────────────────────────────────────────
+    # ── for tests ──
 
     def commit(self) -> None:
         """Apply the current group and call its callbacks."""
@@ -101,7 +101,7 @@ class MemoryStore:
         """The next group fails with this error, and nothing of it is applied."""
         self._failure = error
 
-    # ── The contract ────────────────────────────────────────────────────────
+    # ── the contract ──
 
     def recover(self) -> Recovered:
         queues = [
@@ -136,7 +136,7 @@ class MemoryStore:
     async def close(self) -> None:
         self.commit()
 
-    # ── Applying ────────────────────────────────────────────────────────────
+    # ── applying ──
 
     def _commit_later(self) -> None:
         if self._scheduled:

@@ -22,7 +22,7 @@ from pairbus.broker.store.schema import (
     store_error,
 )
 
-log = logging.getLogger("pairbus.store")
+logger = logging.getLogger("pairbus.broker.store")
 
 INDEX_ROWS = 4096  # between two looks at the clock
 SHOWN_SEQS = 10
@@ -66,7 +66,7 @@ class Reader:
     def close(self) -> None:
         self._connection.close()
 
-    # ── Opening ─────────────────────────────────────────────────────────────
+    # ── opening ──
 
     def recover(self) -> list[RecoveredQueue]:
         """The queues; fills `damage` and `counters`. Raises StoreDamaged when writing on would do more harm.
@@ -188,7 +188,7 @@ class Reader:
             )
         return list(latest.items())
 
-    # ── Running ─────────────────────────────────────────────────────────────
+    # ── running ──
 
     def load(self, box: int, seqs: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
         if not seqs:
@@ -201,7 +201,7 @@ class Reader:
         except sqlite3.Error as error:
             if is_missing_table(error):
                 return [], []
-            log.error("%s: %s cannot be read: %s; trying one by one", self._path, box_name(box), error)
+            logger.error("%s: %s cannot be read: %s; trying one by one", self._path, box_name(box), error)
             rows, bad = self._rows_one_by_one(box, ordered)
         if ordered[-1] - ordered[0] + 1 != len(ordered):  # a range may have brought neighbours along
             rows = [row for row in rows if row[0] in wanted]
@@ -219,7 +219,7 @@ class Reader:
                 rows = self._connection.execute(sql, (from_seq, missing)).fetchall()
             except sqlite3.Error as error:
                 if not is_missing_table(error):
-                    log.error("%s: %s cannot be read to its end: %s", self._path, box_name(box), error)
+                    logger.error("%s: %s cannot be read to its end: %s", self._path, box_name(box), error)
                 break
             intact, bad = messages_of(box, rows)
             self._log_damaged(box, bad)
@@ -257,4 +257,4 @@ class Reader:
 
     def _log_damaged(self, box: int, seqs: list[int]) -> None:
         if seqs:
-            log.error("%s: damaged messages of %s: sequence numbers %s", self._path, box_name(box), some_of(seqs))
+            logger.error("%s: damaged messages of %s: sequence numbers %s", self._path, box_name(box), some_of(seqs))

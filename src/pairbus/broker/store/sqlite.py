@@ -60,7 +60,7 @@ class SqliteStore:
         self._handing_over = False
         self._idle: asyncio.Future[None] | None = None
 
-    # ── Opening and closing ─────────────────────────────────────────────────
+    # ── opening and closing ──
 
     def recover(self) -> Recovered:
         """Also opens the store. `index` and `remembered` add what they find to the same list of damage."""
@@ -138,7 +138,7 @@ class SqliteStore:
         if lock is not None:
             lock.release()
 
-    # ── Writing ─────────────────────────────────────────────────────────────
+    # ── writing ──
 
     def write(self, op: Write) -> None:
         self._group.add(op)
@@ -193,7 +193,7 @@ class SqliteStore:
         if self._idle is not None and self._in_flight is None and not self._group.steps and not self._idle.done():
             self._idle.set_result(None)
 
-    # ── Reading ─────────────────────────────────────────────────────────────
+    # ── reading ──
 
     def index(self, box: int) -> Iterator[IndexRow]:
         return self._open_reader.index(box)
