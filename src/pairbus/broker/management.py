@@ -146,27 +146,27 @@ class Fields:
     def integer(self, key: str, default: int | None = None) -> int:
         value = self._values.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise Refusal(ARGUMENT_ERROR, f"'{key}' must be an integer, is {value!r:.80}")
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' must be an integer, is {value!r:.80}.")
         return int(value)
 
     def text(self, key: str) -> str | None:
         value = self._values.get(key)
         if value is not None and not isinstance(value, str):
-            raise Refusal(ARGUMENT_ERROR, f"'{key}' must be a string, is {value!r:.80}")
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' must be a string, is {value!r:.80}.")
         return value
 
     def mapping(self, key: str) -> dict[Any, Any]:
         value = self._values.get(key)
         if value is not None and not isinstance(value, dict):
-            raise Refusal(ARGUMENT_ERROR, f"'{key}' must be a map, is {value!r:.80}")
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' must be a map, is {value!r:.80}.")
         return value or {}
 
     def many(self, key: str, kind: type) -> list[Any]:
         values = self._values.get(key)
         if not isinstance(values, list) or not values or not all(isinstance(value, kind) for value in values):
-            raise Refusal(ARGUMENT_ERROR, f"'{key}' must hold at least one {kind.__name__}, is {values!r:.80}")
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' must hold at least one {kind.__name__}, is {values!r:.80}.")
         if len(values) > SEQUENCE_NUMBERS_MAX:
-            raise Refusal(ARGUMENT_ERROR, f"'{key}' holds {len(values)} entries; {SEQUENCE_NUMBERS_MAX} are allowed")
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' holds {len(values)} entries; {SEQUENCE_NUMBERS_MAX} are allowed.")
         return values
 
     def lock_tokens(self) -> list[bytes]:
@@ -176,7 +176,7 @@ class Fields:
 def _peek(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
     count = min(fields.integer("message-count"), PEEK_COUNT_MAX)
     if count < 1:
-        raise Refusal(ARGUMENT_ERROR, f"'message-count' must be at least 1, is {count}")
+        raise Refusal(ARGUMENT_ERROR, f"'message-count' must be at least 1, is {count}.")
     from_seq = min(max(fields.integer("from-sequence-number"), 0), SEQUENCE_NUMBER_MAX)
     found = node.queue.peek(node.box, from_seq, count, now_ms, size_max=ANSWER_SIZE_MAX)
     messages: list[dict[str, bytes]] = []
@@ -206,7 +206,7 @@ def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int)
     for entry in fields.many("messages", dict):
         payload = entry.get("message")
         if not isinstance(payload, bytes):
-            raise Refusal(ARGUMENT_ERROR, "every entry of 'messages' must hold 'message', an encoded message")
+            raise Refusal(ARGUMENT_ERROR, "Every entry of 'messages' must hold 'message', an encoded message.")
         if len(payload) > limit:
             raise Refusal(MESSAGE_SIZE_EXCEEDED, f"A message of {len(payload)} bytes; {limit} are allowed.")
         draft = draft_of(payload)
@@ -263,7 +263,7 @@ def _update_disposition(node: ManagementNode, fields: Fields, answer: Answer, no
     status = fields.text("disposition-status")
     outcome = _OUTCOMES.get(status or "")
     if outcome is None:
-        raise Refusal(ARGUMENT_ERROR, f"'disposition-status' is {status!r}; known are {', '.join(_OUTCOMES)}")
+        raise Refusal(ARGUMENT_ERROR, f"'disposition-status' is {status!r}; known are {', '.join(_OUTCOMES)}.")
     changes = dict(fields.mapping("properties-to-modify"))
     if outcome is Outcome.DEAD_LETTER:
         for key, name in (

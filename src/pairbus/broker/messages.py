@@ -56,7 +56,7 @@ def drafts_of(payload: bytes, message_format: int) -> list[Draft]:
     if message_format == BATCH_FORMAT:
         return [draft_of(inner) for inner in _batched(payload)]
     if message_format != 0:
-        raise Refusal(ARGUMENT_ERROR, f"message-format 0x{message_format:08x} is not known")
+        raise Refusal(ARGUMENT_ERROR, f"The message format 0x{message_format:08x} is not known.")
     return [draft_of(payload)]
 
 
@@ -69,7 +69,7 @@ def _batched(payload: bytes) -> list[bytes]:
                 raise ProtocolError(DECODE_ERROR, "a data section of the batch is not binary")
             messages.append(data)
     if not messages:
-        raise Refusal(ARGUMENT_ERROR, "the batch holds no message")
+        raise Refusal(ARGUMENT_ERROR, "The batch holds no message.")
     return messages
 
 
@@ -101,7 +101,9 @@ def draft_of(payload: bytes) -> Draft:
         message_id = str(uuid4())
         body = _with_message_id(payload, bare_at, properties, message_id)
     elif len(message_id) > MESSAGE_ID_LENGTH_MAX:
-        raise Refusal(ARGUMENT_ERROR, f"the message id has {len(message_id)} characters; {MESSAGE_ID_LENGTH_MAX} max")
+        raise Refusal(
+            ARGUMENT_ERROR, f"The message id has {len(message_id)} characters; {MESSAGE_ID_LENGTH_MAX} are allowed."
+        )
     return Draft(body, annotations, message_id, ttl_ms, scheduled_ms, is_ping)
 
 
@@ -153,7 +155,9 @@ def _read_annotations(payload: bytes, value_at: int) -> tuple[bytes, int]:
         raise ProtocolError(DECODE_ERROR, "the message annotations are not a map")
     scheduled = annotations.get(SCHEDULED_TIME)
     if scheduled is not None and not (isinstance(scheduled, int) and scheduled <= TIME_MAX_MS):
-        raise Refusal(ARGUMENT_ERROR, f"{SCHEDULED_TIME} must be a timestamp up to the year 9999, is {scheduled!r:.40}")
+        raise Refusal(
+            ARGUMENT_ERROR, f"{SCHEDULED_TIME} must be a timestamp up to the year 9999, is {scheduled!r:.40}."
+        )
     kept = b"".join(
         payload[start:end] for key, start, _, end in pair_spans(payload, value_at) if key not in _OWNED_BY_THE_SERVICE
     )

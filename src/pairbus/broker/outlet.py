@@ -145,7 +145,7 @@ class Outlet:
                 return Outcome.DEAD_LETTER, patch_of(info), REJECTED_BYTES
         except ProtocolError as error:
             return Refusal(error.condition, error.description), b"", b""
-        return Refusal(NOT_ALLOWED, f"Deliveries cannot be settled with {state!r:.80}"), b"", b""
+        return Refusal(NOT_ALLOWED, f"Deliveries cannot be settled with {state!r:.80}."), b"", b""
 
     def _completed(
         self,
