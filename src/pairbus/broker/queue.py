@@ -27,7 +27,7 @@ from pairbus.broker.description import UNLIMITED_MS, QueueDescription
 from pairbus.broker.due import Agenda
 from pairbus.broker.duplicates import Claim, DuplicateWindow
 from pairbus.broker.refusal import Refusal, entity_not_found, refusal_of
-from pairbus.broker.settlement import BoxPair, Change, Done, Outcome, not_found, reason, revised
+from pairbus.broker.settlement import BoxPair, Change, Done, Outcome, not_found, reason
 from pairbus.broker.store import ACTIVE, SCHEDULED, Delete, Forget, Insert, Move, Remember, Store, StoredMessage
 from pairbus.errors import StoreError
 
@@ -323,8 +323,7 @@ class Queue(BoxPair):
             if (before := loaded.get(seq)) is not None:
                 self.last_seq += 1
                 expires_ms = now_ms + before.ttl_ms if before.ttl_ms else 0
-                after = revised(
-                    before,
+                after = before.revised(
                     seq=self.last_seq,
                     state=ACTIVE,
                     enqueued_ms=now_ms,

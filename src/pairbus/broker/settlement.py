@@ -255,13 +255,13 @@ class BoxPair:
         return self._update(box, message, delivery_count=count, patch=message.patch + patch)
 
     def _update(self, box: Box, message: StoredMessage, **changes: Any) -> Change:
-        after = revised(message, **changes)
+        after = message.revised(**changes)
         self._store.write(Update(box.number, after))
         return message, after, box
 
     def _bury(self, message: StoredMessage, patch: bytes, **changes: Any) -> Change:
         """From the queue to its dead-letter queue, where no time to live counts."""
-        after = revised(message, state=ACTIVE, expires_ms=0, patch=message.patch + patch, **changes)
+        after = message.revised(state=ACTIVE, expires_ms=0, patch=message.patch + patch, **changes)
         self._store.write(Move(self.main.number, message.seq, self.dead.number, after))
         return message, after, self.dead
 
@@ -293,12 +293,6 @@ class BoxPair:
         self._announce(box)
         if any(to_box is not box for _, _, to_box in changes):
             self._announce(self.dead)
-
-
-def revised(message: StoredMessage, **changes: Any) -> StoredMessage:
-    """A copy with other values: messages are shared with stores and connections, and are never changed."""
-    values = {name: getattr(message, name) for name in StoredMessage.__slots__}
-    return StoredMessage(**(values | changes))
 
 
 def reason(name: str, description: str) -> bytes:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from pairbus.errors import StoreError
 
@@ -96,6 +96,11 @@ class StoredMessage:
     @property
     def size(self) -> int:
         return len(self.body) + len(self.annotations) + len(self.patch)
+
+    def revised(self, **changes: Any) -> StoredMessage:
+        """A copy with other values: messages are shared by queues, stores and connections, and never changed."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return StoredMessage(**(values | changes))
 
     def __repr__(self) -> str:
         return f"<StoredMessage {self.seq} state={self.state} {self.size} B>"

@@ -31,33 +31,17 @@ from pairbus.errors import StoreError
 _GONE: Any = object()
 
 
-def copy_of(message: StoredMessage, body: bytes | None = None) -> StoredMessage:
-    return StoredMessage(
-        message.seq,
-        message.body if body is None else body,
-        annotations=message.annotations,
-        message_id=message.message_id,
-        state=message.state,
-        enqueued_ms=message.enqueued_ms,
-        expires_ms=message.expires_ms,
-        scheduled_ms=message.scheduled_ms,
-        ttl_ms=message.ttl_ms,
-        delivery_count=message.delivery_count,
-        patch=message.patch,
-    )
-
-
 def _snapshot(op: Write) -> Write:
     """The write with messages of its own: what the caller changes afterwards was not written."""
     match op:
         case Insert(box, messages):
-            return Insert(box, [copy_of(message) for message in messages])
+            return Insert(box, [message.revised() for message in messages])
         case Delete(box, seqs):
             return Delete(box, list(seqs))
         case Update(box, message):
-            return Update(box, copy_of(message))
+            return Update(box, message.revised())
         case Move(box, seq, to_box, message):
-            return Move(box, seq, to_box, copy_of(message))
+            return Move(box, seq, to_box, message.revised())
         case Remember(queue_id, ids):
             return Remember(queue_id, list(ids))
         case _:
@@ -127,11 +111,11 @@ class MemoryStore:
 
     def load(self, box: int, seqs: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
         messages = self._boxes.get(box, {})
-        return [copy_of(messages[seq]) for seq in sorted(set(seqs)) if seq in messages], []
+        return [messages[seq].revised() for seq in sorted(set(seqs)) if seq in messages], []
 
     def scan(self, box: int, from_seq: int, limit: int) -> list[StoredMessage]:
         messages = self._boxes.get(box, {})
-        return [copy_of(messages[seq]) for seq in nsmallest(limit, (seq for seq in messages if seq >= from_seq))]
+        return [messages[seq].revised() for seq in nsmallest(limit, (seq for seq in messages if seq >= from_seq))]
 
     async def close(self) -> None:
         self.commit()
@@ -202,12 +186,12 @@ class MemoryStore:
             case Update(box, message):
                 stored = self._box(box).get(message.seq)
                 if stored is not None:
-                    self._set(self._box(box), message.seq, copy_of(message, stored.body))
+                    self._set(self._box(box), message.seq, message.revised(body=stored.body))
             case Move(box, seq, to_box, message):
                 stored = self._box(box).get(seq)
                 if stored is not None:
                     self._set(self._box(box), seq, _GONE)
-                    self._insert(to_box, copy_of(message, stored.body))
+                    self._insert(to_box, message.revised(body=stored.body))
             case Remember(queue_id, ids):
                 remembered = self._remembered.setdefault(queue_id, {})
                 for message_id, until_ms in ids:
