@@ -239,7 +239,8 @@ def test_a_body_that_is_not_compressed_as_its_head_says_is_a_bad_request(
     answer = call(server, "PUT", "/q", body=ENTRY, headers={"Content-Encoding": "gzip"})
     assert answer.status == 400
     assert "gzip" in answer.text
-    assert not [record for record in caplog.records if record.exc_info]
+    # aiohttp's own log, which the broker filters, may have one already or not yet: it reads the rest after the answer.
+    assert not [record for record in caplog.records if record.exc_info and record.name.startswith("pairbus")]
 
 
 def test_an_etag_never_matches(server: AdminServer) -> None:

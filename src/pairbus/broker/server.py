@@ -31,9 +31,8 @@ logger = logging.getLogger("pairbus.broker")
 http_logger = logging.getLogger("pairbus.broker.http")
 # A request that cannot be read is the peer's mistake and is answered with 400; with a traceback each, garbage from one
 # peer would bury every other line of the log.
-http_logger.addFilter(
-    lambda record: not (record.exc_info and isinstance(record.exc_info[1], http_exceptions.HttpProcessingError))
-)
+_UNREADABLE = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
+http_logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _UNREADABLE)))
 
 FIRST_BYTES_DEADLINE_S = 10.0
 CONNECTIONS_MAX = 5000  # per namespace, as the service has it
