@@ -13,18 +13,16 @@ import platform
 import time
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from bench import rabbitmq
-from bench.brokers import Measured, PairbusBroker, RabbitMQBroker
+from bench.brokers import RESULTS, Measured, PairbusBroker, RabbitMQBroker
 from bench.footprint import Deep, Start, measure_deep, measure_start
 from bench.throughput import Rate, measure
 
-RESULTS = Path(__file__).parent / "results"
 RATIO_WANTED = {"send": 1.5, "receive-ranges": 1.5}
 CPU_US_WANTED = 30.0
 SECTIONS = ("start", "throughput", "deep")

@@ -16,6 +16,9 @@ from bench.load import Work
 from bench.procstat import cpu_seconds
 from bench.rabbitmq import PASSWORD, USER, RabbitMQ
 
+RESULTS = Path(__file__).parent / "results"
+"Ignored by git, and on the disk of the checkout: the system's folder for temporary files may be in memory."
+
 
 class Measured(Protocol):
     """What the benchmarks ask of a broker."""
@@ -34,7 +37,10 @@ class PairbusBroker:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._scratch = folder is None
-        self.folder = Path(tempfile.mkdtemp(prefix="pairbus-bench-", dir=".")).resolve() if folder is None else folder
+        if folder is None:
+            RESULTS.mkdir(exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="data-", dir=RESULTS))
+        self.folder = folder
         self._process: subprocess.Popen[str] | None = None
         self.connection_string = ""
         self.ready_s = 0.0

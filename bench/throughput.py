@@ -26,11 +26,11 @@ class Rate:
     rounds: list[float]
 
 
-KINDS = (
-    # (what fills, what drains, share of the count): every queue is empty again after its pair
-    ("send", "receive-ranges", 1.0),
-    ("send", "receive-singly", 0.4),
-    ("send-sequential", "receive-ranges", 0.02),
+PAIRS = (
+    # share of the count, then what fills and what empties: (work, is it measured)
+    (1.0, (("send", True), ("receive-ranges", True))),
+    (0.4, (("send", False), ("receive-singly", True))),
+    (0.02, (("send-sequential", True), ("receive-ranges", False))),
 )
 
 
@@ -54,17 +54,11 @@ def measure(brokers: list[Measured], count: int, rounds: int) -> list[Rate]:
     for broker in brokers:
         broker.make_queue("bench")
     for turn in range(rounds + 1):
-        for fill, drain, share in KINDS:
+        for share, works in PAIRS:
             for broker in brokers:
-                for kind in (fill, drain):
-                    if kind == "receive-ranges" and fill == "send-sequential":
-                        run_load(broker.work(kind, "bench", int(count * share)))
-                        continue
-                    if kind == "send" and drain == "receive-singly":
-                        run_load(broker.work(kind, "bench", int(count * share)))
-                        continue
+                for kind, is_measured in works:
                     sample = _sample(broker, kind, int(count * share))
-                    if turn:
+                    if turn and is_measured:
                         samples.setdefault((broker.name, kind), []).append(sample)
                         print(f"  {broker.name:9} {kind:16} {sample[0]:9.0f} /s", file=sys.stderr, flush=True)
     return [
