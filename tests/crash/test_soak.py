@@ -32,6 +32,7 @@ LARGE_BYTES, LARGE_COUNT = 200_000, 250  # 50 MB wait in the queue
 DEADLINE_S = 28.0  # token deadline, the tick that finds it, and a busy machine
 PEAK_BYTES = 80 << 20  # above the start, while everything goes on
 REST_BYTES = 40 << 20  # above the start, afterwards: what the allocator keeps
+WARM_COUNT = 50
 HONEST_PAUSE_MAX_S = 5.0  # a fraction of a second on a machine with nothing else to do
 
 
@@ -42,6 +43,8 @@ class Honest:
         self._connection = connection
         self.count = 0
         self.longest_s = 0.0
+        self.is_warm = asyncio.Event()
+        "What is measured before the storm is measured after the first few messages, which make caches."
 
     async def run(self, stop: asyncio.Event) -> None:
         sender = await self._connection.sender(HONEST, timeout_s=10)
@@ -55,6 +58,8 @@ class Honest:
             assert found(received.payload).id == message_id
             await receiver.complete([received])
             self.count += 1
+            if self.count == WARM_COUNT:
+                self.is_warm.set()
             self.longest_s = max(self.longest_s, time.monotonic() - began)
             await asyncio.sleep(0.005)
 
@@ -134,7 +139,7 @@ async def test_hostile_peers_cost_neither_honest_clients_nor_memory(tmp_path: Pa
                 await large.send(make(f"large-{number}", random.Random(number), size=LARGE_BYTES))
             honest = Honest(connection)
             working = asyncio.create_task(honest.run(calm))
-            await asyncio.sleep(1.0)
+            await asyncio.wait_for(honest.is_warm.wait(), 10)
             fds_before, rss_before = open_fds(broker.pid), rss_bytes(broker.pid)
             watching = asyncio.create_task(watch(broker.pid, calm))
             enemy = enemies[FLOODED]
