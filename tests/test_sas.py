@@ -182,8 +182,9 @@ def test_impossible_keys_are_configuration_errors() -> None:
         SharedAccessKey("k", "v", rights=frozenset({"Own"}))
     with pytest.raises(ConfigError, match="empty"):
         SharedAccessKey("k", "")
-    with pytest.raises(ConfigError, match="connection string"):
-        SharedAccessKey("k", "first;second")
+    for key in ("first;second", "two\nlines", "\ud800"):
+        with pytest.raises(ConfigError, match="connection string"):
+            SharedAccessKey("k", key)
     with pytest.raises(ConfigError, match="two keys"):
         KeyRing([KEY, KEY])
 

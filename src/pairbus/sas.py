@@ -71,8 +71,9 @@ class SharedAccessKey:
             raise ConfigError(f"key {self.name!r} has rights {sorted(self.rights)}; allowed are {', '.join(RIGHTS)}")
         if not self.name or not self.key or self.secondary_key == "":
             raise ConfigError(f"key {self.name!r}: neither the name nor the key may be empty")
-        if ";" in f"{self.name}{self.key}{self.secondary_key}":
-            raise ConfigError(f"key {self.name!r}: a ';' would end it in a connection string")
+        texts = f"{self.name}{self.key}{self.secondary_key}"
+        if ";" in texts or not texts.isprintable():
+            raise ConfigError(f"key {self.name!r}: a ';' or a character without a shape breaks a connection string")
 
 
 @dataclass(frozen=True, slots=True)

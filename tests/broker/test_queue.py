@@ -9,7 +9,7 @@ import pytest
 from pairbus.amqp.types import encode_pair
 from pairbus.broker.queue import Draft, Outcome
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.settlement import PATCH_SIZE_MAX
+from pairbus.broker.settlement import DEFERRED_SIZE_MAX, PATCH_SIZE_MAX
 from pairbus.broker.store import DEFERRED, DropQueue
 from tests.broker.queue_world import DISK_FULL, PENDING, Answer, World
 
@@ -243,6 +243,19 @@ def test_deferred_messages_are_received_by_number_only() -> None:
     world.store.commit()
     assert [(lock.message.delivery_count, lock.until_ms) for lock in answer.value] == [(1, 0)]
     assert world.counts() == (0, 0, 0, 1)
+
+
+def test_deferred_messages_are_not_received_by_the_gigabyte() -> None:
+    """One answer holds them all, and so does memory. A single one passes, whatever its size."""
+    world = World(max_message_size_kb=102_400)
+    world.send(b"x" * DEFERRED_SIZE_MAX, b"y")
+    for _ in range(2):
+        world.settled(world.lock(), Outcome.DEFER)
+    both, large = world.receive_deferred(1, 2), world.receive_deferred(1)
+    world.store.commit()
+    assert isinstance(both.value, Refusal) and "ask for fewer" in both.value.description
+    assert [lock.message.seq for lock in large.value] == [1]
+    assert world.counts() == (0, 0, 0, 2)
 
 
 @pytest.mark.parametrize("seqs", [(1, 2), (1, 99)])

@@ -27,6 +27,7 @@ from pairbus.broker.refusal import (
 from pairbus.broker.store import ACTIVE, DEFERRED, Delete, Move, Store, StoredMessage, Update, box_of, dead_box_of
 from pairbus.errors import StoreError
 
+DEFERRED_SIZE_MAX = 32 << 20  # of deferred messages received together: they are all in memory, and in one answer
 PATCH_SIZE_MAX = 64 * 1024  # changed properties of one message; the service allows 64 KB of properties in all
 
 
@@ -218,11 +219,21 @@ class BoxPair:
 
     def _deferred(self, box: Box, seqs: list[int]) -> list[StoredMessage]:
         unknown = [seq for seq in seqs if seq not in box.deferred]
+        loaded: dict[int, StoredMessage] = {}
         if not unknown:
-            try:
-                loaded = {message.seq: message for message in self._store.load(box.number, sorted(seqs))[0]}
-            except StoreError as error:
-                raise refusal_of(error) from error
+            ordered, step, size = sorted(seqs), box.chunk_size(), 0
+            for at in range(0, len(ordered), step):
+                try:
+                    messages, _ = self._store.load(box.number, ordered[at : at + step])
+                except StoreError as error:
+                    raise refusal_of(error) from error
+                size += sum(message.size for message in messages)
+                if size > DEFERRED_SIZE_MAX and len(seqs) > 1:
+                    text = (
+                        f"The deferred messages asked for have more than {DEFERRED_SIZE_MAX >> 20} MB: ask for fewer."
+                    )
+                    raise Refusal(ARGUMENT_ERROR, text)
+                loaded.update((message.seq, message) for message in messages)
             unknown = [seq for seq in seqs if seq not in loaded]  # damaged
         if unknown:
             raise not_found(unknown, "deferred", self.path)
