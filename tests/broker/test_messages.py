@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.errors import ProtocolError
-from pairbus.amqp.message import BATCH_FORMAT, Header, Message, Properties, encode_batch
+from pairbus.amqp.message import BATCH_FORMAT, DATA, Header, Message, Properties, encode_batch, section
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong, encode
 from pairbus.broker.messages import draft_of, drafts_of, encode_delivery, patch_of
 from pairbus.broker.queue import Draft
@@ -140,6 +140,8 @@ def test_a_batch_is_its_messages_and_nothing_of_its_envelope() -> None:
         (b"\x00\x53\x70" + encode([None, None, "long"]), 0),
         (b"\x00\x53\x73\xc0\x04\x02\x40\xd1\x01", 0),  # properties without an id whose second field is cut
         (b"\x00\x53\x73\xc0\x03\x02\x40\xd1", 0),
+        (b"\x00\x53\x73\xc0\x02\x01\xa1", 0),  # an id that is cut
+        (b"\x00\x53\x73\xc0\x03\x01\xa1\x05" + section(DATA, encode(b"body")), 0),  # one that reaches into the body
         (b"\x00\x53\x75\xa0\x01x\x00\x53\x70\x45", 0),  # a header behind the body
         (encode_batch([b"garbage"]), BATCH_FORMAT),
         (Properties(message_id="m").encode(), BATCH_FORMAT),  # a batch of nothing

@@ -125,9 +125,13 @@ def _message_id(payload: bytes, value_at: int, end: int) -> str:
     at = value_at + (3 if code == 0xC0 else 9)
     if at >= end or payload[at] == 0x40:
         return ""
-    if payload[at] == 0xA1:  # the usual case, without the general decoder
-        return payload[at + 2 : at + 2 + payload[at + 1]].decode("utf-8", "replace")
-    value, _ = decode(payload, at)
+    if payload[at] == 0xA1 and at + 1 < end:  # the usual case, without the general decoder
+        stop = at + 2 + payload[at + 1]
+        if stop <= end:
+            return payload[at + 2 : stop].decode("utf-8", "replace")
+    value, stop = decode(payload, at)
+    if stop > end:
+        raise ProtocolError(DECODE_ERROR, "the message id ends behind the properties")
     if isinstance(value, bytes):  # what the Python SDK sends when it re-sends a message that it received
         return value.decode("utf-8", "replace")
     if isinstance(value, str | UUID | int):
