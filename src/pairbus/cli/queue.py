@@ -14,6 +14,7 @@ import typer
 from pairbus.cli.table import print_table
 from pairbus.errors import ConfigError
 
+# The service's words. The broker has them too, but these commands work without its extra.
 STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
 UNLIMITED = timedelta(days=10_675_199)
 _ISO_DURATION = re.compile(r"P(?=.)(\d{1,8}D)?(T(?=.)(\d{1,8}H)?(\d{1,8}M)?(\d{1,8}(\.\d{1,7})?S)?)?", re.ASCII)
