@@ -76,6 +76,17 @@ async def test_a_ping_to_a_full_queue_is_refused_like_a_send(broker: Broker) -> 
         assert refused.value.condition == "amqp:resource-limit-exceeded"
 
 
+async def test_a_delivery_settled_without_an_outcome_comes_again(broker: Broker) -> None:
+    """Only `accepted` says that a message is done; silence must not lose it."""
+    async with await connect(broker.connection_string("contoso")) as connection:
+        await (await connection.sender("orders")).send(message("once more"))
+        receiver = await connection.receiver("orders")
+        first = await receiver.receive(1, timeout_s=5)
+        receiver.settle_nowait(first, b"\x40")
+        again = await receiver.receive(1, timeout_s=5)
+        assert Message.decode(again[0].payload).data == [b"once more"]
+
+
 async def test_links_end_when_their_token_expires(broker: Broker) -> None:
     """A key that was taken back stops working at the latest when the last token made with it ends."""
     endpoint = Endpoint.parse(broker.connection_string("contoso"))

@@ -98,7 +98,7 @@ class Outlet:
     # ── settlements ──
 
     def settle(self, session: Session, deliveries: list[SentDelivery], settled: bool, state: Any, now_ms: int) -> None:
-        if isinstance(state, Accepted) or (state is None and settled):
+        if isinstance(state, Accepted):
             self._complete(session, deliveries, settled, now_ms)
             return
         self.peer.namespace.changed(self.queue)
@@ -133,7 +133,7 @@ class Outlet:
     def _read(self, state: Any) -> tuple[Outcome | Refusal, bytes, bytes]:
         """(what the client wants, changed properties, how to say that it is done)."""
         try:
-            if isinstance(state, Released):
+            if state is None or isinstance(state, Released):  # settled without a word: nobody says that it is done
                 return Outcome.RELEASE, b"", RELEASED_BYTES
             if isinstance(state, Modified):
                 outcome = Outcome.DEFER if state.undeliverable_here else Outcome.ABANDON
