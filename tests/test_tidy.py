@@ -47,6 +47,7 @@ OUTSIDE_WORLD = {
 # A broad `except` that does not raise again loses errors. These do not: the reason stands beside each in the code.
 BROAD_EXCEPTS = {
     ("broker/admin/app.py", "handle"),  # answers 500 and logs the traceback
+    ("broker/store/committer.py", "commit"),  # logs the traceback and tells every sender of the group
     ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
 }
 

@@ -97,7 +97,11 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "a message section as a frame": (PROLOGUE + body(b"\x00\x53\x70\x45"), "decode-error"),
     "a frame that is no performative": (PROLOGUE + body(b"\x41\x41\x41\x41"), "decode-error"),
     "an unknown descriptor": (PROLOGUE + body(encode(Described(ULong(0x99), []))), "decode-error"),
-    "nested without end": (PROLOGUE + body(b"\x00\x53\x13" + b"\x00\x43" * 30_000), "decode-error"),
+    "nested without end": (PROLOGUE + body(b"\x00\x53\x13" + b"\x00\x43" * 8_000), "decode-error"),
+    "an attach of a book, which would be kept with its link": (
+        PROLOGUE + raw((0, Attach("l" * 20_000, 5, False))),
+        "resource-limit-exceeded",
+    ),
     "an array of 4 billion nulls": (
         PROLOGUE + body(b"\x00\x53\x18\xd0\x00\x00\x00\x0e\x00\x00\x00\x01\xf0\x00\x00\x00\x05\xff\xff\xff\xff\x40"),
         "decode-error",

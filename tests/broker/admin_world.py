@@ -38,6 +38,10 @@ class MemoryNamespace:
         self.clock_ms: int | None = None
         "Set it to a time to stop the clock there."
 
+    @property
+    def trouble(self) -> str | None:
+        return None
+
     def now_ms(self) -> int:
         return self.clock_ms if self.clock_ms is not None else time.time_ns() // 1_000_000
 

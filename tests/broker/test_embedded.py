@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from pairbus import sas
@@ -284,6 +285,43 @@ async def test_a_receiver_that_waits_keeps_its_queue(broker: Broker, clock: Cloc
         namespace.run_due()
         await namespace.create_queue(QueueDescription("later"))  # what run_due began has come to its end before
         assert namespace.queue("passing") is not None
+
+
+async def test_a_receiver_that_never_settles_is_given_no_more_at_some_point(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is delivered and not settled is kept by the session; settling makes room again."""
+    monkeypatch.setattr("pairbus.broker.outlet.UNSETTLED_MAX", 3)
+    async with await connect(broker.connection_string("contoso")) as connection:
+        sender = await connection.sender("orders")
+        for number in range(5):
+            await sender.send(message(f"m{number}"))
+        receiver = await connection.receiver("orders")
+        held = []
+        while more := await receiver.receive(5, timeout_s=0.2):
+            held += more
+        assert len(held) == 3
+        await receiver.complete(held)
+        assert len(await receiver.receive(2, timeout_s=5)) >= 1
+
+
+async def test_health_tells_when_nothing_can_be_stored(broker: Broker) -> None:
+    """A probe that hears 200 from a broker with a full disk would send it more work."""
+    namespace = broker.namespace("contoso")
+    assert isinstance(namespace.store, MemoryStore)
+    url = f"http://{Endpoint.parse(broker.connection_string('contoso')).url.split('/')[2]}/health"
+    async with aiohttp.ClientSession() as http, await connect(broker.connection_string("contoso")) as connection:
+        async with http.get(url) as answer:
+            assert (answer.status, (await answer.json())["status"]) == (200, "healthy")
+        sender = await connection.sender("orders")
+        namespace.store.fail_next(StoreFull("no space is left"))
+        with pytest.raises(Refused, match="no space"):
+            await sender.send(message("refused"))
+        async with http.get(url) as answer:
+            assert (answer.status, (await answer.json())["message"]) == (503, "no space is left")
+        await sender.send(message("accepted"))
+        async with http.get(url) as answer:
+            assert answer.status == 200
 
 
 @pytest.mark.parametrize(

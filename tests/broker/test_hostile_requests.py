@@ -62,3 +62,10 @@ def test_an_audience_that_is_no_address_is_not_kept() -> None:
         node.on_request(put_token("sb://h/".ljust(length, "q")), lambda *answer: answers.append(answer), 1000)
     assert [answer["status-code"] for answer, _ in answers] == [202, 400]
     assert len(grants) == 1
+
+
+async def test_nothing_is_scheduled_or_cancelled_through_the_dead_letter_queue(connection: Connection) -> None:
+    """Dead letters come from the broker alone, and the queue's scheduled messages are not theirs to cancel."""
+    management = await connection.management("orders/$DeadLetterQueue")
+    with pytest.raises(Refused, match="dead-letter"):
+        await management.request("cancel-scheduled-message", {"sequence-numbers": Array([Long(1)], 0x81)})

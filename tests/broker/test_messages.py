@@ -130,6 +130,7 @@ def test_a_batch_is_its_messages_and_nothing_of_its_envelope() -> None:
         (b"garbage", 0),
         (b"\x00\x53\x75\xa0\x05x", 0),  # data that ends before its length
         (b"\x00\x53\x73\xc1\x01\x00", 0),  # properties that are a map
+        (b"\x00\x53\x73\xc0\x06\x03\xa1\x01m\xff\xff", 0),  # fields behind the id that nobody can read
         (b"\x00\x53\x74\xa1\x01x", 0),  # application properties that are text
         (b"\x00\x53\x72\x45", 0),  # annotations that are a list
         (Properties(message_id="i" * 129).encode(), 0),

@@ -342,6 +342,11 @@ class Connection:
                         trace("<-", channel, repr(disposition))
                     session.on_disposition(disposition, events)
                 continue
+            if end - start > CONTROL_SIZE_MAX and self.remote_open is not None:
+                raise ProtocolError(
+                    RESOURCE_LIMIT_EXCEEDED,
+                    f"performative 0x{code:x} of {end - start} bytes, {CONTROL_SIZE_MAX} allowed",
+                )
             performative, _ = decode_performative(buf[start:end], 0)
             if trace is not None:
                 trace("<-", channel, repr(performative))
@@ -444,4 +449,5 @@ class Connection:
 
 TRANSFER, DISPOSITION, CLOSE = 0x14, 0x15, 0x18
 IDLE_TIME_OUT_MIN_MS = 20  # who wants more than a hundred signs of life in a second does not get them (2.4.5)
+CONTROL_SIZE_MAX = 16_384  # begin, attach, flow, detach, end, close; an attach is kept as long as its link
 OUTGOING_FRAME_SIZE_MAX = 1 << 20  # a peer that allows frames of 4 GB still gets them in pieces

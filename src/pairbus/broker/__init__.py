@@ -61,6 +61,7 @@ class Broker:
         data: Path | None,
         host: str = "127.0.0.1",
         key: str | None = None,
+        allowed_hosts: Sequence[str] = (),
         progress: Callable[[str], None] | None = None,
         trace: Trace | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -73,6 +74,8 @@ class Broker:
         self._options = tuple(namespaces)
         self._data = data
         self._host = host
+        self._hosts = tuple(allowed_hosts)
+        "Further names under which clients call this broker: in its certificate, and accepted in HTTP's Host."
         self._key = WELL_KNOWN_KEY if key is None else key
         keys = [key for options in namespaces for key in [*self._root_key(options), *options.keys]]
         if not is_loopback(host) and any(WELL_KNOWN_KEY in (key.key, key.secondary_key) for key in keys):
@@ -117,7 +120,9 @@ class Broker:
             for options in self._options:
                 self._recover(options, loop)
             # Behind the stores' locks: two brokers on one folder must not make certificates for each other.
-            tls = server_context(self._folder(), [self._host, *[options.name for options in self._options]])
+            tls = server_context(
+                self._folder(), [self._host, *self._hosts, *[options.name for options in self._options]]
+            )
             for options in self._options:
                 await self._listen(options, tls, loop)
         except BaseException:
@@ -156,7 +161,7 @@ class Broker:
         port = Port(namespace, loop=loop, tls=tls, trace=self._trace)
         app = admin_app(
             namespace,
-            hosts=frozenset({options.name, self._host}),
+            hosts=frozenset({options.name, self._host, *self._hosts}),
             ca_pem=self.ca_file.read_bytes(),
             websocket=port.web_socket,
         )

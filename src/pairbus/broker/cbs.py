@@ -72,7 +72,7 @@ class CbsNode:
                 grant = self._keys.check(token, resource_path(audience), now_ms / 1000)
                 self._grants.put(audience, grant)
             except TokenRefused as error:
-                logger.info("token for %s refused: %s", audience, error)
+                logger.info("token for %r refused: %s", audience, error)
                 reply(_status(401, f"InvalidToken: {error}"), None)
             else:
                 self._on_token()

@@ -13,7 +13,6 @@ from uuid import UUID
 from pairbus.amqp.errors import (
     INTERNAL_ERROR,
     MESSAGE_SIZE_EXCEEDED,
-    NOT_ALLOWED,
     NOT_FOUND,
     RESOURCE_LIMIT_EXCEEDED,
     UNAUTHORIZED_ACCESS,
@@ -30,6 +29,7 @@ from pairbus.broker.refusal import (
     MESSAGE_LOCK_LOST,
     MESSAGE_NOT_FOUND,
     Refusal,
+    dead_letters_take_no_sends,
     entity_not_found,
     lock_lost,
 )
@@ -198,9 +198,13 @@ def _renew_lock(node: ManagementNode, fields: Fields, answer: Answer, now_ms: in
     answer.ok({"expirations": Array([Timestamp(until_ms) for until_ms in until], 0x83)})
 
 
-def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
+def _check_takes_sends(node: ManagementNode) -> None:
     if node.box is node.queue.dead:
-        raise Refusal(NOT_ALLOWED, f"Messages cannot be sent to the dead-letter queue of '{node.queue.path}'.")
+        raise dead_letters_take_no_sends(node.queue.path)
+
+
+def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
+    _check_takes_sends(node)
     limit = node.queue.message_size_max
     drafts = []
     for entry in fields.many("messages", dict):
@@ -224,6 +228,7 @@ def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int)
 
 
 def _cancel_scheduled(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
+    _check_takes_sends(node)
     node.queue.cancel_scheduled(fields.many("sequence-numbers", int), now_ms, answer.done)
 
 

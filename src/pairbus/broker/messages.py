@@ -87,6 +87,7 @@ def draft_of(payload: bytes) -> Draft:
             if code == PROPERTIES:
                 properties = (value_at, end)
                 message_id = _message_id(payload, value_at, end)
+                _check_properties(payload, value_at, end)
                 is_ping = end - value_at > _PING_SIZE_MIN and _is_ping(payload, value_at, end)
             elif code == APPLICATION_PROPERTIES and not isinstance(decode(payload, value_at)[0], dict):
                 raise ProtocolError(DECODE_ERROR, "the application properties are not a map")
@@ -105,6 +106,17 @@ def draft_of(payload: bytes) -> Draft:
             ARGUMENT_ERROR, f"The message id has {len(message_id)} characters; {MESSAGE_ID_LENGTH_MAX} are allowed."
         )
     return Draft(body, annotations, message_id, ttl_ms, scheduled_ms, is_ping)
+
+
+def _check_properties(payload: bytes, value_at: int, end: int) -> None:
+    """Properties that no receiver could read are refused. Behind an id there are mostly nulls, which need no look."""
+    code = payload[value_at]
+    first_at = value_at + (3 if code == 0xC0 else 9)
+    if code == 0x45 or not payload[skip(payload, first_at) : end].strip(b"\x40"):
+        return
+    _, stop = decode(payload, value_at)
+    if stop != end:
+        raise ProtocolError(DECODE_ERROR, "the properties end before or behind their fields")
 
 
 def _is_ping(payload: bytes, value_at: int, end: int) -> bool:

@@ -52,7 +52,8 @@ class Namespace:
         "Links to entities; they are told when their queue is deleted or disabled."
         self._loop = loop
         self._queues: dict[str, Queue] = {}
-        self._being_created: set[str] = set()
+        self._changing: set[str] = set()
+        "Paths of queues whose creation or deletion is being committed: neither there nor free."
         self._dispatchers: dict[Box, Dispatcher] = {}
         self._agenda: Agenda[Queue] = Agenda()
         self._changed: set[Queue] = set()
@@ -99,6 +100,11 @@ class Namespace:
         for peer in list(self.peers):
             peer.close(CONNECTION_FORCED, "The broker is shutting down.")
         await self.store.close()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why messages cannot be stored at this moment; None when they can."""
+        return None if self.store.trouble is None else str(self.store.trouble)
 
     # ── queues ──
 
@@ -175,16 +181,16 @@ class Namespace:
         now_ms = self.now_ms()
         description = replace(description.checked(), created_ms=now_ms, updated_ms=now_ms)
         key = path_key(description.path)
-        if key in self._queues or key in self._being_created:
+        if key in self._queues or key in self._changing:
             raise EntityExists(f"queue '{description.path}' exists already")
         self._last_queue_id += 1
         queue_id = self._last_queue_id
-        self._being_created.add(key)
+        self._changing.add(key)
         try:
             self.store.write(PutQueue(queue_id, description.to_json()))
             await self._commit()
         finally:
-            self._being_created.discard(key)
+            self._changing.discard(key)
         self._add(self._make(queue_id, description))
         logger.info("%s: queue '%s' created", self.name, description.path)
         return description
@@ -210,7 +216,9 @@ class Namespace:
 
     async def _delete_queue(self, path: str) -> None:
         queue = self._required(path)
+        key = path_key(queue.path)
         self._remove(queue)
+        self._changing.add(key)
         self._detach(queue, entity_not_found(queue.path))
         queue.close()
         self.store.write(DropQueue(queue.queue_id))
@@ -220,6 +228,8 @@ class Namespace:
             self._add(queue)
             queue.reopen(self.now_ms())
             raise
+        finally:
+            self._changing.discard(key)
         logger.info("%s: queue '%s' deleted", self.name, queue.path)
 
     def queue_info(self, path: str) -> QueueInfo:

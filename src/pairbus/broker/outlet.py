@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pairbus.broker")
 
 SETTLED_BY_SENDER = 1  # snd-settle-mode of receive-and-delete
+UNSETTLED_MAX = 32_768  # deliveries per session that the client has not settled: 250 B each, 8 MB
 TAKEN_CHUNKS_MAX = 4  # of a megabyte: what receive-and-delete has deleted and not yet sent is in memory alone
 MODIFIED_BYTES = Modified().encode()
 REJECTED_BYTES = Rejected().encode()  # no error: with one, the SDKs read "the settlement failed"
@@ -56,6 +57,7 @@ class Outlet:
             link.credit > self._on_their_way
             and not self.peer.is_choked
             and link.sendable
+            and link.session.sent_unsettled < UNSETTLED_MAX
             and (not self._on_their_way or self._on_their_way < TAKEN_CHUNKS_MAX * self.box.chunk_size())
         )
 

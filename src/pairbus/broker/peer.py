@@ -106,7 +106,7 @@ class Peer:
 
     def __repr__(self) -> str:
         remote = self._connection.remote_open
-        return f"<Peer {remote.container_id if remote is not None else 'unopened'} of {self.namespace.name}>"
+        return f"<Peer {remote.container_id if remote is not None else 'unopened'!r} of {self.namespace.name}>"
 
     # ── from the wire ──
 
@@ -368,6 +368,7 @@ class Peer:
             if at == len(deliveries) or deliveries[at].link is not deliveries[start].link:
                 context = deliveries[start].link.context
                 if isinstance(context, Outlet):
+                    self.namespace.wake(context.box)  # it may have been held back by what it had not settled
                     context.settle(event.session, deliveries[start:at], event.settled, event.state, now_ms)
                 start = at
 

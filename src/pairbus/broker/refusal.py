@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pairbus.amqp.errors import INTERNAL_ERROR, NOT_FOUND
+from pairbus.amqp.errors import INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND
 from pairbus.amqp.performatives import Error, Rejected
 from pairbus.errors import PairbusError, StoreError
 
@@ -42,3 +42,7 @@ def lock_lost(count: int = 1) -> Refusal:
 def refused(refusal: Refusal) -> bytes:
     """An encoded `rejected` with all three fields of its error."""
     return Rejected(error=Error(refusal.condition, refusal.description)).encode()
+
+
+def dead_letters_take_no_sends(path: str) -> Refusal:
+    return Refusal(NOT_ALLOWED, f"Messages cannot be sent to the dead-letter queue of '{path}'.")

@@ -12,7 +12,7 @@ from pairbus.broker.cbs import CbsNode
 from pairbus.broker.inlet import BATCH_ENVELOPE_SIZE, CREDIT, Inlet
 from pairbus.broker.management import ManagementNode
 from pairbus.broker.outlet import Outlet
-from pairbus.broker.refusal import Refusal, entity_not_found
+from pairbus.broker.refusal import Refusal, dead_letters_take_no_sends, entity_not_found
 from pairbus.broker.requests import CREDIT as REQUEST_CREDIT
 from pairbus.broker.requests import Node, RequestLink, ResponseLink
 from pairbus.sas import LISTEN, SEND
@@ -80,7 +80,7 @@ def _attach_entity(peer: Peer, link: Link, attach: Attach, address: Address) -> 
         raise entity_not_found(address.text)
     if isinstance(link, ReceiverLink):
         if address.is_dead_letter:
-            raise Refusal(NOT_ALLOWED, f"Messages cannot be sent to the dead-letter queue of '{queue.path}'.")
+            raise dead_letters_take_no_sends(queue.path)
         queue.check_send()
         limit = queue.message_size_max
         _answer(link, attach, limit)

@@ -18,7 +18,7 @@ import typer
 from pairbus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pairbus.broker import NamespaceOptions
+    from pairbus.broker import Broker, NamespaceOptions
 
 DEFAULT_PORT = 5672
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
@@ -51,6 +51,10 @@ def broker(
         Path | None, typer.Option(metavar="FILE", help="Queues and keys, in the official emulator's JSON format.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --key.")] = "127.0.0.1",
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A DNS name under which clients call this broker. Repeat for more."),
+    ] = None,
     key: Annotated[
         str | None,
         typer.Option(envvar="PAIRBUS_KEY", help="Key of RootManageSharedAccessKey. Default: the emulator's."),
@@ -68,7 +72,21 @@ def broker(
     level = logging.DEBUG if trace else getattr(logging, log_level.upper())
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
-    _run(_serve(_namespaces(namespace or [], config), data, host, key, trace))
+    if not data:
+        raise ConfigError("--data is empty; name a folder, or ':memory:'")
+    from pairbus.broker import Broker
+
+    namespaces = _namespaces(namespace or [], config)
+    served = Broker(
+        namespaces,
+        data=None if data == ":memory:" else Path(data),
+        host=host,
+        key=key,
+        allowed_hosts=allowed_host or (),
+        progress=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+        trace=_trace if trace else None,
+    )
+    _run(_serve(served, [options.name for options in namespaces]))
 
 
 def check_extra() -> None:
@@ -106,24 +124,14 @@ def _namespaces(given: list[str], config: Path | None) -> list[NamespaceOptions]
     return options
 
 
-async def _serve(namespaces: list[NamespaceOptions], data: str, host: str, key: str | None, trace: bool) -> None:
-    from pairbus.broker import Broker
-
+async def _serve(broker: Broker, names: list[str]) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    broker = Broker(
-        namespaces,
-        data=None if data == ":memory:" else Path(data),
-        host=host,
-        key=key,
-        progress=lambda sentence: print(sentence, file=sys.stderr, flush=True),
-        trace=_trace if trace else None,
-    )
     async with broker:
-        for options in namespaces:
-            print(f"{options.name} {broker.connection_string(options.name)}")
+        for name in names:
+            print(f"{name} {broker.connection_string(name)}")
         print("ready", flush=True)
         # Messages are freed by reference counting; the collector only has to find rare cycles, not walk the heap
         # every few hundred messages (5 % of the CPU of a send).

@@ -38,6 +38,11 @@ class AdminNamespace(Protocol):
     @property
     def keys(self) -> KeyRing: ...
 
+    @property
+    def trouble(self) -> str | None:
+        """Why changes cannot be stored at this moment; None when they can."""
+        ...
+
     def now_ms(self) -> int: ...
 
     async def create_queue(self, description: QueueDescription) -> QueueDescription:

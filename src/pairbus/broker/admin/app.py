@@ -114,7 +114,7 @@ class _Routes:
         reading = request.method in ("GET", "HEAD")
         if reading and "Authorization" not in request.headers:
             if path == "health":
-                return web.json_response({"status": "healthy", "message": "Service is healthy."})
+                return self._health()
             if path == "ca.pem" and self._ca_pem:
                 return web.Response(body=self._ca_pem, content_type="application/x-pem-file")
         grant = self._authorize(request, path)
@@ -146,6 +146,12 @@ class _Routes:
             case ["$resources", "topics"]:
                 return self._list(request, "topics", [])
         raise _Refusal(404, f"SubCode=40400. there is nothing at '/{path}'")
+
+    def _health(self) -> web.Response:
+        trouble = self._namespace.trouble
+        if trouble is None:
+            return web.json_response({"status": "healthy", "message": "Service is healthy."})
+        return web.json_response({"status": "unhealthy", "message": trouble}, status=503)
 
     def _list(self, request: web.Request, title: str, infos: list[QueueInfo]) -> web.Response:
         query = request.query

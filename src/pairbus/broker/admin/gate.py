@@ -33,7 +33,7 @@ def check_request_source(host_headers: Sequence[str], origin: str | None, hosts:
     # An address cannot be rebound: whoever serves a page from it is the machine behind it.
     if host is None or not (host in LOOPBACK_HOSTS or host in hosts or _address(host)):
         raise ForeignRequest(
-            421, f"this broker is not {host_headers[0]!r}; use localhost or add the name to the broker's hosts"
+            421, f"this broker is not {host_headers[0]!r}; use localhost, or start the broker with --allowed-host"
         )
     if origin is None:
         return

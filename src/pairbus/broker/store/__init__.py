@@ -208,6 +208,9 @@ Done = Callable[[StoreError | None], None]
 class Store(Protocol):
     """See the module's text for the promises. All methods are called on the owning thread."""
 
+    trouble: StoreError | None
+    """Why the last group that was tried failed; None when it was committed, or nothing was tried yet."""
+
     def recover(self) -> Recovered:
         """Read what is there. Called once, before anything else."""
         ...

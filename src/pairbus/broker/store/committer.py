@@ -134,7 +134,7 @@ class Committer:
             self._roll_back()
             logger.error("%s: a group of writes failed: %s", self._path, error)
             return store_error(error, self._path)
-        except (ValueError, OverflowError, TypeError) as error:  # a value that SQLite cannot bind: a bug of the caller
+        except Exception as error:  # a value that SQLite cannot bind, no memory: the group's senders must hear of it
             self._roll_back()
             logger.exception("%s: a group of writes was wrong", self._path)
             return StoreError(f"{self._path}: {error}")

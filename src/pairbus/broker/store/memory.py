@@ -66,6 +66,7 @@ class MemoryStore:
         self._callbacks: list[Done] = []
         self._scheduled = False
         self._failure: StoreError | None = None
+        self.trouble: StoreError | None = None
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
 
     # ── for tests ──
@@ -78,6 +79,8 @@ class MemoryStore:
         failure, self._failure = self._failure, None
         if failure is None:
             failure = self._apply_all(writes)
+        if writes:
+            self.trouble = failure
         for done in callbacks:
             done(failure)
 

@@ -58,6 +58,7 @@ class SqliteStore:
         self._group = Group()
         self._in_flight: Group | None = None
         self._handing_over = False
+        self.trouble: StoreError | None = None
         self._idle: asyncio.Future[None] | None = None
 
     # ── opening and closing ──
@@ -179,6 +180,7 @@ class SqliteStore:
 
     def _finished(self, group: Group, error: StoreError | None) -> None:
         self._in_flight = None
+        self.trouble = error
         if self._group.steps:
             self._hand_over()  # before the callbacks, so that the writer works while they run
         self._tell(group, error)
