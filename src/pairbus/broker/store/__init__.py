@@ -7,9 +7,9 @@ one counter, so a message keeps its number when it is dead-lettered.
 Promises.
  1. Writes are applied in the order in which `write` was called. Everything written before one `after_commit` call is
     durable when its callback gets `None`, and survives SIGKILL and loss of power.
- 2. A group of writes commits whole or not at all: what is written without returning to the event loop is one group or
-    part of one, so a batch is atomic. When a group fails, every callback of it gets the `StoreError`, none of its
-    writes happened, and the store goes on with the next group.
+ 2. A group of writes commits whole or not at all, and ends only at an `after_commit`: what is written between two of
+    these calls, without returning to the event loop, is in one group, so a batch is atomic. When a group fails, every
+    callback of it gets the `StoreError`, none of its writes happened, and the store goes on with the next group.
  3. Callbacks run on the thread that owns the store (the event loop), in the order of their `after_commit` calls.
  4. Reads see committed data only. A message whose checksum does not match is never returned; it is reported.
  5. `Recovered.last_seq` is never smaller than a sequence number that was ever committed, also when all messages and

@@ -24,7 +24,9 @@ from pairbus.errors import StoreError
 logger = logging.getLogger("pairbus.broker.store")
 
 MAX_ROWS = 256  # of one statement
-CHECKPOINT_BYTES = 16 * 1024 * 1024
+CHECKPOINT_BYTES = (
+    32 * 1024 * 1024
+)  # a checkpoint holds commits up for about 70 ms; half of it, and it comes twice as often
 RUN_LENGTH = 32
 "From so many neighbouring numbers on a range is worth a statement of its own."
 

@@ -33,6 +33,9 @@ from pairbus.broker.store import (
 )
 from pairbus.broker.store.records import head_crc, pack_head, pack_rows, text_crc
 
+LARGE = 200  # writes of one kind; below that the fixed price of a commit still counts
+COLUMN_COUNT = 5
+
 
 class BoxStep:
     """Inserts, then updates, then deletes of one box."""
@@ -96,6 +99,14 @@ class Group:
         self.callbacks: list[Done] = []
         self._open: dict[int, BoxStep | MoveStep] = {}
         self._remembering: dict[int, RememberStep] = {}
+
+    @property
+    def is_large(self) -> bool:
+        """Worth a commit of its own: more writes would hardly make a message cheaper."""
+        return any(
+            type(step) is BoxStep and (len(step.rows) >= LARGE * COLUMN_COUNT or len(step.deletes) >= LARGE)
+            for step in self.steps
+        )
 
     def add(self, op: Write) -> None:
         match op:

@@ -24,8 +24,9 @@ from pairbus.errors import StoreDamaged, StoreError, StoreForeign, StoreFull, St
 FILE_NAME = "messages.db"
 APPLICATION_ID = 0x50616972  # "Pair"
 VERSION = 1
-PAGE_BYTES = 8192
-"With 1 KB messages an insert costs the writer about a fifth less than with pages of 4096; larger ones gain less."
+PAGE_BYTES = 16_384
+"""With 1 KB messages an insert costs the writer a quarter less than with pages of 4096. Still larger pages gain little
+more, and every queue takes two of them."""
 STORE_COUNTER = 0
 
 TABLES = {

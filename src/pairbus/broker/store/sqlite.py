@@ -152,7 +152,9 @@ class SqliteStore:
             self._in_flight.callbacks.append(done)
             return
         self._group.callbacks.append(done)
-        if not self._handing_over:
+        if self._in_flight is None and self._group.is_large:
+            self._hand_over()  # the loop may read more for milliseconds; the writer need not wait for that
+        elif not self._handing_over:
             self._schedule()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
@@ -164,10 +166,14 @@ class SqliteStore:
         """Hand the group over when this turn of the loop ends; a busy writer fetches it itself (`_finished`)."""
         if self._in_flight is None and not self._handing_over:
             self._handing_over = True
-            self._running_loop().call_soon(self._hand_over)
+            self._running_loop().call_soon(self._hand_over_scheduled)
+
+    def _hand_over_scheduled(self) -> None:
+        self._handing_over = False
+        if self._in_flight is None:  # otherwise a large group went ahead, and `_finished` fetches what came behind it
+            self._hand_over()
 
     def _hand_over(self) -> None:
-        self._handing_over = False
         group, self._group = self._group, Group()
         if not group.steps:
             self._tell(group, None)
