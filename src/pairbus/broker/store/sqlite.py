@@ -1,8 +1,8 @@
 """The durable store: one SQLite file in a folder, one thread that writes, group commit.
 
 What the event loop writes collects in a group. When the writer is idle, the group is handed over at the end of the
-current turn of the loop, so a lone message waits for nothing; while the writer is busy the next group grows, so under
-load many messages share one commit. The result of a group comes back in one call.
+current turn of the loop, so a lone message waits for nothing, or at once when it has become large; while the writer is
+busy the next group grows, so under load many messages share one commit. The result of a group comes back in one call.
 
     folder/messages.db (-wal, -shm)   the database, see schema.py
     folder/commits, folder/lock       see folder.py
