@@ -1,0 +1,1 @@
+"""Send availability without I/O and without a clock: who sends where, when, and what becomes of each message."""

@@ -1,0 +1,73 @@
+"""Backlog queues: their names, and which of them a sender may use.
+
+Laws of the rotation.
+ 1. A sender picks one queue at random, once, and keeps it while it works.
+ 2. A queue that fails is out for every sender of the client, and comes back after `retry_interval_s`.
+ 3. With every queue out there is no queue: the caller decides what then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed, Event
+
+INFIX = "x-servicebus-transfer"
+MAX_SIZE_MB = 5120
+MAX_DELIVERY_COUNT = 2147483647
+LOCK_DURATION_S = 60.0
+
+
+def queue_path(primary_name: str, index: int) -> str:
+    return f"{primary_name}/{INFIX}/{index}"
+
+
+def queue_index(primary_name: str, path: str) -> int | None:
+    """Which backlog queue this path is; None when it is none of this primary."""
+    prefix = f"{primary_name}/{INFIX}/".lower()
+    number = path[len(prefix) :]
+    if not path.lower().startswith(prefix) or not number.isdecimal() or (number[0] == "0" and number != "0"):
+        return None
+    return int(number)
+
+
+class Rotation:
+    """The backlog queues of one client. `choose` picks an index out of a number of candidates: random, or a seed's."""
+
+    def __init__(self, queues: list[str], retry_interval_s: float, choose: Callable[[int], int]) -> None:
+        self.queues = queues
+        "Paths of those that were found or created."
+        self._retry_interval_s = retry_interval_s
+        self._choose = choose
+        self._out: dict[str, float] = {}
+        "Path → when it comes back."
+
+    def __repr__(self) -> str:
+        return f"<Rotation {len(self.queues) - len(self._out)} of {len(self.queues)} in>"
+
+    def pick(self, kept: str | None, now: float) -> tuple[str | None, list[Event]]:
+        """The sender's own queue while it is in rotation, otherwise another one; None when none is left."""
+        events = self._heal(now)
+        if kept is not None and kept not in self._out:
+            return kept, events
+        candidates = [queue for queue in self.queues if queue not in self._out]
+        if not candidates:
+            return None, events
+        return candidates[self._choose(len(candidates))], events
+
+    def failed(self, queue: str, reason: str, now: float) -> list[Event]:
+        known = queue in self._out
+        self._out[queue] = now + self._retry_interval_s
+        return [] if known else [BacklogQueueFailed(queue, reason, self._retry_interval_s)]
+
+    def accepted(self, queue: str) -> list[Event]:
+        """A send that began before the queue went out proves that it works."""
+        return [] if self._out.pop(queue, None) is None else [BacklogQueueBack(queue)]
+
+    def _heal(self, now: float) -> list[Event]:
+        if not self._out:
+            return []
+        healed = [queue for queue, until in self._out.items() if until <= now]
+        for queue in healed:
+            del self._out[queue]
+        return [BacklogQueueBack(queue) for queue in healed]

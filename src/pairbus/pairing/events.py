@@ -1,0 +1,247 @@
+"""What a paired client tells: one frozen value for every transition. `str(event)` is the log line.
+
+Times are seconds since 1970 (`at_s`), filled in by whoever publishes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    at_s: float = 0.0
+    "When it happened, in seconds since 1970."
+
+
+@dataclass(frozen=True, slots=True)
+class Paired(Event):
+    primary: str
+    secondary: str
+    backlog_queues: int
+    "How many were found or created."
+
+    def __str__(self) -> str:
+        return f"{self.primary} paired with {self.secondary}: {self.backlog_queues} backlog queues"
+
+
+@dataclass(frozen=True, slots=True)
+class Unpaired(Event):
+    """The secondary cannot be reached, and the client was told that it may start without it."""
+
+    primary: str
+    secondary: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.primary} starts without {self.secondary}, and pairs when it can: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class PairingCleared(Event):
+    primary: str
+
+    def __str__(self) -> str:
+        return f"{self.primary}: pairing cleared; sends go to the primary only"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected(Event):
+    """HEALTHY → SUSPECT: the failover clock runs."""
+
+    path: str
+    "Entity whose send failed."
+    reason: str
+    fails_over_in_s: float
+
+    def __str__(self) -> str:
+        return f"{self.path} HEALTHY -> SUSPECT: {self.reason}; fails over in {self.fails_over_in_s:.1f}s"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedOver(Event):
+    path: str
+    "Entity whose messages now go to a backlog queue."
+    after_s: float
+    "Since the first counting failure."
+    failed_sends: int
+    reason: str
+    forced: bool = False
+
+    def __str__(self) -> str:
+        how = "by hand" if self.forced else f"after {self.after_s:.1f}s, {self.failed_sends} failed sends"
+        return f"{self.path} -> FAILED_OVER {how}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered(Event):
+    """SUSPECT or FAILED_OVER → HEALTHY."""
+
+    path: str
+    after_s: float
+    "In the state that ended."
+    diverted: int
+    "Messages that went to a backlog queue or the spool meanwhile."
+    by: str
+    "What proved it: a send, a ping, a trial, an operator."
+
+    def __str__(self) -> str:
+        return f"{self.path} -> HEALTHY by {self.by} after {self.after_s:.1f}s, {self.diverted} messages diverted"
+
+
+@dataclass(frozen=True, slots=True)
+class PingSent(Event):
+    path: str
+    accepted: bool
+    reason: str
+    "Why it was refused; empty when accepted."
+
+    def __str__(self) -> str:
+        return f"{self.path} ping {'accepted' if self.accepted else 'failed: ' + self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class PingRefused(Event):
+    """Not found or unauthorized: waiting will not heal it. Told once for each failover."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} stays FAILED_OVER: the ping was refused: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Diverted(Event):
+    """A message, or several of one send, were stored away from home."""
+
+    path: str
+    queue: str
+    "The backlog queue; `spool` when neither namespace took them."
+    count: int
+    message_ids: tuple[str, ...]
+    outcome_unknown: bool
+    "The primary may have stored them as well."
+
+    def __str__(self) -> str:
+        return f"{self.path} diverted {self.count} to {self.queue}"
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQueueFailed(Event):
+    queue: str
+    reason: str
+    back_in_s: float
+
+    def __str__(self) -> str:
+        return f"{self.queue} out of rotation for {self.back_in_s:.0f}s: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQueueBack(Event):
+    queue: str
+
+    def __str__(self) -> str:
+        return f"{self.queue} back in rotation"
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled(Event):
+    path: str
+    count: int
+    waiting: int
+    "Messages in the spool now."
+
+    def __str__(self) -> str:
+        return f"{self.path} spooled {self.count}, {self.waiting} waiting on this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolForwarded(Event):
+    path: str
+    count: int
+    to: str
+    "`primary`, or the backlog queue."
+    waiting: int
+
+    def __str__(self) -> str:
+        return f"{self.path} forwarded {self.count} from the spool to {self.to}, {self.waiting} waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved(Event):
+    """The syphon brought messages home."""
+
+    path: str
+    queue: str
+    count: int
+    message_ids: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.path} moved {self.count} from {self.queue}"
+
+
+@dataclass(frozen=True, slots=True)
+class MaybeDuplicated(Event):
+    """A message with an unknown outcome came home later than duplicate detection remembers."""
+
+    path: str
+    message_id: str
+    away_s: float
+
+    def __str__(self) -> str:
+        return f"{self.path} message {self.message_id} may be there twice: it came home after {self.away_s:.0f}s"
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationSkipped(Event):
+    """A destination failed; its messages stay in the backlog queue."""
+
+    path: str
+    queue: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} skipped in this pass over {self.queue}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettered(Event):
+    queue: str
+    message_id: str
+    reason: str
+    description: str
+
+    def __str__(self) -> str:
+        return f"{self.queue} message {self.message_id} dead-lettered: {self.reason}: {self.description}"
+
+
+@dataclass(frozen=True, slots=True)
+class PumpPaused(Event):
+    """A pump waits before it goes back to its queue: nothing could be delivered, or the queue cannot be read."""
+
+    queue: str
+    reason: str
+    for_s: float
+
+    def __str__(self) -> str:
+        return f"{self.queue} pump pauses {self.for_s:.1f}s: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Faulted(Event):
+    side: str
+    "`primary` or `secondary`."
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.side} faulted: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Closed(Event):
+    primary: str
+    secondary: str
+
+    def __str__(self) -> str:
+        return f"{self.primary} and {self.secondary} closed"

@@ -1,0 +1,199 @@
+"""What a user can choose about a pairing: names, defaults and ranges in one table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from os import PathLike
+from typing import Any, Literal
+
+from pairbus.pairing.events import Event
+from pairbus.pairing.policy import FailurePolicy
+
+Duration = float | timedelta
+"Seconds, or a timedelta."
+Ping = Literal["auto", "message", "attach"]
+TtlPolicy = Literal["restore", "deduct"]
+
+SEND_TIMEOUT_S = 60.0  # of a send that names none
+PRIMARY_SHARE = 1 / 3  # of it, at most, goes to the primary before the backlog is asked
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    least: float
+    most: float
+    unit: str = "s"
+    optional: bool = False
+
+    def check(self, name: str, value: float | None) -> None:
+        if value is None and self.optional:
+            return
+        if value is None or not self.least <= value <= self.most:
+            most = "" if self.most == float("inf") else f" … {self.most:g}"
+            bound = f"{self.least:g}{most}" if most else f"at least {self.least:g}"
+            raise ValueError(f"{name} is {value!r}; it must be {bound} {self.unit}".rstrip())
+
+
+_FOREVER = float("inf")
+RANGES: dict[str, _Range] = {
+    "backlog_queue_count": _Range(1, 10_000, "queues"),
+    "failover_interval": _Range(0, 60 * 60),
+    "ping_primary_interval": _Range(1, 30 * 60),
+    "syphon_retry_interval": _Range(1, 2 * 60),
+    "healthy_pings_required": _Range(1, 1_000, "pings"),
+    "busy_counts_after": _Range(10, _FOREVER, optional=True),
+    "backlog_retry_interval": _Range(1, 60 * 60),
+    "missing_destination_grace": _Range(0, 14 * 86_400),
+    "duplicate_detection_window": _Range(20, 7 * 86_400),
+    "max_messages_per_second": _Range(0.1, _FOREVER, "messages a second", optional=True),
+    "attempt_timeout": _Range(0.1, 60),
+    "connect_timeout": _Range(0.1, 60),
+    "spool_max_bytes": _Range(1 << 16, _FOREVER, "bytes"),
+}
+CHOICES: dict[str, tuple[str, ...]] = {"ping": ("auto", "message", "attach"), "ttl_policy": ("restore", "deduct")}
+_SEGMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,198}[A-Za-z0-9])?")  # leaves room for the rest of 260 characters
+
+
+def seconds(value: Duration | None, name: str) -> float | None:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{name} is {value!r}; it must be seconds or a timedelta")
+
+
+class PairedNamespaceOptions:
+    """What every kind of pairing has in common."""
+
+    def __init__(self, failover_interval: Duration = timedelta(minutes=1)) -> None:
+        self.failover_interval = self._number("failover_interval", failover_interval)
+        "How long failures of an entity are accepted, in seconds, before its sends move to the secondary."
+
+    @staticmethod
+    def _number(name: str, value: Any) -> float:
+        given = seconds(value, name)
+        RANGES[name].check(name, given)
+        assert given is not None
+        return given
+
+    @staticmethod
+    def _optional(name: str, value: Any) -> float | None:
+        given = seconds(value, name)
+        RANGES[name].check(name, given)
+        return given
+
+
+class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
+    """Sends go on while the primary is away. Anything out of range is a ValueError that names option, value and range.
+
+    Durations are seconds or `timedelta`, and are kept in seconds.
+    """
+
+    def __init__(
+        self,
+        secondary_namespace_manager: Any = None,
+        messaging_factory: Any = None,
+        backlog_queue_count: int = 10,
+        failover_interval: Duration = timedelta(minutes=1),
+        enable_syphon: bool = False,
+        *,
+        ping_primary_interval: Duration = 60,
+        syphon_retry_interval: Duration = 1,
+        primary_name: str | None = None,
+        ping: Ping = "auto",
+        healthy_pings_required: int = 1,
+        busy_counts_after: Duration | None = None,
+        backlog_retry_interval: Duration = 60,
+        create_backlog_queues: bool = True,
+        require_secondary: bool = True,
+        ttl_policy: TtlPolicy = "restore",
+        ordered: bool = False,
+        missing_destination_grace: Duration = timedelta(minutes=15),
+        duplicate_detection_window: Duration = timedelta(minutes=10),
+        max_messages_per_second: float | None = None,
+        attempt_timeout: Duration = 3.5,
+        connect_timeout: Duration = 3,
+        spool_dir: str | PathLike[str] | None = None,
+        spool_max_bytes: int = 1 << 30,
+        ledger: str | PathLike[str] | None = None,
+        policy: FailurePolicy | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        super().__init__(failover_interval)
+        self.secondary_namespace_manager = secondary_namespace_manager
+        "The SDK's ServiceBusAdministrationClient of the secondary; not needed when backlog queues are not created."
+        self.messaging_factory = messaging_factory
+        "The SDK's ServiceBusClient of the secondary."
+        self.backlog_queue_count = _whole("backlog_queue_count", backlog_queue_count)
+        "How many to find or create; after pairing, how many were found or created."
+        self.enable_syphon = enable_syphon
+        self.ping_primary_interval = self._number("ping_primary_interval", ping_primary_interval)
+        self.syphon_retry_interval = self._number("syphon_retry_interval", syphon_retry_interval)
+        self.primary_name = None if primary_name is None else checked_name(primary_name)
+        self.ping = _choice("ping", ping)
+        self.healthy_pings_required = _whole("healthy_pings_required", healthy_pings_required)
+        self.busy_counts_after = self._optional("busy_counts_after", busy_counts_after)
+        "Endless throttling counts as an outage after this; None: never."
+        self.backlog_retry_interval = self._number("backlog_retry_interval", backlog_retry_interval)
+        self.create_backlog_queues = create_backlog_queues
+        "False needs no Manage claim: the queues are there already (`pairbus pair create`)."
+        self.require_secondary = require_secondary
+        "False: start unpaired when the secondary cannot be reached, and pair when it can."
+        self.ttl_policy = _choice("ttl_policy", ttl_policy)
+        self.ordered = ordered
+        self.missing_destination_grace = self._number("missing_destination_grace", missing_destination_grace)
+        self.duplicate_detection_window = self._number("duplicate_detection_window", duplicate_detection_window)
+        "Of the primary's entities: a message with an unknown outcome that comes home later is reported."
+        self.max_messages_per_second = self._optional("max_messages_per_second", max_messages_per_second)
+        "Budget of the syphon."
+        self.attempt_timeout = self._number("attempt_timeout", attempt_timeout)
+        "How long one attempt may wait for an answer before it counts as a failure."
+        self.connect_timeout = self._number("connect_timeout", connect_timeout)
+        self.spool_dir = spool_dir
+        "Folder that keeps messages when neither namespace takes them; None: the caller gets the error."
+        self.spool_max_bytes = _whole("spool_max_bytes", spool_max_bytes)
+        self.ledger = ledger
+        "Folder of the ledger; None: nothing is written."
+        self.policy = policy if policy is not None else FailurePolicy()
+        self.on_event = on_event
+
+    def __repr__(self) -> str:
+        return (
+            f"<SendAvailabilityPairedNamespaceOptions failover_interval={self.failover_interval:g}s"
+            f" backlog_queue_count={self.backlog_queue_count} enable_syphon={self.enable_syphon}>"
+        )
+
+
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; it must be a whole number")
+    RANGES[name].check(name, value)
+    return value
+
+
+def _choice(name: str, value: Any) -> Any:
+    if value not in CHOICES[name]:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(CHOICES[name])}")
+    return value
+
+
+def checked_name(name: str) -> str:
+    if not _SEGMENT.fullmatch(name):
+        raise ValueError(
+            f"primary_name is {name!r}; it must be a legal path segment: letters, digits, '.', '-' and '_',"
+            " a letter or digit at both ends"
+        )
+    return name
+
+
+def primary_name_of(authority: str) -> str:
+    """The first DNS label of a host; an address or localhost keeps its port, with other characters as `-`."""
+    authority = authority.strip().rstrip("/").lower()
+    host = authority.rsplit(":", 1)[0] if not authority.endswith("]") else authority
+    is_name = "." in host and not host.startswith("[") and not re.fullmatch(r"[0-9.]+", host) and host.count(":") == 0
+    if is_name:
+        return checked_name(host.split(".")[0])
+    return checked_name(re.sub(r"[^a-z0-9]+", "-", authority).strip("-"))

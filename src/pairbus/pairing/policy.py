@@ -1,0 +1,127 @@
+"""Which failures count: what a namespace may answer, and how a send reacts to it.
+
+Foreign errors become a `Failure` at the edge (the SDK's exceptions in `pairbus.sdk`, the transport's in `of_condition`);
+from there on only this vocabulary is spoken. The table is the policy: give a `FailurePolicy` with another one to
+change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+
+
+class Kind(Enum):
+    """What went wrong with one attempt."""
+
+    COMMUNICATION = "communication"
+    "Connection or link lost, refused, forced off; also an authentication attempt that got no answer."
+    TIMEOUT = "timeout"
+    "No answer within the attempt's time. It is not repeated: it has cost enough."
+    INTERNAL = "internal"
+    "The service says that it failed, or anything else that the SDK would try again."
+    FULL = "full"
+    "Quota exceeded: the entity takes no more."
+    BUSY = "busy"
+    "Throttled: come back in ten seconds."
+    UNAUTHORIZED = "unauthorized"
+    NOT_FOUND = "not found"
+    DISABLED = "disabled"
+    TOO_LARGE = "too large"
+    INVALID = "invalid"
+    "The message or the call is wrong, wherever it is sent."
+
+
+MESSAGE_FAULTS = frozenset({Kind.TOO_LARGE, Kind.INVALID})
+"The message is to blame, not the entity."
+
+BUSY_WAIT_S = 10.0  # what Service Bus asks of every throttled client
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One attempt that did not end with the message accepted."""
+
+    kind: Kind
+    text: str
+    outcome_unknown: bool = False
+    "The message may have been stored all the same."
+    error: BaseException | None = field(default=None, compare=False)
+    "What the caller would have got from the plain SDK."
+
+
+class Reaction(Enum):
+    """What a send does about a failure of the primary."""
+
+    COUNT = "count"
+    "Try again for a moment, then count it towards failover."
+    WAIT = "wait"
+    "Wait as the service asks, then send again; it never counts."
+    RAISE = "raise"
+    "Tell the caller at once: elsewhere the same would happen."
+
+
+REACTIONS: Mapping[Kind, Reaction] = MappingProxyType(
+    {
+        Kind.COMMUNICATION: Reaction.COUNT,
+        Kind.TIMEOUT: Reaction.COUNT,
+        Kind.INTERNAL: Reaction.COUNT,
+        Kind.FULL: Reaction.COUNT,
+        Kind.BUSY: Reaction.WAIT,
+        Kind.UNAUTHORIZED: Reaction.RAISE,
+        Kind.NOT_FOUND: Reaction.RAISE,
+        Kind.DISABLED: Reaction.RAISE,
+        Kind.TOO_LARGE: Reaction.RAISE,
+        Kind.INVALID: Reaction.RAISE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePolicy:
+    """How sends react. Replace single rows: `FailurePolicy(REACTIONS | {Kind.DISABLED: Reaction.COUNT})`."""
+
+    reactions: Mapping[Kind, Reaction] = REACTIONS
+
+    def __post_init__(self) -> None:
+        missing = [kind.name for kind in Kind if kind not in self.reactions]
+        if missing:
+            raise ValueError(f"the failure policy has no row for {', '.join(missing)}")
+
+    def reaction(self, failure: Failure) -> Reaction:
+        return self.reactions[failure.kind]
+
+
+_CONDITIONS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "amqp:not-found": Kind.NOT_FOUND,
+        "amqp:resource-deleted": Kind.NOT_FOUND,
+        "amqp:unauthorized-access": Kind.UNAUTHORIZED,
+        "com.microsoft:auth-failed": Kind.UNAUTHORIZED,
+        "status:401": Kind.UNAUTHORIZED,
+        "status:403": Kind.UNAUTHORIZED,
+        "status:404": Kind.NOT_FOUND,
+        "com.microsoft:server-busy": Kind.BUSY,
+        "status:503": Kind.BUSY,
+        "com.microsoft:timeout": Kind.TIMEOUT,
+        "com.microsoft:entity-disabled": Kind.DISABLED,
+        "amqp:resource-limit-exceeded": Kind.FULL,
+        "amqp:link:message-size-exceeded": Kind.TOO_LARGE,
+        "amqp:link:detach-forced": Kind.COMMUNICATION,
+        "amqp:connection:forced": Kind.COMMUNICATION,
+        "com.microsoft:argument-error": Kind.INVALID,
+        "com.microsoft:argument-out-of-range": Kind.INVALID,
+        "amqp:decode-error": Kind.INVALID,
+        "amqp:invalid-field": Kind.INVALID,
+        "amqp:not-allowed": Kind.INVALID,
+        "amqp:not-implemented": Kind.INVALID,
+        "amqp:precondition-failed": Kind.INVALID,
+    }
+)
+
+
+def kind_of_condition(condition: str) -> Kind:
+    """Of an AMQP condition that a peer answered with; what nobody knows is taken for trouble of the service."""
+    return _CONDITIONS.get(condition, Kind.INTERNAL)
