@@ -83,7 +83,7 @@ REACTIONS: Mapping[Kind, Reaction] = MappingProxyType(
 class FailurePolicy:
     """How sends react. Replace single rows: `FailurePolicy(REACTIONS | {Kind.DISABLED: Reaction.COUNT})`."""
 
-    reactions: Mapping[Kind, Reaction] = REACTIONS
+    reactions: Mapping[Kind, Reaction] = field(default_factory=lambda: REACTIONS)
 
     def __post_init__(self) -> None:
         missing = [kind.name for kind in Kind if kind not in self.reactions]

@@ -1,5 +1,6 @@
 """Our own asyncio AMQP 1.0 client; `client.py` says how it is used."""
 
+from pairbus.transport.carrier import Carrier
 from pairbus.transport.client import Connection, connect
 from pairbus.transport.credential import Anonymous, AzureToken, Plain, SasKey, SasSignature
 from pairbus.transport.endpoint import Endpoint
@@ -12,6 +13,7 @@ from pairbus.transport.settlement import Received
 __all__ = [
     "Anonymous",
     "AzureToken",
+    "Carrier",
     "Connection",
     "ConnectionLost",
     "Deferred",

@@ -56,16 +56,20 @@ async def connect(
     credential: object | None = None,
     idle_time_out_s: float = IDLE_TIME_OUT_S,
     container_id: str | None = None,
+    proxy: str | None = None,
     trace: Trace | None = None,
 ) -> Connection:
     """Connect to an endpoint or connection string: socket, TLS, SASL and open within `timeout_s`.
 
     `credential`: any azure-identity credential, or one of `pairbus.transport.credential`; without one the endpoint's
     own key or signature serves. A peer that is silent for one and a half `idle_time_out_s` is taken for dead.
+    `proxy` ("http://[user:password@]host:port") is for web sockets.
     Raises ConfigError, Timeout, Refused (by SASL, or by a close with a reason) or ConnectionLost.
     """
     if isinstance(endpoint, str):
         endpoint = Endpoint.parse(endpoint)
+    if proxy is not None and endpoint.transport != "websocket":
+        raise ConfigError("proxy: only web sockets go through an HTTP proxy; ask for transport 'websocket'")
     who = credential_for(endpoint, credential)
     context = _context(ssl) if endpoint.tls else None
     settings = Settings(
@@ -79,7 +83,7 @@ async def connect(
     try:
         async with asyncio.timeout(timeout_s):
             if endpoint.transport == "websocket":
-                await connect_websocket(endpoint, context, wire)
+                await connect_websocket(endpoint, context, wire, proxy)
             else:
                 await wire.loop.create_connection(lambda: wire, endpoint.host, endpoint.port, ssl=context)
             await wire.opened

@@ -88,7 +88,9 @@ class WebSocketTransport:
             await self._http.close()
 
 
-async def connect_websocket(endpoint: Endpoint, ssl: tls.SSLContext | None, wire: Wire) -> None:
+async def connect_websocket(
+    endpoint: Endpoint, ssl: tls.SSLContext | None, wire: Wire, proxy: str | None = None
+) -> None:
     """Open the web socket and join it to the wire. OSError or aiohttp.ClientError when that fails."""
     http = aiohttp.ClientSession()
     try:
@@ -96,6 +98,7 @@ async def connect_websocket(endpoint: Endpoint, ssl: tls.SSLContext | None, wire
             endpoint.url,
             protocols=(WEBSOCKET_PROTOCOL,),
             ssl=ssl if ssl is not None else True,
+            proxy=proxy,
             max_msg_size=0,  # frames are bounded by AMQP's own max-frame-size
             timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
         )
