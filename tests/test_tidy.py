@@ -23,17 +23,53 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hosts": set(),
     "connection_string": {"errors"},
     "sas": {"errors"},
+    "ledger": {"errors"},
+    "counters": set(),
+    "telemetry": {"counters"},
     "amqp": set(),
     "broker": {"amqp", "connection_string", "errors", "hosts", "sas"},
     "transport": {"amqp", "connection_string", "errors", "hosts", "sas"},
-    "cli": {"amqp", "broker", "transport", "connection_string", "errors", "hosts", "sas"},
+    "testing": {"amqp", "connection_string", "errors", "hosts", "sas"},
+    # The syphon works on raw messages: the core of pairing reads and writes them, and nothing else of the wire.
+    "pairing": {"amqp", "errors"},
+    "send_errors": {"errors"},
+    "sdk": {"pairing", "send_errors", "errors"},
+    "wire_failures": {"pairing", "transport"},
+    "trust": {"errors", "hosts"},
+    "sides": {"sdk", "transport", "connection_string", "errors", "hosts", "trust"},
+    "provisioning": {"pairing", "sdk", "send_errors", "errors"},
+    "spool": {"errors"},
+    "forwarder": {"pairing", "transport", "wire_failures", "spool", "errors"},
+    "syphon": {"pairing", "transport", "wire_failures", "errors"},
+    "cli": {
+        *("amqp", "broker", "transport", "connection_string", "errors", "hosts", "sas", "pairing", "sdk", "sides"),
+        *(
+            "provisioning",
+            "spool",
+            "forwarder",
+            "syphon",
+            "wire_failures",
+            "send_errors",
+            "trust",
+            "ledger",
+            "counters",
+        ),
+    },
     "__main__": {"cli"},
-    "__init__": set(),
+    "__init__": {"client", "pairing", "errors", "send_errors"},
+}
+CLIENT = set(MAY_IMPORT) - {"cli", "__main__", "__init__", "broker", "testing"}
+MAY_IMPORT |= {
+    "upkeep": CLIENT,
+    "hub": CLIENT | {"upkeep"},
+    "client": CLIENT | {"upkeep", "hub"},
+    "aio": CLIENT | {"upkeep", "hub"},
 }
 
 # Files that are told the time and never touch the outside world, so that tests can move the clock by hand.
 PURE = [
     "amqp/*.py",
+    "pairing/*.py",
     *(
         f"broker/{name}.py"
         for name in ("queue", "box", "settlement", "due", "duplicates", "messages", "description", "refusal", "address")
@@ -51,7 +87,7 @@ BROAD_EXCEPTS = {
     ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
 }
 
-ENTRY_POINTS = {"pairbus", "pairbus.__main__", "pairbus.broker", "pairbus.transport"}
+ENTRY_POINTS = {"pairbus", "pairbus.__main__", "pairbus.broker", "pairbus.transport", "pairbus.aio", "pairbus.testing"}
 
 # In pieces, so that this file does not contain them.
 FORBIDDEN = [

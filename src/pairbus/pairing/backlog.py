@@ -55,6 +55,10 @@ class Rotation:
             return None, events
         return candidates[self._choose(len(candidates))], events
 
+    def has(self, queue: str) -> bool:
+        """The queue is in rotation."""
+        return queue not in self._out
+
     def failed(self, queue: str, reason: str, now: float) -> list[Event]:
         known = queue in self._out
         self._out[queue] = now + self._retry_interval_s

@@ -192,8 +192,7 @@ def checked_name(name: str) -> str:
 def primary_name_of(authority: str) -> str:
     """The first DNS label of a host; an address or localhost keeps its port, with other characters as `-`."""
     authority = authority.strip().rstrip("/").lower()
-    host = authority.rsplit(":", 1)[0] if not authority.endswith("]") else authority
-    is_name = "." in host and not host.startswith("[") and not re.fullmatch(r"[0-9.]+", host) and host.count(":") == 0
-    if is_name:
-        return checked_name(host.split(".")[0])
-    return checked_name(re.sub(r"[^a-z0-9]+", "-", authority).strip("-"))
+    host = re.sub(r":\d+$", "", authority)
+    if host == "localhost" or ":" in host or re.fullmatch(r"[\d.]+", host):
+        return checked_name(re.sub(r"[^a-z0-9]+", "-", authority).strip("-"))
+    return checked_name(host.split(".")[0])

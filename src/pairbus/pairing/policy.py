@@ -1,8 +1,7 @@
 """Which failures count: what a namespace may answer, and how a send reacts to it.
 
-Foreign errors become a `Failure` at the edge (the SDK's exceptions in `pairbus.sdk`, the transport's in `of_condition`);
-from there on only this vocabulary is spoken. The table is the policy: give a `FailurePolicy` with another one to
-change it.
+Foreign errors become a `Failure` at the edge (the SDK's exceptions in `sdk`, the transport's in `wire_failures`); from
+there on only this vocabulary is spoken. The table is the policy: give a `FailurePolicy` with another one to change it.
 """
 
 from __future__ import annotations

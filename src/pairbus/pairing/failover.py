@@ -1,0 +1,175 @@
+"""The state of each entity: where its sends go, and why.
+
+Laws of this file.
+ 1. `TRANSITIONS` is the state machine; a pair that has no row changes nothing. No other file assigns `state`.
+ 2. A failure of one entity says nothing about another.
+ 3. Time is an argument; `next_due` says when `tick` has something to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+
+from pairbus.pairing.events import Event, FailedOver, Recovered, Suspected
+
+
+class State(Enum):
+    HEALTHY = "HEALTHY"
+    "Nothing differs from the plain SDK."
+    SUSPECT = "SUSPECT"
+    "Sends still go to the primary, and their errors reach the caller; the failover clock runs."
+    FAILED_OVER = "FAILED_OVER"
+    "No send goes to the primary; pings ask whether it is back."
+    HELD_OVER = "HELD_OVER"
+    "Failed over by an operator's hand: only a hand brings it back."
+
+
+class Signal(Enum):
+    SEND_FAILED = "a counting failure"
+    SEND_ACCEPTED = "a send was accepted"
+    INTERVAL_OVER = "the failover interval is over"
+    PING_ACCEPTED = "pings were accepted"
+    TRIAL_ACCEPTED = "the trial send was accepted"
+    FORCED_OVER = "force_failover"
+    FORCED_HEALTHY = "force_healthy"
+
+
+HEALTHY, SUSPECT, FAILED_OVER, HELD_OVER = State.HEALTHY, State.SUSPECT, State.FAILED_OVER, State.HELD_OVER
+
+TRANSITIONS: dict[tuple[State, Signal], State] = {
+    (HEALTHY, Signal.SEND_FAILED): SUSPECT,  # the failover clock starts here, once
+    (SUSPECT, Signal.SEND_ACCEPTED): HEALTHY,  # one success outweighs many failures
+    (SUSPECT, Signal.INTERVAL_OVER): FAILED_OVER,
+    (FAILED_OVER, Signal.PING_ACCEPTED): HEALTHY,
+    (FAILED_OVER, Signal.TRIAL_ACCEPTED): HEALTHY,
+    (HEALTHY, Signal.FORCED_OVER): HELD_OVER,
+    (SUSPECT, Signal.FORCED_OVER): HELD_OVER,
+    (FAILED_OVER, Signal.FORCED_OVER): HELD_OVER,
+    (SUSPECT, Signal.FORCED_HEALTHY): HEALTHY,
+    (FAILED_OVER, Signal.FORCED_HEALTHY): HEALTHY,
+    (HELD_OVER, Signal.FORCED_HEALTHY): HEALTHY,
+}
+
+
+class Entity:
+    """One queue or topic of the primary, as its senders see it."""
+
+    __slots__ = ("busy_since", "diverted", "failed_sends", "path", "reason", "since", "state", "suspect_since", "trial")
+
+    def __init__(self, path: str, now: float) -> None:
+        self.path = path
+        self.reset(now)
+
+    def reset(self, now: float) -> None:
+        self.state = HEALTHY
+        self.since = now
+        "When this state began."
+        self.suspect_since = now
+        "When the first counting failure was; means something from SUSPECT on."
+        self.failed_sends = 0
+        "Counting failures since the last success."
+        self.diverted = 0
+        "Messages stored away from home since the entity failed over."
+        self.reason = ""
+        "The last counting failure, in words."
+        self.trial = False
+        "A probe went well: the next send may try the primary, once."
+        self.busy_since: float | None = None
+        "Throttled without a success since."
+
+    def __repr__(self) -> str:
+        return f"<Entity {self.path} {self.state.value}>"
+
+
+class Failover:
+    """All entities of one paired client."""
+
+    def __init__(self, failover_interval_s: float, changed: Callable[[Entity, Event, float], None]) -> None:
+        self._interval_s = failover_interval_s
+        self._changed = changed
+        "Told every transition, after it happened."
+        self._entities: dict[str, Entity] = {}
+        self._suspects: dict[str, Entity] = {}
+
+    def __iter__(self) -> Iterator[Entity]:
+        return iter(self._entities.values())
+
+    def entity(self, path: str, now: float) -> Entity:
+        """The one state of this path, however its case is written."""
+        key = path.lower()
+        known = self._entities.get(key)
+        if known is None:
+            known = self._entities[key] = Entity(path, now)
+        return known
+
+    def forget(self, now: float) -> None:
+        """Every entity is HEALTHY again, and no clock runs. Senders keep their entities."""
+        for entity in self._entities.values():
+            entity.reset(now)
+        self._suspects.clear()
+
+    # ── what happens to an entity ──
+
+    def failed(self, entity: Entity, reason: str, now: float) -> None:
+        """A counting failure, after its retries."""
+        entity.failed_sends += 1
+        entity.reason = reason
+        if entity.state is HEALTHY:
+            entity.suspect_since = now
+        self._apply(entity, Signal.SEND_FAILED, now)
+        self.settle(entity, now)
+
+    def accepted(self, entity: Entity, now: float, *, trial: bool = False) -> None:
+        entity.busy_since = None
+        if entity.state is not HEALTHY:
+            self._apply(entity, Signal.TRIAL_ACCEPTED if trial else Signal.SEND_ACCEPTED, now)
+
+    def pinged(self, entity: Entity, now: float) -> None:
+        """As many pings as are required were accepted in a row."""
+        self._apply(entity, Signal.PING_ACCEPTED, now)
+
+    def force(self, entity: Entity, signal: Signal, now: float) -> None:
+        if signal is Signal.FORCED_OVER:
+            entity.reason = "an operator asked for it"
+        self._apply(entity, signal, now)
+
+    def settle(self, entity: Entity, now: float) -> State:
+        """The state at this moment: a suspicion whose interval is over ends here, if nobody ticked before."""
+        if entity.state is SUSPECT and now >= entity.suspect_since + self._interval_s:
+            self._apply(entity, Signal.INTERVAL_OVER, now)
+        return entity.state
+
+    def tick(self, now: float) -> None:
+        for entity in list(self._suspects.values()):
+            self.settle(entity, now)
+
+    def next_due(self) -> float | None:
+        """When the next suspicion becomes a failover."""
+        return min((entity.suspect_since + self._interval_s for entity in self._suspects.values()), default=None)
+
+    def _apply(self, entity: Entity, signal: Signal, now: float) -> None:
+        after = TRANSITIONS.get((entity.state, signal))
+        if after is None:
+            return
+        lasted_s, entity.state, entity.since, entity.trial = now - entity.since, after, now, False
+        self._suspects.pop(entity.path.lower(), None)
+        event: Event
+        if after is SUSPECT:
+            self._suspects[entity.path.lower()] = entity
+            event = Suspected(entity.path, entity.reason, self._interval_s)
+        elif after is HEALTHY:
+            event = Recovered(entity.path, lasted_s, entity.diverted, _PROOFS[signal])
+            entity.diverted = entity.failed_sends = 0
+        else:
+            after_s = now - entity.suspect_since if entity.failed_sends else 0.0
+            event = FailedOver(entity.path, after_s, entity.failed_sends, entity.reason, after is HELD_OVER)
+        self._changed(entity, event, now)
+
+
+_PROOFS = {
+    Signal.SEND_ACCEPTED: "a send",
+    Signal.PING_ACCEPTED: "a ping",
+    Signal.TRIAL_ACCEPTED: "a trial send",
+    Signal.FORCED_HEALTHY: "an operator",
+}

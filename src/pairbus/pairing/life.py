@@ -1,0 +1,74 @@
+"""Close and fault: when one side of a pair is gone, the other must not go on as if nothing had happened.
+
+Only where the syphon runs: it notices that a side was closed or faulted, and when the other is still open
+`GRACE_S` later, faults it. Losing a connection is never a fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+Side = Literal["primary", "secondary"]
+GRACE_S = 5.0
+
+
+class Life(Enum):
+    OPEN = "open"
+    CLOSED = "closed"
+    FAULTED = "faulted"
+
+
+# What the open side suffers, by the state of the other one.
+SUFFERS: dict[Life, Life | None] = {
+    Life.OPEN: None,
+    Life.CLOSED: Life.FAULTED,
+    Life.FAULTED: Life.FAULTED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The side to fault now, and why."""
+
+    side: Side
+    reason: str
+
+
+class Lives:
+    """Both sides of one pair."""
+
+    def __init__(self) -> None:
+        self._lives: dict[Side, Life] = {"primary": Life.OPEN, "secondary": Life.OPEN}
+        self._noticed: dict[Side, float] = {}
+        self.reason = ""
+        "Why the first side ended."
+
+    def of(self, side: Side) -> Life:
+        return self._lives[side]
+
+    @property
+    def faulted(self) -> bool:
+        return Life.FAULTED in self._lives.values()
+
+    def ended(self, side: Side, life: Life, reason: str) -> bool:
+        """A side was closed or faulted; True when that is news."""
+        assert life is not Life.OPEN
+        if self._lives[side] is not Life.OPEN:
+            return False
+        self._lives[side] = life
+        self.reason = self.reason or reason
+        return True
+
+    def notice(self, now: float) -> Fault | None:
+        """The syphon looks: the side to fault, once the grace is over."""
+        pairs: tuple[tuple[Side, Side], ...] = (("primary", "secondary"), ("secondary", "primary"))
+        for side, other in pairs:
+            suffers = SUFFERS[self._lives[side]]
+            if suffers is None or self._lives[other] is not Life.OPEN:
+                continue
+            since = self._noticed.setdefault(side, now)
+            if now >= since + GRACE_S:
+                return Fault(other, f"the {side} is {self._lives[side].value}: {self.reason}")
+        return None

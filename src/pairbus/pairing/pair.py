@@ -1,0 +1,148 @@
+"""One paired client's decisions in one place: failover, rotation and pings, told what happened and when.
+
+Nothing here waits or sends. Shells call it under one lock when they have threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+
+from pairbus.pairing.backlog import Rotation
+from pairbus.pairing.events import Diverted, Event, PingRefused, PingSent
+from pairbus.pairing.failover import FAILED_OVER, HEALTHY, SUSPECT, Entity, Failover, Signal
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.pairing.pings import Pings
+from pairbus.pairing.policy import BUSY_WAIT_S, Failure, Kind, Reaction
+
+REFUSALS = frozenset({Kind.NOT_FOUND, Kind.UNAUTHORIZED})
+"A ping that is answered so will be answered so again: told once, and asked on."
+
+
+class Route(Enum):
+    PRIMARY = "primary"
+    TRIAL = "trial"
+    "The primary, once: a probe went well, and this send shows whether the entity does."
+    AWAY = "away"
+    "A backlog queue, or the spool."
+
+
+class Pair:
+    """`choose(n)` picks one of n: random, or a seed's."""
+
+    def __init__(
+        self,
+        options: SendAvailabilityPairedNamespaceOptions,
+        publish: Callable[[Event], None],
+        choose: Callable[[int], int],
+    ) -> None:
+        self.options = options
+        self.policy = options.policy
+        self.publish = publish
+        self.failover = Failover(options.failover_interval, self._on_transition)
+        self.pings = Pings(options.ping_primary_interval, options.healthy_pings_required)
+        self.rotation = Rotation([], options.backlog_retry_interval, choose)
+        self.has_spool = options.spool_dir is not None
+        self.enabled = True
+        "False: a plain client. Sends go to the primary, errors reach the caller."
+
+    def entities(self) -> Iterator[Entity]:
+        return iter(self.failover)
+
+    def entity(self, path: str, now: float) -> Entity:
+        return self.failover.entity(path, now)
+
+    def paired_with(self, queues: list[str]) -> None:
+        self.rotation.queues = queues
+
+    def clear(self, now: float) -> None:
+        """Forget all state and timers; what is left is a plain client."""
+        self.enabled = False
+        self.failover.forget(now)
+        self.pings.clear()
+
+    # ── sends ──
+
+    def is_away(self, entity: Entity, now: float) -> bool:
+        """No send of this entity goes to the primary at this moment."""
+        if entity.state is HEALTHY or not self.enabled:
+            return False
+        # Without anywhere else to go, the primary is asked however often it failed.
+        return self.failover.settle(entity, now) not in (HEALTHY, SUSPECT) and (
+            self.has_spool or bool(self.rotation.queues)
+        )
+
+    def route(self, entity: Entity, now: float) -> Route:
+        """Where the next send of this entity goes. A trial is granted once."""
+        if not self.is_away(entity, now):
+            return Route.PRIMARY
+        if entity.trial and entity.state is FAILED_OVER:
+            entity.trial = False
+            return Route.TRIAL
+        return Route.AWAY
+
+    def accepted(self, entity: Entity, now: float, *, trial: bool = False) -> None:
+        self.failover.accepted(entity, now, trial=trial)
+
+    def failed(self, entity: Entity, failure: Failure, now: float) -> None:
+        """A failure that counts, after its retries."""
+        if self.enabled:
+            self.failover.failed(entity, failure.text, now)
+
+    def stored_away(self, entity: Entity, queue: str, message_ids: tuple[str, ...], *, outcome_unknown: bool) -> None:
+        """Messages are safe in a backlog queue, or in the spool."""
+        entity.diverted += len(message_ids)
+        self.publish(Diverted(entity.path, queue, len(message_ids), message_ids, outcome_unknown))
+
+    def reaction(self, entity: Entity, failure: Failure, now: float) -> Reaction:
+        """The policy's word; throttling that lasts longer than the operator allows counts as an outage."""
+        reaction = self.policy.reaction(failure)
+        if reaction is not Reaction.WAIT:
+            return reaction
+        if entity.busy_since is None:
+            entity.busy_since = now
+        limit_s = self.options.busy_counts_after
+        return Reaction.COUNT if limit_s is not None and now - entity.busy_since >= limit_s else Reaction.WAIT
+
+    # ── the operator's hand ──
+
+    def force_failover(self, path: str, now: float) -> None:
+        self._force(path, Signal.FORCED_OVER, now)
+
+    def force_healthy(self, path: str, now: float) -> None:
+        self._force(path, Signal.FORCED_HEALTHY, now)
+
+    def _force(self, path: str, signal: Signal, now: float) -> None:
+        self.failover.force(self.entity(path, now), signal, now)
+
+    # ── clocks ──
+
+    def tick(self, now: float) -> None:
+        self.failover.tick(now)
+
+    def next_due(self) -> float | None:
+        """When `tick` or `pings.due` has something to do."""
+        dues = [due for due in (self.failover.next_due(), self.pings.next_due()) if due is not None]
+        return min(dues, default=None)
+
+    def ping_ended(self, entity: Entity, failure: Failure | None, now: float, *, probe: bool = False) -> None:
+        """A ping message was delivered or not; with `probe`, a link was opened, which only earns a trial."""
+        accepted = failure is None
+        self.publish(PingSent(entity.path, accepted, "" if failure is None else failure.text))
+        if failure is not None and failure.kind in REFUSALS and self.pings.refusal_is_news(entity):
+            self.publish(PingRefused(entity.path, failure.text))
+        busy = failure is not None and failure.kind is Kind.BUSY
+        if self.pings.ended(entity, accepted, now, wait_s=BUSY_WAIT_S if busy else 0.0):
+            if probe:
+                entity.trial = True
+            else:
+                self.failover.pinged(entity, now)
+
+    def _on_transition(self, entity: Entity, event: Event, now: float) -> None:
+        """Pings follow the state: they run while, and only while, an entity is FAILED_OVER."""
+        if entity.state is FAILED_OVER:
+            self.pings.start(entity, now)
+        else:
+            self.pings.stop(entity)
+        if entity.state is not SUSPECT or self.options.failover_interval > 0:
+            self.publish(event)

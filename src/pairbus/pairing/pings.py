@@ -1,0 +1,74 @@
+"""When to ask an unavailable entity whether it accepts sends again.
+
+The first ping comes one interval after the failover, each next one an interval after the last one ended, so that a slow
+answer never makes two at once. Several in a row can be demanded, against flapping.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pairbus.pairing.failover import Entity
+
+CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
+TIME_TO_LIVE_S = 1.0
+TIMEOUT_MAX_S = 5.0
+
+
+@dataclass(slots=True)
+class _Course:
+    entity: Entity
+    due: float
+    in_a_row: int = 0
+    running: bool = False
+    refusal_told: bool = False
+
+
+class Pings:
+    """The pings of one paired client."""
+
+    def __init__(self, interval_s: float, required: int) -> None:
+        self._interval_s = interval_s
+        self._required = required
+        self._courses: dict[str, _Course] = {}
+
+    @property
+    def timeout_s(self) -> float:
+        return min(self._interval_s, TIMEOUT_MAX_S)
+
+    def start(self, entity: Entity, now: float) -> None:
+        self._courses[entity.path] = _Course(entity, now + self._interval_s)
+
+    def stop(self, entity: Entity) -> None:
+        self._courses.pop(entity.path, None)
+
+    def clear(self) -> None:
+        self._courses.clear()
+
+    def due(self, now: float) -> list[Entity]:
+        """Those to ping now; each is under way until `ended` is told."""
+        courses = [course for course in self._courses.values() if course.due <= now and not course.running]
+        for course in courses:
+            course.running = True
+        return [course.entity for course in courses]
+
+    def next_due(self) -> float | None:
+        return min((course.due for course in self._courses.values() if not course.running), default=None)
+
+    def ended(self, entity: Entity, accepted: bool, now: float, *, wait_s: float = 0.0) -> bool:
+        """True when enough pings in a row were accepted. `wait_s` is what a throttled peer asked for at least."""
+        course = self._courses.get(entity.path)
+        if course is None:
+            return False  # recovered or cleared while the ping was under way
+        course.running = False
+        course.due = now + max(self._interval_s, wait_s)
+        course.in_a_row = course.in_a_row + 1 if accepted else 0
+        return course.in_a_row >= self._required
+
+    def refusal_is_news(self, entity: Entity) -> bool:
+        """The first refusal of this failover is told, the others are not."""
+        course = self._courses.get(entity.path)
+        if course is None or course.refusal_told:
+            return False
+        course.refusal_told = True
+        return True

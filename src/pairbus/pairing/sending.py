@@ -1,0 +1,255 @@
+"""One send, from its call to the place where the message is safe, as a generator of commands.
+
+The shells (threads, asyncio, the simulation) perform what it yields and tell how that ended; every decision is here.
+
+    plan = sending(pair, sender, timeout_s, now)
+    command = next(plan)
+    while True: command = plan.send(Reply(now, failure))      # StopIteration.value is the Receipt
+
+It ends with a `Receipt`, or raises `Unsent`: the caller still owns the message, or those of it that were not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from enum import Enum
+
+from pairbus.pairing.failover import Entity
+from pairbus.pairing.options import PRIMARY_SHARE
+from pairbus.pairing.pair import Pair, Route
+from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind, Reaction
+
+RETRY_PAUSES_S = (0.1, 0.4)  # three attempts within about 1.5 s, the time of a fresh connection included
+SPOOL_RESERVE_S = 0.5  # of the caller's time, kept for the local disk when there is a spool
+
+
+class Where(Enum):
+    PRIMARY = "primary"
+    BACKLOG = "backlog"
+    SPOOL = "spool"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The message is safe, here."""
+
+    where: Where
+    queue: str | None = None
+    "The backlog queue."
+
+
+@dataclass(frozen=True, slots=True)
+class ToPrimary:
+    timeout_s: float
+    fresh: bool
+    "On a new connection: the one in use may have been closed by the service while it was idle."
+    trial: bool
+    "Goes to the primary although the entity is failed over."
+
+
+@dataclass(frozen=True, slots=True)
+class ToBacklog:
+    queue: str
+    timeout_s: float
+    fresh: bool
+    first_attempt_at: float | None
+    "When the primary was first asked, if it may have stored the message; None: it certainly has not."
+
+
+@dataclass(frozen=True, slots=True)
+class ToSpool:
+    first_attempt_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+Command = ToPrimary | ToBacklog | ToSpool | Pause
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How a command ended."""
+
+    now: float
+    failure: Failure | None = None
+    rerouted: bool = False
+    "The command was not carried out, because meanwhile the entity went the other way."
+
+
+class Unsent(Exception):
+    """No place took the message."""
+
+    def __init__(self, failure: Failure, where: Where, *, outcome_unknown: bool = False) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+        "The last one."
+        self.where = where
+        "Who said so."
+        self.outcome_unknown = outcome_unknown
+        "An attempt of this call may have stored the message all the same."
+
+
+class SenderState:
+    """What one sender remembers between its sends."""
+
+    __slots__ = ("entity", "queue")
+
+    def __init__(self, entity: Entity) -> None:
+        self.entity = entity
+        self.queue: str | None = None
+        "The backlog queue that it picked, and keeps while it works."
+
+
+class _Call:
+    """The clock and the memory of one send."""
+
+    __slots__ = ("attempts", "deadline", "failure", "first_attempt_at", "now", "primary_left_s")
+
+    def __init__(self, timeout_s: float, now: float) -> None:
+        self.now = now
+        self.deadline = now + timeout_s
+        self.primary_left_s = timeout_s * PRIMARY_SHARE
+        self.attempts = 0
+        "On the primary, since the last time that the entity was healthy."
+        self.first_attempt_at: float | None = None
+        self.failure: Failure | None = None
+        "The last one of the primary."
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline - self.now
+
+    def unsent(self, failure: Failure, where: Where) -> Unsent:
+        return Unsent(failure, where, outcome_unknown=failure.outcome_unknown or self.first_attempt_at is not None)
+
+
+Plan = Generator[Command, Reply, Receipt]
+
+
+def sending(pair: Pair, sender: SenderState, timeout_s: float, now: float, *, behind_spool: bool = False) -> Plan:
+    """`behind_spool`: messages of this entity wait in the spool, and this one queues behind them."""
+    call = _Call(timeout_s, now)
+    if behind_spool:
+        return (yield from _to_spool(call))
+    while True:
+        route = pair.route(sender.entity, call.now)
+        if route is Route.AWAY:
+            receipt = yield from _away(pair, sender, call)
+        else:
+            receipt = yield from _home(pair, sender, call, trial=route is Route.TRIAL)
+        if receipt is not None:
+            return receipt
+
+
+def _home(pair: Pair, sender: SenderState, call: _Call, *, trial: bool) -> Generator[Command, Reply, Receipt | None]:
+    """One attempt on the primary, and what follows from it. None: ask for the route again."""
+    entity = sender.entity
+    timeout_s = min(pair.options.attempt_timeout, call.primary_left_s, call.left_s)
+    if timeout_s <= 0:
+        raise call.unsent(call.failure or Failure(Kind.TIMEOUT, "the time-out of the send is over"), Where.PRIMARY)
+    started = call.now
+    reply = yield ToPrimary(timeout_s, fresh=call.attempts == 1, trial=trial)
+    call.now = reply.now
+    if reply.rerouted:
+        return None
+    failure = reply.failure
+    if failure is None:
+        pair.accepted(entity, call.now, trial=trial)
+        return Receipt(Where.PRIMARY)
+    call.failure = failure
+    call.primary_left_s -= call.now - started
+    if failure.outcome_unknown and call.first_attempt_at is None:
+        call.first_attempt_at = started
+    reaction = pair.reaction(entity, failure, call.now)
+    if trial and failure.kind not in MESSAGE_FAULTS:
+        return None  # one trial was granted; the message goes to the backlog in this same call
+    if reaction is Reaction.RAISE:
+        raise call.unsent(failure, Where.PRIMARY)
+    if reaction is Reaction.WAIT:
+        yield from _wait_busy(call, failure, Where.PRIMARY)
+        return None
+    call.attempts += 1
+    if _tries_again(failure, call):
+        yield from _pause(call, RETRY_PAUSES_S[call.attempts - 1])
+        return None
+    call.attempts = 0
+    pair.failed(entity, failure, call.now)
+    if not pair.is_away(entity, call.now):
+        raise call.unsent(failure, Where.PRIMARY)
+    return None
+
+
+def _tries_again(failure: Failure, call: _Call) -> bool:
+    """Quick errors are repeated within about a second and a half; a time-out, or throttling that counts, is not."""
+    if failure.kind in (Kind.TIMEOUT, Kind.BUSY) or call.attempts > len(RETRY_PAUSES_S):
+        return False
+    pause_s = RETRY_PAUSES_S[call.attempts - 1]
+    return pause_s < min(call.left_s, call.primary_left_s)
+
+
+def _away(pair: Pair, sender: SenderState, call: _Call) -> Generator[Command, Reply, Receipt | None]:
+    """One backlog queue, with one repetition on a fresh connection; the spool when there is no queue or no time."""
+    reserve_s = SPOOL_RESERVE_S if pair.has_spool else 0.0
+    queue, events = pair.rotation.pick(sender.queue, call.now)
+    for event in events:
+        pair.publish(event)
+    if queue is None or call.left_s <= reserve_s:
+        text = "no backlog queue is in rotation" if queue is None else "no backlog queue took it in time"
+        return (yield from _no_queue(pair, call, Failure(Kind.COMMUNICATION, text)))
+    sender.queue = queue
+    failure: Failure | None = None
+    for fresh in (False, True):
+        timeout_s = min(pair.options.attempt_timeout, call.left_s - reserve_s)
+        reply = yield ToBacklog(queue, timeout_s, fresh, call.first_attempt_at)
+        call.now, failure = reply.now, reply.failure
+        if reply.rerouted:
+            return None
+        if failure is None:
+            for event in pair.rotation.accepted(queue):
+                pair.publish(event)
+            return Receipt(Where.BACKLOG, queue)
+        if failure.kind in MESSAGE_FAULTS:
+            raise call.unsent(failure, Where.BACKLOG)
+        if failure.kind is Kind.BUSY:
+            if call.left_s - reserve_s < BUSY_WAIT_S:
+                return (yield from _no_queue(pair, call, failure))
+            yield from _pause(call, BUSY_WAIT_S)
+            return None
+        if failure.kind is not Kind.COMMUNICATION or call.left_s <= reserve_s:
+            break
+    assert failure is not None
+    for event in pair.rotation.failed(queue, failure.text, call.now):
+        pair.publish(event)
+    if call.left_s <= reserve_s:
+        return (yield from _no_queue(pair, call, failure))
+    return None
+
+
+def _no_queue(pair: Pair, call: _Call, failure: Failure) -> Generator[Command, Reply, Receipt]:
+    if not pair.has_spool:
+        raise call.unsent(failure, Where.BACKLOG)
+    return (yield from _to_spool(call))
+
+
+def _to_spool(call: _Call) -> Generator[Command, Reply, Receipt]:
+    reply = yield ToSpool(call.first_attempt_at)
+    call.now = reply.now
+    if reply.failure is not None:
+        raise call.unsent(reply.failure, Where.SPOOL)
+    return Receipt(Where.SPOOL)
+
+
+def _wait_busy(call: _Call, failure: Failure, where: Where) -> Generator[Command, Reply, None]:
+    """As long as the service asks; when the caller has not that long, the error at once."""
+    if call.left_s < BUSY_WAIT_S:
+        raise call.unsent(failure, where)
+    yield from _pause(call, BUSY_WAIT_S)
+
+
+def _pause(call: _Call, seconds: float) -> Generator[Command, Reply, None]:
+    reply = yield Pause(seconds)
+    call.now = reply.now
