@@ -1,0 +1,75 @@
+"""The edge to the genuine azure-servicebus: the one place that knows its exceptions and its private attributes.
+
+What is used of its inside. `PRIVATE` says it for the test that fails when a new version of the SDK drops one; what is
+only an aid (breaking a hung socket, for example) is asked for with care and does without.
+
+| of                       | attribute                                              | because                         |
+| ------------------------ | ------------------------------------------------------ | ------------------------------- |
+| ServiceBusMessage        | constructor's `message`, `raw_amqp_message`            | a copy that shares the body     |
+| ServiceBusMessageBatch   | `_messages`                                            | its members                     |
+| AmqpAnnotatedMessage     | `_data_body`, `_value_body`                            | a size without encoding         |
+| PyamqpTransport          | `to_outgoing_amqp_message`, `encode_message`           | the bytes that it would send    |
+| ServiceBusError          | `_retryable`                                           | would the SDK try again?        |
+| `_pyamqp.error`          | `AuthenticationException`, `TokenAuthFailure`          | refused, or no answer?          |
+| any handler              | function names `_open`, module `_encode` in tracebacks | was anything sent?              |
+| sender                   | `_max_message_size_on_link`, `_max_batch_size_on_link` | limits without an exception     |
+| sync sender, receiver    | `_handler._connection._transport.sock`                 | what a hung call hangs on       |
+| ServiceBusClient         | `_credential`, `_config`, `_entity_name`, `_handlers`, | another client like it; to see  |
+|                          | `_custom_endpoint_address`                             | it closed                       |
+| ServiceBusReceiver       | `_inner_next` / `_inner_anext`, `_receive_mode`,       | pings skipped, operations       |
+|                          | `_settle_message_with_retry`,                          | counted                         |
+|                          | `_mgmt_request_response_with_retry`                    |                                 |
+"""
+
+from pairbus.sdk.clients import ClientConfig, config_of, is_closed, link_limits
+from pairbus.sdk.failures import failure_of
+from pairbus.sdk.messages import (
+    as_messages,
+    body_size,
+    encode,
+    ensure_message_id,
+    reserved_property,
+    size,
+    wrapped,
+)
+from pairbus.sdk.receivers import PING_CONTENT_TYPE, Meter, skip_pings
+from pairbus.sdk.sockets import CAN_BREAK, break_socket
+
+__all__ = [
+    "CAN_BREAK",
+    "PING_CONTENT_TYPE",
+    "PRIVATE",
+    "ClientConfig",
+    "Meter",
+    "as_messages",
+    "body_size",
+    "break_socket",
+    "config_of",
+    "encode",
+    "ensure_message_id",
+    "failure_of",
+    "is_closed",
+    "link_limits",
+    "reserved_property",
+    "size",
+    "skip_pings",
+    "wrapped",
+]
+
+PRIVATE: dict[str, tuple[str, ...]] = {
+    "ServiceBusMessageBatch": ("_messages",),
+    "AmqpAnnotatedMessage": ("_data_body", "_value_body"),
+    "PyamqpTransport": ("to_outgoing_amqp_message", "encode_message"),
+    "ServiceBusError": ("_retryable",),
+    "ServiceBusSender": ("_open", "_handler", "_max_message_size_on_link", "_max_batch_size_on_link"),
+    "ServiceBusClient": ("_credential", "_config", "_entity_name", "_handlers", "_custom_endpoint_address"),
+    "Configuration": ("transport_type", "http_proxy", "ssl_context", "connection_verify", "use_tls"),
+    "ServiceBusReceiver": (
+        *("_open", "_handler", "_inner_next", "_receive_mode"),
+        *("_settle_message_with_retry", "_mgmt_request_response_with_retry"),
+    ),
+    "ServiceBusReceiver (aio)": (
+        *("_open", "_handler", "_inner_anext", "_receive_mode"),
+        *("_settle_message_with_retry", "_mgmt_request_response_with_retry"),
+    ),
+}

@@ -1,0 +1,81 @@
+"""What is inside an SDK client and an SDK sender."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from typing import Any
+
+from azure.servicebus import ServiceBusClient, ServiceBusSender, TransportType
+from azure.servicebus import aio as sdk_aio
+
+AnyClient = ServiceBusClient | sdk_aio.ServiceBusClient
+AnySender = ServiceBusSender | sdk_aio.ServiceBusSender
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """How a client of the SDK reaches its namespace. Neither `repr` nor any error shows the credential."""
+
+    authority: str
+    "host, and for an emulator host:port: as it stands in the audience of tokens."
+    credential: Any = field(repr=False)
+    aio: bool
+    tls: bool
+    websocket: bool
+    http_proxy: dict[str, Any] | None = field(repr=False)
+    custom_endpoint: str | None
+    ssl_context: ssl.SSLContext | None
+    ca_file: str | None
+    entity_name: str | None
+
+
+def config_of(client: AnyClient) -> ClientConfig:
+    config = client._config
+    return ClientConfig(
+        authority=client.fully_qualified_namespace,
+        credential=client._credential,
+        aio=isinstance(client, sdk_aio.ServiceBusClient),
+        tls=bool(config.use_tls),
+        websocket=config.transport_type.value == TransportType.AmqpOverWebsocket.value,
+        http_proxy=config.http_proxy,
+        custom_endpoint=client._custom_endpoint_address,
+        ssl_context=config.ssl_context,
+        ca_file=config.connection_verify,
+        entity_name=client._entity_name,
+    )
+
+
+def link_limits(sender: AnySender) -> tuple[int, int]:
+    """What the open link takes: (largest message, largest batch) in bytes; 0 when it was never open."""
+    return sender._max_message_size_on_link or 0, sender._max_batch_size_on_link or 0
+
+
+class _Canary:
+    """Sits among the senders and receivers of a client, which closes them all when it is closed, and tells it."""
+
+    _container_id = "pairbus-canary"
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class _AsyncCanary(_Canary):
+    async def close(self) -> None:  # type: ignore[override]
+        self.closed = True
+
+
+_CANARY = "_pairbus_canary"
+
+
+def is_closed(client: AnyClient) -> bool:
+    """Whether somebody closed this client since it was first asked about: the SDK itself does not remember it."""
+    canary: _Canary | None = getattr(client, _CANARY, None)
+    if canary is None:
+        canary = _AsyncCanary() if isinstance(client, sdk_aio.ServiceBusClient) else _Canary()
+        setattr(client, _CANARY, canary)  # keeps it alive: the client's own set is weak
+        client._handlers.add(canary)
+    return canary.closed

@@ -1,0 +1,129 @@
+"""The SDK's exceptions in the words of `pairing.policy`.
+
+Three surprises of the SDK, all measured, are why the class of an exception does not say it all:
+ 1. What is not an AMQP error becomes `ServiceBusError("Handler failed: …")` that is never tried again: a token
+    credential that cannot reach its authority, an answer to `$cbs` that never came, a property that cannot be encoded,
+    an attribute that vanished when a connection died. The original exception is inside.
+ 2. A refused token is a ServiceBusConnectionError when the client has a custom endpoint, and a host name that cannot
+    be resolved is a ServiceBusAuthenticationError when it uses web sockets.
+ 3. Nothing tells whether the message had left when the connection failed. The traceback does: what fails inside
+    `_open` fails before the transfer. Without that proof the outcome counts as unknown.
+"""
+
+from __future__ import annotations
+
+import ssl
+import traceback
+from collections.abc import Iterator
+
+from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.servicebus import _pyamqp, exceptions
+from azure.servicebus._pyamqp import error as amqp_error
+
+from pairbus.pairing.policy import Failure, Kind
+
+_KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
+    (exceptions.OperationTimeoutError, Kind.TIMEOUT),
+    (exceptions.ServiceBusQuotaExceededError, Kind.FULL),
+    (exceptions.ServiceBusServerBusyError, Kind.BUSY),
+    (exceptions.ServiceBusAuthorizationError, Kind.UNAUTHORIZED),
+    (exceptions.ServiceBusAuthenticationError, Kind.UNAUTHORIZED),
+    (exceptions.MessagingEntityNotFoundError, Kind.NOT_FOUND),
+    (exceptions.MessagingEntityDisabledError, Kind.DISABLED),
+    (exceptions.MessageSizeExceededError, Kind.TOO_LARGE),
+    (exceptions.ServiceBusConnectionError, Kind.COMMUNICATION),
+    (exceptions.ServiceBusCommunicationError, Kind.COMMUNICATION),
+)
+_CBS_STATUS = {404: Kind.NOT_FOUND, 408: Kind.TIMEOUT, 429: Kind.BUSY, 500: Kind.INTERNAL, 503: Kind.BUSY}
+_CBS_STATUS |= dict.fromkeys((502, 504), Kind.INTERNAL)
+_OUTCOME_MAY_BE_UNKNOWN = frozenset({Kind.COMMUNICATION, Kind.TIMEOUT, Kind.INTERNAL})
+_ENCODER = f"{_pyamqp.__name__}._encode"
+
+
+def failure_of(error: BaseException, *, sending: bool = True) -> Failure | None:
+    """What an exception of the SDK, or of a socket, means; None when it is not ours to judge.
+
+    `sending=False` says that no message can have left, a probe or an opening for example.
+    """
+    kind = _kind_of(error)
+    if kind is None:
+        return None
+    unknown = sending and kind in _OUTCOME_MAY_BE_UNKNOWN and not _failed_while_opening(error)
+    return Failure(kind, _one_line(error), unknown, error)
+
+
+def _kind_of(error: BaseException) -> Kind | None:
+    inner = getattr(error, "inner_exception", None)
+    if isinstance(inner, amqp_error.AuthenticationException):
+        return _of_authentication(inner)
+    for known, kind in _KINDS:
+        if isinstance(error, known):
+            return kind
+    if isinstance(error, exceptions.ServiceBusError):
+        if isinstance(inner, Exception) and not isinstance(inner, amqp_error.AMQPException | type(error)):
+            return _of_wrapped(inner)
+        return Kind.INTERNAL if error._retryable else Kind.INVALID
+    return _of_foreign(error)
+
+
+def _of_authentication(error: amqp_error.AuthenticationException) -> Kind:
+    """Refused by an answer of `$cbs`, or never answered: a link that did not open, a token that aged unnoticed."""
+    if isinstance(error, amqp_error.TokenAuthFailure):
+        return _CBS_STATUS.get(error.status_code, Kind.UNAUTHORIZED)
+    return Kind.COMMUNICATION
+
+
+def _of_wrapped(inner: Exception) -> Kind:
+    """Of "Handler failed: …": the message's fault only where the encoder says so; otherwise the connection died."""
+    if _raised_by_encoder(inner):
+        return Kind.INVALID
+    if isinstance(inner, ValueError | TypeError | LookupError | AttributeError):
+        return Kind.COMMUNICATION
+    return _of_foreign(inner) or Kind.COMMUNICATION
+
+
+def _of_foreign(error: BaseException) -> Kind | None:
+    match error:
+        case ClientAuthenticationError():
+            return Kind.UNAUTHORIZED
+        case AzureError():
+            return Kind.COMMUNICATION  # a token credential, or the administration client, got no answer
+        case FileNotFoundError():
+            return Kind.INVALID  # of the client's options: a file of certificates that is not there
+        case TimeoutError():
+            return Kind.TIMEOUT
+        case OSError() | ssl.SSLError() | EOFError():
+            return Kind.COMMUNICATION
+        case ValueError() | TypeError():
+            return Kind.INVALID
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception and what it came from: the SDK wraps twice at most."""
+    seen: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, BaseException) and one not in seen:
+            seen.append(one)
+            yield one
+            waiting += [getattr(one, "inner_exception", None), one.__cause__]
+
+
+def _failed_while_opening(error: BaseException) -> bool:
+    return any(
+        frame.f_code.co_name == "_open" for one in _chain(error) for frame, _ in traceback.walk_tb(one.__traceback__)
+    )
+
+
+def _raised_by_encoder(error: BaseException) -> bool:
+    return any(frame.f_globals.get("__name__") == _ENCODER for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _one_line(error: BaseException) -> str:
+    inner = getattr(error, "inner_exception", None)
+    # Of a refused token the SDK keeps the status to itself.
+    said = inner if isinstance(inner, amqp_error.AuthenticationException) else error
+    text = " ".join(line.strip() for line in str(said).splitlines())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

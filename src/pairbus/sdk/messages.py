@@ -1,0 +1,187 @@
+"""Messages of the SDK: in all the forms that it accepts, as bytes, and as a backlog queue gets them.
+
+A caller's message object is never modified here. Copies are as deep as needed and share the body.
+"""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Container, Iterable, Mapping
+from datetime import datetime
+from typing import Any, cast
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus._common.utils import transform_outbound_messages
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageProperties
+
+AnyMessage = ServiceBusMessage | AmqpAnnotatedMessage
+
+SESSION_ID = "x-ms-sessionid"
+TIME_TO_LIVE = "x-ms-timetolive"
+SCHEDULED_TIME = "x-ms-scheduledenqueuetimeutc"
+PATH = "x-ms-path"
+FIRST_ATTEMPT = "x-pairbus-first-attempt"
+SENDER = "x-pairbus-sender"
+COUNTER = "x-pairbus-counter"
+
+_SCHEDULED_ANNOTATIONS = (b"x-opt-scheduled-enqueue-time", "x-opt-scheduled-enqueue-time")
+_TTL_MAX_MS = 0xFFFFFFFF  # a uint on the wire
+_TTL_UNLIMITED_MS = 922337203685477  # the SDK's own word for it
+
+
+def as_messages(given: Any) -> list[ServiceBusMessage]:
+    """What `send_messages` of the SDK accepts, as a list: a message, an annotated message, a mapping, an iterable
+    of these, a batch. Wrong types raise what the SDK raises. Messages of the caller are returned as they are."""
+    if isinstance(given, ServiceBusMessage):
+        return [given]
+    if isinstance(given, AmqpAnnotatedMessage):
+        return [_message_of(given)]
+    if isinstance(given, ServiceBusMessageBatch):
+        return list(given._messages)
+    if isinstance(given, Iterable) and not isinstance(given, Mapping):
+        return [message for one in given for message in _as_one(one)]
+    return _as_one(given) if not isinstance(given, Mapping) or given else []  # the SDK sends nothing for {} either
+
+
+def _as_one(given: Any) -> list[ServiceBusMessage]:
+    if isinstance(given, ServiceBusMessage):
+        return [given]
+    if isinstance(given, AmqpAnnotatedMessage):
+        return [_message_of(given)]
+    # A mapping, or something that the SDK refuses in its own words.
+    made = transform_outbound_messages([given], ServiceBusMessage, PyamqpTransport.to_outgoing_amqp_message)
+    assert isinstance(made, list)
+    return made
+
+
+def _message_of(raw: AmqpAnnotatedMessage) -> ServiceBusMessage:
+    # The SDK makes `message` anew at every send.
+    return ServiceBusMessage(None, message=None, raw_amqp_message=raw)
+
+
+def _raw_of(message: AnyMessage) -> AmqpAnnotatedMessage:
+    return message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
+
+
+def ensure_message_id(message: ServiceBusMessage) -> ServiceBusMessage:
+    """The message, or a copy with a random id when it has none: duplicate detection then knows it again."""
+    properties = message.raw_amqp_message.properties
+    if properties is not None and properties.message_id not in (None, "", b""):
+        return message
+    raw = copy.copy(message.raw_amqp_message)
+    raw.properties = properties = AmqpMessageProperties() if properties is None else copy.copy(properties)
+    properties.message_id = str(uuid.uuid4())
+    return _message_of(raw)
+
+
+def reserved_property(message: AnyMessage, names: Container[str]) -> str | None:
+    """The first application property that has one of these names."""
+    properties = message.application_properties
+    if not properties:
+        return None
+    for key in properties:
+        name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+        if name in names:
+            return name
+    return None
+
+
+def encode(message: AnyMessage) -> bytes:
+    """Exactly the bytes that the SDK would send now; what it cannot encode raises as it would in the SDK."""
+    raw = _raw_of(message)
+    properties = raw.application_properties
+    if properties:
+        raw = copy.copy(raw)
+        raw.application_properties = dict(properties)  # the SDK turns bytes into text in the one that it is given
+    outgoing = ServiceBusMessage(None, message=PyamqpTransport.to_outgoing_amqp_message(raw), raw_amqp_message=raw)
+    return bytes(PyamqpTransport.encode_message(outgoing))
+
+
+def size(message: AnyMessage) -> int:
+    return len(encode(message))
+
+
+def body_size(message: AnyMessage) -> int:
+    """At least so many bytes has the message; costs no encoding."""
+    raw = _raw_of(message)
+    if raw.body_type == AmqpMessageBodyType.DATA:
+        return sum(len(section) for section in cast(list[bytes], raw._data_body or ()))
+    value = raw._value_body
+    return len(value) if isinstance(value, str | bytes) else 0
+
+
+def wrapped(
+    message: AnyMessage,
+    *,
+    path: str,
+    first_attempt_ms: int | None = None,
+    sender: str | None = None,
+    counter: int | None = None,
+) -> ServiceBusMessage:
+    """The copy that goes to a backlog queue: session, time to live and scheduled time out of the way, as properties.
+
+    `first_attempt_ms` (since 1970) only when the outcome at the primary is unknown; `sender` and `counter` only where
+    order is kept.
+    """
+    raw = copy.copy(_raw_of(message))
+    properties = raw.application_properties = dict(raw.application_properties or {})
+    if raw.properties is not None:
+        raw.properties = copy.copy(raw.properties)
+    _hide_time_to_live(raw, properties)
+    if raw.properties is not None and raw.properties.group_id is not None:
+        properties[SESSION_ID] = _text(raw.properties.group_id)
+        raw.properties.group_id = None
+    _hide_scheduled_time(raw, properties)
+    properties[PATH] = path
+    if first_attempt_ms is not None:
+        properties[FIRST_ATTEMPT] = _timestamp(first_attempt_ms)
+    if sender is not None:
+        properties[SENDER] = sender
+    if counter is not None:
+        properties[COUNTER] = _long(counter)
+    return _message_of(raw)
+
+
+def _hide_time_to_live(raw: AmqpAnnotatedMessage, properties: dict[str | bytes, Any]) -> None:
+    header = raw.header
+    ttl_ms = None if header is None else header.time_to_live
+    if header is None or ttl_ms is None:
+        return
+    if ttl_ms == _TTL_UNLIMITED_MS:
+        ttl_ms = None
+    elif ttl_ms > _TTL_MAX_MS:
+        raise ValueError(f"time_to_live is {ttl_ms} ms; Service Bus takes up to {_TTL_MAX_MS} ms over AMQP")
+    else:
+        # At each send the SDK derives creation and expiry time from it: those of this send stay in the copy.
+        derived = PyamqpTransport.to_outgoing_amqp_message(raw).properties
+        if derived is not None:
+            times = raw.properties = AmqpMessageProperties() if raw.properties is None else raw.properties
+            times.creation_time = derived.creation_time
+            times.absolute_expiry_time = derived.absolute_expiry_time
+        properties[TIME_TO_LIVE] = _long(ttl_ms)
+    raw.header = header = copy.copy(header)
+    header.time_to_live = None
+
+
+def _hide_scheduled_time(raw: AmqpAnnotatedMessage, properties: dict[str | bytes, Any]) -> None:
+    if not raw.annotations:
+        return
+    for key in _SCHEDULED_ANNOTATIONS:
+        given = raw.annotations.get(key)
+        if given is not None:
+            properties[SCHEDULED_TIME] = given if isinstance(given, datetime | dict) else _timestamp(int(given))
+            raw.annotations = {name: value for name, value in raw.annotations.items() if name != key}
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+
+
+def _long(value: int) -> dict[str, Any]:
+    return {"TYPE": "LONG", "VALUE": value}
+
+
+def _timestamp(value_ms: int) -> dict[str, Any]:
+    return {"TYPE": "TIMESTAMP", "VALUE": value_ms}

@@ -1,0 +1,211 @@
+"""Receivers that never hand out a ping: the genuine object, with a subclass of its own class as its class.
+
+A ping that is received is completed (in peek-lock) and the call goes on waiting, within its time. Iterating, a ping
+counts as activity, so `max_wait_time` starts again; pings end with the first that is delivered, so this is rare.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode, ServiceBusReceiver
+from azure.servicebus import aio as sdk_aio
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.sdk.messages import body_size
+
+PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
+Meter = Callable[[str, int, int, str], None]
+"Called with kind, messages, bytes of their bodies, outcome: `ok`, or the name of the exception."
+
+_log = logging.getLogger("pairbus")
+_WAIT_S = 60.0  # the SDK's own, for a receive without max_wait_time
+_OPERATIONS = {
+    b"com.microsoft:peek-message": "peek",
+    b"com.microsoft:renew-lock": "renew",
+    b"com.microsoft:renew-session-lock": "renew",
+    b"com.microsoft:receive-by-sequence-number": "receive",
+}
+Messages = list[ServiceBusReceivedMessage]
+
+
+def _is_ping(message: ServiceBusReceivedMessage) -> bool:
+    return message.content_type == PING_CONTENT_TYPE
+
+
+def _no_meter(kind: str, count: int, size: int, outcome: str) -> None:
+    pass
+
+
+class _Common:
+    """What both flavours share; the attributes are the SDK's."""
+
+    _meter: Meter = staticmethod(_no_meter)
+    _receive_mode: ServiceBusReceiveMode
+    _max_wait_time: float | None
+
+    def _without_pings(self, messages: Messages) -> tuple[Messages, Messages]:
+        """What the caller may see, and the pings to complete."""
+        pings = [message for message in messages if _is_ping(message)]
+        if not pings:
+            return messages, pings
+        return [message for message in messages if not _is_ping(message)], pings
+
+    def _received(self, messages: Messages) -> None:
+        meter = self._meter
+        if meter is _no_meter:
+            return
+        if messages:
+            meter("receive", len(messages), sum(map(body_size, messages)), "ok")
+        else:
+            meter("empty receive", 1, 0, "ok")
+
+    def _deadline(self, max_wait_time: float | None) -> float:
+        wait_s = self._max_wait_time if max_wait_time is None else max_wait_time
+        return time.monotonic() + (_WAIT_S if wait_s is None else wait_s)
+
+    def _must_complete(self) -> bool:
+        return self._receive_mode == ServiceBusReceiveMode.PEEK_LOCK
+
+    def _ping_stays(self, error: Exception) -> None:
+        """The ping is not the caller's: it expires a second later anyway."""
+        _log.debug("a ping was not completed: %s", error)
+
+
+class _SkipsPings(_Common, ServiceBusReceiver):  # type: ignore[misc]  # the SDK's own bases disagree
+    def receive_messages(self, max_message_count: int | None = 1, max_wait_time: float | None = None) -> Messages:
+        deadline = self._deadline(max_wait_time)
+        while True:
+            with _Metered(self._meter, "receive"):
+                messages = super().receive_messages(max_message_count, max_wait_time)
+            self._received(messages)
+            wanted, pings = self._without_pings(messages)
+            for ping in pings:
+                self._complete_ping(ping)
+            max_wait_time = deadline - time.monotonic()
+            if wanted or not pings or max_wait_time <= 0:
+                return wanted
+
+    def peek_messages(
+        self, max_message_count: int = 1, *, sequence_number: int = 0, timeout: float | None = None, **kwargs: Any
+    ) -> Messages:
+        while True:
+            messages = super().peek_messages(
+                max_message_count, sequence_number=sequence_number, timeout=timeout, **kwargs
+            )
+            wanted, pings = self._without_pings(messages)
+            if wanted or not pings:
+                return wanted
+            sequence_number = int(pings[-1].sequence_number or 0) + 1
+
+    def _inner_next(self, wait_time: float | None = None) -> ServiceBusReceivedMessage:
+        while True:
+            with _Metered(self._meter, "receive"):
+                message = super()._inner_next(wait_time)
+            self._received([message])
+            if not _is_ping(message):
+                return message
+            self._complete_ping(message)
+
+    def _complete_ping(self, ping: ServiceBusReceivedMessage) -> None:
+        if self._must_complete():
+            try:
+                self.complete_message(ping)
+            except (ServiceBusError, ValueError) as error:
+                self._ping_stays(error)
+
+    def _settle_message_with_retry(self, *args: Any, **kwargs: Any) -> Any:
+        with _Metered(self._meter, "complete", tell_ok=True):
+            return super()._settle_message_with_retry(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _mgmt_request_response_with_retry(self, mgmt_operation: bytes, *args: Any, **kwargs: Any) -> Any:
+        with _Metered(self._meter, _OPERATIONS.get(mgmt_operation, "management"), tell_ok=True):
+            return super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
+
+
+class _SkipsPingsAsync(_Common, sdk_aio.ServiceBusReceiver):  # type: ignore[misc]
+    async def receive_messages(self, max_message_count: int | None = 1, max_wait_time: float | None = None) -> Messages:
+        deadline = self._deadline(max_wait_time)
+        while True:
+            with _Metered(self._meter, "receive"):
+                messages = await super().receive_messages(max_message_count, max_wait_time)
+            self._received(messages)
+            wanted, pings = self._without_pings(messages)
+            for ping in pings:
+                await self._complete_ping(ping)
+            max_wait_time = deadline - time.monotonic()
+            if wanted or not pings or max_wait_time <= 0:
+                return wanted
+
+    async def peek_messages(
+        self, max_message_count: int = 1, *, sequence_number: int = 0, timeout: float | None = None, **kwargs: Any
+    ) -> Messages:
+        while True:
+            messages = await super().peek_messages(
+                max_message_count, sequence_number=sequence_number, timeout=timeout, **kwargs
+            )
+            wanted, pings = self._without_pings(messages)
+            if wanted or not pings:
+                return wanted
+            sequence_number = int(pings[-1].sequence_number or 0) + 1
+
+    async def _inner_anext(self, wait_time: float | None = None) -> ServiceBusReceivedMessage:
+        while True:
+            with _Metered(self._meter, "receive"):
+                message = await super()._inner_anext(wait_time)
+            self._received([message])
+            if not _is_ping(message):
+                return message
+            await self._complete_ping(message)
+
+    async def _complete_ping(self, ping: ServiceBusReceivedMessage) -> None:
+        if self._must_complete():
+            try:
+                await self.complete_message(ping)
+            except (ServiceBusError, ValueError) as error:
+                self._ping_stays(error)
+
+    async def _settle_message_with_retry(self, *args: Any, **kwargs: Any) -> Any:
+        with _Metered(self._meter, "complete", tell_ok=True):
+            return await super()._settle_message_with_retry(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    async def _mgmt_request_response_with_retry(self, mgmt_operation: bytes, *args: Any, **kwargs: Any) -> Any:
+        with _Metered(self._meter, _OPERATIONS.get(mgmt_operation, "management"), tell_ok=True):
+            return await super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
+
+
+class _Metered:
+    """Tells the meter how one operation ended."""
+
+    __slots__ = ("_kind", "_meter", "_tell_ok")
+
+    def __init__(self, meter: Meter, kind: str, *, tell_ok: bool = False) -> None:
+        self._meter = meter
+        self._kind = kind
+        self._tell_ok = tell_ok
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None:
+            if self._tell_ok:
+                self._meter(self._kind, 1, 0, "ok")
+        elif issubclass(kind, StopIteration | StopAsyncIteration):
+            self._meter("empty receive", 1, 0, "ok")
+        elif issubclass(kind, ServiceBusError):
+            self._meter(self._kind, 1, 0, kind.__name__)
+
+
+Receiver = TypeVar("Receiver", ServiceBusReceiver, sdk_aio.ServiceBusReceiver)
+
+
+def skip_pings(receiver: Receiver, meter: Meter | None = None) -> Receiver:
+    """The same receiver, still an instance of the SDK's class, which from now on hands out no ping."""
+    receiver.__class__ = _SkipsPingsAsync if isinstance(receiver, sdk_aio.ServiceBusReceiver) else _SkipsPings
+    if meter is not None:
+        setattr(receiver, "_meter", meter)  # noqa: B010  # of the class that it has now
+    return receiver

@@ -1,0 +1,60 @@
+"""Freeing a sync call of the SDK that hangs: its socket is shut down under it, and the call fails in the same second.
+
+The sync SDK has no time-out for a peer that accepts a connection and stays silent, and `close()` from another thread
+does not free the call. While a handshake is under way the SDK holds the socket in no attribute (wrapping it for TLS
+takes the descriptor out of the one it has), so then the stack of the hung thread is asked for it.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from types import FrameType
+from typing import Any
+
+CAN_BREAK = hasattr(sys, "_current_frames")
+"False: a hung call cannot be freed, its thread must be given up."
+
+
+def break_socket(owner: Any) -> bool:
+    """Shut down the socket of a sync sender or receiver, from any thread. False: there is none yet, ask again.
+
+    The SDK's own limit for connecting is one second for each address, so a hang without a socket does not last.
+    """
+    transport = getattr(getattr(getattr(owner, "_handler", None), "_connection", None), "_transport", None)
+    if transport is None:
+        return False
+    held = getattr(transport, "sock", None)
+    held = getattr(held, "sock", held)  # of a web socket
+    if _shut_down(held):
+        return True
+    return any(_shut_down(candidate) for candidate in _in_use_by(transport))
+
+
+def _shut_down(candidate: object) -> bool:
+    if not isinstance(candidate, socket.socket) or candidate.fileno() < 0:
+        return False
+    try:
+        # Not SSLSocket's own: that one drops the TLS state under the thread that is reading.
+        socket.socket.shutdown(candidate, socket.SHUT_RDWR)
+    except OSError:
+        return False  # not connected: nobody can hang on it
+    return True
+
+
+def _in_use_by(transport: object) -> list[socket.socket]:
+    """Sockets that the threads inside this transport have in their hands, innermost first."""
+    if not CAN_BREAK:
+        return []
+    found: list[socket.socket] = []
+    for innermost in sys._current_frames().values():
+        held: list[socket.socket] = []
+        frame: FrameType | None = innermost
+        while frame is not None:
+            names = frame.f_locals
+            if names.get("self") is transport:
+                found += held
+                break
+            held += [value for value in names.values() if isinstance(value, socket.socket)]
+            frame = frame.f_back
+    return found
