@@ -71,6 +71,7 @@ def test_a_delivery_says_what_the_broker_knows(locked_until_ms: int, fields: dic
         b"",
         b"\x00\x53\x73\x45",
         b"\x00\x53\x73\xc0\x01\x00",
+        b"\x00\x53\x73\xd0\x00\x00\x00\x04\x00\x00\x00\x00",
         Properties(subject="s").encode(),
         b"\x00\x80" + bytes(7) + b"\x73" + Properties(subject="s").encode()[3:],  # the descriptor in its wide form
         b"\x00\x53\x73\xd0\x00\x00\x00\x05\x00\x00\x00\x01\x40",
@@ -85,6 +86,13 @@ def test_a_message_without_an_id_gets_one_and_keeps_the_rest(properties: bytes) 
     assert after.properties.message_id == draft.message_id and len(draft.message_id) == 36
     assert after.properties.subject == (before.properties.subject if before.properties else None)
     assert after.data == [b"x"]
+
+
+@pytest.mark.parametrize("properties", [b"\x45", b"\xc0\x01\x00", b"\xd0\x00\x00\x00\x04\x00\x00\x00\x00"])
+def test_a_message_of_nothing_but_empty_properties_is_one(properties: bytes) -> None:
+    """There is no byte behind them to look at; that broke the sender's connection."""
+    draft = draft_of(b"\x00\x53\x73" + properties)
+    assert draft.body == Properties(message_id=draft.message_id).encode()
 
 
 @pytest.mark.parametrize("message_id", ["text", b"text", ULong(5), UInt(5)])

@@ -314,8 +314,8 @@ class Connection:
         return self._buffer.unread() if self._phase is _Phase.HEADER else b""
 
     def _receive_frames(self, data: bytes, events: list[Event]) -> None:
-        sessions, closing, trace = self._by_remote_channel, State.CLOSING, self.trace
-        for frame_type, channel, buf, start, end in self._buffer.frames(data):
+        sessions, closing, trace, buffer = self._by_remote_channel, State.CLOSING, self.trace, self._buffer
+        for frame_type, channel, buf, start, end in buffer.frames(data):
             if frame_type != AMQP_FRAME:
                 raise ProtocolError(FRAMING_ERROR, f"frame type {frame_type}")
             if end - start < 4:
@@ -333,9 +333,11 @@ class Connection:
                 if session.state is closing:
                     continue  # in flight when we sent our end
                 if code == TRANSFER:
-                    if trace is not None:
+                    if trace is None:
+                        buffer.position = session.on_transfers(buf, start, end, events)
+                    else:
                         trace("<-", channel, f"transfer of {end - start} B")
-                    session.on_transfer(buf, start, end, events)
+                        session.on_transfer(buf, start, end, events)
                 else:
                     disposition = decode_disposition(buf, start, end)
                     if trace is not None:

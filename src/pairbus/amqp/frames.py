@@ -29,13 +29,15 @@ Frame = tuple[int, int, bytes, int, int]
 class FrameBuffer:
     """Bytes in, whole frames out. Holds at most one frame that is not yet whole."""
 
-    __slots__ = ("_held", "_need", "max_frame_size")
+    __slots__ = ("_held", "_need", "max_frame_size", "position")
 
     def __init__(self, max_frame_size: int) -> None:
         self.max_frame_size = max_frame_size
         self._held = bytearray()
         self._need = 8
         "Bytes that must be held before anything can be given out; saves looking at a slow peer's every byte."
+        self.position = 0
+        "Where the next frame begins; the caller of `frames` may move it behind frames that it has read itself."
 
     def __len__(self) -> int:
         return len(self._held)
@@ -55,16 +57,15 @@ class FrameBuffer:
         Between two frames the caller may stop asking and take the rest with `unread`.
         """
         if self._held:
-            self._held += data
-            if len(self._held) < self._need:
+            if len(self._held) + len(data) < self._need:
+                self._held += data
                 return
-            data = bytes(self._held)
+            data = b"".join((self._held, data))
             self._held.clear()
-        pos, total = 0, len(data)
-        unpack = _HEAD.unpack_from
+        self.position, total = 0, len(data)
         try:
-            while total - pos >= 8:
-                size, doff, frame_type, channel = unpack(data, pos)
+            while total - (pos := self.position) >= 8:
+                size, doff, frame_type, channel = _HEAD.unpack_from(data, pos)
                 if size > self.max_frame_size:
                     raise ProtocolError(FRAMING_ERROR, f"frame of {size} bytes, at most {self.max_frame_size} allowed")
                 if doff < 2 or doff * 4 > size:
@@ -72,12 +73,12 @@ class FrameBuffer:
                 if total - pos < size:
                     self._need = size
                     return
-                start, pos = pos + doff * 4, pos + size
-                yield frame_type, channel, data, start, pos
+                self.position = pos + size
+                yield frame_type, channel, data, pos + doff * 4, pos + size
             self._need = 8
         finally:
-            if pos < total:
-                self._held += data[pos:]
+            if self.position < total:
+                self._held += data[self.position :]
 
     def unread(self) -> bytes:
         """What is held, given back: the next bytes are no frames but a protocol header."""

@@ -13,7 +13,7 @@ from pairbus.amqp.errors import ILLEGAL_STATE, RESOURCE_LIMIT_EXCEEDED, TRANSFER
 from pairbus.amqp.events import Delivery, Event, LinkDrained, LinkFlow
 from pairbus.amqp.lifecycle import State, Step, after
 from pairbus.amqp.performatives import Attach, Coordinator, Detach, Error, Flow, Source, Target
-from pairbus.amqp.transfers import TransferHeads
+from pairbus.amqp.transfers import TransferHeads, TransferMould
 
 if TYPE_CHECKING:
     from pairbus.amqp.session import Session
@@ -267,6 +267,35 @@ class ReceiverLink(Link):
             whole = bytes(self._partial)
             self._drop_partial()
             self._deliver(*self._partial_head, whole, self._partial_is_too_large, events)
+
+    def on_run(
+        self, mould: TransferMould, buf: bytes, pos: int, count_max: int, frame_size_max: int, events: list[Event]
+    ) -> int:
+        """`on_transfer` for the frames from `pos` on that fit the mould of the one before them, which was the last of
+        its delivery; at most `count_max`. Returns where they end."""
+        unpack, head_size, before, between, behind, _, message_format, settled = mould
+        if self.auto_credit:
+            count_max = min(count_max, self.credit - (self.auto_credit >> 1) - 1)
+        if not settled:
+            count_max = min(count_max, self.session.unsettled_max - self.unsettled)
+        if self.max_message_size:
+            frame_size_max = min(frame_size_max, head_size + self.max_message_size)
+        count, total, add = 0, len(buf), events.append
+        while count < count_max and pos + head_size <= total:
+            size, head, delivery_id, tag_head, tag, tail = unpack(buf, pos)
+            stop = pos + size
+            if head != before or tag_head != between or tail != behind or stop > total:
+                break
+            if not head_size <= size <= frame_size_max:
+                break
+            add(Delivery(self, delivery_id, tag, message_format, settled, buf[pos + head_size : stop]))
+            pos = stop
+            count += 1
+        self.delivery_count = (self.delivery_count + count) & MASK
+        self.credit -= count
+        if not settled:
+            self.unsettled += count
+        return pos
 
     def _add_to_partial(self, partial: bytearray, payload: bytes) -> None:
         """Only the size of a message beyond the limit matters: that it is too large."""

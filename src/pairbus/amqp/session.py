@@ -34,7 +34,7 @@ from pairbus.amqp.performatives import (
     Flow,
     Received,
 )
-from pairbus.amqp.transfers import FIRST_HEAD_MAX, LATER_HEAD_MAX, decode_transfer, disposition_frame
+from pairbus.amqp.transfers import FIRST_HEAD_MAX, LATER_HEAD_MAX, decode_transfer, disposition_frame, mould_of
 
 if TYPE_CHECKING:
     from pairbus.amqp.connection import Connection
@@ -271,6 +271,29 @@ class Session:
             self.send_flow(link if link is not None and link.state is State.OPEN else None)
         if self.window_open and not was_open:
             events.append(SessionFlow(self))
+
+    def on_transfers(self, buf: bytes, pos: int, end: int, events: list[Event]) -> int:
+        """The transfer at `pos` of a frame that ends at `end`, and those behind it that are like it.
+
+        Returns where the frames end that were read. A run stops short of everything that calls for more than counting:
+        a window or credit to be renewed, a limit, a frame that is not whole.
+        """
+        self.on_transfer(buf, pos, end, events)
+        if buf[end + 4 : end + 16] != buf[pos - 4 : pos + 8]:
+            return end
+        mould = mould_of(buf, pos, end)
+        if mould is None:
+            return end
+        link = self._by_remote_handle[mould.handle]
+        if not (link.state is State.OPEN or link.state is State.OFFERED):
+            return end
+        count_max = self._incoming_window - (self._window >> 1) - 1
+        before = len(events)
+        end = link.on_run(mould, buf, end, count_max, self.connection.settings.max_frame_size, events)  # type: ignore[attr-defined]
+        count = len(events) - before
+        self._next_incoming_id = (self._next_incoming_id + count) & MASK
+        self._incoming_window -= count
+        return end
 
     def on_transfer(self, buf: bytes, pos: int, end: int, events: list[Event]) -> None:
         handle, delivery_id, tag, message_format, settled, more, aborted, at = decode_transfer(buf, pos, end)

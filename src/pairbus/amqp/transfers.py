@@ -9,7 +9,9 @@ in that mould takes the general road, so speed never decides what is accepted.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from pairbus.amqp.encoding import encode_uint, list_of
 from pairbus.amqp.errors import DECODE_ERROR, INVALID_FIELD, ProtocolError
@@ -180,6 +182,53 @@ def _decode_any_transfer(buf: bytes, pos: int, end: int, tail: bytes = b"", coun
             _transfer_tails.clear()
         _transfer_tails[tail] = count - 3, transfer.message_format, settled, more, aborted
     return transfer.handle, transfer.delivery_id, tag, transfer.message_format, settled, more, aborted, pos + size
+
+
+class TransferMould(NamedTuple):
+    """A frame with a whole message, of which only size, delivery id and tag are other ones in the frames behind it."""
+
+    unpack: Callable[[bytes, int], tuple[Any, ...]]
+    "(size, bytes up to the delivery id, delivery id, bytes up to the tag, tag, bytes up to the payload)"
+    head_size: int
+    before: bytes
+    between: bytes
+    behind: bytes
+    handle: int
+    message_format: int
+    settled: bool
+
+
+def mould_of(buf: bytes, pos: int, end: int) -> TransferMould | None:
+    """Of the good transfer at `pos` of a frame that ends at `end`; None when it is not whole or not in the usual form.
+
+    The usual form: an 8-byte frame head, a list8, a delivery id of four bytes. A frame that agrees with the mould in
+    `before`, `between` and `behind` has its fields in the same places, whatever its id and its tag are.
+    """
+    handle, delivery_id, tag, message_format, settled, more, aborted, payload_at = decode_transfer(buf, pos, end)
+    id_at = pos + (7 if buf[pos + 6] == 0x43 else 8)  # behind the constructor of the handle: uint0 or smalluint
+    usual = buf[pos - 4] == 2 and buf[pos : pos + 4] == b"\x00\x53\x14\xc0" and buf[pos + 6] in b"\x43\x52"
+    if not usual or tag is None or delivery_id is None or more or aborted:
+        return None
+    if buf[id_at] != 0x70 or buf[id_at + 5] != 0xA0:
+        return None
+    start, tag_at = pos - 8, id_at + 7
+    tail_at = tag_at + len(tag)
+    layout = _mould_layout(id_at + 1 - start - 4, len(tag), payload_at - tail_at)
+    return TransferMould(
+        layout.unpack_from,
+        layout.size,
+        buf[start + 4 : id_at + 1],
+        buf[id_at + 5 : tag_at],
+        buf[tail_at:payload_at],
+        handle,
+        message_format or 0,
+        settled,
+    )
+
+
+@lru_cache(maxsize=256)
+def _mould_layout(before_size: int, tag_size: int, behind_size: int) -> struct.Struct:
+    return struct.Struct(f">I{before_size}sI2s{tag_size}s{behind_size}s")
 
 
 def decode_disposition(buf: bytes, pos: int, end: int) -> Disposition:

@@ -118,22 +118,23 @@ class Box:
         if expires_ms:
             self._expiry.add(expires_ms, seq)
 
-    def admit(self, message: StoredMessage) -> None:
-        """A committed message that is new in this box and ACTIVE. While few wait, it stays loaded."""
-        self.active_count += 1
-        if message.expires_ms:
-            self._expect_expiry(message)
+    def admit(self, messages: Sequence[StoredMessage]) -> None:
+        """Committed messages that are new in this box and ACTIVE. While few wait, they stay loaded."""
+        self.active_count += len(messages)
         waiting = self._waiting
-        if waiting:
-            if message.seq > waiting[-1]:
-                waiting.append(message.seq)
-            else:
-                heappush(self._returned, message.seq)
-        elif not self._keep_loaded(message):
-            if self._ready and message.seq < self._ready[-1].seq:
-                heappush(self._returned, message.seq)
-            else:
-                waiting.append(message.seq)
+        for message in messages:
+            if message.expires_ms:
+                self._expect_expiry(message)
+            if waiting:
+                if message.seq > waiting[-1]:
+                    waiting.append(message.seq)
+                else:
+                    heappush(self._returned, message.seq)
+            elif not self._keep_loaded(message):
+                if self._ready and message.seq < self._ready[-1].seq:
+                    heappush(self._returned, message.seq)
+                else:
+                    waiting.append(message.seq)
 
     def give_back(self, message: StoredMessage) -> None:
         """A message that was handed out is free again, in its old place in the order."""

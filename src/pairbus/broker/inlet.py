@@ -14,7 +14,7 @@ from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, ProtocolError
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import MASK, ReceiverLink, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES
-from pairbus.broker.messages import draft_of, drafts_of
+from pairbus.broker.messages import DraftReader, drafts_of
 from pairbus.broker.queue import Draft, Queue
 from pairbus.broker.refusal import Refusal, refusal_of, refused
 from pairbus.errors import StoreError
@@ -38,6 +38,7 @@ class Inlet:
         self._drafts: list[Draft] = []
         self._ids: list[int] = []
         self._size = 0
+        self._read = DraftReader().draft_of
 
     def __repr__(self) -> str:
         return f"<Inlet {self.queue.path} {self.link!r}>"
@@ -46,16 +47,19 @@ class Inlet:
         """Add the delivery to the run; what cannot be taken at all is refused at once."""
         payload, message_format = delivery.payload, delivery.message_format
         limit = self.queue.message_size_max
+        is_first = not self._drafts
         try:
             if delivery.too_large or (len(payload) > limit and message_format == 0):
                 raise Refusal(MESSAGE_SIZE_EXCEEDED, f"The message is larger than the {limit} bytes of this link.")
-            drafts = [draft_of(payload)] if message_format == 0 else drafts_of(payload, message_format)
+            if message_format == 0:
+                self._drafts.append(self._read(payload))
+            else:
+                self._drafts += drafts_of(payload, message_format)
         except (ProtocolError, Refusal) as error:
             self._refuse(delivery, Refusal(error.condition, error.description))
             return
-        if not self._size:
+        if is_first:
             self.peer.has_run(self)
-        self._drafts += drafts
         self._size += len(payload)
         if not delivery.settled:
             self._ids.append(delivery.delivery_id)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from pairbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
@@ -198,19 +199,17 @@ class Queue(BoxPair):
             if earlier is not None:
                 earlier.parked.append((drafts, now_ms, wants_seqs, done))
                 return
-            offered = [
-                self._new(draft, now_ms) if fresh else None
-                for draft, fresh in zip(drafts, self._duplicates.fresh(ids, now_ms), strict=True)
-            ]
-            messages = [message for message in offered if message is not None]
+            fresh = self._duplicates.fresh(ids, now_ms)
+            messages = self._new(list(compress(drafts, fresh)), now_ms)
             if wants_seqs:
-                seqs = [DROPPED if message is None else message.seq for message in offered]
+                numbers = iter(messages)
+                seqs = [next(numbers).seq if is_fresh else DROPPED for is_fresh in fresh]
             until_ms = now_ms + self.description.duplicate_window_ms
             claim = self._duplicates.claim([(m.message_id, until_ms) for m in messages if m.message_id])
             if claim.ids:
                 self._store.write(Remember(self.queue_id, claim.ids))
         else:
-            messages = [self._new(draft, now_ms) for draft in drafts]
+            messages = self._new(drafts, now_ms)
             if wants_seqs:
                 seqs = [message.seq for message in messages]
         if messages:
@@ -220,23 +219,37 @@ class Queue(BoxPair):
             return
         self._commits.then(self._offered, (messages, claim, seqs), done)
 
-    def _new(self, draft: Draft, now_ms: int) -> StoredMessage:
-        self.last_seq = seq = self.last_seq + 1
-        ttl_ms, ceiling_ms = draft.ttl_ms or 0, self._ttl_ceiling_ms
-        if ceiling_ms and (not ttl_ms or ttl_ms > ceiling_ms):
-            ttl_ms = ceiling_ms
-        message = StoredMessage(seq, draft.body)
-        message.annotations = draft.annotations
-        message.message_id = draft.message_id
-        message.enqueued_ms = now_ms
-        message.ttl_ms = ttl_ms
-        if draft.scheduled_ms > now_ms:
-            message.state = SCHEDULED
-            message.scheduled_ms = draft.scheduled_ms
-        elif ttl_ms:
-            message.expires_ms = now_ms + ttl_ms
-        self.main.size_bytes += message.size
-        return message
+    def _new(self, drafts: Sequence[Draft], now_ms: int) -> list[StoredMessage]:
+        """Numbers and times for the drafts. A bare object instead of a call for each: every message passes here."""
+        messages: list[StoredMessage] = []
+        new, seq, ceiling_ms, size = StoredMessage.__new__, self.last_seq, self._ttl_ceiling_ms, 0
+        for draft in drafts:
+            seq += 1
+            ttl_ms = draft.ttl_ms or 0
+            if ceiling_ms and (not ttl_ms or ttl_ms > ceiling_ms):
+                ttl_ms = ceiling_ms
+            message = new(StoredMessage)
+            message.seq = seq
+            message.body = body = draft.body
+            message.annotations = annotations = draft.annotations
+            message.message_id = draft.message_id
+            message.enqueued_ms = now_ms
+            message.ttl_ms = ttl_ms
+            message.delivery_count = 0
+            message.patch = b""
+            if draft.scheduled_ms > now_ms:
+                message.state = SCHEDULED
+                message.scheduled_ms = draft.scheduled_ms
+                message.expires_ms = 0
+            else:
+                message.state = ACTIVE
+                message.scheduled_ms = 0
+                message.expires_ms = now_ms + ttl_ms if ttl_ms else 0
+            size += len(body) + len(annotations)
+            messages.append(message)
+        self.last_seq = seq
+        self.main.size_bytes += size
+        return messages
 
     def _offered(
         self,
@@ -250,10 +263,9 @@ class Queue(BoxPair):
             main.size_bytes -= sum(message.size for message in messages)
             done(refusal_of(error))
         else:
+            main.admit([message for message in messages if message.state == ACTIVE])
             for message in messages:
-                if message.state == ACTIVE:
-                    main.admit(message)
-                else:
+                if message.state == SCHEDULED:
                     main.scheduled_count += 1
                     self._await_activation(message.seq, message.scheduled_ms, message.size)
             done(seqs)
@@ -341,7 +353,7 @@ class Queue(BoxPair):
         for before, after, main in changes:
             if error is None:
                 main.scheduled_count -= 1
-                main.admit(after)
+                main.admit([after])
             else:
                 self._await_activation(before.seq, before.scheduled_ms, before.size)
         self._go_on(now_ms, error)

@@ -281,7 +281,7 @@ class BoxPair:
         if to_box is not box:
             box.forget(before)
             to_box.size_bytes += after.size
-            to_box.admit(after)
+            to_box.admit([after])
             return
         box.size_bytes += after.size - before.size
         if after.state == before.state:

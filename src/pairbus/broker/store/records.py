@@ -52,12 +52,31 @@ def head_crc(box: int, seq: int, head: bytes) -> int:
 
 
 def pack_rows(box: int, messages: Sequence[StoredMessage]) -> list[Any]:
-    """The columns of all messages in one flat list, as a multi-row INSERT binds them."""
+    """The columns of all messages in one flat list, as a multi-row INSERT binds them.
+
+    Every message passes here: hence `pack_head` and `head_crc` once more, with local names and without the calls.
+    """
     flat: list[Any] = []
+    pack, salt = _FIXED.pack, box * _SPREAD
     for message in messages:
-        head = pack_head(message)
-        body = message.body
-        flat += (message.seq, head, head_crc(box, message.seq, head), crc32(body), body)
+        seq, body, annotations = message.seq, message.body, message.annotations
+        message_id = message.message_id.encode()
+        head = (
+            pack(
+                message.state,
+                message.delivery_count,
+                message.enqueued_ms,
+                message.expires_ms,
+                message.scheduled_ms,
+                message.ttl_ms,
+                len(message_id),
+                len(annotations),
+            )
+            + message_id
+        )
+        if annotations or message.patch:
+            head += annotations + message.patch
+        flat += (seq, head, crc32(head, (seq ^ (seq >> 32) ^ salt) & _WORD), crc32(body), body)
     return flat
 
 
