@@ -6,6 +6,13 @@ PairbusError
 │   ├── EntityNotFound
 │   ├── EntityExists
 │   └── InvalidDescription      also a ValueError: a setting is out of its range
+├── LedgerNewer                 a ledger was written by a newer version
+├── SpoolError                  the local spool cannot do what was asked; the caller still owns the message
+│   ├── SpoolFull               its limit is reached, or the disk is full
+│   ├── SpoolInUse              another client owns the folder
+│   ├── SpoolForeign            the folder or the file is not a Pairbus spool
+│   ├── SpoolNewer              the file was written by a newer version
+│   └── SpoolDamaged            the file is damaged
 └── StoreError                  the durable store cannot do what was asked; nothing was acknowledged
     ├── StoreFull               the disk is full: free space, then send again
     ├── StoreInUse              another broker owns the data folder
@@ -37,6 +44,34 @@ class EntityExists(EntityError):
 
 class InvalidDescription(EntityError, ValueError):
     """A setting of an entity is out of its range; the text names the setting, the value and the range."""
+
+
+class LedgerNewer(PairbusError):
+    """A row of the ledger was written by a newer version of Pairbus. The files are only read, never changed."""
+
+
+class SpoolError(PairbusError):
+    """The spool could not write or read. A message that was being added is not in it: the caller still owns it."""
+
+
+class SpoolFull(SpoolError):
+    """The spool's limit is reached or the disk is full. The message is not stored; what was stored before is safe."""
+
+
+class SpoolInUse(SpoolError):
+    """Another client has this spool open. Its messages are safe, and that client forwards them."""
+
+
+class SpoolForeign(SpoolError):
+    """The folder or the file is not a Pairbus spool. It was not touched."""
+
+
+class SpoolNewer(SpoolError):
+    """The spool was written by a newer version of Pairbus. It was not touched; its messages are safe."""
+
+
+class SpoolDamaged(SpoolError):
+    """The spool's structure is damaged. It was not changed; what is intact is still in it."""
 
 
 class StoreError(PairbusError):

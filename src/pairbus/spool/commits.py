@@ -1,0 +1,149 @@
+"""Group commit: changes that threads ask for at the same time share a transaction, and with it an fsync.
+
+The first thread that finds nobody leading leads: it takes what has gathered, commits it and wakes the others.
+While it does, the next group gathers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pairbus.errors import SpoolError
+from pairbus.spool.files import spool_error
+
+Write = Callable[[sqlite3.Connection], object]
+"May run twice: in a group, and alone when the group failed."
+Ended = Callable[[bool], None]
+"Told, under the lock, whether the change was committed."
+
+
+@dataclass(slots=True)
+class Change:
+    write: Write
+    ended: Ended
+    is_done: bool = False
+    error: SpoolError | None = None
+
+
+class Commits:
+    """The one connection of a spool, and the order in which it is used. `turn` also guards what the spool remembers."""
+
+    def __init__(
+        self, file: Path, connection: sqlite3.Connection, recount: Callable[[sqlite3.Connection], None]
+    ) -> None:
+        self.turn = threading.Condition()
+        self._file = file
+        self._connection: sqlite3.Connection | None = connection
+        self._io = threading.Lock()
+        "Held by whoever uses the connection."
+        self._recount = recount
+        "Called under both locks when an interrupted commit has left in doubt what the file holds."
+        self._pending: list[Change] = []
+        self._leading = False
+
+    def enqueue(self, write: Write, ended: Ended) -> Change:
+        """Take a place in the order of changes; under `turn`. `settle` must follow, without it."""
+        self._open_connection()
+        change = Change(write, ended)
+        self._pending.append(change)
+        return change
+
+    def settle(self, change: Change) -> None:
+        """Return when the change is committed; raise what kept it from being."""
+        with self.turn:
+            while self._leading and not change.is_done:
+                self.turn.wait()
+            group: list[Change] = []
+            if not change.is_done:
+                self._leading = True
+                group, self._pending = self._pending, []
+        if group:
+            try:
+                self._commit(group)
+            finally:
+                self._step_down(group)
+        if change.error is not None:
+            raise change.error
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        with self._io:
+            try:
+                yield self._open_connection()
+            except sqlite3.Error as error:
+                raise spool_error(error, self._file) from error
+
+    def close(self) -> None:
+        """After what is under way. Whatever comes later is an error."""
+        with self.turn:
+            while self._leading or self._pending:
+                self.turn.wait()
+            with self._io:
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    connection.close()
+
+    def abandon(self) -> None:
+        """In a forked child: never use the connection again, and never close it, which would be a use.
+
+        Another thread of the parent may have held SQLite's own locks at the moment of the fork, so the connection must
+        outlive even the interpreter, which would close it at exit.
+        """
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+        self.turn, self._io = threading.Condition(), threading.Lock()
+        self._pending, self._leading, self._connection = [], False, None
+
+    def _open_connection(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise SpoolError(f"{self._file}: this spool is not open in this process. Nothing was changed.")
+        return self._connection
+
+    def _commit(self, group: list[Change]) -> None:
+        error = self._transaction(group)
+        if error is None or len(group) == 1:
+            self._end(group, error)
+            return
+        for change in group:  # one of them was too much: the others must not suffer for it
+            self._end([change], self._transaction([change]))
+
+    def _transaction(self, changes: list[Change]) -> SpoolError | None:
+        with self._io:
+            connection = self._open_connection()
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    for change in changes:
+                        change.write(connection)
+                    connection.execute("COMMIT")
+                finally:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+            except sqlite3.Error as error:
+                return spool_error(error, self._file)
+        return None
+
+    def _end(self, changes: list[Change], error: SpoolError | None) -> None:
+        with self.turn:
+            for change in changes:
+                change.ended(error is None)
+                change.error = error
+                change.is_done = True
+
+    def _step_down(self, group: list[Change]) -> None:
+        try:
+            interrupted = [change for change in group if not change.is_done]
+            if interrupted:  # by Ctrl-C, or by a bug, in the leader's thread
+                text = f"{self._file}: interrupted; whether this was stored is not known."
+                self._end(interrupted, SpoolError(text))
+                with self.turn, self.reading() as connection:
+                    self._recount(connection)
+        finally:
+            with self.turn:
+                self._leading = False
+                self.turn.notify_all()

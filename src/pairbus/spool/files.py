@@ -1,0 +1,244 @@
+"""The files of a spool: who owns the folder, the tables, how a spool is made, recognised and opened.
+
+folder            mode 0700, holds nothing else; `folder/1`, `folder/2` … are spools of forked processes
+folder/lock       an exclusive flock while a spool is open; holds the owner's process id
+folder/spool.db   SQLite, mode 0600; SQLite gives its -wal and -shm files the same mode
+
+waiting   one row for each message, numbered in the order of arrival; the payload stands last, so that whoever
+          reads the rest skips it. `place` is the path in lower case: paths compare without case.
+refused   messages that a lane could not wait for, and damaged ones, with the reason; nothing here is ever deleted
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pairbus.errors import SpoolDamaged, SpoolError, SpoolForeign, SpoolFull, SpoolInUse, SpoolNewer
+
+FILE_NAME = "spool.db"
+LOCK_NAME = "lock"
+DRAFT_NAME = "spool.new"
+APPLICATION_ID = 0x50616953  # "PaiS"
+VERSION = 1
+
+_COLUMNS = (
+    "number INTEGER PRIMARY KEY, place TEXT, path TEXT, message_id TEXT, first_attempt_ms INTEGER, sender TEXT, "
+    "counter INTEGER, spooled_ms INTEGER, size INTEGER, crc INTEGER"
+)
+COLUMN_NAMES = "number, place, path, message_id, first_attempt_ms, sender, counter, spooled_ms, size, crc, payload"
+TABLES = {
+    "waiting": f"CREATE TABLE waiting ({_COLUMNS}, payload BLOB)",
+    "refused": f"CREATE TABLE refused ({_COLUMNS}, payload BLOB, reason TEXT, refused_ms INTEGER)",
+    "waiting_place": "CREATE INDEX waiting_place ON waiting (place, number, size)",
+}
+
+
+class FolderLock:
+    """Holds `folder/lock` from construction to `release`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(self._fd, 20).decode("ascii", "replace").strip()
+            os.close(self._fd)
+            by = f" (process {owner})" if owner.isdigit() else ""
+            raise SpoolInUse(
+                f"The spool {folder} is in use by another client{by}, which forwards what is in it. Stop it, or choose"
+                " another folder."
+            ) from None
+        os.truncate(self._fd, 0)
+        with suppress(OSError):  # on a full disk the lock holds all the same; only its owner is not named
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """The file stays: removing it would let two owners hold locks on two files of one name."""
+        os.truncate(self._fd, 0)
+        # Said aloud: a forked process that did not hear of it may still have the descriptor, and with it the lock.
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        os.close(self._fd)
+
+    def forget(self) -> None:
+        """In a forked child: give up our descriptor. The lock is the parent's, and ends with the parent."""
+        os.close(self._fd)
+
+
+def prepare(folder: Path) -> None:
+    """See to it that the folder exists and is nobody else's business."""
+    file = folder / FILE_NAME
+    if file.exists():
+        recognise(file)
+    elif folder.exists():
+        strangers = [name for name in os.listdir(folder) if name != LOCK_NAME and not _is_ours(name)]
+        if strangers:
+            raise SpoolForeign(
+                f"{folder} holds other files ({strangers[0]}); it was not touched. Give the spool a folder of its own."
+            )
+    else:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _sync(folder.parent)
+    for path, mode in ((folder, 0o700), (file, 0o600)):
+        if path.exists() and path.stat().st_mode & 0o777 != mode:
+            path.chmod(mode)
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith((FILE_NAME, DRAFT_NAME)) or name.isdecimal()
+
+
+def create(path: Path) -> None:
+    """A new, empty file. It gets its name when it is complete, so that a half-made one is never found."""
+    draft = path.with_name(DRAFT_NAME)
+    for left in path.parent.glob(f"{DRAFT_NAME}*"):
+        left.unlink()
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("BEGIN")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            for sql in TABLES.values():
+                connection.execute(sql)
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    except sqlite3.Error as error:
+        raise spool_error(error, path) from error
+    draft.rename(path)
+    _sync(path.parent)
+
+
+def recognise(path: Path) -> None:
+    """Refuse a file that is not a spool of this version, from its header alone.
+
+    Through SQLite and not by reading the bytes: closing a descriptor of our own would drop the locks that another
+    connection of this process holds on the file. `immutable` keeps it from making any file beside it.
+    """
+    uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            [application_id] = connection.execute("PRAGMA application_id").fetchone()
+            [version] = connection.execute("PRAGMA user_version").fetchone()
+    except sqlite3.DatabaseError as error:
+        if _code(error) == sqlite3.SQLITE_NOTADB:
+            application_id = version = 0
+        else:
+            raise spool_error(error, path) from error
+    if application_id != APPLICATION_ID:
+        raise SpoolForeign(f"{path} is not a Pairbus spool; it was not touched. Choose another folder.")
+    if version > VERSION:
+        raise SpoolNewer(
+            f"{path} was written by a newer version of Pairbus (spool version {version}, this one knows {VERSION}); it"
+            " was not touched. Upgrade Pairbus, or choose another folder."
+        )
+    if version != VERSION:
+        raise damaged(path, f"its version is {version}")
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """The owner's connection; whoever uses it holds the spool's lock."""
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection.text_factory = _readable_text
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        check(connection, path)
+    except sqlite3.Error as error:
+        raise spool_error(error, path) from error
+    return connection
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write, also while the owner lives."""
+    recognise(path)
+    try:
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    except sqlite3.Error as error:
+        raise spool_error(error, path) from error
+    connection.text_factory = _readable_text
+    return connection
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a spool holds for one path."""
+
+    path: str
+    waiting: int = 0
+    waiting_bytes: int = 0
+    oldest_ms: int | None = None
+    refused: int = 0
+    reasons: tuple[str, ...] = ()
+    "Of the refused ones, each once."
+
+
+def look(folder: Path) -> list[Standing]:
+    """What is in the spool, by path, the one that waits longest first; changes nothing, also while its owner lives."""
+    path = folder / FILE_NAME
+    if not path.exists():
+        raise SpoolError(f"There is no spool in {folder}.")
+    with closing(open_for_reading(path)) as connection:
+        try:
+            connection.execute("BEGIN")  # both tables as of one moment
+            query = "SELECT path, count(*), sum(size), min(spooled_ms), min(number) FROM waiting GROUP BY place"
+            waiting = connection.execute(f"{query} ORDER BY 5").fetchall()
+            query = "SELECT path, reason, count(*) FROM refused GROUP BY place, reason ORDER BY min(number)"
+            refused = connection.execute(query).fetchall()
+        except sqlite3.Error as error:
+            raise spool_error(error, path) from error
+    found = {name.lower(): Standing(name, count, size, oldest) for name, count, size, oldest, _ in waiting}
+    for name, reason, count in refused:
+        known = found.get(name.lower(), Standing(name))
+        found[name.lower()] = replace(known, refused=known.refused + count, reasons=(*known.reasons, reason))
+    return list(found.values())
+
+
+def check(connection: sqlite3.Connection, path: Path) -> None:
+    """The structure must be whole before anything is changed; what single rows say is checked when they are read."""
+    found = dict(connection.execute("SELECT name, sql FROM sqlite_schema").fetchall())
+    if found != TABLES:
+        raise damaged(path, "its list of tables is not that of a spool")
+    [verdict] = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if verdict != "ok":
+        raise damaged(path, " ".join(str(verdict).split()))
+
+
+def damaged(path: Path, what: str) -> SpoolDamaged:
+    return SpoolDamaged(
+        f"{path} is damaged: {what}. Nothing was changed, and what is intact is still in it: keep a copy of the folder,"
+        " and start with a new one."
+    )
+
+
+def spool_error(error: sqlite3.Error, path: Path) -> SpoolError:
+    """The one place that knows SQLite's errors."""
+    code = _code(error)
+    if code == sqlite3.SQLITE_FULL:
+        return SpoolFull(f"No space left for {path}. What was spooled before is safe; this was not stored.")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return damaged(path, str(error))
+    return SpoolError(f"{path}: {error}. What was spooled before is safe; this was not stored.")
+
+
+def _code(error: sqlite3.Error) -> int:
+    # Errors of the sqlite3 module itself (a closed connection, a bad binding) carry no code.
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
+
+
+def _readable_text(text: bytes) -> str:
+    return text.decode("utf-8", "replace")  # damaged text must be found by its checksum, not by the decoder
+
+
+def _sync(folder: Path) -> None:
+    """Makes the names in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
