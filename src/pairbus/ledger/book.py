@@ -1,0 +1,361 @@
+"""The writing side. Callers leave their numbers in memory under a lock; one background thread owns the disk.
+
+Laws
+* `meter` and `record` do no input or output, wait for nobody who does, and raise nothing because of a disk.
+* What waits in memory is bounded by `PENDING_ROWS_MAX`. When it is full, what comes is dropped, but its operations and
+  bytes are kept in one sum, which a row tells as soon as the disk works again: the bill stays whole.
+* A row is written once. What a write left out is written again; what it took is not. A child of `fork` starts empty.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import itemgetter
+from os import PathLike
+from pathlib import Path
+
+from pairbus.ledger.files import Files
+from pairbus.ledger.rows import (
+    BILLING_UNIT_BYTES,
+    LOST_ROWS,
+    UNREACHED,
+    Author,
+    Cause,
+    MeterKind,
+    Row,
+    Side,
+    day_of,
+    encode,
+    event_lines,
+    time_text,
+)
+
+log = logging.getLogger(__name__)
+
+PENDING_ROWS_MAX = 100_000  # × about 500 bytes = 50 MB at the very worst
+FILE_BYTES_MAX = 64 * 1024 * 1024
+FILE_BYTES_LEAST = 4096  # one row with long texts still fits
+AT_EXIT_S = 2.0  # what a process that forgot to close grants its last rows
+
+Key = tuple[str, str, str, str, str, str]
+"Side, namespace, entity, kind, outcome, cause."
+Sums = list[int]
+"Operations, billable operations, bytes."
+Line = tuple[str, bytes]
+"With its day, which decides about the file."
+
+
+class Ledger:
+    """What happened and what it cost, in files of this process's own under `folder`.
+
+    Any number of threads may call it, and any number of processes may share the folder. It is of use at once: the
+    folder is made and the thread started when there is something to write. After a fork the child goes on with a file
+    of its own.
+    """
+
+    def __init__(
+        self,
+        folder: str | PathLike[str],
+        *,
+        client: str,
+        clock: Callable[[], float] = time.time,
+        max_file_bytes: int = FILE_BYTES_MAX,
+        flush_interval_s: float = 1.0,
+    ) -> None:
+        if max_file_bytes < FILE_BYTES_LEAST:
+            raise ValueError(f"max_file_bytes is {max_file_bytes}; it must be at least {FILE_BYTES_LEAST}")
+        if not 0 < flush_interval_s <= 3600:
+            raise ValueError(f"flush_interval_s is {flush_interval_s}; it must be more than 0, and 3600 at most")
+        if not client or "\0" in os.fspath(folder):
+            raise ValueError(f"a ledger needs the name of its client and a folder; not {client!r} and {folder!r}")
+        self.folder = Path(folder)
+        self.client = client
+        self._clock = clock
+        self._max_file_bytes = max_file_bytes
+        self._flush_interval_s = flush_interval_s
+        self._closed = False
+        self._start_empty()
+        _ledgers.add(self)
+
+    def _start_empty(self) -> None:
+        self._author = Author(self.client, os.getpid(), secrets.token_hex(4))
+        self._files = Files(self.folder, self._author, self._max_file_bytes)
+        self._lock = threading.RLock()  # a signal handler or finalizer that meters must not wait for itself
+        self._work = threading.Condition(self._lock)
+        self._done = threading.Condition(self._lock)
+        self._thread: threading.Thread | None = None
+        self._second = -1
+        self._sums: dict[Key, Sums] = {}
+        self._queue: list[tuple[float, object]] = []
+        "What is complete and not yet taken by the writer: the sums of a second, or an event, with its time."
+        self._pending_rows = 0
+        "Of the queue and in the writer's hands."
+        self._accepted_rows = self._written_rows = self._failed_writes = 0
+        self._lost = _Lost()
+        self._hurry = self._failing = False
+
+    def __repr__(self) -> str:
+        state = " closed" if self._closed else ""
+        lost = f" lost={self._lost.rows}" if self._lost.rows else ""
+        return f"<Ledger {self.folder} client={self.client} waiting={self._pending_rows}{lost}{state}>"
+
+    # ── callers ──
+
+    def meter(
+        self,
+        side: Side,
+        namespace: str,
+        entity: str,
+        kind: MeterKind,
+        size_bytes: int,
+        count: int = 1,
+        outcome: str = "ok",
+        *,
+        cause: Cause = "application",
+        billable: int | None = None,
+    ) -> None:
+        """Count `count` operations of `size_bytes` bytes altogether.
+
+        They are billed as if all were of the same size, which is exact unless some of several are larger than 64 KB:
+        then give `billable=billable_operations(sizes)`. `outcome` is `ok` or a short word for what went wrong.
+        """
+        if billable is None:
+            if outcome == UNREACHED:
+                billable = 0
+            elif size_bytes <= BILLING_UNIT_BYTES:
+                billable = count
+            else:
+                billable = count * -(-size_bytes // (max(count, 1) * BILLING_UNIT_BYTES))
+        key = (side, namespace, entity, kind, outcome, cause)
+        with self._lock:
+            now_s = self._clock()  # under the lock, so that no thread comes with an older second than the last one
+            second = int(now_s)
+            if second != self._second:
+                self._turn(second)
+            if kind == "ping":
+                self._enqueue(now_s, {key: [count, billable, size_bytes]}, 1)
+                return
+            sums = self._sums.get(key)
+            if sums is None:
+                self._sums[key] = [count, billable, size_bytes]
+            else:
+                sums[0] += count
+                sums[1] += billable
+                sums[2] += size_bytes
+
+    def record(self, event: object, at_s: float | None = None) -> None:
+        """Give an event a row, or a row for each of its `message_ids`. Any frozen dataclass is an event.
+
+        `at_s` is in seconds since 1970; without it the event's own `at_s` counts, and without that the clock.
+        """
+        if at_s is None:
+            at_s = getattr(event, "at_s", 0.0) or self._clock()
+        with self._lock:
+            if (second := int(self._clock())) != self._second:
+                self._turn(second)
+            self._enqueue(at_s, event, len(getattr(event, "message_ids", ())) or 1)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Write what was given so far. True when all of it is in the files, False when the disk fails or is too slow.
+
+        A second that is not over yet gets two rows in this way: what belongs together is added up by the reader.
+        """
+        with self._lock:
+            if self._sums:
+                self._turn(self._second)
+            wanted, failed_before = self._accepted_rows, self._failed_writes
+            if self._written_rows < wanted:
+                self._hurry = True
+                self._work.notify()
+            self._done.wait_for(
+                lambda: self._written_rows >= wanted or self._failed_writes > failed_before, timeout=timeout_s
+            )
+            return self._written_rows >= wanted
+
+    def close(self, timeout_s: float) -> bool:
+        """Flush, then end the thread. What comes later is ignored. Answers as `flush` does."""
+        flushed = self.flush(timeout_s)
+        with self._lock:
+            already, self._closed = self._closed, True
+            self._work.notify()
+            unwritten_rows = self._pending_rows
+        atexit.unregister(self._at_exit)
+        if not flushed and not already:
+            log.warning("ledger %s closes with %d rows not written", self.folder, unwritten_rows)
+        return flushed
+
+    # ── under the lock ──
+
+    def _turn(self, second: int) -> None:
+        """The second is over: queue its sums. Also the place for what need not be looked at more than once a second."""
+        over_s, self._second = self._second, second
+        sums, self._sums = self._sums, {}
+        if sums:
+            self._enqueue(over_s, sums, len(sums))
+        if not self._closed and (self._thread is None or not self._thread.is_alive()):
+            self._start_thread()
+
+    def _enqueue(self, at_s: float, what: object, rows: int) -> None:
+        if self._closed:
+            return
+        before, after = self._pending_rows, self._pending_rows + rows
+        if after > PENDING_ROWS_MAX:
+            self._lost.add(at_s, what, rows)
+            return
+        self._queue.append((at_s, what))
+        self._pending_rows = after
+        self._accepted_rows += rows
+        if before < PENDING_ROWS_MAX // 2 <= after:
+            self._hurry = True
+            self._work.notify()
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._write_until_closed, name=f"ledger {self.client}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread to be had now; rows wait, and the next second asks again
+            log.debug("ledger %s waits: %s", self.folder, error)
+            return
+        if self._thread is None:
+            atexit.register(self._at_exit)
+        self._thread = thread
+
+    def _at_exit(self) -> None:
+        self.close(AT_EXIT_S)
+
+    # ── the writer's thread ──
+
+    def _write_until_closed(self) -> None:
+        files = self._files
+        unwritten: list[Line] = []
+        closed = False
+        while not closed:
+            with self._lock:
+                if not self._hurry and not self._closed:
+                    self._work.wait(self._flush_interval_s)
+                self._hurry, closed = False, self._closed
+                if (second := int(self._clock())) != self._second:
+                    self._turn(second)
+                taken, self._queue = self._queue, []
+            unwritten += (line for at_s, what in taken for line in self._lines(at_s, what))
+            unwritten = self._write(files, unwritten)
+        files.close()
+
+    def _lines(self, at_s: float, what: object) -> Iterator[Line]:
+        day = day_of(at_s)
+        if not isinstance(what, dict):
+            yield from ((day, line) for line in event_lines(self._author, what, at_s))
+            return
+        for (side, namespace, entity, kind, outcome, cause), (count, billable, size_bytes) in what.items():
+            row = self._author.row(
+                at_s,
+                kind,
+                side=side,
+                namespace=namespace,
+                entity=entity,
+                cause=cause,
+                outcome=outcome,
+                count=count,
+                billable_operations=billable,
+                bytes=size_bytes,
+            )
+            yield day, encode(row)
+
+    def _write(self, files: Files, lines: list[Line]) -> list[Line]:
+        """Answers what is still to be written. Only when that is nothing, the disk is known to work."""
+        given = len(lines)
+        left = _append(files, lines)
+        if not left:
+            lost = self._lost_line()
+            given += len(lost)
+            left = _append(files, lost)
+        if given:
+            self._settle(given - len(left), files.error)
+        return left
+
+    def _settle(self, written: int, failure: OSError | None) -> None:
+        with self._lock:
+            self._pending_rows -= written
+            self._written_rows += written
+            self._failed_writes += failure is not None
+            was_failing, self._failing = self._failing, failure is not None
+            self._done.notify_all()
+        if failure is not None and not was_failing:
+            log.warning("ledger %s cannot be written: %s; rows wait in memory", self.folder, failure)
+        elif was_failing and failure is None:
+            log.warning("ledger %s is written again", self.folder)
+
+    def _lost_line(self) -> list[Line]:
+        with self._lock:
+            if not self._lost.rows:
+                return []
+            lost, self._lost = self._lost, _Lost()
+            self._pending_rows += 1
+            self._accepted_rows += 1
+        log.warning("ledger %s lost %d rows since %s", self.folder, lost.rows, time_text(lost.since_s))
+        now_s = self._clock()
+        return [(day_of(now_s), encode(lost.row(self._author, now_s)))]
+
+
+class _Lost:
+    """What had to be dropped, added up."""
+
+    def __init__(self) -> None:
+        self.rows = self.count = self.billable = self.size_bytes = 0
+        self.since_s = 0.0
+
+    def add(self, at_s: float, what: object, rows: int) -> None:
+        self.since_s = self.since_s if self.rows else at_s
+        self.rows += rows
+        if isinstance(what, dict):
+            for count, billable, size_bytes in what.values():
+                self.count += count
+                self.billable += billable
+                self.size_bytes += size_bytes
+
+    def row(self, author: Author, at_s: float) -> Row:
+        return author.row(
+            at_s,
+            LOST_ROWS,
+            count=self.count,
+            billable_operations=self.billable,
+            bytes=self.size_bytes,
+            rows=self.rows,
+            since=time_text(self.since_s),
+        )
+
+
+_day = itemgetter(0)
+
+
+def _append(files: Files, lines: list[Line]) -> list[Line]:
+    """Answers those that the disk did not take."""
+    lines.sort(key=_day)  # stable: within a day the order stays
+    written = 0
+    for day, group in groupby(lines, key=_day):
+        written += files.append(day, [line for _, line in group])
+        if files.error is not None:
+            break
+    return lines[written:]
+
+
+_ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
+
+
+def _start_empty_in_child() -> None:
+    """What the parent has not written yet is the parent's; its locks may be held by threads that are not here."""
+    for ledger in list(_ledgers):
+        ledger._files.close()
+        ledger._start_empty()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_empty_in_child)

@@ -1,0 +1,109 @@
+"""The files of one process: created once, appended to, never rewritten. Only the writer's thread comes here.
+
+A file holds rows of one day (UTC), so that a day can be compacted or deleted as a whole. After a write that failed the
+file is left behind, because it may end in half a line, and the next row starts a new one: only the last line of a file
+can ever be torn.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from pairbus.ledger.rows import Author
+
+SUFFIX = ".jsonl"
+WRITE_BYTES_MAX = 1 << 20  # of one write, so that a slow disk makes progress that can be counted
+MODE = 0o600  # entities and message ids are nobody else's business
+
+
+class Files:
+    def __init__(self, folder: Path, author: Author, max_file_bytes: int) -> None:
+        self._folder = folder
+        self._max_file_bytes = max_file_bytes
+        safe_client = re.sub(r"[^A-Za-z0-9._-]+", "-", author.client)[:64]
+        self._tail = f"{safe_client}-{author.pid}-{author.run}"
+        self._numbers = count()
+        self._fd = -1
+        self._path = folder
+        self._day = ""
+        self._size = 0
+        self.error: OSError | None = None
+        "Why the last append stopped early."
+
+    def append(self, day: str, lines: Sequence[bytes]) -> int:
+        """Write lines of one day. Answers how many are whole on the disk; when fewer than given, `error` says why."""
+        self.error = None
+        written = 0
+        try:
+            self._follow_the_folder()
+            while written < len(lines) and self.error is None:
+                self._make_room(day, len(lines[written]))
+                chunk = self._chunk(lines, written)
+                written += chunk.count(b"\n", 0, self._write(chunk))
+        except OSError as error:
+            self.error = error
+        if self.error is not None:
+            self._leave()
+        return written
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            # A network disk may only now tell that it lost something; which rows, nobody can know.
+            with suppress(OSError):
+                os.close(self._fd)
+            self._fd = -1
+
+    def _leave(self) -> None:
+        """Give the file up; one that never got a byte goes, or a disk that stays full would fill with empty names."""
+        unused = self._fd >= 0 and self._size == 0
+        self.close()
+        if unused:
+            with suppress(OSError):
+                self._path.unlink()
+
+    def _follow_the_folder(self) -> None:
+        """A file that was deleted or moved away under us takes bytes and shows them to nobody: start another one."""
+        if self._fd < 0:
+            return
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            self.close()
+            return
+        mine = os.fstat(self._fd)
+        if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+            self.close()
+
+    def _make_room(self, day: str, line_bytes: int) -> None:
+        full = self._size > 0 and self._size + line_bytes > self._max_file_bytes
+        if self._fd >= 0 and day == self._day and not full:
+            return
+        self.close()
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._folder / f"{day}-{self._tail}-{next(self._numbers)}{SUFFIX}"
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, MODE)
+        self._path, self._day, self._size = path, day, 0
+
+    def _chunk(self, lines: Sequence[bytes], start: int) -> bytes:
+        room = min(WRITE_BYTES_MAX, self._max_file_bytes - self._size)
+        end, size = start + 1, len(lines[start])
+        while end < len(lines) and size + len(lines[end]) <= room:
+            size += len(lines[end])
+            end += 1
+        return b"".join(lines[start:end])
+
+    def _write(self, data: bytes) -> int:
+        """Answers how many bytes the disk took; a full one often takes a part."""
+        done = 0
+        try:
+            while done < len(data):
+                done += os.write(self._fd, data[done:])
+        except OSError as error:
+            self.error = error
+        self._size += done
+        return done

@@ -1,0 +1,163 @@
+"""The schema: one row of the ledger, how it is written as a line and read from one. No clock, no file.
+
+A field that has no meaning for a row is absent from its line and None in `Row`. A reader ignores fields that it does
+not know, so a field may be added without a new version; anything that changes a meaning raises `SCHEMA`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Literal, get_type_hints
+
+from pairbus.errors import LedgerNewer
+
+SCHEMA = 1
+TEXT_MAX = 1000  # characters of one text; the reasons of a service can be pages long
+
+Side = Literal["primary", "secondary"]
+MeterKind = Literal["send", "receive", "empty receive", "ping", "complete", "renew", "peek", "management"]
+Cause = Literal["application", "failover", "syphon", "spool", "pairing"]
+"What an operation was for: without pairing only those of the application would have been paid."
+
+LOST_ROWS = "lost rows"
+EVENT = "event"
+KIND_OF_EVENT = {"Diverted": "diverted", "Moved": "moved"}
+"Events that are steps of a message's journey have a kind of their own; all others are of kind `event`."
+
+BILLING_UNIT_BYTES = 64 * 1024
+UNREACHED = "communication"
+"The outcome of an attempt that lost, or never had, its connection: nothing is billed for it."
+
+
+def billable_operations(sizes: Iterable[int]) -> int:
+    """One for each started 64 KB of each message; a message without bytes is one operation too."""
+    return sum(max(1, -(-size // BILLING_UNIT_BYTES)) for size in sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line. `docs/ledger.md` says what each field means, and which kinds of row have it."""
+
+    schema: int
+    time: str
+    client: str
+    pid: int
+    run: str
+    kind: str
+    event: str | None = None
+    side: str | None = None
+    namespace: str | None = None
+    entity: str | None = None
+    queue: str | None = None
+    message_id: str | None = None
+    cause: str | None = None
+    outcome: str | None = None
+    count: int | None = None
+    billable_operations: int | None = None
+    bytes: int | None = None
+    rows: int | None = None
+    since: str | None = None
+    details: Mapping[str, Any] | None = None
+
+    @property
+    def at_s(self) -> float:
+        """`time` in seconds since 1970."""
+        return datetime.fromisoformat(self.time).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who writes: the same on every row of one process."""
+
+    client: str
+    pid: int
+    run: str
+
+    def row(self, at_s: float, kind: str, **values: Any) -> Row:
+        return Row(
+            schema=SCHEMA, time=time_text(at_s), client=self.client, pid=self.pid, run=self.run, kind=kind, **values
+        )
+
+
+def time_text(at_s: float) -> str:
+    """Always of one length, so that texts sort as times do."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def day_of(at_s: float) -> str:
+    return time_text(at_s)[:10]
+
+
+def event_lines(author: Author, event: object, at_s: float) -> list[bytes]:
+    """One line, or one for each message of the event. Any dataclass will do: its class is its name."""
+    name = type(event).__name__
+    details = {field: _plain(getattr(event, field)) for field in getattr(event, "__dataclass_fields__", ())}
+    details.pop("at_s", None)
+    known = {"entity": details.pop("path", None)}
+    known.update((field, details.pop(field, None)) for field in ("queue", "side", "message_id"))
+    ids = details.pop("message_ids", None)
+    if ids:
+        details.pop("count", None)  # on every row of the event it would be added up
+        known["message_id"] = _ANY_ID
+    row = author.row(at_s, KIND_OF_EVENT.get(name, EVENT), event=name, details=details or None, **known)
+    line = encode(row)
+    if not ids:
+        return [line]
+    # A syphon moves thousands of messages a second, in events of a hundred: only the id is encoded for each of them.
+    head, _, tail = line.partition(_to_json(_ANY_ID).encode("ascii"))
+    return [head + _to_json(message_id).encode("ascii") + tail for message_id in ids]
+
+
+def _plain(value: object) -> Any:
+    """What JSON can say of a field's value."""
+    if isinstance(value, str):
+        return value[:TEXT_MAX]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return str(value)[:TEXT_MAX]
+
+
+_ANY_ID = "\0"
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def encode(row: Row) -> bytes:
+    present = {name: value for name in _names() if (value := getattr(row, name)) is not None}
+    return _to_json(present).encode("ascii") + b"\n"
+
+
+def decode(line: bytes) -> Row:
+    """ValueError when the line is not a row, or only a part of one; LedgerNewer when it is of a version to come."""
+    read = json.loads(line)
+    if not isinstance(read, dict) or not isinstance(read.get("schema"), int):
+        raise ValueError("not a row of a ledger")
+    if read["schema"] > SCHEMA:
+        raise LedgerNewer(f"a row has schema {read['schema']}, and this version of Pairbus knows {SCHEMA}: upgrade it")
+    present = {name: read[name] for name in _names() if read.get(name) is not None}
+    for name, value in present.items():
+        if not isinstance(value, _types()[name]) or isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}")
+    if missing := [field.name for field in fields(Row)[:6] if field.name not in present]:
+        raise ValueError(f"{', '.join(missing)} missing")
+    return Row(**present)
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    return tuple(field.name for field in fields(Row))
+
+
+@cache
+def _types() -> dict[str, type]:
+    """The type of each field as JSON gives it: text, whole number or object."""
+    hints = get_type_hints(Row)
+    return {name: next((kind for kind in (str, int) if hints[name] in (kind, kind | None)), dict) for name in _names()}
