@@ -1,0 +1,238 @@
+"""A proxy that stands before any AMQP endpoint and, when told, behaves like a network or a broker in trouble.
+
+    async with Nemesis("127.0.0.1", port) as nemesis:
+        client = ServiceBusClient.from_connection_string(nemesis.connection_string(original))
+        nemesis.drop_answers("orders")      # stored, and never told
+        …
+        nemesis.heal()
+
+Every switch takes effect before its call returns, and may be thrown from any thread. Faults add up until `heal`; paths
+are those of entities, in any case. Faults that name a path, or a kind of frame, need AMQP in the clear; TLS and HTTP
+pass as bytes, and only the faults of whole connections touch them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from pairbus.hosts import in_url
+from pairbus.testing.conversation import path_of
+from pairbus.testing.faults import Counts, Faults, How
+from pairbus.testing.passage import Passage
+from pairbus.testing.threads import LoopThread, OnLoop, switch
+
+BACKLOG = 256
+HOST = "127.0.0.1"
+_AUTHORITY = re.compile(r"\b(Endpoint=\w+://|HostName=)[^;/]+", re.IGNORECASE)
+
+
+class Nemesis(OnLoop):
+    """A listening socket on loopback, from `start` to `stop` or from `__aenter__` to `__aexit__`."""
+
+    def __init__(self, target_host: str, target_port: int) -> None:
+        super().__init__()
+        self.target = target_host, target_port
+        "Read at every new connection, so a broker may come back elsewhere."
+        self.port = 0
+        self.counts = Counts()
+        self._faults = Faults()
+        self._holder: socket.socket | None = None
+        "Keeps the port ours while it is refused: bound, and never listening."
+        self._listener: socket.socket | None = None
+        self._passages: set[Passage] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"<Nemesis {self.port} before {self.target[0]}:{self.target[1]} {self._faults}>"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self, port: int = 0) -> None:
+        self._settle_on_this_loop()
+        self._holder = _bound(port)
+        self.port = int(self._holder.getsockname()[1])
+        self._listen()
+
+    async def stop(self) -> None:
+        """No more connections; those that are open are reset."""
+        self._stop_listening()
+        self.reset()
+        for task in list(self._opening):
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        await asyncio.sleep(0)  # for the sockets to be told that they are gone
+        if self._holder is not None:
+            self._holder.close()
+            self._holder = None
+
+    def connection_string(self, original: str) -> str:
+        """The same connection string, with this proxy for its host and port."""
+        return _AUTHORITY.sub(rf"\g<1>{in_url(HOST)}:{self.port}", original, count=1)
+
+    @property
+    def open_connections(self) -> int:
+        return sum(not passage.is_ending for passage in self._passages)
+
+    # ── switches ──
+
+    @switch
+    def heal(self) -> None:
+        """All faults end. What was stalled arrives now; connections that lost bytes in a black hole are reset."""
+        self._faults.clear()
+        for passage in self._open():
+            passage.heal()
+        self._listen()
+
+    @switch
+    def refuse(self, *, open_connections: bool = True) -> None:
+        """Nothing listens on the port any more; open connections are reset, unless they may go on."""
+        self._stop_listening()
+        if open_connections:
+            self.reset()
+
+    @switch
+    def reset(self) -> None:
+        """RST for both ends of every open connection, once. New ones are not touched."""
+        for passage in self._open():
+            passage.reset()
+
+    @switch
+    def cut(self) -> None:
+        """FIN for both ends of every open connection, once. New ones are not touched."""
+        for passage in self._open():
+            passage.cut()
+
+    @switch
+    def black_hole(self, open_connections: bool = True) -> None:
+        """New connections are accepted and never answered; open ones, if they are meant, lose every byte both ways."""
+        self._faults.is_black_hole = True
+        if open_connections:
+            for passage in self._open():
+                passage.swallow()
+
+    @switch
+    def stall(self) -> None:
+        """Bytes are read from nobody: both ends may write until the sockets are full. Nothing is lost."""
+        self._faults.is_stalled = True
+        for passage in self._open():
+            passage.stall()
+
+    @switch
+    def latency(self, seconds: float) -> None:
+        """From now on every byte takes this long, in each direction."""
+        self._faults.latency_s = seconds
+
+    @switch
+    def stall_transfers(self, path: str | None = None) -> None:
+        """Messages of clients (to one entity) do not arrive; all else passes, so links open and connections live.
+
+        `heal` lets those arrive whose link is still attached by then.
+        """
+        self._faults.held.add(None if path is None else path_of(path))
+
+    @switch
+    def drop_answers(self, path: str | None = None, count: int | None = None) -> None:
+        """Messages (to one entity) are stored, and the broker's acceptance never comes back; for `count` of them, if
+        it is given. `drop_answers("orders/$management")` loses nothing but that the request was taken."""
+        self._faults.drop_answers(path, count, to_settlement=False)
+
+    @switch
+    def drop_settlement_answers(self, path: str | None = None, count: int | None = None) -> None:
+        """The same for receivers: a completion is carried out, and the broker's word on it is lost."""
+        self._faults.drop_answers(path, count, to_settlement=True)
+
+    @switch
+    def cut_links(self, path: str, how: How = "reset") -> None:
+        """Links to one entity are cut and cannot be attached again; connections without such a link work on.
+
+        reset    connections with a link to the path are reset now, later ones when they attach to it
+        stall    the same now; later attaches to the path are never answered
+        detach   clients are told `amqp:link:detach-forced` on that link alone, now and at every attach
+        """
+        self._faults.cut[path_of(path)] = how
+        for passage in self._open():
+            passage.cut_links(path_of(path))
+
+    # ── connections ──
+
+    def _open(self) -> list[Passage]:
+        self._passages = {passage for passage in self._passages if not passage.is_gone}
+        return list(self._passages)
+
+    def _listen(self) -> None:
+        if self._listener is None and self._loop is not None and self._holder is not None:
+            self._listener = _bound(self.port)
+            self._listener.listen(BACKLOG)
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None and self._loop is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            client, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):  # it left before we looked
+            return
+        client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.counts.connections += 1
+        passage = Passage(self._faults, self.counts, self._changed)
+        self._passages.add(passage)
+        task = asyncio.ensure_future(passage.open(client, *self.target))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+        self._changed()
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket bound to the port; several may be, as long as only the last of them listens."""
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((HOST, port))
+    except OSError:
+        bound.close()
+        raise
+    bound.setblocking(False)
+    return bound
+
+
+class NemesisThread(Nemesis):
+    """A nemesis on an event loop of its own, for tests that block: `with NemesisThread(host, port) as nemesis:`."""
+
+    def __init__(self, target_host: str, target_port: int) -> None:
+        super().__init__(target_host, target_port)
+        self._thread: LoopThread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = LoopThread("nemesis")
+        self._thread.run(self.start())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._thread is not None
+        self._thread.run(self.stop())
+        self._thread.close()
+
+    def wait_until(self, holds: Callable[[], object], timeout_s: float = 10.0) -> None:
+        """`until` for callers outside of the loop; `holds` is looked at inside of it."""
+        assert self._thread is not None
+        self._thread.run(self.until(holds, timeout_s), timeout_s + 1)
