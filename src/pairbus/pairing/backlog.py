@@ -26,7 +26,11 @@ def queue_index(primary_name: str, path: str) -> int | None:
     """Which backlog queue this path is; None when it is none of this primary."""
     prefix = f"{primary_name}/{INFIX}/".lower()
     number = path[len(prefix) :]
-    if not path.lower().startswith(prefix) or not number.isdecimal() or (number[0] == "0" and number != "0"):
+    if (
+        not path.lower().startswith(prefix)
+        or not (number.isascii() and number.isdecimal())
+        or (number[0] == "0" and number != "0")
+    ):
         return None
     return int(number)
 

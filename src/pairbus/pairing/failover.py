@@ -161,6 +161,7 @@ class Failover:
         elif after is HEALTHY:
             event = Recovered(entity.path, lasted_s, entity.diverted, _PROOFS[signal])
             entity.diverted = entity.failed_sends = 0
+            entity.busy_since = None  # whatever proved it healthy was not throttled
         else:
             after_s = now - entity.suspect_since if entity.failed_sends else 0.0
             event = FailedOver(entity.path, after_s, entity.failed_sends, entity.reason, after is HELD_OVER)

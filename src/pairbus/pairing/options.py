@@ -28,13 +28,16 @@ class _Range:
     unit: str = "s"
     optional: bool = False
 
+    def __str__(self) -> str:
+        if self.most == float("inf"):
+            return f"at least {self.least:.10g} {self.unit}"
+        return f"{self.least:.10g} … {self.most:.10g} {self.unit}"
+
     def check(self, name: str, value: float | None) -> None:
         if value is None and self.optional:
             return
         if value is None or not self.least <= value <= self.most:
-            most = "" if self.most == float("inf") else f" … {self.most:g}"
-            bound = f"{self.least:g}{most}" if most else f"at least {self.least:g}"
-            raise ValueError(f"{name} is {value!r}; it must be {bound} {self.unit}".rstrip())
+            raise ValueError(f"{name} is {value!r}; it must be {self}")
 
 
 _FOREVER = float("inf")
@@ -62,7 +65,7 @@ def seconds(value: Duration | None, name: str) -> float | None:
         return value.total_seconds()
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
-    raise ValueError(f"{name} is {value!r}; it must be seconds or a timedelta")
+    raise ValueError(f"{name} is {value!r}; it must be a number or a timedelta, {RANGES[name]}")
 
 
 class PairedNamespaceOptions:
@@ -169,7 +172,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
 
 def _whole(name: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}; it must be a whole number")
+        raise ValueError(f"{name} is {value!r}; it must be a whole number, {RANGES[name]}")
     RANGES[name].check(name, value)
     return value
 

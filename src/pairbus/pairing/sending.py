@@ -54,7 +54,7 @@ class ToBacklog:
     timeout_s: float
     fresh: bool
     first_attempt_at: float | None
-    "When the primary was first asked, if it may have stored the message; None: it certainly has not."
+    "When the first attempt whose outcome is unknown began; None: nobody else can have stored the message."
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +116,17 @@ class _Call:
         self.attempts = 0
         "On the primary, since the last time that the entity was healthy."
         self.first_attempt_at: float | None = None
+        "Of those that may have stored the message all the same, at the primary or in another backlog queue."
         self.failure: Failure | None = None
         "The last one of the primary."
 
     @property
     def left_s(self) -> float:
         return self.deadline - self.now
+
+    def remember(self, failure: Failure, started: float) -> None:
+        if failure.outcome_unknown and self.first_attempt_at is None:
+            self.first_attempt_at = started
 
     def unsent(self, failure: Failure, where: Where) -> Unsent:
         return Unsent(failure, where, outcome_unknown=failure.outcome_unknown or self.first_attempt_at is not None)
@@ -150,6 +155,8 @@ def _home(pair: Pair, sender: SenderState, call: _Call, *, trial: bool) -> Gener
     entity = sender.entity
     timeout_s = min(pair.options.attempt_timeout, call.primary_left_s, call.left_s)
     if timeout_s <= 0:
+        if trial:
+            return None  # the primary had its share of this call; the backlog has not
         raise call.unsent(call.failure or Failure(Kind.TIMEOUT, "the time-out of the send is over"), Where.PRIMARY)
     started = call.now
     reply = yield ToPrimary(timeout_s, fresh=call.attempts == 1, trial=trial)
@@ -162,11 +169,10 @@ def _home(pair: Pair, sender: SenderState, call: _Call, *, trial: bool) -> Gener
         return Receipt(Where.PRIMARY)
     call.failure = failure
     call.primary_left_s -= call.now - started
-    if failure.outcome_unknown and call.first_attempt_at is None:
-        call.first_attempt_at = started
+    call.remember(failure, started)
     reaction = pair.reaction(entity, failure, call.now)
-    if trial and failure.kind not in MESSAGE_FAULTS:
-        return None  # one trial was granted; the message goes to the backlog in this same call
+    if failure.kind not in MESSAGE_FAULTS and pair.is_away(entity, call.now):
+        return None  # it failed over meanwhile, or this was the trial: to the backlog in this same call
     if reaction is Reaction.RAISE:
         raise call.unsent(failure, Where.PRIMARY)
     if reaction is Reaction.WAIT:
@@ -203,7 +209,7 @@ def _away(pair: Pair, sender: SenderState, call: _Call) -> Generator[Command, Re
     sender.queue = queue
     failure: Failure | None = None
     for fresh in (False, True):
-        timeout_s = min(pair.options.attempt_timeout, call.left_s - reserve_s)
+        timeout_s, started = min(pair.options.attempt_timeout, call.left_s - reserve_s), call.now
         reply = yield ToBacklog(queue, timeout_s, fresh, call.first_attempt_at)
         call.now, failure = reply.now, reply.failure
         if reply.rerouted:
@@ -212,6 +218,7 @@ def _away(pair: Pair, sender: SenderState, call: _Call) -> Generator[Command, Re
             for event in pair.rotation.accepted(queue):
                 pair.publish(event)
             return Receipt(Where.BACKLOG, queue)
+        call.remember(failure, started)
         if failure.kind in MESSAGE_FAULTS:
             raise call.unsent(failure, Where.BACKLOG)
         if failure.kind is Kind.BUSY:

@@ -1,0 +1,154 @@
+"""Options: every range from both sides, and what a name of the primary is made of."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from pairbus.pairing.options import (
+    CHOICES,
+    RANGES,
+    PairedNamespaceOptions,
+    SendAvailabilityPairedNamespaceOptions,
+    checked_name,
+    primary_name_of,
+)
+
+Options = SendAvailabilityPairedNamespaceOptions
+WHOLE = {"backlog_queue_count", "healthy_pings_required", "spool_max_bytes"}
+DURATIONS = sorted(set(RANGES) - WHOLE - {"max_messages_per_second"})
+
+# option, default, least, most (None: no upper end), in the words of the specification
+TABLE: list[tuple[str, float | None, float, float | None]] = [
+    ("backlog_queue_count", 10, 1, 10_000),
+    ("failover_interval", 60, 0, 3600),
+    ("ping_primary_interval", 60, 1, 1800),
+    ("syphon_retry_interval", 1, 1, 120),
+    ("healthy_pings_required", 1, 1, 1_000),
+    ("busy_counts_after", None, 10, None),
+    ("backlog_retry_interval", 60, 1, 3600),
+    ("missing_destination_grace", 900, 0, 1_209_600),
+    ("duplicate_detection_window", 600, 20, 604_800),
+    ("max_messages_per_second", None, 0.1, None),
+    ("attempt_timeout", 3.5, 0.1, 60),
+    ("connect_timeout", 3, 0.1, 60),
+    ("spool_max_bytes", 1 << 30, 1 << 16, None),
+]
+
+
+def test_the_table_below_names_every_option_that_has_a_range() -> None:
+    assert [row[0] for row in TABLE] == list(RANGES)
+
+
+@pytest.mark.parametrize(("name", "default"), [(row[0], row[1]) for row in TABLE])
+def test_defaults(name: str, default: float | None) -> None:
+    assert getattr(Options(), name) == default
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [(name, least, most) for name, _, least, most in TABLE])
+def test_both_ends_of_a_range_are_accepted(name: str, least: float, most: float | None) -> None:
+    for end in (least, least * 2 + 1 if most is None else most):
+        assert getattr(Options(**{name: end}), name) == end
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [(name, least, most) for name, _, least, most in TABLE])
+def test_beyond_a_range_the_error_names_option_value_and_range(name: str, least: float, most: float | None) -> None:
+    """Somebody reads it in a log, without the call at hand."""
+    step = 1 if name in WHOLE else 0.01
+    beyond = [least - step, -1] + ([] if most is None else [most + step])
+    for value in beyond:
+        with pytest.raises(ValueError) as raised:
+            Options(**{name: value})
+        text = str(raised.value)
+        assert text.startswith(f"{name} is {value!r}; it must be ")
+        assert (f"at least {least}" if most is None else f"{least} … {most}") in text
+
+
+@pytest.mark.parametrize("name", RANGES)
+@pytest.mark.parametrize("value", ["60", True, [1], nan])
+def test_what_is_no_number_is_refused_by_name_value_and_range(name: str, value: Any) -> None:
+    with pytest.raises(ValueError) as raised:
+        Options(**{name: value})
+    assert f"{name} is {value!r}" in str(raised.value)
+    assert str(RANGES[name]) in str(raised.value)
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_none_means_never_where_that_makes_sense_and_is_refused_elsewhere(name: str) -> None:
+    if RANGES[name].optional:
+        assert getattr(Options(**{name: None}), name) is None
+    else:
+        with pytest.raises(ValueError, match=f"{name} is None"):
+            Options(**{name: None})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_count_is_a_whole_number(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name} is 70000\.5; it must be a whole number"):
+        Options(**{name: 70000.5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+def test_a_duration_may_be_a_timedelta_and_is_kept_in_seconds(name: str) -> None:
+    assert getattr(Options(**{name: timedelta(seconds=45)}), name) == 45.0  # type: ignore[arg-type]
+
+
+def test_an_infinite_budget_is_none_at_all_and_accepted() -> None:
+    assert Options(max_messages_per_second=inf).max_messages_per_second == inf
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_choice_names_the_alternatives(name: str) -> None:
+    for choice in CHOICES[name]:
+        assert getattr(Options(**{name: choice}), name) == choice  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"{name} is 'sometimes'; it must be one of {', '.join(CHOICES[name])}"):
+        Options(**{name: "sometimes"})  # type: ignore[arg-type]
+
+
+def test_the_failover_interval_belongs_to_the_base() -> None:
+    assert issubclass(Options, PairedNamespaceOptions)
+    assert PairedNamespaceOptions().failover_interval == 60.0
+    with pytest.raises(ValueError, match=r"failover_interval is 3601; it must be 0 … 3600 s"):
+        PairedNamespaceOptions(3601)
+
+
+def test_the_first_five_are_positional_as_in_the_original() -> None:
+    options = Options("manager", "factory", 5, timedelta(minutes=2), True)
+    assert options.secondary_namespace_manager == "manager"
+    assert options.messaging_factory == "factory"
+    assert (options.backlog_queue_count, options.failover_interval, options.enable_syphon) == (5, 120.0, True)
+
+
+@pytest.mark.parametrize(
+    ("authority", "name"),
+    [
+        ("contoso.servicebus.windows.net", "contoso"),
+        ("Contoso.servicebus.windows.net:5671", "contoso"),
+        ("contoso.servicebus.windows.net/", "contoso"),
+        ("broker:5672", "broker"),
+        ("127.0.0.1:5672", "127-0-0-1-5672"),
+        ("127.0.0.1", "127-0-0-1"),
+        ("localhost:5672", "localhost-5672"),
+        ("localhost", "localhost"),
+        ("[::1]:5672", "1-5672"),
+        ("[fe80::1:2]", "fe80-1-2"),
+    ],
+)
+def test_the_name_of_the_primary_is_derived_from_its_authority(authority: str, name: str) -> None:
+    """Senders and syphons that are given the same address must find the same queues."""
+    assert primary_name_of(authority) == name
+
+
+@pytest.mark.parametrize("name", ["a", "contoso", "a-b.c_d", "0", "x" * 200])
+def test_a_legal_segment_is_a_name(name: str) -> None:
+    assert checked_name(name) == name
+    assert Options(primary_name=name).primary_name == name
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a.", "a/b", "a b", "ä", "a\n", "x" * 201])
+def test_what_is_no_path_segment_is_no_name(name: str) -> None:
+    with pytest.raises(ValueError, match="primary_name is "):
+        Options(primary_name=name)
