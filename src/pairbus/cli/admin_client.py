@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
 import tempfile
@@ -23,13 +22,12 @@ from azure.core.exceptions import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.connection_string import ConnectionString
+from pairbus.emulator import DEFAULT_PORT, fetch_ca, with_port
 from pairbus.errors import ConfigError, EntityError, EntityExists, EntityNotFound, PairbusError
 from pairbus.hosts import in_url, is_loopback
 
-EMULATOR_PORT = 5672
 CONNECT_WAIT_S = 10
 READ_WAIT_S = 60
-CA_SIZE_MAX = 64 * 1024  # a certificate has less than 1 KB
 
 
 @contextmanager
@@ -40,10 +38,10 @@ def administration(connection_string: str, ca_file: Path | None = None) -> Itera
     broker and trusted: on this machine, whoever can answer on that port could read the certificate file as well.
     """
     given = ConnectionString.parse(connection_string)
-    port = given.port or (EMULATOR_PORT if given.emulator else None)
+    port = given.port or (DEFAULT_PORT if given.emulator else None)
     authority = in_url(given.host) + (f":{port}" if port else "")
     if given.emulator:
-        connection_string = _with_port(connection_string, authority)
+        connection_string = with_port(connection_string, authority)
     with _trust(given.host if given.emulator else None, authority, ca_file) as connection_verify:
         try:
             client = ServiceBusAdministrationClient.from_connection_string(
@@ -61,18 +59,6 @@ def administration(connection_string: str, ca_file: Path | None = None) -> Itera
                 yield client
             except AzureError as error:
                 raise _in_one_line(error, authority) from error
-
-
-def _with_port(text: str, authority: str) -> str:
-    """The connection string with a port, which the emulator's may omit.
-
-    The SDK's AMQP side then takes 5672 and its HTTPS side 443; the broker has one port for both.
-    """
-    parts = [part.partition("=") for part in text.strip().split(";") if part.strip()]
-    return ";".join(
-        f"{name}=sb://{authority}" if name.strip().lower() == "endpoint" else f"{name}={value}"
-        for name, _, value in parts
-    )
 
 
 @contextmanager
@@ -94,7 +80,10 @@ def _trust(emulator: str | None, authority: str, ca_file: Path | None) -> Iterat
             f"{emulator} is not this machine, so its certificate is not fetched from it;"
             " copy the broker's ca.pem and give it with --ca-file"
         )
-    certificate = _fetch_ca(authority)
+    try:
+        certificate = fetch_ca(authority, CONNECT_WAIT_S)
+    except OSError as error:
+        raise PairbusError(_unreachable(authority, error)) from None
     descriptor, name = tempfile.mkstemp(prefix="pairbus-ca-", suffix=".pem")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -102,24 +91,6 @@ def _trust(emulator: str | None, authority: str, ca_file: Path | None) -> Iterat
         yield name
     finally:
         os.unlink(name)
-
-
-def _fetch_ca(authority: str) -> bytes:
-    # http.client, not urllib: proxies from the environment have no business with a loopback address.
-    connection = http.client.HTTPConnection(authority, timeout=CONNECT_WAIT_S)
-    try:
-        connection.request("GET", "/ca.pem")
-        answer = connection.getresponse()
-        body = answer.read(CA_SIZE_MAX)
-    except (OSError, http.client.HTTPException) as error:
-        raise PairbusError(_unreachable(authority, error)) from None
-    finally:
-        connection.close()
-    if answer.status != 200 or b"BEGIN CERTIFICATE" not in body:
-        raise PairbusError(
-            f"{authority} gave no CA certificate (status {answer.status}): what listens there is not a Pairbus broker"
-        )
-    return body
 
 
 def _unreachable(authority: str, error: object) -> str:

@@ -21,7 +21,7 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 |                          | `_mgmt_request_response_with_retry`                    |                                 |
 """
 
-from pairbus.sdk.clients import ClientConfig, config_of, is_closed, link_limits
+from pairbus.sdk.clients import AnyClient, AnySender, ClientConfig, config_of, is_closed, link_limits
 from pairbus.sdk.failures import failure_of
 from pairbus.sdk.messages import (
     as_messages,
@@ -39,6 +39,8 @@ __all__ = [
     "CAN_BREAK",
     "PING_CONTENT_TYPE",
     "PRIVATE",
+    "AnyClient",
+    "AnySender",
     "ClientConfig",
     "Meter",
     "as_messages",

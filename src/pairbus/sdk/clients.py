@@ -6,8 +6,12 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Any
 
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import ServiceBusClient, ServiceBusSender, TransportType
 from azure.servicebus import aio as sdk_aio
+from azure.servicebus._base_handler import ServiceBusSASTokenCredential, ServiceBusSharedKeyCredential
+from azure.servicebus.aio._base_handler_async import ServiceBusSASTokenCredential as AsyncSasTokenCredential
+from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredential as AsyncSharedKeyCredential
 
 AnyClient = ServiceBusClient | sdk_aio.ServiceBusClient
 AnySender = ServiceBusSender | sdk_aio.ServiceBusSender
@@ -28,6 +32,38 @@ class ClientConfig:
     ssl_context: ssl.SSLContext | None
     ca_file: str | None
     entity_name: str | None
+
+    @property
+    def shared_key(self) -> tuple[str, str] | None:
+        """Name and key as they are now: an AzureNamedKeyCredential may be given another key at any time."""
+        match self.credential:
+            case AzureNamedKeyCredential():
+                named = self.credential.named_key
+                return named.name, named.key
+            case ServiceBusSharedKeyCredential() | AsyncSharedKeyCredential():
+                return self.credential.policy, self.credential.key
+        return None
+
+    @property
+    def signature(self) -> str | None:
+        """A shared access signature that somebody else made."""
+        match self.credential:
+            case AzureSasCredential():
+                return str(self.credential.signature)
+            case ServiceBusSASTokenCredential() | AsyncSasTokenCredential():
+                return str(self.credential.token)
+        return None
+
+    def keywords(self) -> dict[str, Any]:
+        """What makes another client go the same way."""
+        given = {
+            "transport_type": TransportType.AmqpOverWebsocket if self.websocket else TransportType.Amqp,
+            "http_proxy": self.http_proxy,
+            "custom_endpoint_address": self.custom_endpoint,
+            "ssl_context": self.ssl_context,
+            "connection_verify": self.ca_file,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def config_of(client: AnyClient) -> ClientConfig:

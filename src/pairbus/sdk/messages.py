@@ -16,15 +16,9 @@ from azure.servicebus._common.utils import transform_outbound_messages
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageProperties
 
-AnyMessage = ServiceBusMessage | AmqpAnnotatedMessage
+from pairbus.pairing.aliases import COUNTER, FIRST_ATTEMPT, PATH, SCHEDULED, SENDER, SESSION_ID, TIME_TO_LIVE
 
-SESSION_ID = "x-ms-sessionid"
-TIME_TO_LIVE = "x-ms-timetolive"
-SCHEDULED_TIME = "x-ms-scheduledenqueuetimeutc"
-PATH = "x-ms-path"
-FIRST_ATTEMPT = "x-pairbus-first-attempt"
-SENDER = "x-pairbus-sender"
-COUNTER = "x-pairbus-counter"
+AnyMessage = ServiceBusMessage | AmqpAnnotatedMessage
 
 _SCHEDULED_ANNOTATIONS = (b"x-opt-scheduled-enqueue-time", "x-opt-scheduled-enqueue-time")
 _TTL_MAX_MS = 0xFFFFFFFF  # a uint on the wire
@@ -171,7 +165,7 @@ def _hide_scheduled_time(raw: AmqpAnnotatedMessage, properties: dict[str | bytes
     for key in _SCHEDULED_ANNOTATIONS:
         given = raw.annotations.get(key)
         if given is not None:
-            properties[SCHEDULED_TIME] = given if isinstance(given, datetime | dict) else _timestamp(int(given))
+            properties[SCHEDULED] = given if isinstance(given, datetime | dict) else _timestamp(int(given))
             raw.annotations = {name: value for name, value in raw.annotations.items() if name != key}
 
 

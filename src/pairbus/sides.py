@@ -1,0 +1,312 @@
+"""One namespace as both worlds see it: the genuine SDK's clients, and what our own transport needs to go there.
+
+The way is the SDK's own (`sdk.config_of`), so that a probe, a ping or the syphon never goes where the SDK would not:
+with TLS the SDK drops the port of the endpoint and takes 5671, a custom endpoint changes the target of the socket and
+nothing else, a proxy means web sockets.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl as tls
+import tempfile
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import certifi
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+from azure.servicebus import ServiceBusClient
+from azure.servicebus import aio as sdk_aio
+from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus import emulator
+from pairbus.connection_string import ConnectionString, host_and_port
+from pairbus.hosts import in_url, is_loopback
+from pairbus.sdk import AnyClient, ClientConfig, config_of
+from pairbus.transport.credential import AzureToken, Credential, SasKey, SasSignature, Token
+from pairbus.transport.endpoint import Endpoint, TransportKind
+
+AnyAdmin = ServiceBusAdministrationClient | AsyncAdministrationClient
+
+KEYWORDS = frozenset(
+    {
+        *("retry_total", "retry_backoff_factor", "retry_backoff_max", "retry_mode", "try_timeout", "socket_timeout"),
+        *("transport_type", "http_proxy", "custom_endpoint_address", "connection_verify", "ssl_context", "use_tls"),
+        *("user_agent", "logging_enable", "keep_alive", "auth_timeout"),
+    }
+)
+"What a client of the SDK takes and uses. It takes anything, and a misspelt option would be lost without a word."
+
+# Retries and deadlines are ours. Its keep-alive thread sleeps a second at a time and is joined at every close.
+OURS: dict[str, Any] = {"retry_total": 0, "keep_alive": 0}
+ADMIN: dict[str, Any] = {"connection_timeout": 5, "read_timeout": 15, "retry_total": 1, "retry_backoff_factor": 0.2}
+_PORTS = {("tcp", True): 5671, ("tcp", False): 5672, ("websocket", True): 443, ("websocket", False): 80}
+_SASL_HEADER = b"AMQP\x03\x01\x00\x00"
+
+
+class Side:
+    """One namespace of a pair. Made by one of the three class methods; `repr` never shows a key."""
+
+    def __init__(self, config: ClientConfig, keywords: dict[str, Any], given_admin: AnyAdmin | None = None) -> None:
+        self._config = config
+        self._keywords = keywords
+        self.given_admin = given_admin
+        "The administration client that the user gave; it stays the user's to close."
+        self.authority = config.authority
+        "host, for an emulator host:port: what the primary's name is derived from."
+        self.name = config.authority
+        "For messages and the ledger."
+        self.endpoint = _endpoint_of(config)
+        self.credential = _credential_of(config)
+        "For our own transport."
+        self._ca_file: str | None = None
+
+    @classmethod
+    def from_connection_string(cls, text: str, **keywords: Any) -> Side:
+        """`keywords` are those of ServiceBusClient. ConfigError for the text, TypeError for an unknown keyword."""
+        ConnectionString.parse(text)  # says more clearly than the SDK what is wrong
+        _check(keywords)
+        return cls(config_of(ServiceBusClient.from_connection_string(text, **keywords)), keywords)
+
+    @classmethod
+    def from_credential(cls, host: str, credential: Any, **keywords: Any) -> Side:
+        """`credential`: whatever ServiceBusClient takes, of the flavour of the clients that will be made with it."""
+        _check(keywords)
+        return cls(config_of(ServiceBusClient(host, credential, **keywords)), keywords)
+
+    @classmethod
+    def from_client(cls, client: AnyClient, admin: AnyAdmin | None = None) -> Side:
+        """As the given client goes; clients made here are new ones beside it."""
+        config = config_of(client)
+        return cls(config, config.keywords(), admin)
+
+    def __repr__(self) -> str:
+        way = "web socket" if self._config.websocket else "TLS" if self._config.tls else "TCP"
+        return f"<Side {self.name} {way} {in_url(self.endpoint.host)}:{self.endpoint.port}>"
+
+    @property
+    def ssl(self) -> tls.SSLContext | str | None:
+        """Whom our transport trusts: a context or a file of certificates, as the SDK would; None without TLS."""
+        if not self._config.tls:
+            return None
+        return self._config.ssl_context or self._config.ca_file or certifi.where()
+
+    @property
+    def proxy(self) -> str | None:
+        """As a URL, user and password included."""
+        given = self._config.http_proxy
+        if not given:
+            return None
+        user = f"{quote(given.get('username') or '', '')}:{quote(given.get('password') or '', '')}@"
+        return f"http://{user if user != ':@' else ''}{given['proxy_hostname']}:{given['proxy_port']}"
+
+    # ── the SDK's clients ──
+
+    def new_client(self, *, aio: bool = False) -> AnyClient:
+        """A genuine client: no retries and no keep-alive thread, unless the user asked for them."""
+        kind = sdk_aio.ServiceBusClient if aio else ServiceBusClient
+        keywords = {**OURS, **self._keywords, "use_tls": self._config.tls, "entity_name": self._config.entity_name}
+        return kind(self._config.authority, self._sdk_credential(aio), **keywords)
+
+    def _sdk_credential(self, aio: bool) -> Any:
+        """A key or signature suits both flavours in the form of azure-core; a token credential is as it was given."""
+        if aio == self._config.aio:
+            return self._config.credential
+        if self._config.shared_key is not None:
+            return AzureNamedKeyCredential(*self._config.shared_key)
+        if self._config.signature is not None:
+            return AzureSasCredential(self._config.signature)
+        return self._config.credential
+
+    def new_admin(self, *, aio: bool = False) -> AnyAdmin:
+        """A genuine administration client; the caller closes it.
+
+        For an emulator on this machine the broker's CA certificate is fetched first, which blocks for a moment:
+        OSError when nobody answers, ConfigError when another server does.
+        """
+        config = self._config
+        kind = AsyncAdministrationClient if aio else ServiceBusAdministrationClient
+        authority = config.authority
+        options = {**ADMIN, "connection_verify": config.ca_file or True}
+        if self.proxy is not None:
+            options["proxies"] = {"https": self.proxy}
+        if not config.tls:
+            host, port = host_and_port(authority, "Endpoint")
+            authority = f"{in_url(host)}:{port or emulator.DEFAULT_PORT}"
+            options["use_env_settings"] = False  # no proxy of the environment between this machine and itself
+            if config.ca_file is None and is_loopback(host):
+                options["connection_verify"] = self._fetched_ca(authority)
+        secret = self._admin_secret()
+        if secret is None:
+            return kind(authority, config.credential, **options)
+        return kind.from_connection_string(f"Endpoint=sb://{authority};{secret}", **options)
+
+    def _admin_secret(self) -> str | None:
+        if self._config.shared_key is not None:
+            name, key = self._config.shared_key
+            return f"SharedAccessKeyName={name};SharedAccessKey={key}"
+        return None if self._config.signature is None else f"SharedAccessSignature={self._config.signature}"
+
+    def _fetched_ca(self, authority: str) -> str:
+        """A file, because the SDK takes nothing else; it goes with this object."""
+        if self._ca_file is None:
+            certificate = emulator.fetch_ca(authority, ADMIN["connection_timeout"])
+            descriptor, name = tempfile.mkstemp(prefix="pairbus-ca-", suffix=".pem")
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(certificate)
+            self._ca_file = name
+            weakref.finalize(self, Path(name).unlink, missing_ok=True)
+        return self._ca_file
+
+    # ── is anybody there? ──
+
+    @property
+    def supports_probe(self) -> bool:
+        return not self._config.websocket and not self._config.http_proxy
+
+    def probe(self, timeout_s: float) -> None:
+        """Whether the namespace speaks AMQP where the SDK would connect: socket, TLS, and the echo of its header.
+
+        Raises OSError, of which TimeoutError is one, within `timeout_s` whatever the peer does.
+        """
+        assert self.supports_probe
+        deadline = time.monotonic() + timeout_s
+        with _connected(self.endpoint.host, self.endpoint.port, deadline) as plain:
+            if not self.endpoint.tls:
+                _expect_echo(plain, deadline)
+                return
+            plain.settimeout(_left(deadline))
+            with _context(self.ssl).wrap_socket(plain, server_hostname=self.endpoint.host) as encrypted:
+                _expect_echo(encrypted, deadline)
+
+
+def _check(keywords: dict[str, Any]) -> None:
+    for name in keywords:
+        if name not in KEYWORDS:
+            raise TypeError(f"got an unexpected keyword argument {name!r}; a ServiceBusClient takes {sorted(KEYWORDS)}")
+
+
+def _endpoint_of(config: ClientConfig) -> Endpoint:
+    transport: TransportKind = "websocket" if config.websocket else "tcp"
+    name, port = host_and_port(config.authority, "Endpoint")
+    target, target_port = name, port if transport == "tcp" and not config.tls else None
+    if config.custom_endpoint:
+        target, target_port = host_and_port(config.custom_endpoint, "custom_endpoint_address")
+        # The SDK takes the TLS port here, also where it then speaks plain TCP.
+        target_port = target_port or _PORTS[transport, True]
+    return Endpoint(
+        host=target,
+        port=target_port or _PORTS[transport, config.tls],
+        tls=config.tls,
+        hostname=name,
+        entity_path=config.entity_name,
+        emulator=not config.tls,
+        transport=transport,
+        authority=config.authority,
+    )
+
+
+class _CurrentKey(SasKey):
+    """The key that the credential holds when a token is made: an AzureNamedKeyCredential can be updated."""
+
+    __slots__ = ("config",)
+    config: ClientConfig
+
+    def __init__(self, config: ClientConfig) -> None:
+        assert config.shared_key is not None
+        super().__init__(*config.shared_key)
+        object.__setattr__(self, "config", config)
+
+    async def token(self, audience: str) -> Token:
+        assert self.config.shared_key is not None
+        return await SasKey(*self.config.shared_key).token(audience)
+
+
+class _CurrentSignature(SasSignature):
+    __slots__ = ("config",)
+    config: ClientConfig
+
+    def __init__(self, config: ClientConfig) -> None:
+        assert config.signature is not None
+        super().__init__(config.signature)
+        object.__setattr__(self, "config", config)
+
+    async def token(self, audience: str) -> Token:
+        assert self.config.signature is not None
+        return await SasSignature(self.config.signature).token(audience)
+
+
+def _credential_of(config: ClientConfig) -> Credential:
+    if config.shared_key is not None:
+        return _CurrentKey(config)
+    return AzureToken(config.credential) if config.signature is None else _CurrentSignature(config)
+
+
+def _left(deadline: float) -> float:
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("no answer in time")
+    return left_s
+
+
+def _context(trust: tls.SSLContext | str | None) -> tls.SSLContext:
+    return trust if isinstance(trust, tls.SSLContext) else tls.create_default_context(cafile=trust)
+
+
+def _connected(host: str, port: int, deadline: float) -> socket.socket:
+    problem: OSError = OSError(f"{host} has no address")
+    for address in _addresses(host, port, deadline):
+        family, kind, protocol, _, where = address
+        plain = socket.socket(family, kind, protocol)
+        try:
+            plain.settimeout(_left(deadline))
+            plain.connect(where)
+            return plain
+        except OSError as error:
+            plain.close()
+            problem = error
+    raise problem
+
+
+def _addresses(host: str, port: int, deadline: float) -> list[Any]:
+    """Resolving a name has no time-out of its own, so it happens in a thread that may be left behind."""
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass
+    answers: list[list[Any] | OSError] = []
+
+    def resolve() -> None:
+        try:
+            answers.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=resolve, name=f"resolve {host}", daemon=True)
+    thread.start()
+    thread.join(_left(deadline))
+    if not answers:
+        raise TimeoutError(f"{host} was not resolved in time")
+    if isinstance(answers[0], OSError):
+        raise answers[0]
+    return answers[0]
+
+
+def _expect_echo(peer: socket.socket, deadline: float) -> None:
+    peer.settimeout(_left(deadline))
+    peer.sendall(_SASL_HEADER)
+    got = b""
+    while len(got) < len(_SASL_HEADER):
+        peer.settimeout(_left(deadline))
+        more = peer.recv(len(_SASL_HEADER) - len(got))
+        if not more:
+            raise ConnectionResetError("the peer closed the connection before it spoke AMQP")
+        got += more
+    if got != _SASL_HEADER:
+        raise ConnectionAbortedError(f"the peer does not speak AMQP: it answered {got!r}")
