@@ -1,0 +1,89 @@
+"""The application properties of a backlog message that speak of the message itself: their names and types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pairbus.amqp.types import Described, Symbol, Timestamp, decode
+
+SESSION_ID = "x-ms-sessionid"
+TIME_TO_LIVE = "x-ms-timetolive"
+SCHEDULED = "x-ms-scheduledenqueuetimeutc"
+PATH = "x-ms-path"
+FIRST_ATTEMPT = "x-pairbus-first-attempt"
+SENDER = "x-pairbus-sender"
+COUNTER = "x-pairbus-counter"
+FORM = "x-pairbus-form"
+"Constructor of the map of application properties; only when it was not the shortest, or the map was empty."
+
+RESERVED = frozenset({SESSION_ID, TIME_TO_LIVE, SCHEDULED, PATH, FIRST_ATTEMPT, SENDER, COUNTER, FORM})
+"What an application may not call its own properties."
+
+_TIME_SPAN = "com.microsoft:timespan"
+_TICKS_PER_MS = 10_000
+
+
+class Values(NamedTuple):
+    """What the aliases of one message say."""
+
+    path: str
+    session_id: str | None = None
+    ttl_ms: int | None = None
+    scheduled_ms: int | None = None
+    first_attempt_ms: int | None = None
+    sender: str | None = None
+    counter: int | None = None
+    form: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidAlias:
+    name: str
+    description: str
+
+
+def read(encoded: dict[bytes, bytes]) -> Values | InvalidAlias:
+    """The aliases, given as encoded values by name."""
+    raw = encoded.get(_PATH_NAME)
+    if raw is None:
+        return InvalidAlias(PATH, f"The message has no application property {PATH}, which names its destination.")
+    path = decode(raw)[0]
+    if type(path) is not str or not path.strip("/"):
+        return InvalidAlias(PATH, f"{PATH} must be the path of an entity, as a string; it is {path!r:.80}.")
+    if "$" in path:
+        # A queue's `$management` or `$cbs` takes orders, and this message would give them with the syphon's rights.
+        return InvalidAlias(PATH, f"{PATH} is {path!r:.80}: messages are not sent to nodes of the service.")
+    if len(encoded) == 1:
+        return Values(path)
+    values: dict[str, Any] = {}
+    for key, raw in encoded.items():
+        name = key.decode()
+        if name == PATH:
+            continue
+        field, kinds, wanted = _TYPES[name]
+        value = decode(raw)[0]
+        if isinstance(value, Described) and name == TIME_TO_LIVE:
+            value = _milliseconds(value)
+        if not isinstance(value, kinds) or isinstance(value, bool | Symbol) or (isinstance(value, int) and value < 0):
+            return InvalidAlias(name, f"{name} must be {wanted}; it is {value!r:.80} ({type(value).__name__}).")
+        values[field] = value
+    return Values(path, **values)
+
+
+def _milliseconds(value: Described) -> object:
+    """Of a time span of .NET, in ticks of 100 ns; the value itself when it is something else."""
+    is_span = value.descriptor == _TIME_SPAN and isinstance(value.value, int) and not isinstance(value.value, bool)
+    return value.value // _TICKS_PER_MS if is_span else value
+
+
+_PATH_NAME = PATH.encode()
+_TYPES: dict[str, tuple[str, type, str]] = {
+    SESSION_ID: ("session_id", str, "a string"),
+    TIME_TO_LIVE: ("ttl_ms", int, "a number of milliseconds (long) or a time span, not negative"),
+    SCHEDULED: ("scheduled_ms", Timestamp, "a timestamp"),
+    FIRST_ATTEMPT: ("first_attempt_ms", Timestamp, "a timestamp"),
+    SENDER: ("sender", str, "a string"),
+    COUNTER: ("counter", int, "a whole number (long), not negative"),
+    FORM: ("form", int, "a constructor of a map"),
+}

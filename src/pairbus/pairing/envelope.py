@@ -1,0 +1,395 @@
+"""A message away from home: `wrap` makes it a backlog message, `unwrap` makes it what it was. On encoded bytes.
+
+| original                                 | in the backlog message                                        |
+| ---------------------------------------- | ------------------------------------------------------------- |
+| properties.group-id                      | null; x-ms-sessionid, the same encoded string                 |
+| header.ttl                               | null; x-ms-timetolive, long, milliseconds                     |
+| annotation x-opt-scheduled-enqueue-time  | removed; x-ms-scheduledenqueuetimeutc, the same encoded value |
+| its destination                          | x-ms-path                                                     |
+| everything else                          | the same bytes                                                |
+
+Laws of this file.
+ 1. What is not named above is cut out and put back as bytes, never decoded and encoded again: through a codec integers
+    change their width and timestamps their type.
+ 2. unwrap(wrap(x)).payload == x. Only the order of annotations may change, which says nothing: the scheduled time
+    comes first, where the SDK writes it.
+ 3. What the service in between has added (sequence numbers, lock times, a delivery count) stays behind.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from pairbus.amqp.errors import ProtocolError
+from pairbus.amqp.message import (
+    APPLICATION_PROPERTIES,
+    DELIVERY_ANNOTATIONS,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    section,
+    sections,
+)
+from pairbus.amqp.types import Timestamp, UByte, decode, encode, encode_long, encode_string, encode_symbol, encode_uint
+from pairbus.pairing.aliases import (
+    COUNTER,
+    FIRST_ATTEMPT,
+    FORM,
+    PATH,
+    RESERVED,
+    SCHEDULED,
+    SENDER,
+    SESSION_ID,
+    TIME_TO_LIVE,
+    InvalidAlias,
+    Values,
+    read,
+)
+from pairbus.pairing.options import TtlPolicy
+from pairbus.pairing.splice import (
+    NULL,
+    Span,
+    field_span,
+    is_wide,
+    list_fields,
+    list_value,
+    map_value,
+    map_without,
+    with_field,
+)
+
+__all__ = [
+    "COUNTER", "FIRST_ATTEMPT", "FORM", "PATH", "RESERVED", "SCHEDULED", "SENDER", "SESSION_ID", "TIME_TO_LIVE",
+    "Away", "Home", "Spoiled", "home_payload", "overhead", "redriven", "unwrap", "wrap",
+]  # fmt: skip
+
+UNDECODABLE, NO_DESTINATION, INVALID_ALIAS = "UndecodableMessage", "NoDestination", "InvalidAlias"
+EXPIRED = "TTLExpiredException"  # the service's own word for it
+
+SERVICE_OWNED = frozenset(
+    f"x-opt-{name}".encode()
+    for name in (
+        *("sequence-number", "enqueued-time", "locked-until", "enqueue-sequence-number", "message-state"),
+        *("deadletter-source", "lock-token", "partition-id"),
+    )
+)
+DEAD_LETTER_NAMES = frozenset({b"DeadLetterReason", b"DeadLetterErrorDescription"})
+_ALIASES = frozenset(name.encode() for name in RESERVED)
+_SCHEDULED_TIME = b"x-opt-scheduled-enqueue-time"
+_SCHEDULED_KEY = encode_symbol(_SCHEDULED_TIME.decode())
+_KEYS = {name: encode_string(name) for name in RESERVED}
+_TTL, _DELIVERY_COUNT, _GROUP_ID = 2, 4, 10  # places of the fields in their lists
+_UINT_MAX = 0xFFFFFFFF
+_UNLIMITED_MS = 10_675_199 * 86_400_000  # .NET's longest time span, in whole days, means: never
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """What a backlog message says about itself."""
+
+    path: str
+    "The entity of the primary that it is for."
+    first_attempt_ms: int | None = None
+    "When the primary was first asked; only when it may have stored the message all the same."
+    sender: str | None = None
+    "With `counter`, the place of the message among those of its sender; only where order is kept."
+    counter: int | None = None
+
+
+class Home(NamedTuple):
+    """A message as it goes home, and what its backlog message said."""
+
+    path: str
+    payload: bytes
+    "Encoded, ready to be sent, with its whole time to live."
+    message_id: str | None = None
+    session_id: str | None = None
+    ttl_ms: int | None = None
+    scheduled_ms: int | None = None
+    first_attempt_ms: int | None = None
+    sender: str | None = None
+    counter: int | None = None
+    enqueued_ms: int | None = None
+    "When the queue that it was received from got it."
+    locked_until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spoiled:
+    """A message that cannot go home; both texts are for the person who finds it among the dead letters."""
+
+    reason: str
+    description: str
+    message_id: str | None = None
+
+
+# ── away ──
+
+
+def wrap(payload: bytes, away: Away) -> bytes:
+    """The backlog message. ProtocolError when `payload` is not a message; names are the caller's to check."""
+    aliases, own, slot, at = [_KEYS[PATH], encode_string(away.path)], None, 0, 0
+    out: list[bytes] = []
+    for code, start, value_at, end in sections(payload):
+        if code >= APPLICATION_PROPERTIES:
+            if code == APPLICATION_PROPERTIES:
+                own = Span(start, value_at, end)
+            break
+        slot = end
+        if code in (HEADER, PROPERTIES):
+            index = _TTL if code == HEADER else _GROUP_ID
+            found = field_span(payload, value_at, end, index)
+            if found is not None:
+                raw = payload[found[0] : found[1]]
+                aliases += (_KEYS[SESSION_ID], raw) if index == _GROUP_ID else (_KEYS[TIME_TO_LIVE], _long(raw))
+                out += (payload[at:value_at], with_field(payload, value_at, end, index, NULL))
+                at = end
+        elif code == MESSAGE_ANNOTATIONS and _SCHEDULED_TIME in payload[value_at:end]:
+            kept, count, cut = map_without(payload, value_at, end, frozenset({_SCHEDULED_TIME}))
+            if cut and cut[_SCHEDULED_TIME] != NULL:
+                aliases += (_KEYS[SCHEDULED], cut[_SCHEDULED_TIME])
+                out += (payload[at:value_at], map_value(kept, count, wide=is_wide(payload, value_at)))
+                at = end
+    aliases += _own_aliases(away)
+    out.append(payload[at : slot if own is None else own.start])
+    out.append(_with_aliases(payload, own, aliases))
+    out.append(payload[slot if own is None else own.end :])
+    return b"".join(out)
+
+
+def _long(encoded_uint: bytes) -> bytes:
+    value: bytes = encode_long(int(decode(encoded_uint)[0]))
+    return value
+
+
+def _own_aliases(away: Away) -> list[bytes]:
+    pairs = []
+    if away.first_attempt_ms is not None:
+        pairs += [_KEYS[FIRST_ATTEMPT], encode(Timestamp(away.first_attempt_ms))]
+    if away.sender is not None and away.counter is not None:
+        pairs += [_KEYS[SENDER], encode_string(away.sender), _KEYS[COUNTER], encode_long(away.counter)]
+    return pairs
+
+
+def _with_aliases(payload: bytes, own: Span | None, aliases: list[bytes]) -> bytes:
+    """The application properties with the aliases behind the application's own."""
+    if own is None:
+        return section(APPLICATION_PROPERTIES, map_value(b"".join(aliases), len(aliases)))
+    kept, count, _ = map_without(payload, own.value_at, own.end, frozenset())
+    wide = is_wide(payload, own.value_at)
+    if not count or (wide and map_value(kept, count)[0] != payload[own.value_at]):
+        # Otherwise `unwrap` would give the section its shortest form, and none to an empty one.
+        aliases = [*aliases, _KEYS[FORM], encode(UByte(payload[own.value_at]))]
+    encoded = map_value(kept + b"".join(aliases), count + len(aliases), wide=wide)
+    return payload[own.start : own.value_at] + encoded
+
+
+def overhead(away: Away) -> int:
+    """How many bytes `wrap` adds at most."""
+    pairs = [_KEYS[PATH], encode_string(away.path), *_own_aliases(away)]
+    moved = sum(len(_KEYS[name]) for name in (SESSION_ID, TIME_TO_LIVE, SCHEDULED, FORM))
+    return sum(map(len, pairs)) + moved + _HEADS_MAX
+
+
+_HEADS_MAX = (
+    3 + 9 + 9 + 2 + 3
+)  # a section of its own, or a map that turns wide; a long for a uint; the form; three nulls
+
+
+# ── home ──
+
+
+def unwrap(payload: bytes) -> Home | Spoiled:
+    """The message as it was before `wrap`, and where it belongs."""
+    try:
+        parts = _Parts(payload)
+        own = parts.spans.get(APPLICATION_PROPERTIES)
+        said, cut, former = _ALONE if own is None else _opened(payload[own[1] : own[3]], own[2] - own[1])
+        if isinstance(said, InvalidAlias):
+            reason = NO_DESTINATION if said.name == PATH else INVALID_ALIAS
+            return Spoiled(reason, f"{said.description} {WHAT_TO_DO}", parts.message_id())
+        parts.new[APPLICATION_PROPERTIES] = former
+        ttl = NULL
+        if said.ttl_ms is not None and said.ttl_ms < _UNLIMITED_MS:
+            ttl = encode_uint(min(said.ttl_ms, _UINT_MAX))
+        parts.set_head(ttl, b"" if said.scheduled_ms is None else _SCHEDULED_KEY + cut[SCHEDULED.encode()])
+        if said.session_id is not None:
+            parts.set_group_id(cut[SESSION_ID.encode()])
+        return _home(said, parts)
+    except (ProtocolError, IndexError) as error:
+        return Spoiled(UNDECODABLE, f"The message cannot be read: {error}. {WHAT_TO_DO}")
+
+
+WHAT_TO_DO = "Read it in the dead-letter queue and send it to its destination by hand, or discard it."
+
+
+def redriven(payload: bytes, path: str) -> Home | Spoiled:
+    """A dead letter as it goes to `path`: without what dead-lettering has added, and no aliases are asked for."""
+    try:
+        parts = _Parts(payload)
+        own = parts.spans.get(APPLICATION_PROPERTIES)
+        if own is not None:
+            kept, count, cut = map_without(payload, own[2], own[3], DEAD_LETTER_NAMES)
+            if cut:
+                parts.new[APPLICATION_PROPERTIES] = payload[own[1] : own[2]] + map_value(kept, count) if count else b""
+        parts.set_head(None, b"")
+        return _home(Values(path), parts)
+    except (ProtocolError, IndexError) as error:
+        return Spoiled(UNDECODABLE, f"The message cannot be read: {error}. {WHAT_TO_DO}")
+
+
+def home_payload(home: Home, ttl_policy: TtlPolicy, now_ms: int) -> bytes | Spoiled:
+    """What is sent: with `deduct`, the time that the message was away counts, from when it could have been received."""
+    sent_ms = home.first_attempt_ms if home.first_attempt_ms is not None else home.enqueued_ms
+    if ttl_policy == "restore" or home.ttl_ms is None or sent_ms is None:
+        return home.payload
+    away_ms = max(now_ms - max(sent_ms, home.scheduled_ms or 0), 0)
+    if away_ms >= home.ttl_ms:
+        text = f"Its time to live of {home.ttl_ms / 1000:g} s ended while it was away for {away_ms / 1000:.1f} s."
+        return Spoiled(EXPIRED, text, home.message_id)
+    parts = _Parts(home.payload)
+    parts.set_header(encode_uint(min(home.ttl_ms - away_ms, _UINT_MAX)))
+    return parts.join()
+
+
+def _home(said: Values, parts: _Parts) -> Home:
+    path, session_id, ttl_ms, scheduled_ms, first_attempt_ms, sender, counter, _ = said
+    payload, message_id = parts.join(), parts.message_id()
+    enqueued_ms, locked_ms = parts.enqueued_ms, parts.locked_until_ms
+    return Home(
+        *(path, payload, message_id, session_id, ttl_ms, scheduled_ms, first_attempt_ms, sender, counter),
+        *(enqueued_ms, locked_ms),
+    )
+
+
+@lru_cache(maxsize=256)  # × 64 KB of properties at the very worst; what one sender sends mostly has the same ones
+def _opened(section_bytes: bytes, value_at: int) -> tuple[Values | InvalidAlias, dict[bytes, bytes], bytes]:
+    """(what the aliases say, the aliases, the section as it was before: nothing when there was none)."""
+    kept, count, cut = map_without(section_bytes, value_at, len(section_bytes), _ALIASES)
+    said = read(cut)
+    form = None if isinstance(said, InvalidAlias) else said.form
+    if not count and form is None:
+        return said, cut, b""
+    return said, cut, section_bytes[:value_at] + map_value(kept, count, wide=form == 0xD1)
+
+
+_ALONE: tuple[Values | InvalidAlias, dict[bytes, bytes], bytes] = (read({}), {}, b"")
+
+
+class _Parts:
+    """A message in sections, some of which are replaced (`new`) before it is put together again."""
+
+    __slots__ = ("_found", "enqueued_ms", "locked_until_ms", "new", "payload", "spans")
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        self._found = sections(payload)
+        self.spans = {row[0]: row for row in self._found}
+        self.new: dict[int, bytes] = {}
+        self.enqueued_ms: int | None = None
+        self.locked_until_ms: int | None = None
+
+    def join(self) -> bytes:
+        payload, out, at = self.payload, [], 0
+        for code in sorted(self.new):
+            span = self.spans.get(code)
+            if span is None:
+                start = end = next((row[1] for row in self._found if row[0] > code), len(payload))
+            else:
+                start, end = span[1], span[3]
+            out += [payload[at:start], self.new[code]]
+            at = end
+        out.append(payload[at:])
+        return b"".join(out)
+
+    def set_head(self, ttl: bytes | None, scheduled: bytes) -> None:
+        """Take out what is the service's; put in the time to live (None: as it is) and the pair of the scheduled time.
+
+        Mostly header and annotations are the service's alone, and one look tells.
+        """
+        span = self.spans.get(MESSAGE_ANNOTATIONS)
+        usual = _SERVICE_HEAD.fullmatch(self.payload, 0, span[3]) if span is not None else None
+        if usual is None:
+            self.set_header(ttl)
+            self._set_annotations(scheduled)
+            return
+        enqueued, locked = usual.groups()
+        self.enqueued_ms = int.from_bytes(enqueued, "big", signed=True) if enqueued else None
+        self.locked_until_ms = int.from_bytes(locked, "big", signed=True) if locked else None
+        self.new[HEADER] = section(HEADER, with_field(b"\x45", 0, 1, _TTL, ttl)) if ttl not in (None, NULL) else b""
+        self.new[MESSAGE_ANNOTATIONS] = section(MESSAGE_ANNOTATIONS, map_value(scheduled, 2)) if scheduled else b""
+
+    def set_header(self, ttl: bytes | None) -> None:
+        span = self.spans.get(HEADER)
+        if span is None:
+            if ttl is not None and ttl != NULL:
+                self.new[HEADER] = section(HEADER, with_field(b"\x45", 0, 1, _TTL, ttl))
+            return
+        _, start, value_at, end = span
+        fields = list_fields(self.payload, value_at, end)
+        before = list(fields)
+        if len(fields) > _DELIVERY_COUNT:
+            fields[_DELIVERY_COUNT] = NULL
+        if ttl is not None and (ttl != NULL or len(fields) > _TTL):
+            fields += [NULL] * (_TTL + 1 - len(fields))
+            fields[_TTL] = ttl
+        if fields != before:
+            says_nothing = all(field == NULL for field in fields)
+            again = self.payload[start:value_at] + list_value(fields, wide=is_wide(self.payload, value_at))
+            self.new[HEADER] = b"" if says_nothing else again
+
+    def _set_annotations(self, scheduled: bytes) -> None:
+        for code, before in ((DELIVERY_ANNOTATIONS, b""), (MESSAGE_ANNOTATIONS, scheduled)):
+            span = self.spans.get(code)
+            if span is None:
+                if before:
+                    self.new[code] = section(code, map_value(before, 2))
+                continue
+            _, start, value_at, end = span
+            kept, count, cut = map_without(self.payload, value_at, end, SERVICE_OWNED)
+            self.enqueued_ms = _milliseconds(cut, b"x-opt-enqueued-time", self.enqueued_ms)
+            self.locked_until_ms = _milliseconds(cut, b"x-opt-locked-until", self.locked_until_ms)
+            count += 2 * bool(before)
+            if cut or before:
+                again = map_value(before + kept, count, wide=is_wide(self.payload, value_at))
+                self.new[code] = self.payload[start:value_at] + again if count else b""
+
+    def set_group_id(self, encoded: bytes) -> None:
+        span = self.spans.get(PROPERTIES)
+        if span is None:
+            self.new[PROPERTIES] = section(PROPERTIES, with_field(b"\x45", 0, 1, _GROUP_ID, encoded))
+            return
+        _, start, value_at, end = span
+        self.new[PROPERTIES] = self.payload[start:value_at] + with_field(
+            self.payload, value_at, end, _GROUP_ID, encoded
+        )
+
+    def message_id(self) -> str | None:
+        span = self.spans.get(PROPERTIES)
+        found = field_span(self.payload, span[2], span[3], 0) if span is not None else None
+        if found is None:
+            return None
+        at, end = found
+        if self.payload[at] == 0xA1:
+            return self.payload[at + 2 : end].decode("utf-8", "replace")
+        value, _ = decode(self.payload, at)
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+# A header that says how often the message was delivered and nothing else, and annotations of the service alone.
+_SERVICE_HEAD = re.compile(
+    rb"(?s)\x00\x53\x70\xc0.\x05@@@@(?:\x43|\x52.|\x70....)\x00\x53\x72\xc1.[\x04\x06]"
+    rb"(?:\xa3\x15x-opt-sequence-number\x81.{8}"
+    rb"|\xa3\x13x-opt-enqueued-time\x83(.{8})"
+    rb"|\xa3\x12x-opt-locked-until\x83(.{8})){2,3}"
+)
+
+
+def _milliseconds(cut: dict[bytes, bytes], name: bytes, otherwise: int | None) -> int | None:
+    if name not in cut:
+        return otherwise
+    value, _ = decode(cut[name])
+    return int(value) if isinstance(value, int) else otherwise
