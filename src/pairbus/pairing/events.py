@@ -169,6 +169,18 @@ class SpoolForwarded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SpoolRefused(Event):
+    """A spooled message cannot be forwarded: it is set aside in the spool, and what lies behind it goes on."""
+
+    path: str
+    message_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} message {self.message_id} is set aside in the spool: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class Moved(Event):
     """The syphon brought messages home."""
 

@@ -1,0 +1,312 @@
+"""Brings spooled messages to a namespace: home when their entity is healthy, otherwise to a backlog queue.
+
+    forwarder = Forwarder(spool, ways, primary, secondary, publish=print)
+    await forwarder.run()            # until `stop`; new messages wake it
+    left = await forwarder.drain_once()
+
+Laws of this file.
+ 1. A message leaves the spool only after a namespace has accepted it. A crash in between sends it twice, under one
+    message id; it never loses it.
+ 2. Whatever was sent without an answer is noted in the spool before it is sent again.
+ 3. Disk and network are waited for; everything that is decided is decided in `pairing/forwarding.py` and by `Ways`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from pairbus.errors import ConfigError, SpoolError
+from pairbus.pairing.envelope import Away
+from pairbus.pairing.events import Event, SpoolForwarded, SpoolRefused
+from pairbus.pairing.forwarding import MISSING_GRACE_S, PAUSE_MAX_S, PRIMARY, Lane, Verdict, Way, together, wrapped
+from pairbus.pairing.policy import MESSAGE_FAULTS, Failure, Kind
+from pairbus.spool import Entry, Spool
+from pairbus.transport import Carrier, TransportError
+from pairbus.wire_failures import failure_of
+
+logger = logging.getLogger("pairbus.forwarder")
+
+BATCH_COUNT = 100
+BATCH_BYTES = 192 * 1024  # fits the 256 KB of the Standard tier with room for aliases and the batch's own sections
+SEND_TIMEOUT_S = 15.0
+LOOK_S = 1.0  # how often a lane asks for a way when there is none
+PATIENCE_S = 30.0
+
+Numbered = list[tuple[int, Entry]]
+
+
+class Ways(Protocol):
+    """Knows which side is back. Called from the forwarder's event loop; `now` is that of `time.monotonic`."""
+
+    def way(self, path: str, now: float) -> Way | None:
+        """PRIMARY, or a backlog queue; None when neither side is back."""
+        ...
+
+    def accepted(self, path: str, way: Way, now: float) -> None: ...
+
+    def failed(self, path: str, way: Way, failure: Failure, now: float) -> None:
+        """The way is to blame; what is a message's own fault is not told here."""
+        ...
+
+
+class Meter(Protocol):
+    """What `Ledger.meter` is."""
+
+    def __call__(
+        self,
+        side: Literal["primary", "secondary"],
+        namespace: str,
+        entity: str,
+        kind: Literal["send"],
+        size_bytes: int,
+        count: int = 1,
+        outcome: str = "ok",
+        *,
+        cause: Literal["spool"],
+    ) -> None: ...
+
+
+class Forwarder:
+    """Belongs to one event loop; `wake`, `retry_now` and `stop` may be called from any thread.
+
+    Without a secondary every way must be PRIMARY.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        ways: Ways,
+        primary: Carrier,
+        secondary: Carrier | None,
+        *,
+        publish: Callable[[Event], None],
+        meter: Meter | None = None,
+        missing_grace_s: float = MISSING_GRACE_S,
+        timeout_s: float = SEND_TIMEOUT_S,
+    ) -> None:
+        self._spool = spool
+        self._ways = ways
+        self._primary = primary
+        self._secondary = secondary
+        self._publish = publish
+        self._meter = meter
+        self._missing_grace_s = missing_grace_s
+        self._timeout_s = timeout_s
+        self._lanes: dict[str, Lane] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._retries: dict[str, asyncio.Event] = {}
+        "Ends the pause of a lane."
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._awake = asyncio.Event()
+        self._stopping = False
+
+    def __repr__(self) -> str:
+        return f"<Forwarder {self._spool!r} lanes={list(self._lanes.values())}>"
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Path → why its messages do not move, for those that do not."""
+        return {lane.path: lane.reason for lane in self._lanes.values() if lane.reason}
+
+    async def run(self) -> None:
+        """Forward whatever waits and comes, until `stop`."""
+        self._loop = asyncio.get_running_loop()
+        self._spool.on_append = self.wake
+        try:
+            while not self._stopping:
+                self._awake.clear()
+                try:
+                    await self._start_lanes(patience_s=None)
+                except SpoolError as error:
+                    logger.error("%s; it is looked at again in %.0f s", error, PAUSE_MAX_S)
+                    self._loop.call_later(PAUSE_MAX_S, self._awake.set)
+                await self._awake.wait()
+            await asyncio.gather(*self._tasks.values())
+        finally:
+            self._spool.on_append = None
+            await self._cancel()
+
+    async def drain_once(self, patience_s: float = PATIENCE_S) -> dict[str, str]:
+        """Forward what is there; path → why for what is left.
+
+        A path is given up when there is no way for it, or when nothing of it has moved for `patience_s`.
+        """
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._start_lanes(patience_s)
+            await asyncio.gather(*self._tasks.values())
+        finally:
+            await self._cancel()
+        return self.reasons
+
+    def wake(self) -> None:
+        """Something was appended."""
+        self._call(self._awake.set)
+
+    def retry_now(self) -> None:
+        """A side is back: end all pauses."""
+        self._call(self._end_pauses)
+
+    def stop(self) -> None:
+        """`run` ends when the sends under way have ended."""
+        self._stopping = True
+        self._call(self._end_pauses)
+
+    def _call(self, what: Callable[[], object]) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(what)
+
+    def _end_pauses(self) -> None:
+        self._awake.set()
+        for retry in self._retries.values():
+            retry.set()
+
+    # ── lanes ──
+
+    async def _start_lanes(self, patience_s: float | None) -> None:
+        for task in [task for task in self._tasks.values() if task.done()]:
+            task.result()  # a lane ends by itself, or by a bug, which must be seen
+        self._tasks = {key: task for key, task in self._tasks.items() if not task.done()}
+        for path in await asyncio.to_thread(self._spool.paths):
+            key = path.lower()
+            if key not in self._tasks:
+                lane = self._lanes.setdefault(key, Lane(path, self._missing_grace_s))
+                self._retries[key] = asyncio.Event()
+                task = self._tasks[key] = asyncio.create_task(self._forward_path(lane, self._retries[key], patience_s))
+                task.add_done_callback(lambda _: self._awake.set())
+
+    async def _cancel(self) -> None:
+        tasks, self._tasks = list(self._tasks.values()), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _forward_path(self, lane: Lane, retry: asyncio.Event, patience_s: float | None) -> None:
+        """One lane, until its path is empty, the forwarder stops, or patience ends."""
+        moved_at = time.monotonic()
+        removable: list[int] = []
+        while not self._stopping and (self._spool.has(lane.path) or removable):
+            way = self._ways.way(lane.path, time.monotonic())
+            told = lane.reason
+            try:
+                if way is not None and await self._move(lane, way, removable):
+                    moved_at = time.monotonic()
+                    continue
+            except SpoolError as error:
+                lane.stuck(str(error))
+            if way is None:
+                lane.reason = lane.reason or "neither namespace takes it"
+            if lane.reason != told:
+                logger.warning("%s waits in %s: %s", lane.path, self._spool.folder, lane.reason)
+            pause_s = LOOK_S if way is None else lane.pause_s
+            if patience_s is not None and (way is None or time.monotonic() - moved_at + pause_s > patience_s):
+                return
+            await _pause(retry, pause_s)
+        if not self._spool.has(lane.path):
+            self._lanes.pop(lane.path.lower(), None)
+            self._retries.pop(lane.path.lower(), None)
+
+    async def _move(self, lane: Lane, way: Way, removable: list[int]) -> bool:
+        """Forward one batch; True when the lane may go on at once. `removable`: accepted, and still in the file."""
+        if removable:
+            await asyncio.to_thread(self._spool.forwarded, removable)
+            removable.clear()
+        batch = await asyncio.to_thread(self._spool.next_batch, lane.path, BATCH_COUNT, BATCH_BYTES)
+        while batch:
+            count, failure = await self._send_some(lane, way, batch)
+            group, batch = batch[:count], batch[count:]
+            now = time.monotonic()
+            if failure is None:
+                lane.accepted(count)
+                removable += [number for number, _ in group]
+                self._ways.accepted(lane.path, way, now)
+                await asyncio.to_thread(self._spool.forwarded, removable)
+                removable.clear()
+                self._publish(SpoolForwarded(lane.path, count, str(way), self._spool.waiting))
+                if self._stopping:
+                    return True
+                continue
+            if failure.kind not in MESSAGE_FAULTS:
+                self._ways.failed(lane.path, way, failure, now)
+            verdict = lane.failed(way, failure, count, now)
+            if verdict is Verdict.WAIT:
+                return False
+            if verdict is Verdict.SINGLY:
+                return True
+            await self._refuse(lane, *group[0], failure)
+        return True
+
+    async def _refuse(self, lane: Lane, number: int, entry: Entry, failure: Failure) -> None:
+        await asyncio.to_thread(self._spool.refuse, [(number, failure.text)], refused_ms=_now_ms())
+        lane.moved(1)
+        self._publish(SpoolRefused(lane.path, entry.message_id, failure.text))
+
+    # ── sending ──
+
+    async def _send_some(self, lane: Lane, way: Way, batch: Numbered) -> tuple[int, Failure | None]:
+        """Send the first messages of a batch together; how many they were, and what went wrong."""
+        payloads: list[bytes] = []
+        for _, entry in batch[: 1 if lane.singly else len(batch)]:
+            payload = entry.payload if way == PRIMARY else wrapped(entry.payload, _away(entry))
+            if isinstance(payload, Failure):
+                if payloads:
+                    break
+                return 1, payload
+            payloads.append(payload)
+        count = together(payloads, BATCH_BYTES)
+        return count, await self._send(lane.path, way, payloads[:count], batch[:count])
+
+    async def _send(self, path: str, way: Way, payloads: list[bytes], group: Numbered) -> Failure | None:
+        carrier, target = (self._primary, path) if way.queue is None else (self._secondary, way.queue)
+        assert carrier is not None, "a way to a backlog queue needs a secondary"
+        failure: Failure | None = None
+        attempt_ms: int | None = None
+        try:
+            sender = await carrier.sender(target, self._timeout_s)
+            attempt_ms = _now_ms()
+            if len(payloads) == 1:
+                await sender.send(payloads[0], timeout_s=self._timeout_s)
+            else:
+                await sender.send_batch(payloads, timeout_s=self._timeout_s)
+        except TransportError as error:
+            failure = failure_of(error)
+            if failure.kind is Kind.TIMEOUT:
+                carrier.forget(target)
+        except ConfigError as error:
+            failure = Failure(Kind.UNAUTHORIZED, str(error), error=error)  # the key is for another entity
+        except asyncio.CancelledError:
+            if attempt_ms is not None:
+                self._spool.attempted(group, attempt_ms)  # not in a thread: nobody waits for this task any more
+            raise
+        self._count(carrier, way, target, payloads, failure)
+        if failure is not None and failure.outcome_unknown and attempt_ms is not None:
+            await asyncio.to_thread(self._spool.attempted, group, attempt_ms)
+        return failure
+
+    def _count(self, carrier: Carrier, way: Way, target: str, payloads: list[bytes], failure: Failure | None) -> None:
+        if self._meter is not None:
+            side: Literal["primary", "secondary"] = "primary" if way == PRIMARY else "secondary"
+            outcome = "ok" if failure is None else failure.kind.value
+            size, namespace = sum(map(len, payloads)), carrier.endpoint.authority
+            self._meter(side, namespace, target, "send", size, len(payloads), outcome, cause="spool")
+
+
+async def _pause(retry: asyncio.Event, pause_s: float) -> None:
+    try:
+        async with asyncio.timeout(pause_s):
+            await retry.wait()
+    except TimeoutError:
+        return
+    retry.clear()
+
+
+def _away(entry: Entry) -> Away:
+    return Away(entry.path, entry.first_attempt_ms, entry.sender, entry.counter)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
