@@ -1,0 +1,97 @@
+"""How `pairbus spool drain` empties a spool: ways that only this command takes, and its progress line."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from pairbus.forwarder import Forwarder
+from pairbus.pairing.backlog import Rotation, queue_path
+from pairbus.pairing.events import Event, SpoolForwarded, SpoolRefused
+from pairbus.pairing.forwarding import PRIMARY, Way
+from pairbus.pairing.policy import Failure, FailurePolicy, Kind, Reaction
+from pairbus.spool import Spool
+from pairbus.transport import Carrier, Endpoint
+
+OUT_FOR_GOOD_S = 1e9  # a backlog queue that fails during a drain is not tried again in it
+
+
+class DrainWays:
+    """The primary as long as it takes messages, then backlog queues, then nothing."""
+
+    def __init__(self, queues: list[str]) -> None:
+        self._rotation = Rotation(queues, OUT_FOR_GOOD_S, random.randrange)
+        self._policy = FailurePolicy()
+        self._away: set[str] = set()
+        self._kept: str | None = None
+
+    def way(self, path: str, now: float) -> Way | None:
+        if path.lower() not in self._away:
+            return PRIMARY
+        self._kept, _ = self._rotation.pick(self._kept, now)
+        return None if self._kept is None else Way(self._kept)
+
+    def accepted(self, path: str, way: Way, now: float) -> None:
+        """What works is kept."""
+
+    def failed(self, path: str, way: Way, failure: Failure, now: float) -> None:
+        if way.queue is not None:
+            if failure.kind is not Kind.BUSY:
+                self._rotation.failed(way.queue, failure.text, now)
+        elif self._rotation.queues and self._policy.reaction(failure) is Reaction.COUNT:
+            self._away.add(path.lower())
+
+
+class Drain:
+    """Drains spools into one pair. Progress is one line that is written over on a terminal, nothing elsewhere."""
+
+    def __init__(
+        self,
+        home: Endpoint,
+        away: Endpoint | None,
+        primary_name: str,
+        backlog_queues: int,
+        ca_file: Path | None,
+        patience_s: float,
+    ) -> None:
+        self.forwarded = 0
+        self._home = home
+        self._away = away
+        self._queues = [] if away is None else [queue_path(primary_name, index) for index in range(backlog_queues)]
+        self._ca_file = ca_file
+        self._patience_s = patience_s
+        self._line = ""
+
+    def run(self, spool: Spool) -> dict[str, str]:
+        """Path in lower case → why, for what is left."""
+        try:
+            reasons = asyncio.run(self._run(spool))
+        finally:
+            self._show("")
+        return {path.lower(): reason for path, reason in reasons.items()}
+
+    async def _run(self, spool: Spool) -> dict[str, str]:
+        async with AsyncExitStack() as open_carriers:
+            primary = await open_carriers.enter_async_context(Carrier(self._home, ssl=self._ca_file))
+            secondary = None
+            if self._away is not None:
+                secondary = await open_carriers.enter_async_context(Carrier(self._away, ssl=self._ca_file))
+            forwarder = Forwarder(spool, DrainWays(self._queues), primary, secondary, publish=self._tell)
+            return await forwarder.drain_once(self._patience_s)
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, SpoolForwarded):
+            self.forwarded += event.count
+            self._show(f"forwarded {self.forwarded}, {event.waiting} waiting")
+        elif isinstance(event, SpoolRefused):
+            self._show("")
+            print(event, file=sys.stderr)
+
+    def _show(self, line: str) -> None:
+        if sys.stderr.isatty():
+            padding = " " * (len(self._line) - len(line))
+            print(f"\r{line}{padding}", end="\r" if not line else "", file=sys.stderr, flush=True)
+            self._line = line

@@ -1,0 +1,137 @@
+"""`pairbus spool`: look into the local spool of a client, and bring home what a client that is gone left in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pairbus.cli.table import print_table
+from pairbus.errors import ConfigError, SpoolError
+from pairbus.pairing.options import checked_name, primary_name_of
+from pairbus.spool import Spool, spools_in
+from pairbus.spool.files import Standing, look
+
+_app = typer.Typer(
+    help="Look into a client's local spool, and drain one whose client is gone.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="Connection strings also come from PAIRBUS_PRIMARY and PAIRBUS_SECONDARY, or from a file with @FILE, which"
+    " keep keys off the command line.",
+)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The client's spool_dir.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Mounts `pairbus spool`."""
+    app.add_typer(_app, name="spool")
+
+
+@_app.command("list", epilog="Example: pairbus spool list /var/spool/orders --json")
+def list_spool(folder: Folder, as_json: Json = False) -> None:
+    """Show what waits in a spool, and what was set aside, for each path. Changes nothing; its client may be running."""
+    spools = [(spool, look(spool)) for spool in _spools(folder)]
+    if as_json:
+        typer.echo(json.dumps([{"spool": str(spool), "paths": [*map(asdict, found)]} for spool, found in spools]))
+        return
+    rows = [[str(spool), *_cells(standing)] for spool, found in spools for standing in found]
+    print_table(("spool", "path", "waiting", "bytes", "oldest", "refused", "why"), rows)
+
+
+@_app.command(
+    epilog="""\b
+Examples:
+  pairbus spool drain /var/spool/orders --primary @primary.cs
+  PAIRBUS_PRIMARY=… PAIRBUS_SECONDARY=… pairbus spool drain /var/spool/orders
+  pairbus spool drain /var/spool/orders --primary @primary.cs --retry-refused
+"""
+)
+def drain(
+    folder: Folder,
+    primary: Annotated[
+        str, typer.Option(envvar="PAIRBUS_PRIMARY", metavar="CS", help="Connection string, or @FILE that holds it.")
+    ],
+    secondary: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PAIRBUS_SECONDARY",
+            metavar="CS",
+            help="Also: what the primary cannot take goes to its backlog queues.",
+        ),
+    ] = None,
+    primary_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary if not given.")
+    ] = None,
+    backlog_queues: Annotated[int, typer.Option(min=1, help="How many backlog queues there are.")] = 10,
+    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificates to trust.")] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds without progress after which a path is given up.")
+    ] = 30,
+    retry_refused: Annotated[
+        bool, typer.Option("--retry-refused", help="Try those that were set aside again.")
+    ] = False,
+) -> None:
+    """Adopt a spool whose client is gone, and forward everything in it.
+
+    In order, to the primary. Exits with 0 only when the spool is empty, otherwise with 1, and says what is left and
+    why. Refused while the client lives, which forwards by itself. Messages leave the spool only when a namespace has
+    taken them, so the command can be stopped and repeated.
+    """
+    # Imported when needed: the network takes a third of a second, which the other commands should not pay.
+    from pairbus.cli.draining import Drain
+    from pairbus.transport import Endpoint
+
+    home = Endpoint.parse(_given(primary))
+    away = None if secondary is None else Endpoint.parse(_given(secondary))
+    name = primary_name_of(home.authority) if primary_name is None else _checked(primary_name)
+    drained = Drain(home, away, name, backlog_queues, ca_file, timeout)
+    left: list[list[object]] = []
+    for path in _spools(folder):
+        spool = Spool(path)
+        try:
+            if retry_refused:
+                spool.retry_refused()
+            reasons = drained.run(spool)
+        finally:
+            spool.close()
+        left += [[str(path), *_cells(standing, reasons.get(standing.path.lower(), ""))] for standing in look(path)]
+    typer.echo(f"forwarded {drained.forwarded} messages")
+    if left:
+        print_table(("spool", "path", "waiting", "bytes", "oldest", "refused", "why"), left)
+        raise typer.Exit(1)
+
+
+def _spools(folder: Path) -> list[Path]:
+    found = spools_in(folder)
+    if not found:
+        raise SpoolError(f"There is no spool in {folder}.")
+    return found
+
+
+def _cells(standing: Standing, reason: str = "") -> list[Any]:
+    oldest = standing.oldest_ms
+    since = "-" if oldest is None else datetime.fromtimestamp(oldest / 1000, UTC).isoformat(timespec="seconds")
+    why = "; ".join(text for text in (reason, *standing.reasons) if text)
+    return [standing.path, standing.waiting, standing.waiting_bytes, since, standing.refused, why or "-"]
+
+
+def _given(text: str) -> str:
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the connection string cannot be read: {error}") from None
+
+
+def _checked(name: str) -> str:
+    try:
+        return checked_name(name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
