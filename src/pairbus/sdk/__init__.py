@@ -21,8 +21,8 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 |                          | `_mgmt_request_response_with_retry`                    |                                 |
 """
 
-from pairbus.sdk.clients import AnyClient, AnySender, ClientConfig, config_of, is_closed, link_limits
-from pairbus.sdk.failures import failure_of
+from pairbus.sdk.clients import AnyClient, AnySender, ClientConfig, config_of, is_closed, link_limits, new_sender
+from pairbus.sdk.failures import ERRORS, failure_of
 from pairbus.sdk.messages import (
     as_messages,
     body_size,
@@ -37,6 +37,7 @@ from pairbus.sdk.sockets import CAN_BREAK, break_socket
 
 __all__ = [
     "CAN_BREAK",
+    "ERRORS",
     "PING_CONTENT_TYPE",
     "PRIVATE",
     "AnyClient",
@@ -52,6 +53,7 @@ __all__ = [
     "failure_of",
     "is_closed",
     "link_limits",
+    "new_sender",
     "reserved_property",
     "size",
     "skip_pings",

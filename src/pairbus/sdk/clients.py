@@ -82,6 +82,11 @@ def config_of(client: AnyClient) -> ClientConfig:
     )
 
 
+def new_sender(client: AnyClient, path: str, *, topic: bool, **options: Any) -> Any:
+    """A sender of the client's flavour, not yet open."""
+    return client.get_topic_sender(path, **options) if topic else client.get_queue_sender(path, **options)
+
+
 def link_limits(sender: AnySender) -> tuple[int, int]:
     """What the open link takes: (largest message, largest batch) in bytes; 0 when it was never open."""
     return sender._max_message_size_on_link or 0, sender._max_batch_size_on_link or 0

@@ -22,6 +22,9 @@ from azure.servicebus._pyamqp import error as amqp_error
 
 from pairbus.pairing.policy import Failure, Kind
 
+ERRORS = (exceptions.ServiceBusError, OSError, ValueError, TypeError)
+"What a call of the SDK may raise and `failure_of` can judge."
+
 _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
     (exceptions.OperationTimeoutError, Kind.TIMEOUT),
     (exceptions.ServiceBusQuotaExceededError, Kind.FULL),

@@ -12,7 +12,22 @@ import sys
 from types import FrameType
 from typing import Any
 
-CAN_BREAK = hasattr(sys, "_current_frames")
+from azure.servicebus._pyamqp._connection import Connection
+from azure.servicebus._pyamqp._transport import _AbstractTransport
+from azure.servicebus._pyamqp.client import AMQPClient
+
+
+def _is_known() -> bool:
+    """Whether this version of the SDK keeps its socket where `break_socket` looks for it."""
+    ways = (
+        (AMQPClient.open, "_connection"),
+        (Connection._connect, "_transport"),
+        (_AbstractTransport.connect, "sock"),
+    )
+    return hasattr(sys, "_current_frames") and all(name in function.__code__.co_names for function, name in ways)
+
+
+CAN_BREAK = _is_known()
 "False: a hung call cannot be freed, its thread must be given up."
 
 
@@ -44,8 +59,6 @@ def _shut_down(candidate: object) -> bool:
 
 def _in_use_by(transport: object) -> list[socket.socket]:
     """Sockets that the threads inside this transport have in their hands, innermost first."""
-    if not CAN_BREAK:
-        return []
     found: list[socket.socket] = []
     for innermost in sys._current_frames().values():
         held: list[socket.socket] = []
