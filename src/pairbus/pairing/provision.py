@@ -1,0 +1,140 @@
+"""Pairing time: which backlog queues there are, and which must be made. A generator of commands, as a send is.
+
+    plan = provisioning("contoso", count=10)
+    command = next(plan)
+    while True: command = plan.send(answer)      # StopIteration.value is the Provisioned
+
+| command | its answer                                                        |
+| ------- | ----------------------------------------------------------------- |
+| List    | the queues below the prefix                                       |
+| Create  | None: it is there, made by us or by somebody faster; or a Refusal |
+| Pause   | None                                                              |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from pairbus.pairing.backlog import INFIX, LOCK_DURATION_S, MAX_DELIVERY_COUNT, MAX_SIZE_MB, queue_index, queue_path
+
+ATTEMPTS = 3
+PAUSE_S = 30.0
+_FOREVER = "P10675199DT2H48M5.4775807S"  # the longest duration of the service, which means: never
+
+SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {
+        "max_size_in_megabytes": MAX_SIZE_MB,
+        "max_delivery_count": MAX_DELIVERY_COUNT,
+        "default_message_time_to_live": _FOREVER,
+        "auto_delete_on_idle": _FOREVER,
+        "lock_duration": f"PT{LOCK_DURATION_S:g}S",
+        "dead_lettering_on_message_expiration": True,
+        "enable_batched_operations": True,
+    }
+)
+"Of every backlog queue, in the words of the SDK's `create_queue`; everything else is the service's default."
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    prefix: str
+    "Paths compare without case."
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    path: str
+    settings: Mapping[str, Any] = SETTINGS
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    path: str
+    messages: int
+    "All that are in it, dead letters included."
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    reason: str
+    unauthorized: bool = False
+    "Asking again would not help."
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioned:
+    """How it ended."""
+
+    paths: tuple[str, ...]
+    "Backlog queues that can be used, in the order of their numbers."
+    created: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+    "(path, reason) of those that could not be created."
+    unauthorized: str | None = None
+    "Why the secondary refused; then nothing else counts."
+    warnings: tuple[str, ...] = ()
+
+
+Command = List | Create | Pause
+Answer = list[Found] | Refusal | None
+Plan = Generator[Command, Answer, Provisioned]
+
+
+def provisioning(primary_name: str, count: int) -> Plan:
+    """Find or create queues 0 … count-1. What exists is used as it is; more than that are left alone."""
+    listed = yield List(f"{primary_name}/{INFIX}/")
+    assert isinstance(listed, list)
+    indexed = {index: queue for queue in listed if (index := queue_index(primary_name, queue.path)) is not None}
+    there = {index: queue.path for index, queue in indexed.items() if index < count}
+    extra = [queue for index, queue in sorted(indexed.items()) if index >= count]
+    missing = [index for index in range(count) if index not in there]
+    created: list[str] = []
+    reasons: dict[str, str] = {}
+    for attempt in range(ATTEMPTS):
+        if missing and attempt:
+            yield Pause(PAUSE_S)
+        for index in list(missing):
+            path = queue_path(primary_name, index)
+            refusal = yield Create(path)
+            if isinstance(refusal, Refusal):
+                if refusal.unauthorized:
+                    return Provisioned((), unauthorized=refusal.reason)
+                reasons[path] = refusal.reason
+                continue
+            missing.remove(index)
+            reasons.pop(path, None)
+            there[index] = path
+            created.append(path)
+    return Provisioned(
+        tuple(there[index] for index in sorted(there)),
+        tuple(created),
+        tuple(reasons.items()),
+        None,
+        (*_tell_of_extra(extra, count), *_tell_of_left_out(reasons)),
+    )
+
+
+def assumed(primary_name: str, count: int) -> Provisioned:
+    """Without asking anybody: somebody has created them. One that is not there shows at its first use."""
+    return Provisioned(tuple(queue_path(primary_name, index) for index in range(count)))
+
+
+def _tell_of_extra(extra: list[Found], count: int) -> list[str]:
+    return [
+        f"{queue.path} holds {queue.messages} messages, but with backlog_queue_count={count} no syphon of this client"
+        " reads it: run one with a higher count until it is empty"
+        for queue in extra
+        if queue.messages
+    ]
+
+
+def _tell_of_left_out(reasons: dict[str, str]) -> list[str]:
+    return [f"{path} could not be created and is left out: {reason}" for path, reason in reasons.items()]

@@ -1,0 +1,150 @@
+"""Pairing time on the real secondary: the plan of `pairing.provision`, carried out with the genuine SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceExistsError
+
+from pairbus.errors import ConfigError
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.pairing.provision import Answer, Create, Found, List, Pause, Provisioned, Refusal, assumed, provisioning
+from pairbus.send_errors import PairingUnauthorized, SecondaryUnreachable, SendAvailabilityBacklogError
+from pairbus.sides import Side
+
+_log = logging.getLogger("pairbus")
+
+
+def provision(
+    secondary: Side,
+    primary_name: str,
+    options: SendAvailabilityPairedNamespaceOptions,
+    *,
+    count: int | None = None,
+    pause: Callable[[float], object] | None = None,
+) -> Provisioned:
+    """Find or create the backlog queues; `options.backlog_queue_count` afterwards tells how many there are.
+
+    Raises PairingUnauthorized, SecondaryUnreachable, or SendAvailabilityBacklogError when there is none, and the
+    option is 0. `count` is how many are wanted, when pairing is tried again after that; `pause` waits between attempts,
+    and may raise to give up.
+    """
+    wanted = options.backlog_queue_count if count is None else count
+    if not options.create_backlog_queues:
+        return assumed(primary_name, wanted)
+    pause = pause if pause is not None else threading.Event().wait
+    admin = None
+    try:
+        admin = secondary.given_admin or secondary.new_admin()
+        plan = provisioning(primary_name, wanted)
+        answer: Answer = None
+        while True:
+            match plan.send(answer):
+                case List(prefix):
+                    answer = _matching(admin.list_queues_runtime_properties(), prefix)
+                case Create(path, settings):
+                    try:
+                        admin.create_queue(path, **settings)
+                        answer = None
+                    except AzureError as error:
+                        answer = _refusal(error)
+                case Pause(seconds):
+                    pause(seconds)
+                    answer = None
+    except StopIteration as end:
+        return _checked(end.value, secondary, primary_name, options)
+    except (AzureError, OSError, ConfigError) as error:
+        raise _unreachable(secondary, error) from error
+    finally:
+        if admin is not None and admin is not secondary.given_admin:
+            admin.close()
+
+
+async def provision_async(
+    secondary: Side,
+    primary_name: str,
+    options: SendAvailabilityPairedNamespaceOptions,
+    *,
+    count: int | None = None,
+    pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> Provisioned:
+    """The same in an event loop, with the SDK's async client."""
+    wanted = options.backlog_queue_count if count is None else count
+    if not options.create_backlog_queues:
+        return assumed(primary_name, wanted)
+    admin: Any = None
+    try:
+        # For an emulator it fetches a certificate first, and that blocks.
+        admin = secondary.given_admin or await asyncio.to_thread(secondary.new_admin, aio=True)
+        plan = provisioning(primary_name, wanted)
+        answer: Answer = None
+        while True:
+            match plan.send(answer):
+                case List(prefix):
+                    answer = _matching([one async for one in admin.list_queues_runtime_properties()], prefix)
+                case Create(path, settings):
+                    try:
+                        await admin.create_queue(path, **settings)
+                        answer = None
+                    except AzureError as error:
+                        answer = _refusal(error)
+                case Pause(seconds):
+                    await pause(seconds)
+                    answer = None
+    except StopIteration as end:
+        return _checked(end.value, secondary, primary_name, options)
+    except (AzureError, OSError, ConfigError) as error:
+        raise _unreachable(secondary, error) from error
+    finally:
+        if admin is not None and admin is not secondary.given_admin:
+            await admin.close()
+
+
+def _matching(queues: Any, prefix: str) -> list[Found]:
+    return [
+        Found(queue.name, queue.total_message_count or 0)
+        for queue in queues
+        if queue.name.lower().startswith(prefix.lower())
+    ]
+
+
+def _refusal(error: AzureError) -> Answer:
+    if isinstance(error, ResourceExistsError):
+        return None  # somebody was faster
+    return Refusal(_reason(error), _is_unauthorized(error))
+
+
+def _is_unauthorized(error: BaseException) -> bool:
+    """401; 403 is also what the service says when a quota of the namespace is used up."""
+    if isinstance(error, ClientAuthenticationError):
+        return True
+    return isinstance(error, HttpResponseError) and error.status_code == 403 and "claim" in str(error).lower()
+
+
+def _reason(error: BaseException) -> str:
+    lines = str(getattr(error, "message", None) or error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _unreachable(secondary: Side, error: Exception) -> Exception:
+    if _is_unauthorized(error):
+        return PairingUnauthorized(secondary.name, _reason(error))
+    return SecondaryUnreachable(secondary.name, _reason(error))
+
+
+def _checked(
+    result: Provisioned, secondary: Side, primary_name: str, options: SendAvailabilityPairedNamespaceOptions
+) -> Provisioned:
+    if result.unauthorized is not None:
+        raise PairingUnauthorized(secondary.name, result.unauthorized)
+    for warning in result.warnings:
+        _log.warning("%s: %s", secondary.name, warning)
+    options.backlog_queue_count = len(result.paths)
+    if not result.paths:
+        reasons = "; ".join(sorted({reason for _, reason in result.left_out}))
+        raise SendAvailabilityBacklogError(primary_name, f"{secondary.name} has none and could create none: {reasons}")
+    return result
