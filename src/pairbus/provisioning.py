@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,28 +19,33 @@ from pairbus.sides import Side
 _log = logging.getLogger("pairbus")
 
 
-def provision(
-    secondary: Side,
-    primary_name: str,
-    options: SendAvailabilityPairedNamespaceOptions,
-    *,
-    count: int | None = None,
-    pause: Callable[[float], object] | None = None,
-) -> Provisioned:
-    """Find or create the backlog queues; `options.backlog_queue_count` afterwards tells how many there are.
+def provision(secondary: Side, primary_name: str, options: SendAvailabilityPairedNamespaceOptions) -> list[str]:
+    """The paths of the backlog queues, found or created as the options say.
 
-    Raises PairingUnauthorized, SecondaryUnreachable, or SendAvailabilityBacklogError when there is none, and the
-    option is 0. `count` is how many are wanted, when pairing is tried again after that; `pause` waits between attempts,
-    and may raise to give up.
+    Raises PairingUnauthorized, SecondaryUnreachable, or SendAvailabilityBacklogError when there is none.
     """
-    wanted = options.backlog_queue_count if count is None else count
     if not options.create_backlog_queues:
-        return assumed(primary_name, wanted)
-    pause = pause if pause is not None else threading.Event().wait
+        return assumed(primary_name, options.backlog_queue_count)
+    return list(find_or_create(secondary, primary_name, options.backlog_queue_count).paths)
+
+
+async def provision_async(
+    secondary: Side, primary_name: str, options: SendAvailabilityPairedNamespaceOptions
+) -> list[str]:
+    """The same in an event loop, with the SDK's async client."""
+    if not options.create_backlog_queues:
+        return assumed(primary_name, options.backlog_queue_count)
+    return list((await find_or_create_async(secondary, primary_name, options.backlog_queue_count)).paths)
+
+
+def find_or_create(
+    secondary: Side, primary_name: str, count: int, pause: Callable[[float], object] = time.sleep
+) -> Provisioned:
+    """The same in detail: what was found, what was created, and what could not be."""
     admin = None
     try:
         admin = secondary.given_admin or secondary.new_admin()
-        plan = provisioning(primary_name, wanted)
+        plan = provisioning(primary_name, count)
         answer: Answer = None
         while True:
             match plan.send(answer):
@@ -56,7 +61,7 @@ def provision(
                     pause(seconds)
                     answer = None
     except StopIteration as end:
-        return _checked(end.value, secondary, primary_name, options)
+        return _checked(end.value, secondary, primary_name)
     except (AzureError, OSError, ConfigError) as error:
         raise _unreachable(secondary, error) from error
     finally:
@@ -64,23 +69,17 @@ def provision(
             admin.close()
 
 
-async def provision_async(
+async def find_or_create_async(
     secondary: Side,
     primary_name: str,
-    options: SendAvailabilityPairedNamespaceOptions,
-    *,
-    count: int | None = None,
+    count: int,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> Provisioned:
-    """The same in an event loop, with the SDK's async client."""
-    wanted = options.backlog_queue_count if count is None else count
-    if not options.create_backlog_queues:
-        return assumed(primary_name, wanted)
     admin: Any = None
     try:
         # For an emulator it fetches a certificate first, and that blocks.
         admin = secondary.given_admin or await asyncio.to_thread(secondary.new_admin, aio=True)
-        plan = provisioning(primary_name, wanted)
+        plan = provisioning(primary_name, count)
         answer: Answer = None
         while True:
             match plan.send(answer):
@@ -96,7 +95,7 @@ async def provision_async(
                     await pause(seconds)
                     answer = None
     except StopIteration as end:
-        return _checked(end.value, secondary, primary_name, options)
+        return _checked(end.value, secondary, primary_name)
     except (AzureError, OSError, ConfigError) as error:
         raise _unreachable(secondary, error) from error
     finally:
@@ -136,14 +135,11 @@ def _unreachable(secondary: Side, error: Exception) -> Exception:
     return SecondaryUnreachable(secondary.name, _reason(error))
 
 
-def _checked(
-    result: Provisioned, secondary: Side, primary_name: str, options: SendAvailabilityPairedNamespaceOptions
-) -> Provisioned:
+def _checked(result: Provisioned, secondary: Side, primary_name: str) -> Provisioned:
     if result.unauthorized is not None:
         raise PairingUnauthorized(secondary.name, result.unauthorized)
     for warning in result.warnings:
         _log.warning("%s: %s", secondary.name, warning)
-    options.backlog_queue_count = len(result.paths)
     if not result.paths:
         reasons = "; ".join(sorted({reason for _, reason in result.left_out}))
         raise SendAvailabilityBacklogError(primary_name, f"{secondary.name} has none and could create none: {reasons}")

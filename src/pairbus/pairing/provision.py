@@ -122,9 +122,9 @@ def provisioning(primary_name: str, count: int) -> Plan:
     )
 
 
-def assumed(primary_name: str, count: int) -> Provisioned:
+def assumed(primary_name: str, count: int) -> list[str]:
     """Without asking anybody: somebody has created them. One that is not there shows at its first use."""
-    return Provisioned(tuple(queue_path(primary_name, index) for index in range(count)))
+    return [queue_path(primary_name, index) for index in range(count)]
 
 
 def _tell_of_extra(extra: list[Found], count: int) -> list[str]:
