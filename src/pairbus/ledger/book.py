@@ -76,7 +76,7 @@ class Ledger:
             raise ValueError(f"flush_interval_s is {flush_interval_s}; it must be more than 0, and 3600 at most")
         if not client or "\0" in os.fspath(folder):
             raise ValueError(f"a ledger needs the name of its client and a folder; not {client!r} and {folder!r}")
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()  # a daemon changes its directory later
         self.client = client
         self._clock = clock
         self._max_file_bytes = max_file_bytes
@@ -182,14 +182,19 @@ class Ledger:
 
     def close(self, timeout_s: float) -> bool:
         """Flush, then end the thread. What comes later is ignored. Answers as `flush` does."""
+        ends_s = time.monotonic() + timeout_s
         flushed = self.flush(timeout_s)
         with self._lock:
+            if self._sums:
+                self._turn(self._second)
             already, self._closed = self._closed, True
             self._work.notify()
             unwritten_rows = self._pending_rows
         atexit.unregister(self._at_exit)
         if not flushed and not already:
             log.warning("ledger %s closes with %d rows not written", self.folder, unwritten_rows)
+        if self._thread is not None:
+            self._thread.join(max(0.0, ends_s - time.monotonic()))
         return flushed
 
     # ── under the lock ──

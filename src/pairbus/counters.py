@@ -1,0 +1,144 @@
+"""How many: plain numbers that cost nothing to keep, read by `repr`, telemetry and progress lines.
+
+A sender holds the `EntityCounts` of its entity and adds to `sent` and `failed` itself; everything rarer comes through
+`Counters.note`. Whoever adds does so under the client's lock, or is the only one who does; `snapshot` may be called by
+any thread at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypedDict
+
+from pairbus.pairing import events
+
+HEALTHY, SUSPECT, FAILED_OVER = "HEALTHY", "SUSPECT", "FAILED_OVER"
+SPOOL = "spool"  # what `Diverted.queue` says when no backlog queue took the message
+
+
+class Snapshot(TypedDict):
+    """Plain values, independent of the counters they were read from."""
+
+    entities: dict[str, dict[str, int | str]]
+    queues: dict[str, dict[str, int | bool]]
+    total: dict[str, int]
+    spool_depth: int
+    out_of_rotation: int
+
+
+class EntityCounts:
+    """Of one entity of the primary. `sent`, `diverted` and `spooled` are disjoint: a message is in one of them."""
+
+    __slots__ = ("diverted", "failed", "failovers", "path", "pings", "recovered", "sent", "spooled", "state")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.state = HEALTHY
+        self.sent = 0
+        "Messages that the primary accepted."
+        self.diverted = 0
+        "Messages that a backlog queue accepted."
+        self.spooled = 0
+        "Messages that the local spool took."
+        self.failed = 0
+        "Messages whose send ended with an error for its caller."
+        self.pings = 0
+        self.failovers = 0
+        self.recovered = 0
+        "Ends of a failover; a suspicion that ends was none."
+
+
+class QueueCounts:
+    """Of one backlog queue of the secondary."""
+
+    __slots__ = ("dead_lettered", "failed", "moved", "out_of_rotation", "path", "stored")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.out_of_rotation = False
+        self.stored = 0
+        self.failed = 0
+        "Times it was taken out of rotation."
+        self.moved = 0
+        self.dead_lettered = 0
+
+
+ENTITY_FIELDS = ("sent", "diverted", "spooled", "failed", "pings", "failovers", "recovered")
+QUEUE_FIELDS = ("stored", "failed", "moved", "dead_lettered")
+
+
+class Counters:
+    def __init__(self) -> None:
+        self._entities: dict[str, EntityCounts] = {}
+        self._queues: dict[str, QueueCounts] = {}
+        self.spool_depth = 0
+        "Messages that wait in the spool."
+
+    def entity(self, path: str) -> EntityCounts:
+        """Of this entity, in whatever case; it is shown as it was written first."""
+        return self._entities.setdefault(path.lower(), EntityCounts(path))
+
+    def queue(self, path: str) -> QueueCounts:
+        return self._queues.setdefault(path.lower(), QueueCounts(path))
+
+    def note(self, event: events.Event) -> None:
+        """Count what an event tells. Events that carry no number are ignored."""
+        match event:
+            case events.Suspected(path=path):
+                self.entity(path).state = SUSPECT
+            case events.FailedOver(path=path):
+                entity = self.entity(path)
+                entity.state = FAILED_OVER
+                entity.failovers += 1
+            case events.Recovered(path=path):
+                entity = self.entity(path)
+                entity.recovered += entity.state == FAILED_OVER
+                entity.state = HEALTHY
+            case events.PingSent(path=path):
+                self.entity(path).pings += 1
+            case events.Diverted(path=path, queue=queue, count=count):
+                if queue != SPOOL:  # `Spooled` counts these
+                    self.entity(path).diverted += count
+                    self.queue(queue).stored += count
+            case events.Spooled(path=path, count=count, waiting=waiting):
+                self.entity(path).spooled += count
+                self.spool_depth = waiting
+            case events.SpoolForwarded(waiting=waiting):
+                self.spool_depth = waiting
+            case events.Moved(queue=queue, count=count):
+                self.queue(queue).moved += count
+            case events.DeadLettered(queue=queue):
+                self.queue(queue).dead_lettered += 1
+            case events.BacklogQueueFailed(queue=queue):
+                failed = self.queue(queue)
+                failed.out_of_rotation = True
+                failed.failed += 1
+            case events.BacklogQueueBack(queue=queue):
+                self.queue(queue).out_of_rotation = False
+            case events.PairingCleared():
+                for entity in self._entities.values():
+                    entity.state = HEALTHY
+                for each in self._queues.values():
+                    each.out_of_rotation = False
+
+    def snapshot(self) -> Snapshot:
+        """All numbers. `total` has the sums of all entities; those of the queues begin with `backlog_`."""
+        entities, queues = list(self._entities.values()), list(self._queues.values())
+        return {
+            "entities": {each.path: {"state": each.state, **_numbers(each, ENTITY_FIELDS)} for each in entities},
+            "queues": {
+                each.path: {"out_of_rotation": each.out_of_rotation, **_numbers(each, QUEUE_FIELDS)} for each in queues
+            },
+            "total": _sums(entities, ENTITY_FIELDS, "") | _sums(queues, QUEUE_FIELDS, "backlog_"),
+            "spool_depth": self.spool_depth,
+            "out_of_rotation": sum(each.out_of_rotation for each in queues),
+        }
+
+
+def _numbers(counts: object, names: tuple[str, ...]) -> dict[str, int]:
+    return {name: getattr(counts, name) for name in names}
+
+
+def _sums(all_counts: Iterable[object], names: tuple[str, ...], prefix: str) -> dict[str, int]:
+    counted = list(all_counts)
+    return {prefix + name: sum(getattr(each, name) for each in counted) for name in names}

@@ -1,0 +1,171 @@
+"""OpenTelemetry metrics and spans when the application has its API installed; nothing when not.
+
+Metrics are read from counters when a reader asks, so a send pays nothing for them. Names are those of the messaging
+conventions where one exists; `docs/telemetry.md` has them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from itertools import count
+from typing import TYPE_CHECKING, Literal
+
+from pairbus.counters import FAILED_OVER, HEALTHY, SUSPECT, Snapshot
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Observation
+    from opentelemetry.trace import Tracer
+
+SYSTEM = "messaging.system"
+DESTINATION = "messaging.destination.name"
+OPERATION = "messaging.operation.name"
+CLIENT = "messaging.client.id"
+PLACE = "pairbus.place"
+ERROR = "error.type"
+
+STATES = {HEALTHY: 0, SUSPECT: 1, FAILED_OVER: 2}
+
+Attribute = str | int | float | bool
+Point = tuple[int, Mapping[str, Attribute]]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    kind: Literal["counter", "gauge"]
+    unit: str
+    description: str
+    points: Callable[[Snapshot], Iterator[Point]]
+
+
+def _sent(snapshot: Snapshot) -> Iterator[Point]:
+    for path, counts in snapshot["entities"].items():
+        for place, field in (("primary", "sent"), ("backlog", "diverted"), ("spool", "spooled")):
+            yield int(counts[field]), {OPERATION: "send", DESTINATION: path, PLACE: place}
+        # The conventions count failed messages in the same metric; which error it was, the events tell.
+        yield int(counts["failed"]), {OPERATION: "send", DESTINATION: path, ERROR: "_OTHER"}
+
+
+def _of_entities(field: str) -> Callable[[Snapshot], Iterator[Point]]:
+    return lambda snapshot: ((int(counts[field]), {DESTINATION: path}) for path, counts in snapshot["entities"].items())
+
+
+def _of_queues(field: str) -> Callable[[Snapshot], Iterator[Point]]:
+    return lambda snapshot: ((int(counts[field]), {DESTINATION: path}) for path, counts in snapshot["queues"].items())
+
+
+def _states(snapshot: Snapshot) -> Iterator[Point]:
+    for path, counts in snapshot["entities"].items():
+        yield STATES[str(counts["state"])], {DESTINATION: path}
+
+
+METRICS = (
+    Metric("messaging.client.sent.messages", "counter", "{message}", "Messages by where they were stored", _sent),
+    Metric("pairbus.pings", "counter", "{ping}", "Pings of entities that are failed over", _of_entities("pings")),
+    Metric("pairbus.failovers", "counter", "{failover}", "Failovers of entities", _of_entities("failovers")),
+    Metric("pairbus.recoveries", "counter", "{recovery}", "Failovers that ended", _of_entities("recovered")),
+    Metric("pairbus.moved.messages", "counter", "{message}", "Messages brought home", _of_queues("moved")),
+    Metric("pairbus.dead_lettered.messages", "counter", "{message}", "Set aside", _of_queues("dead_lettered")),
+    Metric("pairbus.entity.state", "gauge", "1", "0 healthy, 1 suspect, 2 failed over", _states),
+    Metric(
+        "pairbus.backlog.out_of_rotation",
+        "gauge",
+        "{queue}",
+        "Backlog queues that failed and are left alone for a while",
+        lambda snapshot: iter([(snapshot["out_of_rotation"], {})]),
+    ),
+    Metric(
+        "pairbus.spool.messages",
+        "gauge",
+        "{message}",
+        "Messages that wait in the local spool",
+        lambda snapshot: iter([(snapshot["spool_depth"], {})]),
+    ),
+)
+
+_sources: dict[int, tuple[str, Callable[[], Snapshot]]] = {}
+_source_ids = count()
+
+
+def register(client: str, counters: Callable[[], Snapshot]) -> Callable[[], None]:
+    """Let metrics readers see the counters of a client; `client` tells it from others. Answers how to end that.
+
+    `counters` is called by a reader's thread, some times a minute.
+    """
+    if not _available():
+        return _nothing
+    _make_instruments()
+    source_id = next(_source_ids)
+    _sources[source_id] = (client, counters)
+
+    def unregister() -> None:
+        _sources.pop(source_id, None)
+
+    return unregister
+
+
+def span(operation: str, attributes: Mapping[str, Attribute]) -> AbstractContextManager[object]:
+    """A span around something rare: a diverted send, a ping, a pass of the syphon.
+
+    Named by the operation and, where the attributes have one, its destination. An exception that passes through is
+    recorded, and marks the span as failed.
+    """
+    if not _available():
+        return _NO_SPAN
+    destination = attributes.get(DESTINATION)
+    return _tracer().start_as_current_span(
+        operation if destination is None else f"{operation} {destination}",
+        attributes={SYSTEM: "servicebus", OPERATION: operation, **attributes},
+    )
+
+
+_NO_SPAN: AbstractContextManager[object] = nullcontext()
+
+
+def _nothing() -> None:
+    pass
+
+
+@cache
+def _available() -> bool:
+    try:
+        return find_spec("opentelemetry.metrics") is not None and find_spec("opentelemetry.trace") is not None
+    except ModuleNotFoundError:  # not even the name space that OpenTelemetry's packages share
+        return False
+
+
+@cache
+def _tracer() -> Tracer:
+    from opentelemetry import trace
+
+    from pairbus import __version__
+
+    return trace.get_tracer("pairbus", __version__)
+
+
+@cache
+def _make_instruments() -> None:
+    """Once in a process, for all clients: a second instrument of the same name would hide the first."""
+    from opentelemetry import metrics
+
+    from pairbus import __version__
+
+    meter = metrics.get_meter("pairbus", __version__)
+    for metric in METRICS:
+        create = meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge
+        create(metric.name, callbacks=[_callback(metric)], unit=metric.unit, description=metric.description)
+
+
+def _callback(metric: Metric) -> Callable[[CallbackOptions], Iterator[Observation]]:
+    from opentelemetry.metrics import Observation
+
+    def observe(_: CallbackOptions) -> Iterator[Observation]:
+        for client, counters in list(_sources.values()):
+            for value, attributes in metric.points(counters()):
+                yield Observation(value, {SYSTEM: "servicebus", CLIENT: client, **attributes})
+
+    return observe

@@ -1,0 +1,79 @@
+"""What the counters make of events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pairbus.counters import Counters
+from pairbus.pairing import events
+from pairbus.pairing.events import Event
+
+QUEUE = "contoso/x-servicebus-transfer/3"
+SUSPECTED = events.Suspected("orders", "refused", 10.0)
+FAILED_OVER = events.FailedOver("orders", 10.0, 4, "refused")
+RECOVERED = events.Recovered("orders", 20.0, 5, "a ping")
+
+ENTITY_CASES: list[tuple[Sequence[Event], dict[str, int | str]]] = [
+    ([SUSPECTED], {"state": "SUSPECT"}),
+    ([SUSPECTED, RECOVERED], {"state": "HEALTHY", "recovered": 0}),
+    ([SUSPECTED, FAILED_OVER], {"state": "FAILED_OVER", "failovers": 1}),
+    ([FAILED_OVER, RECOVERED, FAILED_OVER, RECOVERED], {"state": "HEALTHY", "failovers": 2, "recovered": 2}),
+    ([events.PingSent("orders", False, "no"), events.PingSent("ORDERS", True, "")], {"pings": 2}),
+    ([events.Diverted("orders", QUEUE, 3, ("a", "b", "c"), False)], {"diverted": 3, "spooled": 0}),
+    (
+        [events.Diverted("orders", "spool", 2, ("a", "b"), False), events.Spooled("orders", 2, 7)],
+        {"diverted": 0, "spooled": 2},
+    ),
+    ([FAILED_OVER, events.PairingCleared("contoso")], {"state": "HEALTHY", "failovers": 1}),
+]
+QUEUE_CASES: list[tuple[Sequence[Event], dict[str, int | bool]]] = [
+    ([events.Diverted("orders", QUEUE, 3, ("a", "b", "c"), False)], {"stored": 3, "moved": 0}),
+    ([events.Moved("orders", QUEUE, 2, ("a", "b"))], {"moved": 2}),
+    ([events.DeadLettered(QUEUE, "a", "TooLarge", "…")], {"dead_lettered": 1}),
+    ([events.BacklogQueueFailed(QUEUE, "full", 60.0)], {"failed": 1, "out_of_rotation": True}),
+    (
+        [events.BacklogQueueFailed(QUEUE, "full", 60.0), events.BacklogQueueBack(QUEUE)],
+        {"failed": 1, "out_of_rotation": False},
+    ),
+]
+
+
+@pytest.mark.parametrize(("told", "expected"), ENTITY_CASES)
+def test_events_about_an_entity(told: Sequence[Event], expected: dict[str, int | str]) -> None:
+    """Paths compare without case, and a message is counted in one place only."""
+    counters = Counters()
+    for event in told:
+        counters.note(event)
+    [(path, counts)] = counters.snapshot()["entities"].items()
+    assert path == "orders"
+    assert counts | expected == counts
+
+
+@pytest.mark.parametrize(("told", "expected"), QUEUE_CASES)
+def test_events_about_a_backlog_queue(told: Sequence[Event], expected: dict[str, int | bool]) -> None:
+    """Stored, moved, set aside, out of rotation."""
+    counters = Counters()
+    for event in told:
+        counters.note(event)
+    snapshot = counters.snapshot()
+    counts = snapshot["queues"][QUEUE]
+    assert counts | expected == counts
+    assert snapshot["out_of_rotation"] == expected.get("out_of_rotation", 0)
+
+
+def test_totals_are_sums_and_a_snapshot_stays_as_it_was() -> None:
+    """Whoever prints it must not see numbers that move."""
+    counters = Counters()
+    counters.entity("orders").sent += 3
+    counters.entity("Orders").sent += 1
+    counters.entity("invoices").sent += 2
+    counters.entity("invoices").failed += 1
+    counters.note(events.Moved("orders", QUEUE, 5, ()))
+    counters.note(events.SpoolForwarded("orders", 1, "primary", 6))
+    snapshot = counters.snapshot()
+    counters.entity("orders").sent += 100
+    assert snapshot["total"] | {"sent": 6, "failed": 1, "backlog_moved": 5, "backlog_failed": 0} == snapshot["total"]
+    assert snapshot["entities"]["orders"]["sent"] == 4
+    assert snapshot["spool_depth"] == 6
