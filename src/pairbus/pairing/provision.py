@@ -47,7 +47,7 @@ class List:
 @dataclass(frozen=True, slots=True)
 class Create:
     path: str
-    settings: Mapping[str, Any] = SETTINGS
+    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def provisioning(primary_name: str, count: int) -> Plan:
             yield Pause(PAUSE_S)
         for index in list(missing):
             path = queue_path(primary_name, index)
-            refusal = yield Create(path)
+            refusal = yield Create(path, SETTINGS)
             if isinstance(refusal, Refusal):
                 if refusal.unauthorized:
                     return Provisioned((), unauthorized=refusal.reason)

@@ -1,0 +1,106 @@
+"""`pairbus pair`: what pairing needs the Manage claim for, done once, so that applications need it no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pairbus.cli.secrets import connection_string
+from pairbus.errors import EntityError
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, primary_name_of
+
+_app = typer.Typer(
+    help="Prepare a pair of namespaces.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="Connection strings also come from PAIRBUS_PRIMARY and PAIRBUS_SECONDARY, or from a file as @FILE,"
+    " which keep the keys off the command line.",
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Mounts `pairbus pair`."""
+    app.add_typer(_app, name="pair")
+
+
+@_app.callback()
+def _group() -> None:
+    """A group of its own, also with one command."""
+
+
+@_app.command(
+    epilog="""\b
+Examples:
+  pairbus pair create --primary @contoso.txt --secondary @fabrikam.txt
+  PAIRBUS_PRIMARY=… PAIRBUS_SECONDARY=… pairbus pair create --backlog-queue-count 20
+  pairbus pair create --primary-name contoso --secondary @fabrikam.txt --json
+"""
+)
+def create(
+    primary: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PAIRBUS_PRIMARY",
+            help="Connection string of the primary, or @FILE; only its name is used.",
+            metavar="CS",
+            show_default=False,
+        ),
+    ] = None,
+    secondary: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PAIRBUS_SECONDARY",
+            help="Connection string of the secondary, or @FILE, with the Manage claim.",
+            metavar="CS",
+            show_default=False,
+        ),
+    ] = None,
+    backlog_queue_count: Annotated[int, typer.Option(help="How many backlog queues there shall be.", min=1)] = 10,
+    primary_name: Annotated[
+        str | None,
+        typer.Option(
+            help="First part of their paths; derived from the primary's host when not given.", show_default=False
+        ),
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--ca-file", help="Certificates to trust; not needed for a broker on this machine.", metavar="FILE"
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Create the backlog queues in the secondary; those that exist are left as they are.
+
+    Applications can then pair with create_backlog_queues=False and need only Send (and Listen for the syphon).
+    """
+    # Imported when needed: the SDK takes a quarter of a second, which other commands should not pay.
+    from pairbus.provisioning import find_or_create
+    from pairbus.sides import Side
+
+    away = connection_string(secondary, "--secondary", "PAIRBUS_SECONDARY")
+    try:
+        chosen = SendAvailabilityPairedNamespaceOptions(
+            backlog_queue_count=backlog_queue_count, primary_name=primary_name
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if chosen.primary_name is None:
+        home = Side.from_connection_string(connection_string(primary, "--primary", "PAIRBUS_PRIMARY"))
+        chosen.primary_name = primary_name_of(home.authority)
+    trust = {} if ca_file is None else {"connection_verify": str(ca_file)}
+    result = find_or_create(Side.from_connection_string(away, **trust), chosen.primary_name, chosen.backlog_queue_count)
+    found = [path for path in result.paths if path not in result.created]
+    if as_json:
+        shown = {"created": result.created, "found": found, "left_out": dict(result.left_out)}
+        typer.echo(json.dumps({**shown, "warnings": result.warnings}, indent=2))
+    else:
+        for path in result.paths:
+            typer.echo(f"{'created' if path in result.created else 'found'} {path}")
+        for warning in result.warnings:
+            typer.echo(f"warning: {warning}", err=True)
+    if result.left_out:
+        raise EntityError(f"{len(result.left_out)} of {chosen.backlog_queue_count} backlog queues are missing")

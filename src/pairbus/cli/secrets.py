@@ -1,0 +1,24 @@
+"""Connection strings that need not stand on the command line, where every process of the machine can read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from pairbus.errors import ConfigError
+
+
+def connection_string(given: str | None, option: str, variable: str) -> str:
+    """As it was given, or, for `@FILE`, what the file holds. `option` and `variable` are named when it is missing."""
+    if not given:
+        raise typer.BadParameter(f"no connection string: give {option} CS or {option} @FILE, or set {variable}")
+    if not given.startswith("@"):
+        return given
+    try:
+        text = Path(given[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{option}: the connection string cannot be read: {error}") from None
+    if not text:
+        raise ConfigError(f"{option}: the file {given[1:]} is empty")
+    return text
