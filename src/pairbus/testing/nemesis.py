@@ -20,14 +20,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from pairbus.hosts import in_url
 from pairbus.testing.conversation import path_of
 from pairbus.testing.faults import Counts, Faults, How
 from pairbus.testing.passage import Passage
+from pairbus.testing.sockets import HOST, bound
 from pairbus.testing.threads import LoopThread, OnLoop, switch
 
 BACKLOG = 256
-HOST = "127.0.0.1"
 _AUTHORITY = re.compile(r"\b(Endpoint=\w+://|HostName=)[^;/]+", re.IGNORECASE)
 
 
@@ -61,7 +60,7 @@ class Nemesis(OnLoop):
 
     async def start(self, port: int = 0) -> None:
         self._settle_on_this_loop()
-        self._holder = _bound(port)
+        self._holder = bound(port)
         self.port = int(self._holder.getsockname()[1])
         self._listen()
 
@@ -79,7 +78,7 @@ class Nemesis(OnLoop):
 
     def connection_string(self, original: str) -> str:
         """The same connection string, with this proxy for its host and port."""
-        return _AUTHORITY.sub(rf"\g<1>{in_url(HOST)}:{self.port}", original, count=1)
+        return _AUTHORITY.sub(rf"\g<1>{HOST}:{self.port}", original, count=1)
 
     @property
     def open_connections(self) -> int:
@@ -173,7 +172,7 @@ class Nemesis(OnLoop):
 
     def _listen(self) -> None:
         if self._listener is None and self._loop is not None and self._holder is not None:
-            self._listener = _bound(self.port)
+            self._listener = bound(self.port)
             self._listener.listen(BACKLOG)
             self._loop.add_reader(self._listener, self._accept)
 
@@ -198,19 +197,6 @@ class Nemesis(OnLoop):
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
         self._changed()
-
-
-def _bound(port: int) -> socket.socket:
-    """A socket bound to the port; several may be, as long as only the last of them listens."""
-    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((HOST, port))
-    except OSError:
-        bound.close()
-        raise
-    bound.setblocking(False)
-    return bound
 
 
 class NemesisThread(Nemesis):

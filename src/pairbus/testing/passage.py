@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable
 from typing import cast
@@ -19,10 +18,10 @@ from pairbus.amqp.performatives import Attach, Begin, Close, Composite, Detach, 
 from pairbus.amqp.transfers import disposition_frame
 from pairbus.testing.conversation import DOWN, UP, Conversation, Direction, FollowedLink, Unit, settled_ids
 from pairbus.testing.faults import Counts, Faults
+from pairbus.testing.sockets import reset, reset_socket
 
 HELD_BYTES_MAX = 16 << 20  # of stalled transfers, per connection; then the client is not read from
 LINGER_S = 1.0  # after our FIN, for the peer's
-_RESET = struct.pack("ii", 1, 0)
 _CUT = Error(DETACH_FORCED, "The link was cut between the client and the broker.")
 
 
@@ -112,8 +111,7 @@ class _Socket(asyncio.Protocol):
 
     def reset(self) -> None:
         if self.transport is not None:
-            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            self.transport.abort()
+            reset(self.transport)
 
     def finish(self) -> None:
         """FIN. A socket that is closed with unread bytes in it would be reset, so it is read until the peer's FIN."""
@@ -162,8 +160,7 @@ class Passage:
             try:
                 await loop.create_connection(lambda: self._sockets[DOWN], host, port)
             except BaseException as error:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                client.close()
+                reset_socket(client)
                 self.is_ending = True
                 if isinstance(error, OSError):
                     return  # a target that is not there

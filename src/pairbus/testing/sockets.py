@@ -1,0 +1,34 @@
+"""What the standard library leaves to `setsockopt`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+HOST = "127.0.0.1"
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+def bound(port: int) -> socket.socket:
+    """A socket bound to the port of the loopback; several may be, as long as only the last of them listens."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((HOST, port))
+    except OSError:
+        made.close()
+        raise
+    made.setblocking(False)
+    return made
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Close with RST: a peer that reads or writes finds an error, not an end."""
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    transport.abort()
+
+
+def reset_socket(open_socket: socket.socket) -> None:
+    open_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    open_socket.close()
