@@ -1,3 +1,68 @@
-"""Send availability for Azure Service Bus."""
+"""Send availability for Azure Service Bus: applications keep sending while their namespace is down.
 
-__version__ = "0.1.0"
+with PairedServiceBusClient.from_connection_strings(primary, secondary) as client:
+    client.get_queue_sender("orders").send_messages(ServiceBusMessage("hello"))
+
+`pairbus.aio` has the same for asyncio, `pairbus.broker` a Service Bus namespace for this process.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pairbus.client import PairedSender, PairedServiceBusClient
+    from pairbus.errors import PairbusError, PairingError
+    from pairbus.pairing.failover import State
+    from pairbus.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
+    from pairbus.pairing.policy import REACTIONS, Failure, FailurePolicy, Kind, Reaction
+    from pairbus.send_errors import (
+        BacklogMessageTooLarge,
+        ClientClosed,
+        PairedMessagingFactoryError,
+        PartlySent,
+        ReservedPropertyError,
+        ScheduleWhileFailedOver,
+        SendAvailabilityBacklogError,
+    )
+
+__version__ = "0.2.0"
+
+__all__ = [
+    "REACTIONS",
+    "BacklogMessageTooLarge",
+    "ClientClosed",
+    "Failure",
+    "FailurePolicy",
+    "Kind",
+    "PairbusError",
+    "PairedMessagingFactoryError",
+    "PairedNamespaceOptions",
+    "PairedSender",
+    "PairedServiceBusClient",
+    "PairingError",
+    "PartlySent",
+    "Reaction",
+    "ReservedPropertyError",
+    "ScheduleWhileFailedOver",
+    "SendAvailabilityBacklogError",
+    "SendAvailabilityPairedNamespaceOptions",
+    "State",
+]
+
+_HOMES = {
+    "pairbus.client": ("PairedSender", "PairedServiceBusClient"),
+    "pairbus.errors": ("PairbusError", "PairingError"),
+    "pairbus.pairing.failover": ("State",),
+    "pairbus.pairing.options": ("PairedNamespaceOptions", "SendAvailabilityPairedNamespaceOptions"),
+    "pairbus.pairing.policy": ("REACTIONS", "Failure", "FailurePolicy", "Kind", "Reaction"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when asked for: the broker and the command line start without the SDK."""
+    if name not in __all__:
+        raise AttributeError(f"module 'pairbus' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF.get(name, "pairbus.send_errors")), name)

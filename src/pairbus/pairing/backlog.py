@@ -47,7 +47,11 @@ class Rotation:
         "Path → when it comes back."
 
     def __repr__(self) -> str:
-        return f"<Rotation {len(self.queues) - len(self._out)} of {len(self.queues)} in>"
+        return f"<Rotation {self}>"
+
+    def __str__(self) -> str:
+        """In rotation / found or created."""
+        return f"{len(self.queues) - len(self._out)}/{len(self.queues)}"
 
     def pick(self, kept: str | None, now: float) -> tuple[str | None, list[Event]]:
         """The sender's own queue while it is in rotation, otherwise another one; None when none is left."""

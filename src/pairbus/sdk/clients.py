@@ -83,8 +83,11 @@ def config_of(client: AnyClient) -> ClientConfig:
 
 
 def new_sender(client: AnyClient, path: str, *, topic: bool, **options: Any) -> Any:
-    """A sender of the client's flavour, not yet open."""
-    return client.get_topic_sender(path, **options) if topic else client.get_queue_sender(path, **options)
+    """A sender of the client's flavour, not yet open; retries are ours, and it has no keep-alive thread to wait for."""
+    options = {"keep_alive": 0, **options}
+    sender = client.get_topic_sender(path, **options) if topic else client.get_queue_sender(path, **options)
+    sender._config.retry_total = 0
+    return sender
 
 
 def link_limits(sender: AnySender) -> tuple[int, int]:

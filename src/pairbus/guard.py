@@ -1,0 +1,164 @@
+"""No call of the sync SDK outlives its deadline.
+
+The sync SDK blocks for ever on a peer that accepts TCP and stays silent, whatever time-outs it is given (measured).
+What frees it in the same second is breaking the socket under it: one thread for the process looks after all calls that
+are under way, and breaks the socket of one that is late. Arming costs two dictionary operations.
+
+Where the SDK hides its socket (another version), a call runs in a thread of its own that is given up instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from pairbus import sdk
+
+logger = logging.getLogger("pairbus.guard")
+
+LOOK_S = 0.1  # between two looks at the calls under way; a late call is freed this much later at most
+QUIET_S = 5.0  # without any call before the thread goes to sleep
+BURIAL_S = 2.0  # for a connection that is thrown away to say good-bye
+GRACE_S = 0.25  # the SDK's own time-out gets this long to end the call with a better error
+
+T = TypeVar("T")
+
+
+class Late(Exception):
+    """The deadline passed, and the call was broken off. Whether the peer did what was asked is not known."""
+
+    def timeout_error(self) -> OperationTimeoutError:
+        """What the SDK would have raised, had it a time-out here."""
+        error = OperationTimeoutError(message=str(self))
+        error.__cause__ = self
+        return error
+
+
+class _Watch(threading.Thread):
+    """Looks at the calls under way, and breaks those that are late."""
+
+    def __init__(self) -> None:
+        super().__init__(name="pairbus-guard", daemon=True)
+        self.calls: dict[int, tuple[float, object]] = {}
+        "Call → (when it is late, the SDK object whose socket to break)."
+        self.late: set[int] = set()
+        self.asleep = False
+        self.wake = threading.Event()
+
+    def run(self) -> None:
+        quiet_since = time.monotonic()
+        while True:
+            now = time.monotonic()
+            for number, (deadline, owner) in list(self.calls.items()):
+                if now >= deadline and number in self.calls:
+                    self.late.add(number)
+                    sdk.break_socket(owner)
+            if self.calls:
+                quiet_since = now
+            elif now - quiet_since > QUIET_S:
+                self._sleep()
+                quiet_since = time.monotonic()
+            time.sleep(LOOK_S)
+
+    def _sleep(self) -> None:
+        self.wake.clear()
+        self.asleep = True
+        if not self.calls:  # one that came after the look above, and before `asleep` was visible, would wait for ever
+            self.wake.wait()
+        self.asleep = False
+
+
+_numbers = itertools.count(1)
+_watch: _Watch | None = None
+_start = threading.Lock()
+
+
+def _watcher() -> _Watch:
+    global _watch  # noqa: PLW0603 - one for the process, made when first needed
+    with _start:
+        if _watch is None:
+            _watch = _Watch()
+            _watch.start()
+        return _watch
+
+
+def _after_fork() -> None:
+    """Threads do not survive a fork: the child makes its own when it needs one."""
+    global _watch, _start
+    _watch, _start = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def guarded(call: Callable[[], T], owner: object, deadline: float) -> T:
+    """Run one SDK call of `owner`; Late when it had to be broken off at its deadline (of `time.monotonic`)."""
+    if not sdk.CAN_BREAK:
+        return _given_up(call, deadline)
+    watch = _watch or _watcher()
+    number = next(_numbers)
+    watch.calls[number] = (deadline + GRACE_S, owner)
+    if watch.asleep:
+        watch.wake.set()
+    try:
+        return call()
+    except Exception as error:
+        if number in watch.late:
+            raise Late("no answer in time; the connection was broken off") from error
+        raise
+    finally:
+        del watch.calls[number]
+        watch.late.discard(number)
+
+
+def _given_up(call: Callable[[], T], deadline: float) -> T:
+    """In a thread of its own; when it is late it is left behind, with the SDK object it hangs in."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    worker = threading.Thread(target=work, name="pairbus-call", daemon=True)
+    worker.start()
+    worker.join(max(deadline + GRACE_S - time.monotonic(), 0))
+    if worker.is_alive():
+        raise Late("no answer in time; the call was given up")
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+_burials: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def bury(owner: Any) -> None:
+    """Close an SDK object away from any caller: its peer may be silent, and closing waits for it."""
+
+    def work() -> None:
+        try:
+            guarded(owner.close, owner, time.monotonic() + BURIAL_S)
+        except Exception as error:
+            logger.debug("closing %r: %s", owner, error)
+
+    thread = threading.Thread(target=work, name="pairbus-burial", daemon=True)
+    _burials.add(thread)
+    thread.start()
+
+
+def burials() -> None:
+    """Wait for what is being closed: the SDK's client must not close it a second time at the same moment."""
+    deadline = time.monotonic() + BURIAL_S + GRACE_S + LOOK_S
+    for thread in list(_burials):
+        thread.join(max(deadline - time.monotonic(), 0))

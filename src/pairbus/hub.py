@@ -1,0 +1,402 @@
+"""What the two clients share: one pair's decisions, events, ledger, spool and words for errors.
+
+`client` (threads) and `aio` (tasks) are thin shells: they carry out the commands of a send's plan, and nothing else.
+Decisions are taken under `lock`, which is a real one only where there are threads. Events are told after it is
+released, so that a callback may call the client.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from pairbus import sdk, telemetry
+from pairbus.counters import Counters
+from pairbus.errors import SpoolError
+from pairbus.ledger import Ledger
+from pairbus.ledger.rows import Cause, MeterKind
+from pairbus.outgoing import DEFAULT_LIMIT, Order, Outgoing
+from pairbus.pairing.envelope import Away, overhead
+from pairbus.pairing.events import (
+    BacklogQueueFailed,
+    DeadLettered,
+    DestinationSkipped,
+    Diverted,
+    Event,
+    FailedOver,
+    Faulted,
+    MaybeDuplicated,
+    Moved,
+    Paired,
+    PairingCleared,
+    PingRefused,
+    PingSent,
+    Spooled,
+    SpoolForwarded,
+    Suspected,
+    Unpaired,
+)
+from pairbus.pairing.failover import HEALTHY, Entity, State
+from pairbus.pairing.life import Life, Lives
+from pairbus.pairing.life import Side as SideName
+from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, primary_name_of
+from pairbus.pairing.pair import Pair
+from pairbus.pairing.policy import MESSAGE_FAULTS, Failure, Kind, Reaction
+from pairbus.pairing.sending import Command, Plan, Receipt, Reply, SenderState, Unsent, Where, sending
+from pairbus.send_errors import (
+    BacklogMessageTooLarge,
+    ClientClosed,
+    PairedMessagingFactoryError,
+    PartlySent,
+    SendAvailabilityBacklogError,
+)
+from pairbus.sides import Side
+from pairbus.spool import Entry, Spool, open_free
+
+logger = logging.getLogger("pairbus")
+
+WARNINGS = (
+    *(Suspected, FailedOver, PingRefused, BacklogQueueFailed, Spooled, Unpaired, Faulted),
+    *(DeadLettered, DestinationSkipped, MaybeDuplicated),
+)
+"Events that somebody should look at."
+DETAILS = (Diverted, Moved, PingSent, SpoolForwarded)
+"Events that come by the thousand."
+DISABLED = "PAIRBUS_DISABLED"
+LEDGER_CLOSE_S = 2.0  # what closing a client grants the last rows
+
+
+class Hub:
+    """One pair, as both shells and the upkeep see it."""
+
+    def __init__(
+        self,
+        primary: Side,
+        secondary: Side,
+        options: SendAvailabilityPairedNamespaceOptions,
+        lock: AbstractContextManager[Any],
+    ) -> None:
+        self.primary = primary
+        self.secondary = secondary
+        self.options = options
+        self.lock = lock
+        self.primary_name = options.primary_name or primary_name_of(primary.authority)
+        self.pair = Pair(options, self.publish, random.randrange)
+        self.lives = Lives()
+        self.counters = Counters()
+        self.spool: Spool | None = None
+        self.ledger = None if options.ledger is None else Ledger(options.ledger, client=f"{self.primary_name}")
+        self.is_paired = False
+        "Pairing has completed; also true for a client that was told to start unpaired."
+        self.is_closed = False
+        self.unregister = telemetry.register(self.primary_name, self.counters.snapshot)
+        self.listeners: list[Callable[[Event], None]] = [] if options.on_event is None else [options.on_event]
+        self.wake: Callable[[], None] = lambda: None
+        "Tells the upkeep that clocks have changed."
+        self._outbox: deque[Event] = deque()
+        self._warned: set[str] = set()
+        self._told_unpaired = False
+        if os.environ.get(DISABLED) == "1":
+            self.pair.enabled = False
+
+    def __repr__(self) -> str:
+        away = [entity for entity in self.pair.entities() if entity.state is not HEALTHY]
+        names = ", ".join(f"{entity.path} {entity.state.value}" for entity in away[:3])
+        state = "closed" if self.is_closed else "plain" if not self.pair.enabled else names or "HEALTHY"
+        more = f" and {len(away) - 3} more" if len(away) > 3 else ""
+        spooled = f" spool={self.spool.waiting}" if self.spool is not None and self.spool.waiting else ""
+        return f"{self.primary.name} | {self.secondary.name} {state}{more} backlog={self.pair.rotation}{spooled}"
+
+    def sender_repr(self, state: SenderState) -> str:
+        entity = state.entity
+        since_s = time.monotonic() - entity.since
+        away = "" if entity.state is HEALTHY else f" backlog={self.pair.rotation} diverted={entity.diverted}"
+        return f"<PairedSender {entity.path} {entity.state.value}{away} for {since_s:.1f}s>"
+
+    def states(self) -> dict[str, State]:
+        with self.lock:
+            now = time.monotonic()
+            states = {entity.path: self.pair.failover.settle(entity, now) for entity in self.pair.entities()}
+        self.deliver()
+        return states
+
+    # ── may it be used? ──
+
+    def check(self) -> None:
+        """Raise unless the client can be used."""
+        if self.lives.faulted:
+            raise PairedMessagingFactoryError(self.primary.name, self.secondary.name, self.lives.reason)
+        if self.is_closed:
+            raise ClientClosed(self.primary.name)
+
+    def fault(self, side: SideName, reason: str) -> None:
+        if self.lives.ended(side, Life.FAULTED, reason):
+            self.publish(Faulted(side, reason))
+            self.deliver()
+
+    # ── pairing ──
+
+    @property
+    def needs_upkeep(self) -> bool:
+        """There is something to do besides sending, whatever happens to the primary."""
+        return self.pair.enabled and (self.options.enable_syphon or self.spool is not None)
+
+    def open_spool(self) -> None:
+        if self.options.spool_dir is not None:
+            self.spool = open_free(os.fspath(self.options.spool_dir), max_bytes=self.options.spool_max_bytes)
+
+    def paired_with(self, queues: list[str]) -> None:
+        with self.lock:
+            self.options.backlog_queue_count = len(queues)
+            self.pair.paired_with(queues)
+            self.publish(Paired(self.primary.name, self.secondary.name, len(queues)))
+        self.deliver()
+
+    def pairing_failed(self, error: BaseException) -> bool:
+        """Whether the client may start without its secondary; the error is the caller's otherwise."""
+        failure = sdk.failure_of(error, sending=False)
+        is_away = failure is not None and self.options.policy.reaction(failure) is not Reaction.RAISE
+        if self.options.require_secondary or not (is_away or isinstance(error, SendAvailabilityBacklogError)):
+            return False
+        if not self._told_unpaired:
+            self._told_unpaired = True
+            self.tell(Unpaired(self.primary.name, self.secondary.name, str(error)))
+        return True
+
+    def clear_pairing(self) -> None:
+        with self.lock:
+            self.pair.clear(time.monotonic())
+            self.publish(PairingCleared(self.primary.name))
+        self.deliver()
+
+    def force(self, path: str, *, over: bool) -> None:
+        """The operator's hand."""
+        with self.lock:
+            force = self.pair.force_failover if over else self.pair.force_healthy
+            force(path, time.monotonic())
+        self.deliver()
+
+    def after_fork(self, lock: AbstractContextManager[Any]) -> None:
+        """In the child: a lock of its own, and a spool of its own beside the parent's."""
+        self.lock = lock
+        self._outbox.clear()
+        if self.spool is not None:
+            self.spool = self.spool.reopen()
+
+    def release(self) -> None:
+        """The last thing of a closed client."""
+        self.unregister()
+        if self.spool is not None:
+            self.spool.close()
+        if self.ledger is not None:
+            self.ledger.close(LEDGER_CLOSE_S)
+
+    # ── one send ──
+
+    def entity(self, path: str) -> Entity:
+        with self.lock:
+            return self.pair.entity(path, time.monotonic())
+
+    def begin(self, sender: SenderState, timeout_s: float) -> tuple[Plan, Command]:
+        with self.lock:
+            spool = self.spool
+            behind = spool is not None and spool.has(sender.entity.path)
+            plan = sending(self.pair, sender, timeout_s, time.monotonic(), behind_spool=behind)
+            command = next(plan)
+        if self._outbox:
+            self.deliver()
+        return plan, command
+
+    def advance(self, plan: Plan, reply: Reply) -> Command | Receipt:
+        """The next command, or where the message is now; Unsent when no place took it."""
+        try:
+            with self.lock:
+                return plan.send(reply)
+        except StopIteration as end:
+            return cast(Receipt, end.value)
+        finally:
+            if self._outbox:
+                self.deliver()
+
+    def goes_home(self, entity: Entity) -> bool:
+        """Sends of this entity go to the primary at this moment; asked again after waiting in line."""
+        if entity.state is HEALTHY:
+            return True
+        with self.lock:
+            return not self.pair.is_away(entity, time.monotonic())
+
+    def sent(self, entity: Entity, receipt: Receipt, going: Outgoing, *, outcome_unknown: bool) -> None:
+        """Book-keeping of a send that ended well."""
+        if receipt.where is Where.PRIMARY:
+            self.counters.entity(entity.path).sent += len(going.messages)
+            return
+        ids = (*going.stored_ids, *going.message_ids) if receipt.where is Where.SPOOL else tuple(going.stored_ids)
+        queue = receipt.queue or "spool"
+        with self.lock:
+            self.pair.stored_away(entity, queue, ids, outcome_unknown=outcome_unknown)
+            if receipt.where is Where.SPOOL and self.spool is not None:
+                self.publish(Spooled(entity.path, len(going.messages), self.spool.waiting))
+        self.deliver()
+
+    def error(self, unsent: Unsent, entity: Entity, going: Outgoing) -> BaseException:
+        """What the caller gets: the SDK's own error of the primary, or one that says why the backlog failed as well."""
+        failure = unsent.failure
+        self.counters.entity(entity.path).failed += len(going.messages)
+        error: BaseException | None
+        if unsent.where is Where.PRIMARY:
+            error = failure.error
+            return error if error is not None else OperationTimeoutError(message=failure.text)
+        if going.stored_ids:
+            return _because(PartlySent(entity.path, going.stored_ids, list(going.message_ids), failure.text), failure)
+        if failure.kind is Kind.TOO_LARGE:
+            return _because(BacklogMessageTooLarge(entity.path, overhead(Away(entity.path)), failure.text), failure)
+        if failure.kind in MESSAGE_FAULTS and failure.error is not None:
+            return failure.error
+        unknown = unsent.outcome_unknown
+        return _because(SendAvailabilityBacklogError(entity.path, failure.text, outcome_unknown=unknown), failure)
+
+    def managed(self, entity: Entity, failure: Failure | None) -> Reaction | None:
+        """A request about scheduled messages ended; it tells of the entity what a send would."""
+        now = time.monotonic()
+        reaction = None
+        with self.lock:
+            if failure is None:
+                self.pair.accepted(entity, now)
+            else:
+                reaction = self.pair.reaction(entity, failure, now)
+                if reaction is Reaction.COUNT:
+                    self.pair.failed(entity, failure, now)
+        self.deliver()
+        return reaction
+
+    def line_is_long(self, path: str, timeout_s: float) -> OperationTimeoutError:
+        """A send waited for those before it until its time was over. It says nothing about the entity."""
+        return OperationTimeoutError(
+            message=f"{path}: not sent within {timeout_s:.1f} s: other sends of the same sender were before it"
+        )
+
+    def to_spool(self, entries: list[Entry]) -> Failure | None:
+        """Blocks until the disk has them."""
+        assert self.spool is not None
+        try:
+            self.spool.append(entries)
+        except SpoolError as error:
+            return Failure(Kind.INTERNAL, str(error), False, error)
+        return None
+
+    def first_attempt_ms(self, at: float | None) -> int | None:
+        """A moment of the monotonic clock in milliseconds since 1970."""
+        return None if at is None else int((time.time() - time.monotonic() + at) * 1000)
+
+    def watch_size(self, entity: Entity, going: Outgoing, limit: int) -> None:
+        """Warn once for each entity when a message that fits the primary may not fit a backlog queue."""
+        message = going.messages[0]
+        limit = limit or DEFAULT_LIMIT
+        if sdk.body_size(message) < limit - 2 * ENVELOPE_DOUBT or entity.path in self._warned:
+            return
+        needed = overhead(Away(entity.path))
+        size = sdk.size(message)
+        if limit - needed < size <= limit:
+            self._warned.add(entity.path)
+            logger.warning(
+                "%s: a message of %d bytes fits the limit of %d, but not with the %d bytes that a backlog queue needs:"
+                " while failed over it would be refused",
+                entity.path,
+                size,
+                limit,
+                needed,
+            )
+
+    # ── events, meters ──
+
+    def publish(self, event: Event) -> None:
+        """Note an event; `deliver` tells it. Called under the lock."""
+        self._outbox.append(dataclasses.replace(event, at_s=time.time()))
+
+    def deliver(self) -> None:
+        """Tell what has gathered. A listener that fails is logged: a send must not fail because of it."""
+        while True:
+            try:
+                event = self._outbox.popleft()
+            except IndexError:
+                return
+            level = logging.WARNING if isinstance(event, WARNINGS) else logging.INFO
+            logger.log(logging.DEBUG if isinstance(event, DETAILS) else level, "%s", event)
+            with self.lock:
+                self.counters.note(event)
+            if self.ledger is not None:
+                self.ledger.record(event)
+            for listener in list(self.listeners):
+                try:
+                    listener(event)
+                except Exception:
+                    logger.exception("on_event failed for %s", event)
+            self.wake()
+
+    def tell(self, event: Event) -> None:
+        """Publish and deliver, outside the lock."""
+        self.publish(event)
+        self.deliver()
+
+    def meter(
+        self,
+        side: SideName,
+        entity: str,
+        kind: MeterKind,
+        size_bytes: int,
+        *,
+        count: int = 1,
+        outcome: str = "ok",
+        cause: Cause = "application",
+        billable: int | None = None,
+    ) -> None:
+        if self.ledger is not None:
+            namespace = (self.primary if side == "primary" else self.secondary).name
+            self.ledger.meter(side, namespace, entity, kind, size_bytes, count, outcome, cause=cause, billable=billable)
+
+    def meter_send(self, side: SideName, entity: str, going: Outgoing, failure: Failure | None, cause: Cause) -> None:
+        if self.ledger is not None:
+            size_bytes, billable = going.size()
+            outcome = "ok" if failure is None else failure.kind.value
+            self.meter(side, entity, "send", size_bytes, outcome=outcome, cause=cause, billable=billable)
+
+    def meter_syphon(self, side: SideName, entity: str, kind: str, count: int, size_bytes: int, outcome: str) -> None:
+        self.meter(side, entity, cast(MeterKind, kind), size_bytes, count=count, outcome=outcome, cause="syphon")
+
+    def receiver_meter(self, entity: str) -> sdk.Meter | None:
+        if self.ledger is None:
+            return None
+
+        def meter(kind: str, count: int, size_bytes: int, outcome: str) -> None:
+            self.meter("primary", entity, cast(MeterKind, kind), size_bytes, count=count, outcome=outcome)
+
+        return meter
+
+
+ENVELOPE_DOUBT = 4096  # bytes of properties and aliases that a cheap look at a message does not see
+
+
+def timeout_of(timeout: float | None) -> float:
+    if timeout is None:
+        return SEND_TIMEOUT_S
+    if timeout <= 0:
+        raise ValueError("The timeout must be greater than 0.")  # the SDK's own words
+    return timeout
+
+
+def order_of(options: SendAvailabilityPairedNamespaceOptions) -> Order | None:
+    return Order() if options.ordered else None
+
+
+def _because(error: BaseException, failure: Failure) -> BaseException:
+    error.__cause__ = failure.error
+    return error

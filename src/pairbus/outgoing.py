@@ -1,0 +1,160 @@
+"""What one call of `send_messages` was given, in the forms in which it travels.
+
+To the primary it goes as the plain SDK would send it: a message, a list as one batch, a batch. To a backlog queue go
+wrapped copies, in as few batches as hold them; what was stored is taken off, so that another queue gets only the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from pairbus import sdk
+from pairbus.ledger import billable_operations
+from pairbus.pairing.envelope import RESERVED
+from pairbus.send_errors import ReservedPropertyError
+from pairbus.spool import Entry
+
+DEFAULT_LIMIT = 262_144  # bytes of a message or batch where no link has said otherwise: the Standard tier's
+ESTIMATE_DOUBT = 1024  # bytes by which an estimate may be wrong without anybody paying for it
+
+
+class Order:
+    """Numbers the diverted messages of one sender, where order is kept."""
+
+    __slots__ = ("counter", "sender")
+
+    def __init__(self) -> None:
+        self.sender = uuid4().hex
+        self.counter = 0
+
+    def next(self) -> int:
+        self.counter += 1
+        return self.counter
+
+
+class Outgoing:
+    """One call's messages. Empty ones are None: there is nothing to do."""
+
+    __slots__ = ("_counters", "given", "messages", "stored_ids")
+
+    def __init__(self, given: Any, messages: list[ServiceBusMessage]) -> None:
+        self.given = given
+        "For the primary."
+        self.messages = messages
+        "Those that no backlog queue has stored yet."
+        self.stored_ids: list[str] = []
+        "Those that one has."
+        self._counters: list[int] = []
+
+    @property
+    def message_ids(self) -> tuple[str, ...]:
+        return tuple(_id_of(message) for message in self.messages)
+
+    def size(self) -> tuple[int, int]:
+        """(bytes, billable operations) of the whole call; exact wherever a limit of billing is near."""
+        if isinstance(self.given, ServiceBusMessageBatch):
+            size = self.given.size_in_bytes
+            return size, billable_operations([size])
+        sizes = [_size_of(message) for message in self.messages]
+        return sum(sizes), billable_operations([sum(sizes)])
+
+    # ── to a backlog queue ──
+
+    def wrapped(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[ServiceBusMessage]:
+        """Copies of what is left. A message keeps the number it got first, however often it is wrapped."""
+        if order is None:
+            return [sdk.wrapped(message, path=path, first_attempt_ms=first_attempt_ms) for message in self.messages]
+        self._number(order)
+        return [
+            sdk.wrapped(message, path=path, first_attempt_ms=first_attempt_ms, sender=order.sender, counter=counter)
+            for message, counter in zip(self.messages, self._counters, strict=True)
+        ]
+
+    def stored(self, count: int) -> None:
+        """The first ones of what was left are in a backlog queue."""
+        self.stored_ids += self.message_ids[:count]
+        del self.messages[:count]
+        del self._counters[:count]
+
+    # ── to the spool ──
+
+    def entries(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[Entry]:
+        if order is not None:
+            self._number(order)
+        sender, counters = (None, [None] * len(self.messages)) if order is None else (order.sender, self._counters)
+        now_ms = time.time_ns() // 1_000_000
+        return [
+            Entry(path, sdk.encode(message), _id_of(message), first_attempt_ms, sender, counter, now_ms)
+            for message, counter in zip(self.messages, counters, strict=True)
+        ]
+
+    def _number(self, order: Order) -> None:
+        while len(self._counters) < len(self.messages):
+            self._counters.append(order.next())
+
+
+def outgoing(given: Any) -> Outgoing | None:
+    """What a caller wants to send; None when that is nothing. Raises what the SDK would, and ReservedPropertyError."""
+    if type(given) is ServiceBusMessage:
+        message = sdk.ensure_message_id(given)
+        _check(message)
+        return Outgoing(message, [message])
+    messages = [sdk.ensure_message_id(message) for message in sdk.as_messages(given)]
+    if not messages:
+        return None
+    for message in messages:
+        _check(message)
+    if isinstance(given, ServiceBusMessageBatch) and messages == sdk.as_messages(given):
+        return Outgoing(given, messages)
+    # The SDK sends a list as one batch, also when one message is in it.
+    one = not isinstance(given, ServiceBusMessageBatch) and len(messages) == 1 and not isinstance(given, Sequence)
+    return Outgoing(messages[0] if one else messages, list(messages))
+
+
+def batches(messages: list[ServiceBusMessage], limit: int) -> list[tuple[Any, int]]:
+    """In as few sends as the limit of the link allows: (what to send, how many messages it holds)."""
+    if len(messages) == 1:
+        return [(messages[0], 1)]
+    parts: list[tuple[Any, int]] = []
+    batch = ServiceBusMessageBatch(max_size_in_bytes=limit)
+    for message in messages:
+        try:
+            batch.add_message(message)
+        except MessageSizeExceededError:
+            if len(batch):
+                parts.append((batch, len(batch)))
+            batch = ServiceBusMessageBatch(max_size_in_bytes=limit)
+            batch.add_message(message)  # MessageSizeExceededError: alone it is too large, and nothing was sent yet
+    parts.append((batch, len(batch)))
+    return parts
+
+
+def new_batch(link_limit: int, wanted: int | None) -> ServiceBusMessageBatch:
+    limit = link_limit or DEFAULT_LIMIT
+    if wanted is not None and wanted > limit:
+        raise ValueError(f"Max message size: {wanted} is too large, acceptable max batch size is: {limit} bytes.")
+    return ServiceBusMessageBatch(max_size_in_bytes=wanted or limit)
+
+
+def _check(message: ServiceBusMessage) -> None:
+    name = sdk.reserved_property(message, RESERVED)
+    if name is not None:
+        raise ReservedPropertyError(name)
+
+
+def _id_of(message: ServiceBusMessage) -> str:
+    return str(message.message_id)
+
+
+def _size_of(message: ServiceBusMessage) -> int:
+    """Encoding costs more than the send's whole overhead may: an estimate, unless it is near a multiple of 64 KB."""
+    estimate = sdk.body_size(message) + 150
+    if message.application_properties:
+        estimate += 40 * len(message.application_properties)
+    return sdk.size(message) if estimate % 65_536 > 65_536 - ESTIMATE_DOUBT else estimate

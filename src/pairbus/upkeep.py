@@ -1,0 +1,300 @@
+"""What a paired client does besides sending: clocks, pings, the syphon, the spool's way out, pairing late, faults.
+
+All of it is asyncio on our own transport. It runs in the event loop of `aio`'s client, and in a thread with a loop of
+its own for the other one, which starts it when there is something to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+from uuid import uuid4
+
+from pairbus import sdk, telemetry
+from pairbus.amqp.message import Header, Message, Properties
+from pairbus.errors import PairbusError
+from pairbus.forwarder import Forwarder
+from pairbus.hub import Hub
+from pairbus.pairing.failover import Entity
+from pairbus.pairing.forwarding import PRIMARY, Way
+from pairbus.pairing.life import Life
+from pairbus.pairing.life import Side as SideName
+from pairbus.pairing.pings import CONTENT_TYPE, TIME_TO_LIVE_S
+from pairbus.pairing.policy import Failure, Kind, Reaction
+from pairbus.sides import Side
+from pairbus.syphon import Syphon, SyphonSettings
+from pairbus.transport import TransportError, connect
+from pairbus.transport.carrier import HIDES_PINGS, Carrier
+from pairbus.wire_failures import failure_of
+
+logger = logging.getLogger("pairbus.upkeep")
+
+PUMP_GRACE_S = 5.0  # for pumps to finish what they hold when the client is closed
+LOOK_S = 1.0  # between two looks at whether a side was closed under us
+PAIR_AGAIN_S = 30.0
+
+PairAgain = Callable[[], Awaitable[list[str]]]
+
+
+def ping_payload() -> bytes:
+    """Empty, gone in a second, and with a session so that an entity that requires sessions accepts it."""
+    properties = Properties(message_id=str(uuid4()), content_type=CONTENT_TYPE, group_id=str(uuid4()))
+    return Message(header=Header(ttl=int(TIME_TO_LIVE_S * 1000)), properties=properties, data=[b""]).encode()
+
+
+def carrier(side: Side, connect_timeout_s: float) -> Carrier:
+    return Carrier(
+        side.endpoint,
+        credential=side.credential,
+        ssl=side.ssl,
+        proxy=side.proxy,
+        connect_timeout_s=connect_timeout_s,
+    )
+
+
+class Upkeep:
+    """Runs until `stop`. `clients` are the SDK's, to see whether somebody closed one."""
+
+    def __init__(self, hub: Hub, clients: tuple[Any, Any], pair_again: PairAgain | None) -> None:
+        self._hub = hub
+        self._clients = clients
+        self._pair_again = pair_again
+        self._changed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._pings: set[asyncio.Task[None]] = set()
+        self._primary = carrier(hub.primary, hub.options.connect_timeout)
+        self._secondary = carrier(hub.secondary, hub.options.connect_timeout)
+        self._syphon: Syphon | None = None
+
+    def wake(self) -> None:
+        """Clocks have changed. In the loop of this upkeep only."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until `stop` was called. What ends by an error of ours is logged and does not take the rest with it."""
+        hub = self._hub
+        works: list[Coroutine[Any, Any, None]] = [self._keep_clocks()]
+        if self._pair_again is not None:
+            works.append(self._pair_late(self._pair_again))
+        elif hub.options.enable_syphon:
+            works.append(self._run_syphon())
+        if hub.options.enable_syphon:
+            works.append(self._watch_sides())
+        if hub.spool is not None:
+            works.append(self._run_forwarder())
+        tasks = [asyncio.create_task(_logged(work)) for work in works]
+        try:
+            await self._stopping.wait()
+            if self._syphon is not None:
+                await self._syphon.stop(PUMP_GRACE_S)
+        finally:
+            for task in (*tasks, *self._pings):
+                task.cancel()
+            await asyncio.gather(*tasks, *self._pings, return_exceptions=True)
+            await asyncio.gather(self._primary.close(), self._secondary.close(), return_exceptions=True)
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    # ── clocks and pings ──
+
+    async def _keep_clocks(self) -> None:
+        hub = self._hub
+        while True:
+            self._changed.clear()
+            now = time.monotonic()
+            with hub.lock:
+                hub.pair.tick(now)
+                due = hub.pair.pings.due(now)
+                wake_at = hub.pair.next_due()
+            hub.deliver()
+            for entity in due:
+                task = asyncio.create_task(self._ping(entity))
+                self._pings.add(task)
+                task.add_done_callback(self._pings.discard)
+            try:
+                async with asyncio.timeout(None if wake_at is None else max(wake_at - now, 0.0)):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _ping(self, entity: Entity) -> None:
+        """Ask once, on a connection of its own: one that is open already proves nothing about a new one."""
+        hub = self._hub
+        probe = False
+        failure: Failure | None = None
+        try:
+            with telemetry.span("ping", {telemetry.DESTINATION: entity.path}):
+                async with asyncio.timeout(hub.pair.pings.timeout_s):
+                    probe = await self._ask(entity.path)
+        except TransportError as error:
+            failure = failure_of(error)
+        except TimeoutError:
+            failure = Failure(Kind.TIMEOUT, f"no answer within {hub.pair.pings.timeout_s:g} s")
+        outcome = "ok" if failure is None else failure.kind.value
+        hub.meter("primary", entity.path, "ping", 0, outcome=outcome, cause="failover")
+        with hub.lock:
+            hub.pair.ping_ended(entity, failure, time.monotonic(), probe=probe)
+        hub.deliver()
+        self._changed.set()
+
+    async def _ask(self, path: str) -> bool:
+        """True when only a link was opened, which proves less than a message that was accepted."""
+        side, options = self._hub.primary, self._hub.options
+        timeout_s = self._hub.pair.pings.timeout_s
+        connection = await connect(
+            side.endpoint, credential=side.credential, ssl=side.ssl, proxy=side.proxy, timeout_s=timeout_s
+        )
+        try:
+            hides = bool(connection.peer_properties.get(HIDES_PINGS))
+            sender = await connection.sender(path, timeout_s=timeout_s)
+            if options.ping == "message" or (options.ping == "auto" and hides):
+                await sender.send(ping_payload(), timeout_s=timeout_s)
+                return False
+            return True
+        finally:
+            await connection.close(timeout_s=0.5)
+
+    # ── the syphon ──
+
+    async def _run_syphon(self) -> None:
+        hub, options = self._hub, self._hub.options
+        self._syphon = Syphon(
+            self._primary,
+            self._secondary,
+            hub.pair.rotation.queues,
+            settings=SyphonSettings.of(options),
+            publish=hub.tell,
+            meter=hub.meter_syphon,
+        )
+        await self._syphon.run()
+
+    async def _watch_sides(self) -> None:
+        """Where the syphon runs: a side that is gone takes the other one with it, five seconds later."""
+        hub = self._hub
+        names: tuple[SideName, SideName] = ("primary", "secondary")
+        while True:
+            for name, client in zip(names, self._clients, strict=True):
+                if sdk.is_closed(client) and hub.lives.ended(name, Life.CLOSED, "its client was closed"):
+                    logger.warning("the %s was closed by somebody else", name)
+            fault = hub.lives.notice(time.monotonic())
+            if fault is not None:
+                hub.fault(fault.side, fault.reason)
+            await asyncio.sleep(LOOK_S)
+
+    # ── the spool ──
+
+    async def _run_forwarder(self) -> None:
+        assert self._hub.spool is not None
+        forwarder = Forwarder(
+            self._hub.spool,
+            HubWays(self._hub),
+            self._primary,
+            self._secondary,
+            publish=self._hub.tell,
+            meter=None if self._hub.ledger is None else self._hub.ledger.meter,
+        )
+        await forwarder.run()
+
+    # ── pairing late ──
+
+    async def _pair_late(self, pair_again: PairAgain) -> None:
+        """The client was told to start without its secondary: ask until it is there."""
+        while True:
+            await asyncio.sleep(PAIR_AGAIN_S)
+            try:
+                self._hub.paired_with(await pair_again())
+                break
+            except Exception as error:
+                if not self._hub.pairing_failed(error):
+                    raise
+        if self._hub.options.enable_syphon:
+            await self._run_syphon()
+
+
+class HubWays:
+    """Where the spool's messages may go at a moment, and what becomes of that."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def way(self, path: str, now: float) -> Way | None:
+        hub = self._hub
+        with hub.lock:
+            entity = hub.pair.entity(path, now)
+            if not hub.pair.is_away(entity, now) or not hub.pair.enabled:
+                return PRIMARY
+            queue, events = hub.pair.rotation.pick(None, now)
+            for event in events:
+                hub.publish(event)
+        hub.deliver()
+        return None if queue is None else Way(queue)
+
+    def accepted(self, path: str, way: Way, now: float) -> None:
+        hub = self._hub
+        with hub.lock:
+            if way.queue is None:
+                hub.pair.accepted(hub.pair.entity(path, now), now)
+            else:
+                for event in hub.pair.rotation.accepted(way.queue):
+                    hub.publish(event)
+        hub.deliver()
+
+    def failed(self, path: str, way: Way, failure: Failure, now: float) -> None:
+        hub = self._hub
+        with hub.lock:
+            entity = hub.pair.entity(path, now)
+            if way.queue is not None:
+                if failure.kind is not Kind.BUSY:
+                    for event in hub.pair.rotation.failed(way.queue, failure.text, now):
+                        hub.publish(event)
+            elif hub.pair.reaction(entity, failure, now) is Reaction.COUNT:
+                hub.pair.failed(entity, failure, now)
+        hub.deliver()
+
+
+async def _logged(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except (PairbusError, OSError):
+        logger.exception("an upkeep task ended; what it did is not done any more")
+
+
+class UpkeepThread:
+    """An upkeep in a thread with an event loop of its own."""
+
+    def __init__(self, make: Callable[[], Upkeep]) -> None:
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._upkeep: Upkeep | None = None
+        self._thread = threading.Thread(target=self._main, args=(make,), name="pairbus-upkeep", daemon=True)
+        self._thread.start()
+
+    def _main(self, make: Callable[[], Upkeep]) -> None:
+        async def run() -> None:
+            self._loop, self._upkeep = asyncio.get_running_loop(), make()
+            self._ready.set()
+            await self._upkeep.run()
+
+        asyncio.run(run())
+
+    def wake(self) -> None:
+        self._call(lambda upkeep: upkeep.wake())
+
+    def stop(self, grace_s: float) -> None:
+        self._ready.wait(grace_s)
+        self._call(lambda upkeep: upkeep.stop())
+        if threading.current_thread() is not self._thread:
+            self._thread.join(grace_s + 2.0)
+
+    def _call(self, what: Callable[[Upkeep], None]) -> None:
+        loop, upkeep = self._loop, self._upkeep
+        if loop is not None and upkeep is not None and not loop.is_closed():
+            try:
+                loop.call_soon_threadsafe(what, upkeep)
+            except RuntimeError:
+                logger.debug("the upkeep has ended already")
