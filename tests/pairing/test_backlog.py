@@ -67,7 +67,7 @@ def test_with_every_queue_out_there_is_none() -> None:
     for queue in QUEUES:
         turn.failed(queue, "lost", 0.0)
     assert turn.pick("a", 59.9) == (None, [])
-    assert repr(turn) == "<Rotation 0 of 3 in>"
+    assert repr(turn) == "<Rotation 0/3>"
 
 
 def test_a_queue_comes_back_after_the_retry_interval() -> None:
