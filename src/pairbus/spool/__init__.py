@@ -21,13 +21,24 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
 
 from pairbus.errors import SpoolError, SpoolFull, SpoolInUse
 from pairbus.spool.commits import Commits, Ended, Write
-from pairbus.spool.files import COLUMN_NAMES, FILE_NAME, FolderLock, create, open_for_writing, prepare, spool_error
+from pairbus.spool.files import (
+    COLUMN_NAMES,
+    FILE_NAME,
+    FolderLock,
+    create,
+    give_up_reserve,
+    hold_reserve,
+    open_for_writing,
+    prepare,
+    spool_error,
+)
 
 logger = logging.getLogger("pairbus.spool")
 
@@ -102,6 +113,7 @@ class Spool:
         except sqlite3.Error as error:
             connection.close()
             raise spool_error(error, self._file) from error
+        hold_reserve(self.folder)
         return Commits(self._file, connection, self._count)
 
     def _count(self, connection: sqlite3.Connection) -> None:
@@ -207,7 +219,8 @@ class Spool:
         """Remove messages that a namespace has accepted. Numbers that are not there are passed over."""
         self._remove(numbers, keep=False, copy=lambda connection: None)
         if not self._waiting and not self._refused:
-            self._shrink()
+            with suppress(SpoolError):  # they are removed all the same
+                self._shrink()
 
     def refuse(self, reasons: Sequence[tuple[int, str]], *, refused_ms: int | None) -> None:
         """Set messages aside, each with the reason; they stay in the spool, and nothing waits behind them."""
@@ -265,7 +278,15 @@ class Spool:
                 else:
                     self._bytes -= size
 
-        self._change(write, ended)
+        try:
+            self._change(write, ended)
+        except SpoolFull:
+            # Also a removal needs room in the log. Without it what is forwarded would never leave, and go out again.
+            with self._commits.reading() as connection:
+                give_up_reserve(self.folder)
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._change(write, ended)
+            hold_reserve(self.folder)
 
     def _read(self, place: str, max_count: int, max_bytes: int) -> tuple[list[tuple[int, Entry]], list[int]]:
         batch: list[tuple[int, Entry]] = []
@@ -289,11 +310,19 @@ class Spool:
         return batch, damaged
 
     def _shrink(self) -> None:
-        """An empty spool gives the disk back, unless it is small already."""
-        with self._commits.reading() as connection:
-            if connection.execute("PRAGMA freelist_count").fetchone()[0] > SHRINK_PAGES:
-                connection.executescript("PRAGMA incremental_vacuum")  # `execute` would end it after one page
+        """An empty spool gives the disk back, unless it is small already, for as long as it stays empty.
+
+        In steps that nobody notices who appends meanwhile, and whose log fits the reserve: on a full disk there is no
+        other room.
+        """
+        while not self._waiting:
+            with self._commits.reading() as connection:
+                if connection.execute("PRAGMA freelist_count").fetchone()[0] <= SHRINK_PAGES:
+                    break
+                give_up_reserve(self.folder)
+                connection.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")  # `execute` ends after one page
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        hold_reserve(self.folder)
 
     def _change(self, write: Write, ended: Ended) -> None:
         with self._commits.turn:

@@ -23,8 +23,11 @@ from pairbus.errors import SpoolDamaged, SpoolError, SpoolForeign, SpoolFull, Sp
 FILE_NAME = "spool.db"
 LOCK_NAME = "lock"
 DRAFT_NAME = "spool.new"
+RESERVE_NAME = "reserve"
 APPLICATION_ID = 0x50616953  # "PaiS"
 VERSION = 1
+LOG_PAGES = 256  # of the write-ahead log, before it is copied into the file: 1 MB
+RESERVE_BYTES = 2 << 20  # what copying the log may need, and as much again
 
 _COLUMNS = (
     "number INTEGER PRIMARY KEY, place TEXT, path TEXT, message_id TEXT, first_attempt_ms INTEGER, sender TEXT, "
@@ -37,11 +40,16 @@ TABLES = {
     "waiting_place": "CREATE INDEX waiting_place ON waiting (place, number, size)",
 }
 
+_MAGIC = b"SQLite format 3\0"
+_owned: set[Path] = set()
+"Folders that this process holds a lock on."
+
 
 class FolderLock:
     """Holds `folder/lock` from construction to `release`."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
         self._fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -53,12 +61,14 @@ class FolderLock:
                 f"The spool {folder} is in use by another client{by}, which forwards what is in it. Stop it, or choose"
                 " another folder."
             ) from None
+        _owned.add(self._folder)
         os.truncate(self._fd, 0)
         with suppress(OSError):  # on a full disk the lock holds all the same; only its owner is not named
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """The file stays: removing it would let two owners hold locks on two files of one name."""
+        _owned.discard(self._folder)
         os.truncate(self._fd, 0)
         # Said aloud: a forked process that did not hear of it may still have the descriptor, and with it the lock.
         fcntl.flock(self._fd, fcntl.LOCK_UN)
@@ -66,6 +76,7 @@ class FolderLock:
 
     def forget(self) -> None:
         """In a forked child: give up our descriptor. The lock is the parent's, and ends with the parent."""
+        _owned.discard(self._folder)
         os.close(self._fd)
 
 
@@ -89,7 +100,22 @@ def prepare(folder: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith((FILE_NAME, DRAFT_NAME)) or name.isdecimal()
+    return name.startswith((FILE_NAME, DRAFT_NAME, RESERVE_NAME)) or name.isdecimal()
+
+
+def hold_reserve(folder: Path) -> None:
+    """Take the room, if there is that much and we do not have it."""
+    with suppress(OSError):
+        fd = os.open(folder / RESERVE_NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, RESERVE_BYTES)
+        finally:
+            os.close(fd)
+
+
+def give_up_reserve(folder: Path) -> None:
+    with suppress(FileNotFoundError):
+        (folder / RESERVE_NAME).unlink()
 
 
 def create(path: Path) -> None:
@@ -115,21 +141,17 @@ def create(path: Path) -> None:
 
 
 def recognise(path: Path) -> None:
-    """Refuse a file that is not a spool of this version, from its header alone.
+    """Refuse a file that is not a spool of this version, from its first bytes, before SQLite opens it.
 
-    Through SQLite and not by reading the bytes: closing a descriptor of our own would drop the locks that another
-    connection of this process holds on the file. `immutable` keeps it from making any file beside it.
+    Not when this process has it open: it was recognised then, and closing a second descriptor of a file drops every
+    lock that the process holds on it, SQLite's too.
     """
-    uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
-    try:
-        with closing(sqlite3.connect(uri, uri=True)) as connection:
-            [application_id] = connection.execute("PRAGMA application_id").fetchone()
-            [version] = connection.execute("PRAGMA user_version").fetchone()
-    except sqlite3.DatabaseError as error:
-        if _code(error) == sqlite3.SQLITE_NOTADB:
-            application_id = version = 0
-        else:
-            raise spool_error(error, path) from error
+    if path.parent.resolve() in _owned:
+        return
+    with path.open("rb") as file:
+        header = file.read(100)
+    application_id = int.from_bytes(header[68:72], "big") if header.startswith(_MAGIC) else 0
+    version = int.from_bytes(header[60:64], "big")
     if application_id != APPLICATION_ID:
         raise SpoolForeign(f"{path} is not a Pairbus spool; it was not touched. Choose another folder.")
     if version > VERSION:
@@ -147,6 +169,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         connection.text_factory = _readable_text
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
         connection.execute("PRAGMA temp_store = MEMORY")
         check(connection, path)
     except sqlite3.Error as error:

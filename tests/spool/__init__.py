@@ -1,0 +1,1 @@
+"""The durable local spool and what brings its messages to a namespace."""

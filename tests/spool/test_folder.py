@@ -1,0 +1,333 @@
+"""The folder of a spool: who may read it, who owns it, forks and sudden deaths, and files that are not ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pairbus.errors import SpoolDamaged, SpoolError, SpoolForeign, SpoolFull, SpoolInUse, SpoolNewer
+from pairbus.spool import Spool, open_free, spools_in
+from pairbus.spool.files import FILE_NAME, RESERVE_BYTES, look
+from tests.spool.child_appender import GROUP
+from tests.spool.entries import entries, entry, waiting
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def in_child(work: Callable[[], bool]) -> bool:
+    """Fork; what `work` says there."""
+    pid = os.fork()
+    if pid == 0:
+        code = 2
+        try:
+            code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+# ── modes ──
+
+
+def test_nobody_else_can_read_a_spool(tmp_path: Path) -> None:
+    """Messages are the application's secrets: 0700 and 0600 whatever the umask says, for SQLite's own files too."""
+    before = os.umask(0)
+    try:
+        spool = Spool(tmp_path / "deep" / "spool")
+        spool.append([entry(1)])
+    finally:
+        os.umask(before)
+    files = {path.name: mode(path) for path in spool.folder.iterdir()}
+    assert mode(spool.folder) == 0o700
+    assert files == dict.fromkeys((FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", "lock", "reserve"), 0o600)
+    spool.close()
+
+
+def test_a_folder_that_stood_open_is_closed(tmp_path: Path) -> None:
+    """Made beforehand by an installer, or opened by a careless hand."""
+    folder = tmp_path / "spool"
+    folder.mkdir(mode=0o755)
+    Spool(folder).close()
+    folder.chmod(0o755)
+    (folder / FILE_NAME).chmod(0o644)
+    Spool(folder).close()
+    assert mode(folder) == 0o700 and mode(folder / FILE_NAME) == 0o600
+
+
+# ── one owner ──
+
+
+def test_a_second_owner_is_refused_and_told_which_folder(tmp_path: Path) -> None:
+    """Two forwarders would send every message twice; the first one goes on undisturbed."""
+    spool = Spool(tmp_path / "spool")
+    with pytest.raises(SpoolInUse, match=rf"{spool.folder} is in use by another client \(process {os.getpid()}\)"):
+        Spool(tmp_path / "spool")
+    spool.append([entry(1)])
+    spool.close()
+    spool = Spool(tmp_path / "spool")
+    assert waiting(spool) == [1]
+    spool.close()
+
+
+def test_processes_that_share_a_folder_have_spools_of_their_own_within_it(tmp_path: Path) -> None:
+    """And whoever comes later adopts what one that is gone has left."""
+    first, second = open_free(tmp_path / "spool"), open_free(tmp_path / "spool")
+    assert second.folder == first.folder / "1"
+    second.append([entry(1)])
+    second.close()
+    third = open_free(tmp_path / "spool")
+    assert waiting(third) == [1]
+    assert spools_in(first.folder) == [first.folder, third.folder]
+    first.close()
+    third.close()
+
+
+# ── forks ──
+
+
+def test_a_forked_child_has_lost_the_spool_and_can_have_one_of_its_own(tmp_path: Path) -> None:
+    """SQLite must not be used across a fork: the child is told, and the parent's file is not touched by it."""
+    spool = Spool(tmp_path / "spool")
+    spool.append([entry(1)])
+
+    def child() -> bool:
+        with pytest.raises(SpoolError, match="not open in this process"):
+            spool.append([entry(2)])
+        own = spool.reopen()
+        own.append([entry(3)])
+        own.close()
+        spool.close()
+        return spool.is_inherited and not spool.has("orders") and own.folder == spool.folder / "1"
+
+    assert in_child(child)
+    assert not spool.is_inherited
+    spool.append([entry(4)])
+    assert waiting(spool) == [1, 4]
+    spool.close()
+    left = Spool(spool.folder / "1")
+    assert waiting(left) == [3]
+    left.close()
+
+
+def test_a_child_that_lives_on_does_not_keep_the_lock_alive(tmp_path: Path) -> None:
+    """A lock is shared by everyone who inherits its descriptor: an orphan's spool could not be drained."""
+    ready, ready_end = os.pipe()
+    done, done_end = os.pipe()
+    owner = os.fork()
+    if owner == 0:
+        Spool(tmp_path / "spool").append([entry(1)])  # dies with it open
+        if os.fork() == 0:
+            os.close(done_end)
+            os.write(ready_end, b"x")
+            os.read(done, 1)
+        os._exit(0)
+    os.waitpid(owner, 0)
+    assert os.read(ready, 1) == b"x"
+    spool = Spool(tmp_path / "spool")
+    assert waiting(spool) == [1]
+    spool.close()
+    os.close(done_end)
+
+
+def test_a_fork_while_another_thread_appends_leaves_both_alive(tmp_path: Path) -> None:
+    """The child may find any lock held by a thread that does not exist there."""
+    spool = Spool(tmp_path / "spool")
+    stop = threading.Event()
+
+    def append_all_the_time() -> None:
+        while not stop.is_set():
+            spool.append([entry(0)])
+
+    thread = threading.Thread(target=append_all_the_time)
+    thread.start()
+    try:
+        for _ in range(10):
+            assert in_child(lambda: spool.is_inherited and not spool.has("orders") and spool.waiting == 0)
+    finally:
+        stop.set()
+        thread.join(10)
+    assert len(waiting(spool)) == spool.waiting
+    spool.close()
+
+
+# ── sudden death ──
+
+
+@pytest.mark.parametrize("answers", [1, 25, 80])
+def test_what_was_reported_as_stored_survives_a_kill(tmp_path: Path, answers: int) -> None:
+    """Killed in the middle of anything, a process has lost nothing that it reported, nor left half a group."""
+    folder, told = tmp_path / "spool", defaultdict[str, list[int]](list)
+    for first in (0, 1_000_000):
+        command = [sys.executable, "-m", "tests.spool.child_appender", str(folder), str(first)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as child:
+            assert child.stdout is not None
+            lines = [child.stdout.readline() for _ in range(answers)]
+            child.send_signal(signal.SIGKILL)
+            lines += child.stdout.readlines()
+        for line in lines:
+            name, group = line.split()
+            told[f"path-{name}"].append(int(group))
+    spool = Spool(folder)
+    for path, groups in told.items():
+        found = waiting(spool, path)
+        assert found == sorted(found), "out of order"
+        assert len(found) % GROUP == 0, "half a group"
+        assert {group * GROUP + place for group in groups for place in range(GROUP)} <= set(found)
+    assert spool.refused == 0
+    spool.close()
+
+
+# ── files that are not ours, newer, or damaged ──
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def a_foreign_database(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE waiting (number INTEGER)")
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+
+
+def a_text(file: Path) -> None:
+    file.write_text("dear diary " * 100)
+
+
+def an_empty_file(file: Path) -> None:
+    file.touch()
+
+
+def another_file(file: Path) -> None:
+    (file.parent / "report.txt").write_text("quarterly")
+
+
+def a_newer_spool(file: Path) -> None:
+    Spool(file.parent).close()
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA user_version = 2")
+
+
+def a_broken_tree(file: Path) -> None:
+    spool = Spool(file.parent)
+    spool.append(entries(range(200), size=500))
+    spool.close()
+    content = bytearray(file.read_bytes())
+    page = content.index(entry(100, size=500).payload) // 4096 * 4096
+    content[page : page + 100] = bytes(100)
+    file.write_bytes(content)
+
+
+def a_missing_table(file: Path) -> None:
+    Spool(file.parent).close()
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("DROP TABLE refused")
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (a_foreign_database, SpoolForeign),
+        (a_text, SpoolForeign),
+        (an_empty_file, SpoolForeign),
+        (another_file, SpoolForeign),
+        (a_newer_spool, SpoolNewer),
+        (a_broken_tree, SpoolDamaged),
+        (a_missing_table, SpoolDamaged),
+    ],
+)
+def test_what_cannot_be_used_is_named_and_left_as_it_is(
+    tmp_path: Path, make: Callable[[Path], None], kind: type[SpoolError]
+) -> None:
+    """A wrong folder must not cost anybody their data. Asked again, it says the same: nothing stays locked."""
+    folder = tmp_path / "spool"
+    folder.mkdir(mode=0o700)
+    make(folder / FILE_NAME)
+    before = contents(folder)
+    for _ in range(2):
+        with pytest.raises(kind, match=str(folder)) as caught:
+            Spool(folder)
+        assert type(caught.value) is kind
+        after = contents(folder)
+        assert {name: after[name] for name in before} == before
+        if kind is not SpoolDamaged:
+            assert after == before
+
+
+def test_a_damaged_spool_can_be_copied_and_a_new_folder_used(tmp_path: Path) -> None:
+    """That is what the error says, so it must be possible while nothing is locked."""
+    folder = tmp_path / "spool"
+    a_broken_tree_in = folder / FILE_NAME
+    folder.mkdir()
+    a_broken_tree(a_broken_tree_in)
+    with pytest.raises(SpoolDamaged, match="keep a copy of the folder"):
+        Spool(folder)
+    shutil.move(folder, tmp_path / "kept")
+    spool = Spool(folder)
+    spool.append([entry(1)])
+    spool.close()
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_spool(tmp_path: Path) -> None:
+    """Not a bare OSError: the client tells its user which folder it was."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SpoolError, match="cannot be opened: Not a directory"):
+        Spool(tmp_path / "file" / "spool")
+    with pytest.raises(SpoolError, match="There is no spool in"):
+        look(tmp_path)
+
+
+# ── a full disk ──
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_stores_nothing_and_loses_nothing(small_disk: Path) -> None:
+    """The same answer as at the spool's own limit. What was stored before can be forwarded, and that makes room."""
+    spool = Spool(small_disk / "spool")
+    stored = []
+    try:
+        with pytest.raises(SpoolFull, match="safe"):
+            for number in range(1000):
+                spool.append([entry(number, size=50_000)])
+                stored.append(number)
+        assert len(stored) > 10 and spool.waiting == len(stored)
+        spool.close()
+        (small_disk / "ballast").write_bytes(bytes(shutil.disk_usage(small_disk).free))
+        spool = Spool(small_disk / "spool")
+        assert waiting(spool) == stored
+        while stored:
+            [(number, _)] = spool.next_batch("orders", 1, 1)
+            spool.forwarded([number])
+            assert waiting(spool) == stored[1:]
+            stored.pop(0)
+        spool.append([entry(5000, size=50_000)])
+        assert waiting(spool) == [5000]
+        assert (spool.folder / "reserve").stat().st_size == RESERVE_BYTES, "the next time it will be needed again"
+    finally:
+        spool.close()
