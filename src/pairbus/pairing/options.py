@@ -117,7 +117,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         missing_destination_grace: Duration = timedelta(minutes=15),
         duplicate_detection_window: Duration = timedelta(minutes=10),
         max_messages_per_second: float | None = None,
-        attempt_timeout: Duration = 3.5,
+        attempt_timeout: Duration = 3,
         connect_timeout: Duration = 3,
         spool_dir: str | PathLike[str] | None = None,
         spool_max_bytes: int = 1 << 30,
