@@ -103,6 +103,7 @@ async def test_a_black_hole_before_the_connection_is_silent(world: World) -> Non
     await late.close()
 
 
+@pytest.mark.slow
 async def test_a_black_hole_swallows_what_open_connections_say(world: World) -> None:
     """Neither end hears of it; when the network heals, such a connection is of no use and is reset."""
     sender = await world.sender("orders")
@@ -142,6 +143,7 @@ async def test_latency_delays_both_directions(world: World) -> None:
     assert world.stored("orders") == 2
 
 
+@pytest.mark.slow
 async def test_stalled_transfers_stall_nothing_else(world: World) -> None:
     """Links open, connections live, messages do not arrive: what a stuck partition looks like."""
     orders, invoices = await asyncio.gather(world.sender("orders"), world.sender("invoices"))
@@ -207,6 +209,7 @@ async def test_the_answer_to_a_completion_can_be_lost(world: World) -> None:
     assert world.nemesis.counts.of("orders").answers_dropped == 1
 
 
+@pytest.mark.slow
 async def test_cutting_the_links_of_one_entity_leaves_another_working(world: World) -> None:
     """The failover of one entity must not move the others, so a test needs one that fails alone."""
     orders, invoices = await asyncio.gather(world.sender("orders"), world.sender("invoices"))
@@ -220,6 +223,7 @@ async def test_cutting_the_links_of_one_entity_leaves_another_working(world: Wor
     assert world.stored("orders") == 1
 
 
+@pytest.mark.slow
 async def test_attaches_to_one_entity_can_be_left_unanswered(world: World) -> None:
     """The silent variant: the connection opens, the token is taken, and the link never comes."""
     world.nemesis.cut_links("orders", "stall")
@@ -248,6 +252,7 @@ async def test_one_link_of_a_shared_connection_can_be_detached_alone(world: Worl
     assert (world.stored("orders"), world.stored("invoices")) == (1, 1)
 
 
+@pytest.mark.slow
 async def test_the_sdk_takes_a_detached_link_for_a_lost_one(world: World) -> None:
     """And opens another when the cut is over."""
     sender = await world.sender("orders")

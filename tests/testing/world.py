@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
+from pairbus.amqp.message import Message, Properties
 from pairbus.broker import Broker
 from pairbus.testing import Nemesis
 
-DEADLINE_S = 8.0  # of any one call in these tests; the slowest legitimate one takes three seconds
+DEADLINE_S = 12.0  # of any one call in these tests; the slowest legitimate one takes three seconds
 
 
 class World:
@@ -40,7 +42,7 @@ class World:
 
 def sdk(connection_string: str, **options: Any) -> ServiceBusClient:
     """A client that neither tries again nor waits for ever."""
-    return ServiceBusClient.from_connection_string(connection_string, **{"retry_total": 0, "try_timeout": 2, **options})
+    return ServiceBusClient.from_connection_string(connection_string, **{"retry_total": 0, "try_timeout": 8, **options})
 
 
 async def opened(handler: Any) -> Any:
@@ -48,9 +50,18 @@ async def opened(handler: Any) -> Any:
         return await handler.__aenter__()
 
 
-async def send(sender: Any, body: str, timeout_s: float = 1.5) -> None:
+async def send(sender: Any, body: str, timeout_s: float = 8) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        await sender.send_messages(ServiceBusMessage(body, message_id=body), timeout=timeout_s)
+        await sender.send_messages(ServiceBusMessage(body), timeout=timeout_s)
+
+
+def text(body: str) -> bytes:
+    """An encoded message."""
+    return Message(properties=Properties(message_id=body), data=[body.encode()]).encode()
+
+
+def texts(payloads: list[bytes]) -> list[str]:
+    return [Message.decode(payload).body.decode() for payload in payloads]
 
 
 async def error_of(call: Any) -> BaseException:
@@ -60,6 +71,13 @@ async def error_of(call: Any) -> BaseException:
     except Exception as error:
         return error
     raise AssertionError("the call was expected to fail")
+
+
+async def all_rows(check: Callable[..., Awaitable[None]], rows: Sequence[tuple[Any, ...]]) -> None:
+    """Check every row of a table at once: the SDK spends its time waiting, and a row has an endpoint of its own."""
+    ended = await asyncio.gather(*(check(*row) for row in rows), return_exceptions=True)
+    failed = [f"{row}: {error!r}" for row, error in zip(rows, ended, strict=True) if error is not None]
+    assert not failed, "\n".join(failed)
 
 
 class Stopwatch:

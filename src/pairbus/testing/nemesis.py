@@ -16,22 +16,21 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
+from pairbus.connection_string import ConnectionString
 from pairbus.testing.conversation import path_of
 from pairbus.testing.faults import Counts, Faults, How
 from pairbus.testing.passage import Passage
 from pairbus.testing.sockets import HOST, bound
-from pairbus.testing.threads import LoopThread, OnLoop, switch
+from pairbus.testing.threads import InThread, OnLoop, switch
 
 BACKLOG = 256
 _AUTHORITY = re.compile(r"\b(Endpoint=\w+://|HostName=)[^;/]+", re.IGNORECASE)
 
 
 class Nemesis(OnLoop):
-    """A listening socket on loopback, from `start` to `stop` or from `__aenter__` to `__aexit__`."""
+    """A proxy on a port of the loopback."""
 
     def __init__(self, target_host: str, target_port: int) -> None:
         super().__init__()
@@ -49,17 +48,16 @@ class Nemesis(OnLoop):
     def __repr__(self) -> str:
         return f"<Nemesis {self.port} before {self.target[0]}:{self.target[1]} {self._faults}>"
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+    @classmethod
+    def before(cls, connection_string: str) -> Self:
+        """The one that stands before the endpoint of a connection string that names its port."""
+        parsed = ConnectionString.parse(connection_string)
+        if parsed.port is None:
+            raise ValueError("the connection string names no port: use Nemesis(host, port)")
+        return cls(parsed.host, parsed.port)
 
     async def start(self, port: int = 0) -> None:
-        self._settle_on_this_loop()
+        await super().start(port)
         self._holder = bound(port)
         self.port = int(self._holder.getsockname()[1])
         self._listen()
@@ -71,10 +69,10 @@ class Nemesis(OnLoop):
         for task in list(self._opening):
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
-        await asyncio.sleep(0)  # for the sockets to be told that they are gone
         if self._holder is not None:
             self._holder.close()
             self._holder = None
+        await super().stop()
 
     def connection_string(self, original: str) -> str:
         """The same connection string, with this proxy for its host and port."""
@@ -191,34 +189,13 @@ class Nemesis(OnLoop):
         client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.counts.connections += 1
-        passage = Passage(self._faults, self.counts, self._changed)
+        passage = Passage(self._faults, self.counts, self.changed)
         self._passages.add(passage)
         task = asyncio.ensure_future(passage.open(client, *self.target))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
-        self._changed()
+        self.changed()
 
 
-class NemesisThread(Nemesis):
-    """A nemesis on an event loop of its own, for tests that block: `with NemesisThread(host, port) as nemesis:`."""
-
-    def __init__(self, target_host: str, target_port: int) -> None:
-        super().__init__(target_host, target_port)
-        self._thread: LoopThread | None = None
-
-    def __enter__(self) -> Self:
-        self._thread = LoopThread("nemesis")
-        self._thread.run(self.start())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._thread is not None
-        self._thread.run(self.stop())
-        self._thread.close()
-
-    def wait_until(self, holds: Callable[[], object], timeout_s: float = 10.0) -> None:
-        """`until` for callers outside of the loop; `holds` is looked at inside of it."""
-        assert self._thread is not None
-        self._thread.run(self.until(holds, timeout_s), timeout_s + 1)
+class NemesisThread(InThread, Nemesis):
+    """A nemesis for tests that block: `with NemesisThread(host, port) as nemesis:`."""

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pairbus.amqp.errors import CONNECTION_FORCED, DETACH_FORCED
 from pairbus.amqp.performatives import Error
@@ -26,7 +25,7 @@ from pairbus.testing.mailbox import Mailbox, Received
 from pairbus.testing.script import Action, Occasion, Rule, Script, StepName
 from pairbus.testing.scripted_peer import ScriptedPeer
 from pairbus.testing.sockets import HOST
-from pairbus.testing.threads import LoopThread, OnLoop, switch
+from pairbus.testing.threads import InThread, OnLoop, switch
 
 MAX_MESSAGE_SIZE = 256 << 10
 
@@ -46,7 +45,7 @@ MEANINGS: dict[StepName, tuple[type[Action], ...]] = {
 
 
 class ScriptedEndpoint(OnLoop):
-    """A namespace of one's own making, from `start` to `stop` or from `__aenter__` to `__aexit__`."""
+    """A namespace of one's own making on a port of the loopback."""
 
     def __init__(self, *, hides_pings: bool = True, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
         super().__init__()
@@ -73,19 +72,9 @@ class ScriptedEndpoint(OnLoop):
     def __repr__(self) -> str:
         return f"<ScriptedEndpoint {self.port} rules={len(self._script.rules)} connections={len(self.peers)}>"
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
-
     async def start(self, port: int = 0) -> None:
-        self._settle_on_this_loop()
-        assert self._loop is not None
-        self._server = await self._loop.create_server(self._new_peer, HOST, port)
+        await super().start(port)
+        self._server = await asyncio.get_running_loop().create_server(self._new_peer, HOST, port)
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
@@ -95,7 +84,7 @@ class ScriptedEndpoint(OnLoop):
             self.reset()
             await self._server.wait_closed()
             self._server = None
-            await asyncio.sleep(0)  # for the sockets to be told that they are gone
+        await super().stop()
 
     @property
     def connection_string(self) -> str:
@@ -216,32 +205,10 @@ class ScriptedEndpoint(OnLoop):
         for peer in list(self.peers):
             peer.pump()
 
-    def changed(self) -> None:
-        self._changed()
-
     def _new_peer(self) -> ScriptedPeer:
         self._connections += 1
         return ScriptedPeer(self, self._connections)
 
 
-class ScriptedThread(ScriptedEndpoint):
-    """A scripted endpoint on an event loop of its own, for tests that block: `with ScriptedThread() as endpoint:`."""
-
-    _thread: LoopThread | None = None
-
-    def __enter__(self) -> Self:
-        self._thread = LoopThread("scripted endpoint")
-        self._thread.run(self.start())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._thread is not None
-        self._thread.run(self.stop())
-        self._thread.close()
-
-    def wait_until(self, holds: Callable[[], object], timeout_s: float = 10.0) -> None:
-        """`until` for callers outside of the loop; `holds` is looked at inside of it."""
-        assert self._thread is not None
-        self._thread.run(self.until(holds, timeout_s), timeout_s + 1)
+class ScriptedThread(InThread, ScriptedEndpoint):
+    """A scripted endpoint for tests that block: `with ScriptedThread() as endpoint:`."""

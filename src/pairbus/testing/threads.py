@@ -6,7 +6,8 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 CALL_S = 20.0  # for the loop of another thread to answer; it never does more than a few milliseconds of work at once
 
@@ -15,18 +16,34 @@ R = TypeVar("R")
 
 
 class OnLoop:
-    """What lives on one event loop. `_changed` is called there when something happened that `until` may wait for."""
+    """A server on one event loop, from `start` to `stop` or from `__aenter__` to `__aexit__`."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0
         self._news = asyncio.Event()
 
-    def _settle_on_this_loop(self) -> None:
+    async def start(self, port: int = 0) -> None:
+        """Listen on the loopback; 0: on any free port. Subclasses do it."""
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
 
-    def _changed(self) -> None:
+    async def stop(self) -> None:
+        """Subclasses first end what they began."""
+        await asyncio.sleep(0)  # for the sockets to be told that they are gone
+        self._loop = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def changed(self) -> None:
+        """Something happened that `until` may wait for. Called on the loop."""
         self._news.set()
 
     async def until(self, holds: Callable[[], object], timeout_s: float = 10.0) -> None:
@@ -55,6 +72,29 @@ def switch(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P]
         return asyncio.run_coroutine_threadsafe(there(), loop).result(CALL_S)
 
     return thrown
+
+
+class InThread(OnLoop):
+    """The same on an event loop of its own, in a thread of its own, for tests that block: `with … as …:`."""
+
+    _loop_thread: LoopThread | None = None
+
+    def __enter__(self) -> Self:
+        self._loop_thread = LoopThread(type(self).__name__)
+        self._loop_thread.run(self.start())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._loop_thread is not None
+        self._loop_thread.run(self.stop())
+        self._loop_thread.close()
+
+    def wait_until(self, holds: Callable[[], object], timeout_s: float = 10.0) -> None:
+        """`until` for callers outside of the loop; `holds` is looked at inside of it."""
+        assert self._loop_thread is not None
+        self._loop_thread.run(self.until(holds, timeout_s), timeout_s + 1)
 
 
 class LoopThread:
