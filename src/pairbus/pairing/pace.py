@@ -1,0 +1,96 @@
+"""How fast a syphon goes: its budget, the size of its batches, its pauses. Time is an argument, in seconds."""
+
+from __future__ import annotations
+
+PAUSE_MAX_S = 120.0
+RECOVERY_PER_S = 0.05  # of the maximum: a budget that was halved is whole again after ten seconds without a refusal
+RATE_MIN_SHARE = 1 / 64  # of the maximum: six refusals in a row, and it stays there
+BATCH_MAX = 100
+LOCK_S = 60.0  # of a backlog queue, while no message has told
+
+
+class Budget:
+    """Messages a second for all pumps of a syphon: a bucket of one second's worth, so that a pause is not made up for.
+
+    Live traffic needs the namespace too, hence a refusal as busy halves the rate, and it recovers slowly.
+    """
+
+    def __init__(self, max_per_s: float | None) -> None:
+        self._max_per_s = max_per_s
+        self._rate_per_s = max_per_s or 0.0
+        self._tokens = max_per_s or 0.0
+        self._at_s: float | None = None
+
+    def __repr__(self) -> str:
+        return "<Budget unlimited>" if self._max_per_s is None else f"<Budget {self._rate_per_s:.1f} a second>"
+
+    def rate_per_s(self, now: float) -> float | None:
+        """What is allowed at present; None: anything."""
+        if self._max_per_s is None:
+            return None
+        self._advance(now, self._max_per_s)
+        return self._rate_per_s
+
+    def take(self, count: int, now: float) -> float:
+        """Spend `count` messages; how long to wait before they may be sent."""
+        if self._max_per_s is None:
+            return 0.0
+        self._advance(now, self._max_per_s)
+        self._tokens -= count
+        return max(-self._tokens / self._rate_per_s, 0.0)
+
+    def busy(self, now: float) -> None:
+        if self._max_per_s is not None:
+            self._advance(now, self._max_per_s)
+            self._rate_per_s = max(self._rate_per_s / 2, self._max_per_s * RATE_MIN_SHARE)
+
+    def _advance(self, now: float, max_per_s: float) -> None:
+        passed_s = 0.0 if self._at_s is None else max(now - self._at_s, 0.0)
+        self._at_s = now
+        self._rate_per_s = min(self._rate_per_s + RECOVERY_PER_S * max_per_s * passed_s, max_per_s)
+        self._tokens = min(self._tokens + self._rate_per_s * passed_s, max(self._rate_per_s, 1.0))
+
+
+class Pauses:
+    """Between the passes of one pump: the interval, doubled by every pass that delivers nothing."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._next_s = interval_s
+
+    def after(self, delivered: bool) -> float:
+        if delivered:
+            self._next_s = self._interval_s
+            return self._interval_s
+        pause_s, self._next_s = self._next_s, min(self._next_s * 2, PAUSE_MAX_S)
+        return pause_s
+
+
+class BatchSize:
+    """How many messages of one queue may be in hand: what can be moved in half of their lock."""
+
+    def __init__(self, most: int = BATCH_MAX) -> None:
+        self._most = most
+        self._per_s: float | None = None
+        "Messages moved a second, the last batches counting most."
+        self._lock_s = LOCK_S
+
+    def moved(self, count: int, took_s: float) -> None:
+        if count and took_s > 0:
+            rate = count / took_s
+            self._per_s = rate if self._per_s is None else 0.5 * self._per_s + 0.5 * rate
+
+    def locked_for(self, lock_s: float) -> None:
+        """What is left of a lock when its message comes. Clocks differ: what cannot be true is not believed."""
+        self._lock_s = lock_s if 1.0 <= lock_s <= 300.0 else LOCK_S
+
+    @property
+    def lock_s(self) -> float:
+        return self._lock_s
+
+    def next(self, allowed_per_s: float | None = None) -> int:
+        """`allowed_per_s`: this queue's share of the budget."""
+        rates = [rate for rate in (self._per_s, allowed_per_s) if rate is not None]
+        if not rates:
+            return self._most
+        return max(1, min(self._most, int(min(rates) * self._lock_s / 2)))

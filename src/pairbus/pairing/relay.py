@@ -1,0 +1,277 @@
+"""What becomes of the messages of a backlog queue: which go home together, which wait, which are dead-lettered.
+
+Laws of this file.
+ 1. A message leaves the backlog queue only when its destination has accepted it, or when no waiting would help it.
+ 2. A destination that fails is left alone for the rest of the pass. Its messages stay locked, so that they are not
+    received over and over, and what lies behind them moves on.
+ 3. Of one lane (a sender's messages of one session) nothing overtakes an earlier one that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from pairbus.pairing.envelope import Home
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, TtlPolicy
+from pairbus.pairing.pace import BATCH_MAX
+from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
+
+PASS_MAX_S = 60.0  # then every destination gets another chance, however much is left in the queue
+POLL_S = 15 * 60.0
+LANE_MEMORY_S = 300.0  # after its lock: a message that waits comes back before, or somebody else has taken it
+LANES_LOOK = 10_000  # lanes with waiting messages, before old ones are looked for
+CHUNK_BYTES_MAX = 1 << 20  # of one send, where the destination would take more
+CHUNK_BYTES = 256 << 10  # where it does not say
+_DATA_HEAD = 8  # bytes around a message in a batch
+TEXT_MAX = 1024  # of a description; the service takes 4096 characters
+
+REFUSED, MISSING = "RefusedByDestination", "DestinationMissing"
+
+
+@dataclass(frozen=True, slots=True)
+class SyphonSettings:
+    """What a syphon is told; durations in seconds."""
+
+    retry_interval_s: float = 1.0
+    missing_destination_grace_s: float = 15 * 60.0
+    duplicate_detection_window_s: float = 10 * 60.0
+    ttl_policy: TtlPolicy = "restore"
+    max_messages_per_second: float | None = None
+    batch_max: int = BATCH_MAX
+    poll_s: float = POLL_S
+    send_timeout_s: float = 10.0
+
+    @classmethod
+    def of(cls, options: SendAvailabilityPairedNamespaceOptions) -> SyphonSettings:
+        return cls(
+            retry_interval_s=options.syphon_retry_interval,
+            missing_destination_grace_s=options.missing_destination_grace,
+            duplicate_detection_window_s=options.duplicate_detection_window,
+            ttl_policy=options.ttl_policy,
+            max_messages_per_second=options.max_messages_per_second,
+        )
+
+
+# ── what to do about a failure ──
+
+
+class Fate(Enum):
+    SKIP = "skip"
+    "The destination, for the rest of the pass."
+    BURY = "bury"
+    "Dead-letter the message; of several that failed together, find the guilty ones first."
+
+
+FATES: Mapping[Kind, Fate] = MappingProxyType(
+    {
+        Kind.COMMUNICATION: Fate.SKIP,
+        Kind.TIMEOUT: Fate.SKIP,
+        Kind.INTERNAL: Fate.SKIP,
+        Kind.FULL: Fate.SKIP,
+        Kind.BUSY: Fate.SKIP,  # and for ten seconds, in whatever pass
+        Kind.DISABLED: Fate.SKIP,
+        Kind.UNAUTHORIZED: Fate.SKIP,  # a key that was rotated comes back
+        Kind.NOT_FOUND: Fate.SKIP,  # until the grace is over: it may be redeployed
+        Kind.TOO_LARGE: Fate.BURY,
+        Kind.INVALID: Fate.BURY,
+    }
+)
+
+
+class Ruling(NamedTuple):
+    """What becomes of the messages of a failed attempt."""
+
+    fate: Fate
+    reason: str
+    "Of a skip, why; otherwise the reason of the dead letter."
+    description: str = ""
+
+
+class Destinations:
+    """What is known of the primary's entities; shared by the pumps of one syphon."""
+
+    def __init__(self, missing_grace_s: float) -> None:
+        self._missing_grace_s = missing_grace_s
+        self._missing_since: dict[str, float] = {}
+        self._busy_until: dict[str, float] = {}
+        self._no_batches: set[str] = set()
+
+    def closed_because(self, path: str, now: float) -> str | None:
+        """Why nothing may be sent there now; None when it may."""
+        until = self._busy_until.get(key_of(path))
+        if until is None:
+            return None
+        if now >= until:
+            del self._busy_until[key_of(path)]
+            return None
+        return f"server-busy, left alone for {until - now:.1f}s"
+
+    def delivered(self, path: str) -> None:
+        if self._missing_since:
+            self._missing_since.pop(key_of(path), None)
+
+    def takes_batches(self, path: str) -> bool:
+        return key_of(path) not in self._no_batches
+
+    def refuses_batches(self, path: str) -> None:
+        """A batch was refused of which every message was taken: partitioned entities want one key for each batch."""
+        self._no_batches.add(key_of(path))
+
+    def failed(self, path: str, failure: Failure, now: float, *, at_attach: bool = False) -> Ruling:
+        """`at_attach`: the link was refused, so that no message can be to blame."""
+        key, kind = key_of(path), failure.kind
+        if kind is Kind.BUSY:
+            self._busy_until[key] = now + BUSY_WAIT_S
+        if kind is Kind.NOT_FOUND or (at_attach and kind in MESSAGE_FAULTS):
+            since = self._missing_since.setdefault(key, now)
+            if now - since >= self._missing_grace_s:
+                return Ruling(Fate.BURY, MISSING, _missing_text(path, now - since, failure))
+            return Ruling(Fate.SKIP, failure.text)
+        self._missing_since.pop(key, None)  # whatever else it answers, it is there
+        if FATES[kind] is Fate.BURY:
+            return Ruling(Fate.BURY, REFUSED, _refused_text(path, failure))
+        return Ruling(Fate.SKIP, failure.text)
+
+
+def key_of(path: str) -> str:
+    """Paths compare case-insensitively."""
+    return path.strip("/").lower()
+
+
+def _missing_text(path: str, missing_s: float, failure: Failure) -> str:
+    return (
+        f"'{path}' has been missing for {missing_s:.0f} s: {failure.text:.300}. Create it and re-drive this dead-letter"
+        " queue, or discard the message."
+    )[:TEXT_MAX]
+
+
+def _refused_text(path: str, failure: Failure) -> str:
+    return (
+        f"'{path}' refuses this message, whenever it is sent: {failure.text:.500}. Change the destination's limits and"
+        " re-drive this dead-letter queue, or send a changed message by hand."
+    )[:TEXT_MAX]
+
+
+# ── which messages go together ──
+
+
+class Item(NamedTuple):
+    """One message of a batch on its way home."""
+
+    place: int
+    "In the batch, which has the order of the queue."
+    home: Home
+    payload: bytes
+    "What is sent."
+
+
+def by_destination(items: Iterable[Item]) -> dict[str, list[Item]]:
+    """The items of each destination, under its key, in the order of the queue."""
+    groups: dict[str, list[Item]] = {}
+    path = key = None
+    for item in items:
+        if item.home.path != path:
+            path = item.home.path
+            key = key_of(path)
+        assert key is not None
+        group = groups.get(key)
+        if group is None:
+            groups[key] = [item]
+        else:
+            group.append(item)
+    return groups
+
+
+Chunk = list[Item]
+"Messages that are sent as one: all are accepted, or none."
+
+
+def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[Chunk]]:
+    """How to send the messages of one destination: the chunks of a round all at once, a round after the other.
+
+    A chunk has messages of one session, as the service demands. The second chunk of a lane waits for the first.
+    """
+    limit = min(size_max or CHUNK_BYTES, CHUNK_BYTES_MAX)
+    found: list[list[Chunk]] = [[]]
+    last: dict[object, tuple[Chunk, int, int]] = {}
+    for item in items:
+        home = item.home
+        lane = home.sender is not None
+        key = (home.sender, home.session_id) if lane else home.session_id
+        chunk, size, round_no = last.get(key, ([], limit, -1))
+        size += len(item.payload) + _DATA_HEAD
+        if in_batches and chunk and size <= limit:
+            chunk.append(item)
+            last[key] = chunk, size, round_no
+            continue
+        round_no = round_no + 1 if lane else 0
+        if round_no == len(found):
+            found.append([])
+        chunk = [item]
+        found[round_no].append(chunk)
+        last[key] = chunk, len(item.payload) + _DATA_HEAD, round_no
+    return found
+
+
+# ── order ──
+
+
+class Lanes:
+    """Messages that wait, of senders that keep order: nothing later of the same lane may go before them."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, str | None, str], dict[int, float]] = {}
+        "Lane → counter → until when it is remembered."
+        self._forget_at = LANES_LOOK
+
+    def must_wait(self, home: Home, now: float) -> bool:
+        waiting = self._waiting.get(_lane(home))
+        if not waiting or home.counter is None:
+            return False
+        for counter in [counter for counter, until in waiting.items() if until < now]:
+            del waiting[counter]
+        return any(counter < home.counter for counter in waiting)
+
+    def waits(self, home: Home, locked_until: float, now: float) -> None:
+        if home.sender is None or home.counter is None:
+            return
+        if len(self._waiting) >= self._forget_at:
+            self._forget(now)
+        self._waiting.setdefault(_lane(home), {})[home.counter] = locked_until + LANE_MEMORY_S
+
+    def gone(self, home: Home) -> None:
+        if home.counter is None:
+            return
+        waiting = self._waiting.get(_lane(home))
+        if waiting is not None:
+            waiting.pop(home.counter, None)
+            if not waiting:
+                del self._waiting[_lane(home)]
+
+    def _forget(self, now: float) -> None:
+        """Lanes of which nothing came any more are looked at only here, at every doubling of their number."""
+        for lane, waiting in list(self._waiting.items()):
+            if all(until < now for until in waiting.values()):
+                del self._waiting[lane]
+        self._forget_at = max(LANES_LOOK, 2 * len(self._waiting))
+
+
+def _lane(home: Home) -> tuple[str, str | None, str]:
+    return home.sender or "", home.session_id, key_of(home.path)
+
+
+# ── dead letters ──
+
+
+def entity_of_dead_letters(path: str) -> str:
+    """Where the messages of a dead-letter queue came from; a subscription's came through its topic."""
+    segments = path.strip("/").split("/")
+    while segments and segments[-1].startswith("$"):
+        segments.pop()
+    if len(segments) > 2 and segments[-2].lower() == "subscriptions":
+        segments = segments[:-2]
+    return "/".join(segments)

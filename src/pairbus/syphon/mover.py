@@ -1,0 +1,361 @@
+"""One batch on its way home: sent to its destinations, completed when they have accepted, dead-lettered when they never
+will, and otherwise left under its locks.
+
+Laws of this file.
+ 1. A message is completed only after its destination has accepted it. If that fails it is received again: a duplicate
+    may be stored, a message is never lost.
+ 2. Nothing is abandoned. What waits stays locked, and comes back when its lock runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+from pairbus.amqp.message import BATCH_FORMAT, encode_batch
+from pairbus.pairing.envelope import Home, Spoiled, batch_head, home_payload
+from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, Moved
+from pairbus.pairing.pace import Budget
+from pairbus.pairing.policy import MESSAGE_FAULTS, Kind
+from pairbus.pairing.relay import (
+    Chunk,
+    Destinations,
+    Fate,
+    Item,
+    Lanes,
+    Ruling,
+    SyphonSettings,
+    by_destination,
+    key_of,
+    rounds,
+)
+from pairbus.transport import Carrier, Received, Receiver, Refused, Sender, TransportError
+from pairbus.wire_failures import failure_of
+
+logger = logging.getLogger("pairbus.syphon")
+
+AT_ONCE = 16  # destinations of one batch
+SETTLE_TIMEOUT_S = 10.0
+
+
+class Meter(Protocol):
+    """Counts operations: `count` of them, of `size_bytes` altogether; `outcome` is `ok` or a kind of failure."""
+
+    def __call__(
+        self,
+        namespace: Literal["primary", "secondary"],
+        entity: str,
+        kind: str,
+        count: int,
+        size_bytes: int,
+        outcome: str,
+        /,
+    ) -> None: ...
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the pumps of one syphon have in common."""
+
+    primary: Carrier
+    secondary: Carrier
+    settings: SyphonSettings
+    publish: Callable[[Event], None]
+    meter: Meter
+    clock: Callable[[], float]
+    "Seconds that only grow."
+    wall_ms: Callable[[], int]
+    "Milliseconds since 1970."
+    opener: Callable[[bytes], Home | Spoiled]
+    "What makes a message of the queue into one that goes home."
+    buries: bool
+    "False where the source is itself a dead-letter queue: what cannot go home stays there."
+    destinations: Destinations
+    budget: Budget
+    lanes: Lanes = field(default_factory=Lanes)
+    pumps: int = 1
+    delivered_at: float = float("-inf")
+    "When any destination last accepted something: a sign that the connection is good."
+
+
+@dataclass(slots=True)
+class Pass:
+    """What one pass over a queue has come to so far."""
+
+    skipped: dict[str, str] = field(default_factory=dict)
+    "Key of a destination → why it is left alone."
+    over: str | None = None
+    "Why nothing more is sent."
+    delivered: int = 0
+    buried: int = 0
+    held: int = 0
+    held_on_link: int = 0
+    "Of those, the ones that are unsettled on the present link."
+    errors: int = 0
+
+
+class Opened(NamedTuple):
+    """A batch that was read."""
+
+    received: list[Received]
+    items: list[Item]
+    spoiled: list[tuple[int, Spoiled]]
+    in_lanes: bool
+    "Some of its messages belong to senders that keep order."
+    locked_until_ms: int | None
+
+
+class Mover:
+    """Brings the batches of one queue home."""
+
+    def __init__(self, shared: Shared, queue: str) -> None:
+        self._shared = shared
+        self._queue = queue
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+
+    def open(self, received: list[Received]) -> Opened:
+        shared = self._shared
+        opener, policy, now_ms = shared.opener, shared.settings.ttl_policy, shared.wall_ms()
+        items, spoiled, in_lanes, locked_until_ms = [], [], False, None
+        for place, message in enumerate(received):
+            home = opener(message.payload)
+            payload = home if isinstance(home, Spoiled) else home_payload(home, policy, now_ms)
+            if isinstance(home, Spoiled) or isinstance(payload, Spoiled):
+                assert isinstance(payload, Spoiled)
+                spoiled.append((place, payload))
+                continue
+            items.append(Item(place, home, payload))
+            in_lanes = in_lanes or home.sender is not None
+            locked_until_ms = home.locked_until_ms or locked_until_ms
+        return Opened(received, items, spoiled, in_lanes, locked_until_ms)
+
+    async def move(self, opened: Opened, receiver: Receiver, this: Pass, locks_end: float) -> None:
+        """`locks_end`: until when, by the shared clock, the messages are surely still locked."""
+        trip = _Trip(self._shared, self._queue, opened.received, receiver, this, locks_end)
+        for place, spoiled in opened.spoiled:
+            await trip.bury([place], [spoiled.message_id], spoiled.reason, spoiled.description)
+        groups = list(by_destination(opened.items).values())
+        if len(groups) == 1:
+            await trip.bring(groups[0])
+        elif groups:
+            async with asyncio.TaskGroup() as tasks:
+                for group in groups:
+                    tasks.create_task(self._bounded(trip, group))
+
+    async def _bounded(self, trip: _Trip, group: list[Item]) -> None:
+        async with self._at_once:
+            await trip.bring(group)
+
+
+class _Trip:
+    """The messages of one batch, with the link on which they are settled."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        queue: str,
+        received: list[Received],
+        receiver: Receiver,
+        this: Pass,
+        locks_end: float,
+    ) -> None:
+        self._shared = shared
+        self._queue = queue
+        self._received = received
+        self._receiver = receiver
+        self._pass = this
+        self._locks_end = locks_end
+
+    async def bring(self, items: list[Item]) -> None:
+        """All messages of the batch that have this one destination."""
+        shared, path = self._shared, items[0].home.path
+        now = shared.clock()
+        if self._pass.over is not None:
+            self._hold(items)
+            return
+        reason = self._pass.skipped.get(key_of(path)) or shared.destinations.closed_because(path, now)
+        if reason is not None:
+            self._skip(path, reason, items)
+            return
+        ready = [item for item in items if not shared.lanes.must_wait(item.home, now)]
+        if len(ready) < len(items):
+            going = {item.place for item in ready}
+            self._hold([item for item in items if item.place not in going])
+        wait_s = shared.budget.take(len(ready), now)
+        if wait_s:
+            await asyncio.sleep(wait_s)
+        if not ready:
+            return
+        if shared.clock() >= self._locks_end:
+            self._stop("the locks of messages ran out before they were sent")
+            self._hold(ready)
+            return
+        try:
+            sender = await shared.primary.sender(path, shared.settings.send_timeout_s)
+        except TransportError as error:
+            await self._failed(path, ready, error, now, at_attach=True)
+            return
+        await self._send(sender, path, ready, in_batches=shared.destinations.takes_batches(path))
+
+    # ── sending ──
+
+    async def _send(self, sender: Sender, path: str, items: list[Item], *, in_batches: bool) -> bool:
+        """True when every message was accepted."""
+        all_accepted = True
+        left = rounds(items, sender.max_message_size, in_batches=in_batches)
+        while left:
+            chunks, began = left.pop(0), self._shared.clock()
+            errors = await self._send_at_once(sender, chunks)
+            accepted = [item for chunk, error in zip(chunks, errors, strict=True) if error is None for item in chunk]
+            if accepted:
+                await self._accepted(path, accepted)
+            for chunk, error in zip(chunks, errors, strict=True):
+                if error is not None:
+                    all_accepted = await self._chunk_failed(sender, path, chunk, error, began) and all_accepted
+            if key_of(path) in self._pass.skipped or self._pass.over is not None:
+                self._hold([item for later in left for chunk in later for item in chunk])
+                return False
+        return all_accepted
+
+    async def _send_at_once(self, sender: Sender, chunks: list[Chunk]) -> list[TransportError | None]:
+        timeout_s = self._shared.settings.send_timeout_s
+        answers: list[asyncio.Future[None] | TransportError] = []
+        for chunk in chunks:
+            try:
+                if not sender.sendable:
+                    await sender.ready(timeout_s)
+                answers.append(_send_chunk(sender, chunk, timeout_s))
+            except TransportError as error:
+                answers.append(error)
+        errors: list[TransportError | None] = []
+        for answer in answers:
+            if isinstance(answer, TransportError):
+                errors.append(answer)
+                continue
+            try:
+                await answer
+                errors.append(None)
+            except TransportError as error:
+                errors.append(error)
+        return errors
+
+    async def _chunk_failed(self, sender: Sender, path: str, chunk: Chunk, error: TransportError, began: float) -> bool:
+        failure = failure_of(error)
+        self._meter_send(path, chunk, failure.kind.value)
+        if len(chunk) == 1 or failure.kind not in MESSAGE_FAULTS:
+            await self._failed(path, chunk, error, began)
+            return False
+        if await self._send(sender, path, chunk, in_batches=False):
+            self._shared.destinations.refuses_batches(path)
+        return False
+
+    async def _accepted(self, path: str, items: list[Item]) -> None:
+        shared, now_ms = self._shared, self._shared.wall_ms()
+        shared.delivered_at = shared.clock()
+        shared.destinations.delivered(path)
+        self._pass.delivered += len(items)
+        self._meter_send(path, items, "ok")
+        window_ms = shared.settings.duplicate_detection_window_s * 1000
+        for _, home, _ in items:
+            if home.counter is not None:
+                shared.lanes.gone(home)
+            if home.first_attempt_ms is not None and now_ms - home.first_attempt_ms > window_ms:
+                away_s = (now_ms - home.first_attempt_ms) / 1000
+                shared.publish(MaybeDuplicated(path, home.message_id or "", away_s))
+        completed = await self._complete(items)
+        if completed:
+            ids = tuple([home.message_id or "" for _, home, _ in completed])
+            shared.publish(Moved(path, self._queue, len(ids), ids))
+
+    def _meter_send(self, path: str, items: list[Item], outcome: str) -> None:
+        self._shared.meter("primary", path, "send", len(items), sum([len(item.payload) for item in items]), outcome)
+
+    # ── settling ──
+
+    async def _complete(self, items: list[Item]) -> list[Item]:
+        """Those that are gone from the queue. The others are at home all the same, and will be received again."""
+        try:
+            await self._receiver.complete(self._at(item.place for item in items), timeout_s=SETTLE_TIMEOUT_S)
+        except TransportError as error:
+            kept = set(error.delivery_ids) if isinstance(error, Refused) and error.delivery_ids else None
+            self._stop(f"messages that are at home could not be completed, and may come again: {error}")
+            self._shared.meter("secondary", self._queue, "complete", len(items), 0, failure_of(error).kind.value)
+            if kept is None:
+                return []
+            return [item for item in items if self._received[item.place].delivery_id not in kept]
+        self._shared.meter("secondary", self._queue, "complete", len(items), 0, "ok")
+        return items
+
+    async def bury(self, places: list[int], ids: Iterable[str | None], reason: str, description: str) -> None:
+        shared = self._shared
+        if not shared.buries:
+            self._pass.errors += len(places)
+            self._count_held(len(places))
+            return
+        try:
+            await self._receiver.dead_letter(self._at(places), reason, description, timeout_s=SETTLE_TIMEOUT_S)
+        except TransportError as error:
+            self._stop(f"a message could not be dead-lettered, and will come again: {error}")
+            return
+        self._pass.buried += len(places)
+        for message_id in ids:
+            shared.publish(DeadLettered(self._queue, message_id or "", reason, description))
+
+    def _at(self, places: Iterable[int]) -> list[Received]:
+        return [self._received[place] for place in places]
+
+    # ── failures ──
+
+    async def _failed(
+        self, path: str, items: list[Item], error: TransportError, began: float, *, at_attach: bool = False
+    ) -> None:
+        shared, failure = self._shared, failure_of(error)
+        ruling: Ruling = shared.destinations.failed(path, failure, shared.clock(), at_attach=at_attach)
+        if ruling.fate is Fate.BURY:
+            for item in items:
+                shared.lanes.gone(item.home)
+            places, ids = [item.place for item in items], [item.home.message_id for item in items]
+            await self.bury(places, ids, ruling.reason, ruling.description)
+            return
+        self._pass.errors += 1
+        if failure.kind is Kind.BUSY:
+            shared.budget.busy(shared.clock())
+        if failure.kind in (Kind.COMMUNICATION, Kind.TIMEOUT):
+            shared.primary.forget(path)
+            if failure.kind is Kind.TIMEOUT and shared.delivered_at < began:
+                await shared.primary.drop()  # a silent peer: nothing else was accepted since this was sent either
+            if not shared.primary.is_connected:
+                self._stop(f"the primary cannot be reached: {ruling.reason}")
+        self._skip(path, ruling.reason, items)
+
+    def _skip(self, path: str, reason: str, items: list[Item]) -> None:
+        if key_of(path) not in self._pass.skipped:
+            self._pass.skipped[key_of(path)] = reason
+            self._shared.publish(DestinationSkipped(path, self._queue, reason))
+        self._hold(items)
+
+    def _hold(self, items: list[Item]) -> None:
+        self._count_held(len(items))
+        now = self._shared.clock()
+        for item in items:
+            self._shared.lanes.waits(item.home, self._locks_end, now)
+
+    def _count_held(self, count: int) -> None:
+        self._pass.held += count
+        self._pass.held_on_link += count
+
+    def _stop(self, reason: str) -> None:
+        if self._pass.over is None:
+            self._pass.over = reason
+            self._pass.errors += 1
+            logger.warning("%s: %s", self._queue, reason)
+
+
+def _send_chunk(sender: Sender, chunk: Chunk, timeout_s: float) -> asyncio.Future[None]:
+    if len(chunk) == 1:
+        return sender.send_nowait(chunk[0].payload, timeout_s=timeout_s)
+    payload = encode_batch([item.payload for item in chunk], batch_head(chunk[0].home.session_id))
+    return sender.send_nowait(payload, message_format=BATCH_FORMAT, timeout_s=timeout_s)

@@ -1,0 +1,250 @@
+"""Passes over one backlog queue: a long poll, batch after batch while there are any, a pause.
+
+A pass ends when nothing more comes, when every destination should get another chance, or when something is wrong with
+the queue or with the whole primary. Between passes the link is closed: what it has fetched ahead goes back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Literal, TypeVar
+
+from pairbus.pairing.events import PumpPaused
+from pairbus.pairing.pace import BatchSize, Pauses
+from pairbus.pairing.relay import PASS_MAX_S
+from pairbus.syphon.mover import Mover, Opened, Pass, Shared
+from pairbus.transport import Received, Receiver, TransportError
+from pairbus.transport.errors import Timeout
+
+logger = logging.getLogger("pairbus.syphon")
+
+LINGER_S = 1.0  # for more of a queue that has just given some
+AHEAD = 4  # batches on their way at once
+HELD_MAX = 2000  # deliveries left unsettled on one link before it is replaced: a service bounds them
+LINK_LIFE_MIN_S = 1.0  # a link that the peer closes sooner was not idle
+CLOSE_TIMEOUT_S = 1.0
+
+T = TypeVar("T")
+
+
+class Pump:
+    """One queue. `moved` and the like only grow."""
+
+    def __init__(
+        self, shared: Shared, queue: str, stopping: asyncio.Event, sub_queue: Literal["dead-letter"] | None = None
+    ) -> None:
+        self.queue = queue
+        self.errors = 0
+        self.blocked = 0
+        "Messages that the last pass left under their locks."
+        self._moved = 0
+        self._dead_lettered = 0
+        self._this: Pass | None = None
+        self._shared = shared
+        self._sub_queue = sub_queue
+        self._stopping = stopping
+        self._mover = Mover(shared, queue)
+        self._size = BatchSize(shared.settings.batch_max)
+        self._pauses = Pauses(shared.settings.retry_interval_s)
+        self._receiver: Receiver | None = None
+        self._poll_ends: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Pump {self.queue} moved={self.moved} blocked={self.blocked} errors={self.errors}>"
+
+    @property
+    def moved(self) -> int:
+        return self._moved + (self._this.delivered if self._this is not None else 0)
+
+    @property
+    def dead_lettered(self) -> int:
+        return self._dead_lettered + (self._this.buried if self._this is not None else 0)
+
+    async def run(self) -> None:
+        """Pass after pass, until told to stop."""
+        try:
+            while not self._stopping.is_set():
+                await self._pass_and_pause()
+        finally:
+            await self._close_link()
+
+    async def _pass_and_pause(self) -> None:
+        try:
+            done = await self._pass(self._poll)
+            if done is None:
+                return  # a poll that ended without a message is followed by the next
+            reason = done.over or next(iter(done.skipped.values()), "nothing was delivered")
+            delivered = done.delivered + done.buried > 0
+        except TransportError as error:
+            self.errors += 1
+            reason, delivered = str(error), False
+        pause_s = self._pauses.after(delivered)
+        if not delivered and not self._stopping.is_set():
+            self._shared.publish(PumpPaused(self.queue, reason, pause_s))
+        await self._unless_stopping(asyncio.sleep(pause_s))
+
+    async def run_once(self, wait_s: float) -> None:
+        """What is there now, until nothing comes for `wait_s`; what is blocked stays. Raises TransportError."""
+
+        async def take() -> list[Received]:
+            receiver = await self._link()
+            return self._metered(await self._unless_stopping(receiver.receive(self._next_size(), wait_s)) or [])
+
+        try:
+            while not self._stopping.is_set():
+                done = await self._pass(take)
+                if done is None or done.delivered + done.buried == 0 or done.over is not None:
+                    return
+        finally:
+            await self._close_link()
+
+    # ── one pass ──
+
+    async def _pass(self, first: Callable[[], Awaitable[list[Received]]]) -> Pass | None:
+        """None when no message came at all."""
+        batch = await first()
+        if not batch:
+            return None
+        self._this = this = Pass()
+        moves: set[asyncio.Task[None]] = set()
+        began = self._shared.clock()
+        try:
+            while batch:
+                await self._start(batch, this, moves)
+                over = this.over is not None or self._stopping.is_set()
+                if over or self._shared.clock() - began >= PASS_MAX_S:
+                    break
+                batch = await self._more(this, moves)
+            await _all(moves)
+        finally:
+            for move in moves:
+                move.cancel()
+            await asyncio.gather(*moves, return_exceptions=True)
+            self._count(this)
+            await self._close_link()
+        return this
+
+    async def _start(self, batch: list[Received], this: Pass, moves: set[asyncio.Task[None]]) -> None:
+        receiver = self._receiver  # before anything is awaited: delivery ids mean nothing on another link
+        assert receiver is not None
+        opened = self._mover.open(batch)
+        if opened.locked_until_ms is not None:
+            self._size.locked_for((opened.locked_until_ms - self._shared.wall_ms()) / 1000)
+        locks_end = self._shared.clock() + self._size.lock_s
+        while len(moves) >= (1 if opened.in_lanes else AHEAD):
+            done, _ = await asyncio.wait(moves, return_when=asyncio.FIRST_COMPLETED)
+            moves -= done
+            _raise_first(done)
+        moves.add(asyncio.create_task(self._move(opened, receiver, this, locks_end)))
+        if opened.in_lanes:
+            await _all(moves)
+
+    async def _move(self, opened: Opened, receiver: Receiver, this: Pass, locks_end: float) -> None:
+        began, before = self._shared.clock(), this.delivered
+        await self._mover.move(opened, receiver, this, locks_end)
+        self._size.moved(this.delivered - before, self._shared.clock() - began)
+
+    def _count(self, this: Pass) -> None:
+        self._this = None
+        self._moved += this.delivered
+        self._dead_lettered += this.buried
+        self.errors += this.errors
+        self.blocked = this.held
+
+    # ── receiving ──
+
+    async def _poll(self) -> list[Received]:
+        """The rest of a long poll. A link that is lost meanwhile is opened again, which is not another receive."""
+        shared = self._shared
+        if self._poll_ends is None:
+            self._poll_ends = shared.clock() + shared.settings.poll_s
+        while not self._stopping.is_set():
+            opened_at = shared.clock()
+            try:
+                receiver = await self._link()
+                left_s = max(self._poll_ends - shared.clock(), 0.0)
+                batch = await self._unless_stopping(receiver.receive(self._next_size(), left_s))
+            except TransportError as error:
+                await self._close_link()
+                if shared.clock() - opened_at < LINK_LIFE_MIN_S or isinstance(error, Timeout):
+                    raise
+                logger.info("%s: the link ended within a poll and is opened again: %s", self.queue, error)
+                continue
+            if batch is None:
+                break
+            self._poll_ends = None
+            if not batch:
+                shared.meter("secondary", self.queue, "empty receive", 1, 0, "ok")
+            return self._metered(batch)
+        return []
+
+    async def _more(self, this: Pass, moves: set[asyncio.Task[None]]) -> list[Received]:
+        """What comes shortly; nothing when the link is lost, for what is on its way is worth waiting for."""
+        try:
+            if this.held_on_link >= HELD_MAX:
+                await _all(moves)
+                await self._close_link()
+                this.held_on_link = 0
+            receiver = await self._link()
+            return self._metered(await receiver.receive(self._next_size(), LINGER_S))
+        except TransportError as error:
+            this.over = this.over or str(error)
+            this.errors += 1
+            return []
+
+    def _metered(self, batch: list[Received]) -> list[Received]:
+        if batch:
+            size_bytes = sum([len(message.payload) for message in batch])
+            self._shared.meter("secondary", self.queue, "receive", len(batch), size_bytes, "ok")
+        return batch
+
+    def _next_size(self) -> int:
+        shared = self._shared
+        rate = shared.budget.rate_per_s(shared.clock())
+        size = self._size.next(None if rate is None else rate / shared.pumps)
+        if self._receiver is not None:
+            self._receiver.credit = size
+        return size
+
+    async def _link(self) -> Receiver:
+        if self._receiver is None or self._receiver.over is not None:
+            self._receiver = await self._shared.secondary.receiver(
+                self.queue, credit=self._next_size(), sub_queue=self._sub_queue
+            )
+        return self._receiver
+
+    async def _close_link(self) -> None:
+        """What was fetched ahead goes back; what is left unsettled stays locked, with or without the link."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is None or receiver.over is not None:
+            return
+        try:
+            await receiver.pause(CLOSE_TIMEOUT_S)
+        except TransportError as error:
+            logger.debug("%s: the credit was not given back: %s", self.queue, error)
+        await receiver.close(CLOSE_TIMEOUT_S)
+
+    async def _unless_stopping(self, wait: Coroutine[Any, Any, T]) -> T | None:
+        """The result, or None as soon as the pump is told to stop."""
+        task, stop = asyncio.create_task(wait), asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            task.cancel()
+            stop.cancel()
+            await asyncio.wait([task, stop])
+
+
+async def _all(moves: set[asyncio.Task[None]]) -> None:
+    if moves:
+        done, _ = await asyncio.wait(moves)
+        moves.clear()
+        _raise_first(done)
+
+
+def _raise_first(done: set[asyncio.Task[None]]) -> None:
+    for move in done:
+        move.result()

@@ -1,0 +1,165 @@
+"""A syphon: its pumps, how they are stopped, and what they have come to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from pairbus.pairing.envelope import Home, Spoiled, redriven, unwrap
+from pairbus.pairing.events import Event
+from pairbus.pairing.pace import Budget
+from pairbus.pairing.relay import Destinations, SyphonSettings, entity_of_dead_letters
+from pairbus.syphon.mover import Meter, Shared
+from pairbus.syphon.pump import LINGER_S, Pump
+from pairbus.transport import Carrier
+
+STOP_GRACE_S = 5.0
+RATE_WINDOW_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a syphon has come to."""
+
+    queues: int
+    moved: int
+    per_s: float
+    "Over the last seconds."
+    blocked: int
+    "Messages that the last passes left in their queues."
+    dead_lettered: int
+    errors: int
+    waiting: int | None = None
+    "In the queues; None when nobody has counted them."
+
+
+class Syphon:
+    """Brings the messages of backlog queues home. The carriers are the caller's, also to close."""
+
+    def __init__(
+        self,
+        primary: Carrier,
+        secondary: Carrier,
+        queues: Sequence[str],
+        *,
+        settings: SyphonSettings,
+        publish: Callable[[Event], None],
+        meter: Meter | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        opener: Callable[[bytes], Home | Spoiled] = unwrap,
+        sub_queue: Literal["dead-letter"] | None = None,
+    ) -> None:
+        self._shared = Shared(
+            primary,
+            secondary,
+            settings,
+            publish,
+            meter or _no_meter,
+            clock,
+            wall_ms,
+            opener,
+            buries=sub_queue is None,
+            destinations=Destinations(settings.missing_destination_grace_s),
+            budget=Budget(settings.max_messages_per_second),
+            pumps=max(len(queues), 1),
+        )
+        self._stopping = asyncio.Event()
+        self._pumps = [Pump(self._shared, queue, self._stopping, sub_queue) for queue in queues]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def __repr__(self) -> str:
+        now = self.progress()
+        return f"<Syphon {now.queues} queues moved={now.moved} blocked={now.blocked} errors={now.errors}>"
+
+    async def run(self) -> None:
+        """Until `stop`; what goes wrong with a queue or a destination is told in events and tried again."""
+        await self._run([pump.run() for pump in self._pumps], until=asyncio.FIRST_EXCEPTION)
+
+    async def run_once(self, wait_s: float = LINGER_S) -> Progress:
+        """Drain each queue until nothing comes for `wait_s`. TransportError when a queue cannot be read."""
+        await self._run([pump.run_once(wait_s) for pump in self._pumps], until=asyncio.ALL_COMPLETED)
+        return self.progress()
+
+    async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Receive nothing more, and give what is on its way `grace_s` to arrive."""
+        self._stopping.set()
+        tasks = [task for task in self._tasks if not task.done()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def progress(self) -> Progress:
+        moved = sum(pump.moved for pump in self._pumps)
+        return Progress(
+            queues=len(self._pumps),
+            moved=moved,
+            per_s=self._rate(moved),
+            blocked=sum(pump.blocked for pump in self._pumps),
+            dead_lettered=sum(pump.dead_lettered for pump in self._pumps),
+            errors=sum(pump.errors for pump in self._pumps),
+        )
+
+    def _rate(self, moved: int) -> float:
+        """Since the oldest look within the window: whoever asks every second sees the last seconds."""
+        now = self._shared.clock()
+        while self._samples and now - self._samples[0][0] > RATE_WINDOW_S:
+            self._samples.popleft()
+        then, moved_then = self._samples[0] if self._samples else (now, moved)
+        self._samples.append((now, moved))
+        return (moved - moved_then) / (now - then) if now > then else 0.0
+
+    async def _run(self, works: list[Coroutine[Any, Any, None]], *, until: str) -> None:
+        self._tasks = [asyncio.create_task(work) for work in works]
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks, return_when=until)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for task in self._tasks:
+            if not task.cancelled():  # by `stop`, or because another one failed
+                task.result()
+
+
+def redrive(
+    source: Carrier,
+    queue: str,
+    *,
+    target: str | None = None,
+    destination: Carrier | None = None,
+    settings: SyphonSettings | None = None,
+    publish: Callable[[Event], None],
+    meter: Meter | None = None,
+) -> Syphon:
+    """A syphon from the dead-letter queue of `queue` (or of `topic/Subscriptions/name`) back to its entity.
+
+    `target` is another entity, `destination` another namespace. Messages that cannot go stay where they are.
+    """
+    entity = target or entity_of_dead_letters(queue)
+    opener = partial(redriven, path=entity)
+    return Syphon(
+        destination or source,
+        source,
+        [queue],
+        settings=settings or SyphonSettings(),
+        publish=publish,
+        meter=meter,
+        opener=opener,
+        sub_queue="dead-letter",
+    )
+
+
+def _no_meter(
+    namespace: Literal["primary", "secondary"], entity: str, kind: str, count: int, size_bytes: int, outcome: str, /
+) -> None:
+    pass

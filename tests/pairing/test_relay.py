@@ -1,0 +1,261 @@
+"""What becomes of backlog messages, decided without a network; and how fast a syphon goes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.pairing.envelope import Home
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.pairing.pace import PAUSE_MAX_S, BatchSize, Budget, Pauses
+from pairbus.pairing.policy import Failure, Kind
+from pairbus.pairing.relay import (
+    FATES,
+    LANE_MEMORY_S,
+    LANES_LOOK,
+    MISSING,
+    REFUSED,
+    Destinations,
+    Fate,
+    Item,
+    Lanes,
+    SyphonSettings,
+    by_destination,
+    entity_of_dead_letters,
+    rounds,
+)
+
+
+def item(place: int, path: str = "orders", size: int = 10, **home: object) -> Item:
+    return Item(place, Home(path, b"", **home), bytes(size))  # type: ignore[arg-type]
+
+
+def failed(destinations: Destinations, kind: Kind, now: float, path: str = "orders", **options: bool) -> Fate:
+    return destinations.failed(path, Failure(kind, kind.value), now, **options).fate
+
+
+# ── failures ──
+
+
+def test_every_kind_of_failure_has_a_fate() -> None:
+    """An absent row would stop a pump on the night of the outage."""
+    assert set(FATES) == set(Kind)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.TOO_LARGE, Kind.INVALID)])
+def test_a_failing_destination_is_skipped_and_buries_nothing(kind: Kind) -> None:
+    """Unreachable, busy, full, disabled, unauthorized, missing: all of it may be over tomorrow."""
+    assert failed(Destinations(900), kind, 0.0) is Fate.SKIP
+
+
+@pytest.mark.parametrize("kind", [Kind.TOO_LARGE, Kind.INVALID])
+def test_a_message_that_is_refused_as_such_is_buried(kind: Kind) -> None:
+    """No waiting helps it, and the description says what a person can do."""
+    ruling = Destinations(900).failed("orders", Failure(kind, "300000 bytes"), 0.0)
+    assert (ruling.fate, ruling.reason) == (Fate.BURY, REFUSED)
+    assert "'orders'" in ruling.description and "300000 bytes" in ruling.description
+
+
+def test_a_missing_destination_is_waited_for_as_long_as_its_grace() -> None:
+    """It may be redeployed; when it is found again, the next time counts anew."""
+    destinations = Destinations(900)
+    assert failed(destinations, Kind.NOT_FOUND, 100.0) is Fate.SKIP
+    assert failed(destinations, Kind.NOT_FOUND, 999.9, path="/ORDERS") is Fate.SKIP
+    ruling = destinations.failed("orders", Failure(Kind.NOT_FOUND, "no such entity"), 1000.0)
+    assert (ruling.fate, ruling.reason) == (Fate.BURY, MISSING)
+    assert "900 s" in ruling.description and "re-drive" in ruling.description
+    destinations.delivered("Orders")
+    assert failed(destinations, Kind.NOT_FOUND, 1001.0) is Fate.SKIP
+
+
+def test_a_destination_that_answers_anything_else_is_not_missing() -> None:
+    """Disabled is there. The grace begins again."""
+    destinations = Destinations(10)
+    failed(destinations, Kind.NOT_FOUND, 0.0)
+    failed(destinations, Kind.DISABLED, 5.0)
+    assert failed(destinations, Kind.NOT_FOUND, 11.0) is Fate.SKIP
+
+
+def test_a_refused_link_is_no_messages_fault() -> None:
+    """The path itself may be impossible: that is as good as missing."""
+    destinations = Destinations(10)
+    assert failed(destinations, Kind.INVALID, 0.0, at_attach=True) is Fate.SKIP
+    assert failed(destinations, Kind.INVALID, 10.0, at_attach=True) is Fate.BURY
+
+
+def test_a_busy_destination_is_left_alone_for_ten_seconds() -> None:
+    """As the service asks of every client; others are not touched."""
+    destinations = Destinations(900)
+    failed(destinations, Kind.BUSY, 100.0)
+    assert destinations.closed_because("ORDERS", 109.9) is not None
+    assert destinations.closed_because("bills", 100.0) is None
+    assert destinations.closed_because("orders", 110.0) is None
+
+
+# ── what goes together ──
+
+
+def test_messages_are_grouped_by_destination_in_the_order_of_the_queue() -> None:
+    """Paths compare without case: two spellings are one entity."""
+    groups = by_destination([item(0, "a"), item(1, "B"), item(2, "A"), item(3, "b/"), item(4, "a")])
+    assert {key: [one.place for one in group] for key, group in groups.items()} == {"a": [0, 2, 4], "b": [1, 3]}
+
+
+def places(found: list[list[list[Item]]]) -> list[list[list[int]]]:
+    return [[[one.place for one in chunk] for chunk in chunks] for chunks in found]
+
+
+def test_a_batch_has_one_session_and_fits_the_destination() -> None:
+    """Partitioned entities refuse a batch of several sessions; a link says how much it takes."""
+    items = [item(0), item(1, session_id="s"), item(2), item(3, session_id="t"), item(4, session_id="s")]
+    assert places(rounds(items, 0, in_batches=True)) == [[[0, 2], [1, 4], [3]]]
+    large = [item(place, size=100) for place in range(5)]
+    assert places(rounds(large, 250, in_batches=True)) == [[[0, 1], [2, 3], [4]]]
+    assert places(rounds(large, 50, in_batches=True)) == [[[0], [1], [2], [3], [4]]]
+    assert places(rounds(large, 0, in_batches=False)) == [[[0], [1], [2], [3], [4]]]
+
+
+def test_the_next_batch_of_a_lane_waits_for_the_one_before() -> None:
+    """If the first is refused as busy, a second that is accepted would have overtaken it."""
+    items = [item(n, size=100, sender="me", counter=n, session_id="s") for n in range(3)]
+    assert places(rounds(items, 250, in_batches=True)) == [[[0, 1]], [[2]]]
+    assert places(rounds(items, 250, in_batches=False)) == [[[0]], [[1]], [[2]]]
+
+
+@given(
+    st.lists(
+        st.builds(
+            item,
+            st.integers(0, 0),
+            size=st.integers(0, 300),
+            session_id=st.sampled_from([None, "s", "t"]),
+            sender=st.sampled_from([None, "me"]),
+        ),
+        max_size=40,
+    ),
+    st.booleans(),
+)
+def test_every_message_is_sent_once_and_in_order_of_its_session(items: list[Item], in_batches: bool) -> None:
+    """Whatever is batched with what."""
+    numbered = [one._replace(place=place) for place, one in enumerate(items)]
+    sent = [one for chunks in rounds(numbered, 500, in_batches=in_batches) for chunk in chunks for one in chunk]
+    assert sorted(one.place for one in sent) == list(range(len(items)))
+    for key in {(one.home.sender, one.home.session_id) for one in items}:
+        lane = [one.place for one in sent if (one.home.sender, one.home.session_id) == key]
+        assert lane == sorted(lane)
+
+
+# ── order ──
+
+
+def home(counter: int, **fields: object) -> Home:
+    return Home("orders", b"", **{"sender": "me", "session_id": "s", "counter": counter, **fields})  # type: ignore[arg-type]
+
+
+def test_nothing_overtakes_an_earlier_message_that_waits() -> None:
+    """Until that one is home, also in a later pass; other sessions and senders go on."""
+    lanes = Lanes()
+    lanes.waits(home(3), locked_until=60.0, now=0.0)
+    assert lanes.must_wait(home(4), 1.0)
+    assert not lanes.must_wait(home(3), 1.0)
+    assert not lanes.must_wait(home(2), 1.0)
+    assert not lanes.must_wait(home(4, session_id="t"), 1.0)
+    assert not lanes.must_wait(home(4, sender="you"), 1.0)
+    lanes.gone(home(3))
+    assert not lanes.must_wait(home(4), 1.0)
+
+
+def test_a_message_that_never_comes_back_does_not_block_its_lane_for_ever() -> None:
+    """Somebody else may have taken it."""
+    lanes = Lanes()
+    lanes.waits(home(3), locked_until=60.0, now=0.0)
+    assert lanes.must_wait(home(4), 60.0 + LANE_MEMORY_S)
+    assert not lanes.must_wait(home(4), 60.1 + LANE_MEMORY_S)
+
+
+def test_lanes_of_which_nothing_comes_any_more_are_forgotten() -> None:
+    """Senders come and go; memory must not remember all of them."""
+    lanes = Lanes()
+    for number in range(3 * LANES_LOOK):
+        lanes.waits(home(1, sender=f"sender-{number}"), locked_until=float(number), now=float(number))
+    assert len(lanes._waiting) < 2 * LANES_LOOK
+
+
+# ── pace ──
+
+
+def test_a_budget_is_kept_over_any_second() -> None:
+    """A burst of one second's worth, then the rate."""
+    budget = Budget(100.0)
+    assert budget.take(100, 0.0) == 0.0
+    assert budget.take(50, 0.0) == pytest.approx(0.5)
+    assert budget.take(50, 1.0) == 0.0
+    assert Budget(None).take(10**6, 0.0) == 0.0
+
+
+def test_server_busy_halves_the_budget_and_it_recovers_slowly() -> None:
+    """Live traffic needs the namespace too."""
+    budget = Budget(100.0)
+    budget.busy(0.0)
+    assert budget.rate_per_s(0.0) == 50.0
+    budget.busy(0.0)
+    assert budget.rate_per_s(0.0) == 25.0
+    assert budget.rate_per_s(5.0) == pytest.approx(50.0)
+    assert budget.rate_per_s(60.0) == 100.0
+    for _ in range(20):
+        budget.busy(60.0)
+    rate = budget.rate_per_s(60.0)
+    assert rate is not None and rate > 1.0  # it never comes to a standstill
+
+
+def test_a_pass_that_delivers_nothing_doubles_the_pause_and_one_that_delivers_resets_it() -> None:
+    """An outage of hours must not cost a receive a second."""
+    pauses = Pauses(1.0)
+    assert [pauses.after(False) for _ in range(9)] == [1, 2, 4, 8, 16, 32, 64, PAUSE_MAX_S, PAUSE_MAX_S]
+    assert pauses.after(True) == 1.0
+    assert pauses.after(False) == 1.0
+
+
+def test_a_batch_is_what_can_be_moved_in_half_of_its_lock() -> None:
+    """Otherwise locks run out on the way, and what was moved is received again."""
+    size = BatchSize(100)
+    assert size.next() == 100
+    size.locked_for(30.0)
+    size.moved(10, 10.0)
+    assert size.next() == 15
+    assert size.next(allowed_per_s=0.5) == 7
+    assert size.next(allowed_per_s=0.001) == 1
+    size.locked_for(-5.0)  # a clock that is wrong
+    assert size.lock_s == 60.0
+
+
+# ── the rest ──
+
+
+@pytest.mark.parametrize(
+    ("path", "entity"),
+    [
+        ("orders", "orders"),
+        ("orders/$DeadLetterQueue", "orders"),
+        ("a/b/c/$deadletterqueue", "a/b/c"),
+        ("news/Subscriptions/all/$DeadLetterQueue", "news"),
+        ("news/subscriptions/all", "news"),
+        ("orders/$Transfer/$DeadLetterQueue", "orders"),
+    ],
+)
+def test_dead_letters_go_back_to_their_entity(path: str, entity: str) -> None:
+    """Nothing can be sent to a subscription: its topic is where its messages came from."""
+    assert entity_of_dead_letters(path) == entity
+
+
+def test_the_settings_are_those_of_the_options() -> None:
+    """One place where names meet."""
+    options = SendAvailabilityPairedNamespaceOptions(
+        syphon_retry_interval=5,
+        missing_destination_grace=6,
+        duplicate_detection_window=21,
+        ttl_policy="deduct",
+        max_messages_per_second=8,
+    )
+    assert SyphonSettings.of(options) == SyphonSettings(5, 6, 21, "deduct", 8)
