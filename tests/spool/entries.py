@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from pairbus.amqp.message import Message, Properties
+from pairbus.amqp.types import Symbol
 from pairbus.spool import Entry, Spool
 
 ALL = 1_000_000
 
 
-def encoded(number: int, *, session_id: str | None = None, size: int = 10, **annotations: Any) -> bytes:
+def encoded(number: int, *, session_id: str | None = None, partition_key: str | None = None, size: int = 10) -> bytes:
     properties = Properties(message_id=f"m{number}", group_id=session_id)
-    return Message(properties=properties, annotations=annotations or None, data=[b"%0*d" % (size, number)]).encode()
+    annotations = None if partition_key is None else {Symbol("x-opt-partition-key"): partition_key}
+    return Message(properties=properties, annotations=annotations, data=[b"%0*d" % (size, number)]).encode()
 
 
 def number_of(payload: bytes) -> int:

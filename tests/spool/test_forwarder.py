@@ -1,0 +1,283 @@
+"""From the spool to a namespace: in order, nothing lost, whatever the namespaces answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pairbus.errors import SpoolFull
+from pairbus.pairing import forwarding
+from pairbus.pairing.envelope import Home, unwrap
+from pairbus.pairing.events import SpoolForwarded, SpoolRefused
+from pairbus.pairing.forwarding import PRIMARY, Way
+from pairbus.pairing.policy import Kind
+from pairbus.spool import Spool
+from pairbus.testing.script import Delay, Detach, LoseAnswer, Reject, Silent
+from pairbus.testing.scripted import ScriptedEndpoint
+from tests.brokers import BrokerProcess
+from tests.spool.entries import encoded, entries, entry, number_of, waiting
+from tests.spool.forwarding_world import QUEUE, World, numbers_in, payloads_in, two_brokers
+
+BUSY = "com.microsoft:server-busy"
+BACKLOG = Way(QUEUE)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "PAUSE_S", 0.02)
+    monkeypatch.setattr(forwarding, "PAUSE_MAX_S", 0.1)
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[ScriptedEndpoint]:
+    async with ScriptedEndpoint() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+async def world(tmp_path: Path, endpoint: ScriptedEndpoint) -> AsyncIterator[World]:
+    """Both sides are the scripted endpoint."""
+    world = World(tmp_path, endpoint.connection_string, endpoint.connection_string, timeout_s=2.0)
+    yield world
+    await world.close()
+
+
+def numbers(payloads: Sequence[bytes]) -> list[int]:
+    return [number_of(payload) for payload in payloads]
+
+
+# ── real brokers ──
+
+
+async def test_a_healthy_primary_gets_everything_in_order_and_unchanged(tmp_path: Path) -> None:
+    """Also what is appended from another thread while it runs; the spool is empty afterwards, on disk too."""
+    async with two_brokers() as (primary, secondary):
+        world = World(tmp_path, primary, secondary)
+        world.spool.append([*entries(range(250)), *entries(range(30), "bills")])
+        async with world.running():
+            await asyncio.to_thread(world.spool.append, entries(range(250, 260), "ORDERS"))
+            await world.emptied()
+            await asyncio.to_thread(world.spool.append, entries(range(260, 270)))
+            await world.emptied()
+        await world.close()
+        found = await payloads_in(primary, "orders")
+        assert numbers(found) == list(range(270))
+        assert all(payload.endswith(encoded(number)) for number, payload in enumerate(found)), "the broker adds a head"
+        assert await numbers_in(primary, "bills") == list(range(30))
+        forwarded = [event for event in world.events if isinstance(event, SpoolForwarded)]
+        assert sum(event.count for event in forwarded) == 300
+        assert {event.to for event in forwarded} == {"primary"} and forwarded[-1].waiting == 0
+        reopened = Spool(world.spool.folder)
+        assert reopened.waiting == 0
+        reopened.close()
+
+
+async def test_without_the_primary_messages_go_wrapped_to_a_backlog_queue(tmp_path: Path) -> None:
+    """What the envelope needs was kept in the spool: destination, unknown outcome, sender and counter."""
+    async with two_brokers() as (primary, secondary):
+        world = World(tmp_path, primary, secondary)
+        world.ways.default = BACKLOG
+        marked = replace(entry(1, "Orders", session_id="s"), first_attempt_ms=5, sender="me", counter=8)
+        world.spool.append([entry(0), marked])
+        assert await world.forwarder.drain_once() == {}
+        await world.close()
+        assert await numbers_in(primary, "orders") == []
+        homes = [unwrap(payload) for payload in await payloads_in(secondary, QUEUE)]
+        assert [home.payload for home in homes if isinstance(home, Home)] == [encoded(0), marked.payload]
+        home = homes[1]
+        assert isinstance(home, Home)
+        assert (home.path, home.first_attempt_ms, home.sender, home.counter) == ("Orders", 5, "me", 8)
+        assert ("Orders", QUEUE, None) in world.ways.told or ("orders", QUEUE, None) in world.ways.told
+
+
+async def test_a_broker_that_is_killed_in_between_costs_nothing(tmp_path: Path) -> None:
+    """SIGKILL while batches are under way, and again: everything arrives, and first arrivals keep their order."""
+    config = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": "orders"}]}]}}
+    with BrokerProcess(tmp_path / "data", namespaces=["contoso"], config=config) as broker:
+        primary = broker.connection_string()
+        world = World(tmp_path, primary, primary, timeout_s=3.0)
+        world.spool.append(entries(range(3000)))
+        async with world.running():
+            for left in (2500, 1500):
+                await world.until(partial(world.is_down_to, left))
+                await asyncio.to_thread(broker.restart)
+            await world.emptied()
+        await world.close()
+        found = await numbers_in(primary, "orders")
+    assert list(dict.fromkeys(found)) == list(range(3000))
+
+
+# ── answers that a script gives ──
+
+
+async def test_what_was_sent_without_an_answer_is_noted_and_sent_again(
+    world: World, endpoint: ScriptedEndpoint
+) -> None:
+    """The primary may have it: the message that goes to the backlog afterwards says since when."""
+    endpoint.on("transfer", LoseAnswer(Detach()), path="orders", times=1)
+    world.spool.append(entries(range(2)))
+    world.ways.after_failure = BACKLOG
+    assert await world.forwarder.drain_once() == {}
+    homes = [unwrap(payload) for payload in endpoint.stored(QUEUE)]
+    assert all(isinstance(home, Home) and home.first_attempt_ms is not None for home in homes)
+    assert numbers(endpoint.stored("orders")) == [0, 1] and len(homes) == 2
+
+
+async def test_a_forward_that_is_cancelled_is_noted_as_sent(world: World, endpoint: ScriptedEndpoint) -> None:
+    """The client is closed in the middle of a send: its successor must know that the outcome is unknown."""
+    endpoint.on("transfer", LoseAnswer(), path="orders")
+    world.spool.append([entry(1)])
+    task = asyncio.create_task(world.forwarder.run())
+    await world.until(lambda: endpoint.received_by("orders"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    [(_, found)] = world.spool.next_batch("orders", 1, 1)
+    assert found.first_attempt_ms is not None
+
+
+@pytest.mark.parametrize("condition", ["amqp:link:message-size-exceeded", "com.microsoft:argument-error"])
+async def test_a_message_at_fault_steps_aside_and_the_others_keep_their_order(
+    world: World, endpoint: ScriptedEndpoint, condition: str
+) -> None:
+    """It is found by sending its batch one by one, told, kept with the reason, and never deleted."""
+    endpoint.on("transfer", Reject(condition), path="orders", when=lambda at: encoded(7) in at.payload)
+    world.spool.append(entries(range(20)))
+    assert await world.forwarder.drain_once() == {}
+    assert numbers(endpoint.stored("orders")) == [number for number in range(20) if number != 7]
+    [refused] = [event for event in world.events if isinstance(event, SpoolRefused)]
+    assert refused.message_id == "m7" and condition in refused.reason
+    assert world.spool.refused == 1 and world.spool.waiting == 0
+    assert all(failure is None for _, _, failure in world.ways.told), "the way is not to blame"
+
+
+async def test_an_entity_that_does_not_exist_is_waited_for_and_then_let_go(
+    world: World, endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    """Within the grace nothing steps aside; behind it the messages do, and other paths never notice."""
+    missing = endpoint.on("attach", Reject("amqp:not-found"), path="orders")
+    world.spool.append([*entries(range(3)), *entries(range(3), "bills")])
+    reasons = await world.forwarder.drain_once(patience_s=0.2)
+    assert list(reasons) == ["orders"] and "amqp:not-found" in reasons["orders"]
+    assert waiting(world.spool) == [0, 1, 2] and numbers(endpoint.stored("bills")) == [0, 1, 2]
+    hasty = World(tmp_path / "hasty", endpoint.connection_string, endpoint.connection_string, missing_grace_s=0.0)
+    hasty.spool.append(entries(range(3)))
+    assert await hasty.forwarder.drain_once() == {}
+    assert hasty.spool.refused == 3
+    endpoint.remove(missing)
+    assert hasty.spool.retry_refused() == 3
+    assert await hasty.forwarder.drain_once() == {}
+    assert numbers(endpoint.stored("orders")) == [0, 1, 2]
+    await hasty.close()
+
+
+async def test_a_blocked_path_does_not_hold_the_others(world: World, endpoint: ScriptedEndpoint) -> None:
+    """One entity is throttled, one does not answer, one has no way at all; the fourth is served at once."""
+    endpoint.on("transfer", Reject(BUSY), path="busy")
+    endpoint.on("attach", Silent(), path="silent")
+    world.ways.paths["nowhere"] = None
+    for path in ("busy", "silent", "nowhere", "orders"):
+        world.spool.append(entries(range(5), path))
+    async with world.running():
+        await world.until(lambda: not world.spool.has("orders"))
+        await world.until(lambda: "busy" in world.forwarder.reasons)
+        assert BUSY in world.forwarder.reasons["busy"]
+        assert numbers(endpoint.stored("orders")) == list(range(5))
+        assert world.spool.waiting == 15
+    assert len(endpoint.received_by("busy")) == 1, "server-busy is waited for, not asked again"
+
+
+async def test_what_is_too_large_for_a_backlog_queue_waits_for_the_primary(
+    world: World, endpoint: ScriptedEndpoint
+) -> None:
+    """The aliases cost bytes: refusing it would be wrong, and dropping it worse. When the primary is back, it goes."""
+    endpoint.max_message_sizes[QUEUE] = len(encoded(1, size=5000)) + 10
+    world.ways.default = BACKLOG
+    world.spool.append([entry(0), entry(1, size=5000), entry(2)])
+    async with world.running():
+        await world.until(lambda: world.spool.waiting == 2 and world.forwarder.reasons)
+        world.ways.default = PRIMARY
+        world.forwarder.retry_now()
+        await world.emptied()
+    assert world.spool.refused == 0
+    assert len(endpoint.stored(QUEUE)) == 1 and numbers(endpoint.stored("orders")) == [1, 2]
+
+
+async def test_messages_of_sessions_go_one_by_one_and_others_in_batches(
+    world: World, endpoint: ScriptedEndpoint
+) -> None:
+    """In one lane, in order: a batch ends where a session begins."""
+    sessions = {3: "a", 4: "b"}
+    world.spool.append([entry(number, session_id=sessions.get(number)) for number in range(8)])
+    assert await world.forwarder.drain_once() == {}
+    received = endpoint.received_by("orders")
+    assert [numbers(each.messages) for each in received] == [[0, 1, 2], [3], [4], [5, 6, 7]]
+    assert [each.is_batch for each in received] == [True, False, False, True]
+
+
+async def test_a_batch_that_is_refused_for_the_moment_keeps_its_order(world: World, endpoint: ScriptedEndpoint) -> None:
+    """All of it or nothing: no message overtakes one that was turned down."""
+    endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=3)
+    world.spool.append(entries(range(150)))
+    assert await world.forwarder.drain_once() == {}
+    assert numbers(endpoint.stored("orders")) == list(range(150))
+    kinds = [failure.kind for _, _, failure in world.ways.told if failure is not None]
+    assert kinds == [Kind.INTERNAL] * 3
+
+
+async def test_what_was_accepted_and_could_not_be_removed_is_not_sent_again(
+    world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk keeps the row; as long as this process lives it knows better."""
+    forwarded, failures = world.spool.forwarded, [SpoolFull("full"), SpoolFull("full")]
+
+    def remove(gone: Sequence[int]) -> None:
+        if failures:
+            raise failures.pop()
+        forwarded(gone)
+
+    monkeypatch.setattr(world.spool, "forwarded", remove)
+    world.spool.append(entries(range(3)))
+    assert await world.forwarder.drain_once() == {}
+    assert world.spool.waiting == 0
+    assert numbers(endpoint.stored("orders")) == [0, 1, 2]
+
+
+async def test_stopping_lets_the_send_under_way_end(world: World, endpoint: ScriptedEndpoint) -> None:
+    """What was accepted is removed: the next start does not send it twice."""
+    endpoint.on("transfer", Delay(0.3), path="orders")
+    world.spool.append(entries(range(150)))
+    async with world.running():
+        await world.until(lambda: any(step.step == "transfer" for step in endpoint.steps))
+    assert numbers(endpoint.stored("orders")) == list(range(100))
+    assert waiting(world.spool) == list(range(100, 150))
+
+
+async def test_every_send_is_metered_with_its_outcome(world: World, endpoint: ScriptedEndpoint) -> None:
+    """Both namespaces bill for them; the reason is the spool."""
+    endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=1)
+    world.spool.append(entries(range(2)))
+    await world.forwarder.drain_once()
+    authority, size = world.primary.endpoint.authority, 2 * len(encoded(0))
+    assert world.meters == [
+        ("primary", authority, "orders", "send", size, 2, "internal", "spool"),
+        ("primary", authority, "orders", "send", size, 2, "ok", "spool"),
+    ]
+
+
+async def test_a_way_that_opens_later_is_found(world: World, endpoint: ScriptedEndpoint) -> None:
+    """Neither side is back when the messages come; asking costs nothing until one is."""
+    world.ways.default = None
+    async with world.running():
+        world.spool.append(entries(range(3)))
+        await world.until(lambda: world.forwarder.reasons)
+        assert endpoint.steps == []
+        world.ways.default = PRIMARY
+        world.forwarder.retry_now()
+        await world.emptied()
+    assert numbers(endpoint.stored("orders")) == [0, 1, 2]

@@ -1,0 +1,184 @@
+"""`pairbus spool`: what is shown, where drained messages go, and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pairbus.cli import main
+from pairbus.cli.draining import DrainWays
+from pairbus.pairing import forwarding
+from pairbus.pairing.envelope import unwrap
+from pairbus.pairing.forwarding import PRIMARY, Way
+from pairbus.pairing.policy import Failure, Kind
+from pairbus.spool import Spool
+from pairbus.testing.script import Reject
+from pairbus.testing.scripted import ScriptedThread
+from tests.spool.entries import entries, entry, number_of
+
+NAME = "contoso"
+NOBODY = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=v;UseDevelopmentEmulator=true"
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["spool", *map(str, arguments)])
+    return int(caught.value.code or 0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An orphan: three messages for `orders`, one for `bills`, and one that a forked process left."""
+    folder = tmp_path / "spool"
+    for path, found in ((folder, [*entries(range(3)), entry(0, "bills")]), (folder / "1", [entry(3)])):
+        spool = Spool(path)
+        spool.append(found)
+        spool.close()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "PAUSE_S", 0.02)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[ScriptedThread]:
+    with ScriptedThread() as endpoint:
+        yield endpoint
+
+
+def test_a_list_shows_what_waits_and_what_was_set_aside(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line for each path, tab-separated outside a terminal, also while the owner lives."""
+    spool = Spool(folder)
+    [(number, _), *_] = spool.next_batch("orders", 1, 1)
+    spool.refuse([(number, "too large")], refused_ms=1)
+    assert run("list", folder) == 0
+    spool.close()
+    head, *lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert head == ["spool", "path", "waiting", "bytes", "oldest", "refused", "why"]
+    size = entry(1).size
+    assert lines == [
+        [str(folder), "orders", "2", str(2 * size), "1970-01-01T00:00:01+00:00", "1", "too large"],
+        [str(folder), "bills", "1", str(entry(0, "bills").size), "1970-01-01T00:00:01+00:00", "0", "-"],
+        [str(folder / "1"), "orders", "1", str(size), "1970-01-01T00:00:01+00:00", "0", "-"],
+    ]
+
+
+def test_a_list_for_programs_has_the_same_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Monitoring reads it."""
+    assert run("list", folder, "--json") == 0
+    [first, second] = json.loads(capsys.readouterr().out)
+    assert [(found["path"], found["waiting"]) for found in first["paths"]] == [("orders", 3), ("bills", 1)]
+    assert second["spool"] == str(folder / "1") and second["paths"][0]["oldest_ms"] == 1003
+
+
+def test_a_drain_brings_everything_home(
+    folder: Path, endpoint: ScriptedThread, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In order, from every spool of the folder; the connection string stands in a file. Repeated, there is nothing."""
+    file = tmp_path / "primary.cs"
+    file.write_text(f"{endpoint.connection_string}\n")
+    assert run("drain", folder, "--primary", f"@{file}") == 0
+    assert capsys.readouterr().out == "forwarded 5 messages\n"
+    assert [number_of(payload) for payload in endpoint.stored("orders")] == [0, 1, 2, 3]
+    assert run("drain", folder, "--primary", f"@{file}") == 0
+    assert capsys.readouterr().out == "forwarded 0 messages\n"
+    assert len(endpoint.stored("bills")) == 1
+
+
+def test_what_the_primary_cannot_take_goes_to_backlog_queues(
+    folder: Path, endpoint: ScriptedThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody answers at the primary; one of two backlog queues is missing. Connection strings from the environment."""
+    endpoint.on("attach", Reject("amqp:not-found"), path=f"{NAME}/x-servicebus-transfer/0")
+    monkeypatch.setenv("PAIRBUS_PRIMARY", NOBODY)
+    monkeypatch.setenv("PAIRBUS_SECONDARY", endpoint.connection_string)
+    assert run("drain", folder, "--primary-name", NAME, "--backlog-queues", 2) == 0
+    homes = [unwrap(payload) for payload in endpoint.stored(f"{NAME}/x-servicebus-transfer/1")]
+    assert sorted(getattr(home, "path", "") for home in homes) == ["bills", *["orders"] * 4]
+
+
+def test_what_is_left_is_told_with_the_reason_and_exit_code_1(
+    folder: Path, endpoint: ScriptedThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused messages are left too: exit code 0 means that the folder may be deleted."""
+    unauthorised = endpoint.on("attach", Reject("amqp:unauthorized-access"), path="orders")
+    endpoint.on("transfer", Reject("com.microsoft:argument-error"), path="bills", times=1)
+    assert run("drain", folder, "--primary", endpoint.connection_string, "--timeout", 0) == 1
+    shown = capsys.readouterr()
+    done, _, *left = shown.out.splitlines()
+    assert done == "forwarded 0 messages"
+    told = {tuple(line.split("\t")[:3]): line for line in left}
+    assert set(told) == {(str(folder), "orders", "3"), (str(folder), "bills", "0"), (str(folder / "1"), "orders", "1")}
+    assert "amqp:unauthorized-access" in told[str(folder), "orders", "3"]
+    assert "com.microsoft:argument-error" in told[str(folder), "bills", "0"]
+    assert "bills message m0 is set aside" in shown.err
+    endpoint.remove(unauthorised)
+    assert run("drain", folder, "--primary", endpoint.connection_string) == 1
+    assert run("drain", folder, "--primary", endpoint.connection_string, "--retry-refused") == 0
+    assert len(endpoint.stored("bills")) == 1
+
+
+def test_a_spool_whose_client_lives_is_not_drained(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both would send everything; the text names the folder and the process, which is another one, as in life."""
+    code = "import sys; from pairbus.spool import Spool; s = Spool(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as client:
+        assert client.stdout is not None
+        client.stdout.readline()
+        assert run("drain", folder, "--primary", NOBODY) == 1
+        client.communicate()
+    error = capsys.readouterr().err
+    assert error.startswith(f"pairbus: The spool {folder} is in use by another client (process {client.pid})")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["list", "{empty}"], 1, "There is no spool in"),
+        (["drain", "{empty}", "--primary", NOBODY], 1, "There is no spool in"),
+        (["drain", "{folder}", "--primary", "@nowhere.cs"], 1, "the connection string cannot be read"),
+        (["drain", "{folder}", "--primary", "nonsense"], 1, "pairbus: "),
+        (["drain", "{folder}"], 2, "--primary"),
+        (["drain", "{folder}", "--primary", NOBODY, "--primary-name", "a/b"], 2, "legal path segment"),
+    ],
+)
+def test_wrong_calls_are_answered_in_a_sentence(
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    words: str,
+) -> None:
+    """1 for what cannot be done, 2 for wrong usage; nothing was sent or changed."""
+    monkeypatch.delenv("PAIRBUS_PRIMARY", raising=False)
+    (tmp_path / "empty").mkdir()
+    places = {"{empty}": str(tmp_path / "empty"), "{folder}": str(folder)}
+    assert run(*[places.get(argument, argument) for argument in arguments]) == code
+    assert words in capsys.readouterr().err
+    assert os.listdir(tmp_path / "empty") == []
+
+
+def test_only_what_an_outage_explains_is_diverted_by_a_drain() -> None:
+    """A wrong key or a missing entity is not healed elsewhere; throttling is waited for; a bad queue is left out."""
+    ways, queue = DrainWays(["q/0"]), Way("q/0")
+    for kind in (Kind.UNAUTHORIZED, Kind.NOT_FOUND, Kind.DISABLED, Kind.BUSY):
+        ways.failed("orders", PRIMARY, Failure(kind, "no"), 0.0)
+        assert ways.way("orders", 0.0) == PRIMARY
+    ways.failed("Orders", PRIMARY, Failure(Kind.COMMUNICATION, "no"), 0.0)
+    assert ways.way("orders", 0.0) == queue and ways.way("bills", 0.0) == PRIMARY
+    ways.failed("orders", queue, Failure(Kind.BUSY, "later"), 0.0)
+    assert ways.way("orders", 0.0) == queue
+    ways.failed("orders", queue, Failure(Kind.FULL, "no"), 0.0)
+    assert ways.way("orders", 0.0) is None
