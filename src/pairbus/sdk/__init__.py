@@ -17,7 +17,7 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 | ServiceBusClient         | `_credential`, `_config`, `_entity_name`, `_handlers`, | another client like it; to see  |
 |                          | `_custom_endpoint_address`                             | it closed                       |
 | ServiceBusReceiver       | `_inner_next` / `_inner_anext`, `_receive_mode`,       | pings skipped, operations       |
-|                          | `_settle_message_with_retry`,                          | counted                         |
+|                          | `_max_wait_time`, `_settle_message_with_retry`,        | counted                         |
 |                          | `_mgmt_request_response_with_retry`                    |                                 |
 """
 
@@ -69,11 +69,11 @@ PRIVATE: dict[str, tuple[str, ...]] = {
     "ServiceBusClient": ("_credential", "_config", "_entity_name", "_handlers", "_custom_endpoint_address"),
     "Configuration": ("transport_type", "http_proxy", "ssl_context", "connection_verify", "use_tls"),
     "ServiceBusReceiver": (
-        *("_open", "_handler", "_inner_next", "_receive_mode"),
+        *("_open", "_handler", "_inner_next", "_receive_mode", "_max_wait_time"),
         *("_settle_message_with_retry", "_mgmt_request_response_with_retry"),
     ),
     "ServiceBusReceiver (aio)": (
-        *("_open", "_handler", "_inner_anext", "_receive_mode"),
+        *("_open", "_handler", "_inner_anext", "_receive_mode", "_max_wait_time"),
         *("_settle_message_with_retry", "_mgmt_request_response_with_retry"),
     ),
 }

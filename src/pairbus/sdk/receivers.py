@@ -40,49 +40,46 @@ def _no_meter(kind: str, count: int, size: int, outcome: str) -> None:
     pass
 
 
-class _Common:
-    """What both flavours share; the attributes are the SDK's."""
+def _without_pings(messages: Messages) -> tuple[Messages, Messages]:
+    """What the caller may see, and the pings to complete."""
+    pings = [message for message in messages if _is_ping(message)]
+    if not pings:
+        return messages, pings
+    return [message for message in messages if not _is_ping(message)], pings
 
+
+def _tell_received(meter: Meter, messages: Messages) -> None:
+    if meter is _no_meter:
+        return
+    if messages:
+        meter("receive", len(messages), sum(map(body_size, messages)), "ok")
+    else:
+        meter("empty receive", 1, 0, "ok")
+
+
+def _deadline(own_wait_s: float | None, wait_s: float | None) -> float:
+    wait_s = own_wait_s if wait_s is None else wait_s
+    return time.monotonic() + (_WAIT_S if wait_s is None else wait_s)
+
+
+def _ping_stays(error: Exception) -> None:
+    """The ping is not the caller's: it expires a second later anyway."""
+    _log.debug("a ping was not completed: %s", error)
+
+
+# One base each and no mixin: an object can be given another class only when both lay it out alike.
+
+
+class _SkipsPings(ServiceBusReceiver):
     _meter: Meter = staticmethod(_no_meter)
-    _receive_mode: ServiceBusReceiveMode
-    _max_wait_time: float | None
 
-    def _without_pings(self, messages: Messages) -> tuple[Messages, Messages]:
-        """What the caller may see, and the pings to complete."""
-        pings = [message for message in messages if _is_ping(message)]
-        if not pings:
-            return messages, pings
-        return [message for message in messages if not _is_ping(message)], pings
-
-    def _received(self, messages: Messages) -> None:
-        meter = self._meter
-        if meter is _no_meter:
-            return
-        if messages:
-            meter("receive", len(messages), sum(map(body_size, messages)), "ok")
-        else:
-            meter("empty receive", 1, 0, "ok")
-
-    def _deadline(self, max_wait_time: float | None) -> float:
-        wait_s = self._max_wait_time if max_wait_time is None else max_wait_time
-        return time.monotonic() + (_WAIT_S if wait_s is None else wait_s)
-
-    def _must_complete(self) -> bool:
-        return self._receive_mode == ServiceBusReceiveMode.PEEK_LOCK
-
-    def _ping_stays(self, error: Exception) -> None:
-        """The ping is not the caller's: it expires a second later anyway."""
-        _log.debug("a ping was not completed: %s", error)
-
-
-class _SkipsPings(_Common, ServiceBusReceiver):  # type: ignore[misc]  # the SDK's own bases disagree
     def receive_messages(self, max_message_count: int | None = 1, max_wait_time: float | None = None) -> Messages:
-        deadline = self._deadline(max_wait_time)
+        deadline = _deadline(self._max_wait_time, max_wait_time)
         while True:
             with _Metered(self._meter, "receive"):
                 messages = super().receive_messages(max_message_count, max_wait_time)
-            self._received(messages)
-            wanted, pings = self._without_pings(messages)
+            _tell_received(self._meter, messages)
+            wanted, pings = _without_pings(messages)
             for ping in pings:
                 self._complete_ping(ping)
             max_wait_time = deadline - time.monotonic()
@@ -96,7 +93,7 @@ class _SkipsPings(_Common, ServiceBusReceiver):  # type: ignore[misc]  # the SDK
             messages = super().peek_messages(
                 max_message_count, sequence_number=sequence_number, timeout=timeout, **kwargs
             )
-            wanted, pings = self._without_pings(messages)
+            wanted, pings = _without_pings(messages)
             if wanted or not pings:
                 return wanted
             sequence_number = int(pings[-1].sequence_number or 0) + 1
@@ -105,17 +102,17 @@ class _SkipsPings(_Common, ServiceBusReceiver):  # type: ignore[misc]  # the SDK
         while True:
             with _Metered(self._meter, "receive"):
                 message = super()._inner_next(wait_time)
-            self._received([message])
+            _tell_received(self._meter, [message])
             if not _is_ping(message):
                 return message
             self._complete_ping(message)
 
     def _complete_ping(self, ping: ServiceBusReceivedMessage) -> None:
-        if self._must_complete():
+        if self._receive_mode == ServiceBusReceiveMode.PEEK_LOCK:
             try:
                 self.complete_message(ping)
             except (ServiceBusError, ValueError) as error:
-                self._ping_stays(error)
+                _ping_stays(error)
 
     def _settle_message_with_retry(self, *args: Any, **kwargs: Any) -> Any:
         with _Metered(self._meter, "complete", tell_ok=True):
@@ -126,14 +123,16 @@ class _SkipsPings(_Common, ServiceBusReceiver):  # type: ignore[misc]  # the SDK
             return super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
 
 
-class _SkipsPingsAsync(_Common, sdk_aio.ServiceBusReceiver):  # type: ignore[misc]
+class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
+    _meter: Meter = staticmethod(_no_meter)
+
     async def receive_messages(self, max_message_count: int | None = 1, max_wait_time: float | None = None) -> Messages:
-        deadline = self._deadline(max_wait_time)
+        deadline = _deadline(self._max_wait_time, max_wait_time)
         while True:
             with _Metered(self._meter, "receive"):
                 messages = await super().receive_messages(max_message_count, max_wait_time)
-            self._received(messages)
-            wanted, pings = self._without_pings(messages)
+            _tell_received(self._meter, messages)
+            wanted, pings = _without_pings(messages)
             for ping in pings:
                 await self._complete_ping(ping)
             max_wait_time = deadline - time.monotonic()
@@ -147,7 +146,7 @@ class _SkipsPingsAsync(_Common, sdk_aio.ServiceBusReceiver):  # type: ignore[mis
             messages = await super().peek_messages(
                 max_message_count, sequence_number=sequence_number, timeout=timeout, **kwargs
             )
-            wanted, pings = self._without_pings(messages)
+            wanted, pings = _without_pings(messages)
             if wanted or not pings:
                 return wanted
             sequence_number = int(pings[-1].sequence_number or 0) + 1
@@ -156,17 +155,17 @@ class _SkipsPingsAsync(_Common, sdk_aio.ServiceBusReceiver):  # type: ignore[mis
         while True:
             with _Metered(self._meter, "receive"):
                 message = await super()._inner_anext(wait_time)
-            self._received([message])
+            _tell_received(self._meter, [message])
             if not _is_ping(message):
                 return message
             await self._complete_ping(message)
 
     async def _complete_ping(self, ping: ServiceBusReceivedMessage) -> None:
-        if self._must_complete():
+        if self._receive_mode == ServiceBusReceiveMode.PEEK_LOCK:
             try:
                 await self.complete_message(ping)
             except (ServiceBusError, ValueError) as error:
-                self._ping_stays(error)
+                _ping_stays(error)
 
     async def _settle_message_with_retry(self, *args: Any, **kwargs: Any) -> Any:
         with _Metered(self._meter, "complete", tell_ok=True):
@@ -200,7 +199,7 @@ class _Metered:
             self._meter(self._kind, 1, 0, kind.__name__)
 
 
-Receiver = TypeVar("Receiver", ServiceBusReceiver, sdk_aio.ServiceBusReceiver)
+Receiver = TypeVar("Receiver", bound=ServiceBusReceiver | sdk_aio.ServiceBusReceiver)
 
 
 def skip_pings(receiver: Receiver, meter: Meter | None = None) -> Receiver:
