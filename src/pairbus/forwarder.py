@@ -148,7 +148,7 @@ class Forwarder:
         self._call(self._awake.set)
 
     def retry_now(self) -> None:
-        """A side is back: end all pauses."""
+        """A side is back: end all pauses, except those that a throttling service asked for."""
         self._call(self._end_pauses)
 
     def stop(self) -> None:
@@ -162,8 +162,9 @@ class Forwarder:
 
     def _end_pauses(self) -> None:
         self._awake.set()
-        for retry in self._retries.values():
-            retry.set()
+        for key, retry in self._retries.items():
+            if self._stopping or not self._lanes[key].is_busy:
+                retry.set()
 
     # ── lanes ──
 

@@ -55,7 +55,9 @@ def test_nobody_else_can_read_a_spool(tmp_path: Path) -> None:
         os.umask(before)
     files = {path.name: mode(path) for path in spool.folder.iterdir()}
     assert mode(spool.folder) == 0o700
-    assert files == dict.fromkeys((FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", "lock", "reserve"), 0o600)
+    assert files == dict.fromkeys(
+        (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", "lock", "reserve", "commits"), 0o600
+    )
     spool.close()
 
 
@@ -190,6 +192,26 @@ def test_what_was_reported_as_stored_survives_a_kill(tmp_path: Path, answers: in
         assert len(found) % GROUP == 0, "half a group"
         assert {group * GROUP + place for group in groups for place in range(GROUP)} <= set(found)
     assert spool.refused == 0
+    spool.close()
+
+
+def test_acknowledged_messages_that_a_damaged_log_has_lost_are_missed(tmp_path: Path) -> None:
+    """SQLite forgets the end of a damaged write-ahead log without a word: then we say it, once, and go on."""
+    original, copy = Spool(tmp_path / "spool"), tmp_path / "copy"
+    original.append([entry(1)])
+    original.append([entry(2)])
+    shutil.copytree(original.folder, copy)  # as a killed process leaves it: with the log
+    original.close()
+    log = copy / f"{FILE_NAME}-wal"
+    log.write_bytes(log.read_bytes()[:-100])
+    spool = Spool(copy)
+    [sentence] = spool.damage
+    assert "the last 1 commits are missing" in sentence
+    assert waiting(spool) == [1]
+    spool.append([entry(3)])
+    spool.close()
+    spool = Spool(copy)
+    assert spool.damage == [] and waiting(spool) == [1, 3]
     spool.close()
 
 

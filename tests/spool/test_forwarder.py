@@ -188,6 +188,8 @@ async def test_a_blocked_path_does_not_hold_the_others(world: World, endpoint: S
         await world.until(lambda: "busy" in world.forwarder.reasons)
         assert BUSY in world.forwarder.reasons["busy"]
         assert numbers(endpoint.stored("orders")) == list(range(5))
+        world.forwarder.retry_now()
+        await asyncio.sleep(0.1)
         assert world.spool.waiting == 15
     assert len(endpoint.received_by("busy")) == 1, "server-busy is waited for, not asked again"
 

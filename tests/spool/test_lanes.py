@@ -48,10 +48,12 @@ def test_pauses_double_up_to_half_a_minute_and_end_with_a_success() -> None:
 
 
 def test_server_busy_waits_as_the_service_asks() -> None:
-    """At least ten seconds, each time."""
+    """At least ten seconds, each time, and nobody may cut it short."""
     lane = Lane("orders")
     lane.failed(PRIMARY, Failure(Kind.BUSY, "later"), 1, now=0.0)
-    assert lane.pause_s == BUSY_WAIT_S
+    assert lane.pause_s == BUSY_WAIT_S and lane.is_busy
+    lane.failed(PRIMARY, Failure(Kind.INTERNAL, "broken"), 1, now=0.0)
+    assert not lane.is_busy
 
 
 def test_an_entity_that_stays_missing_lets_its_messages_go_after_the_grace() -> None:

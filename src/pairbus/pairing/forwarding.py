@@ -58,6 +58,8 @@ class Lane:
         "Why it does not move; empty while it does."
         self.pause_s = 0.0
         "How long to wait before the next attempt."
+        self.is_busy = False
+        "The pause is one that the service asked for: nothing may cut it short."
         self.singly = 0
         "How many of the next messages must go alone."
         self._missing_grace_s = missing_grace_s
@@ -70,6 +72,7 @@ class Lane:
         """Messages were accepted, or stepped aside."""
         self.reason = ""
         self.pause_s = 0.0
+        self.is_busy = False
         self.singly = max(self.singly - count, 0)
 
     def accepted(self, count: int) -> None:
@@ -89,13 +92,14 @@ class Lane:
                 self.singly = count
                 return Verdict.SINGLY
             return Verdict.REFUSE
-        self.stuck(f"{way}: {failure.text}", least_s=BUSY_WAIT_S if failure.kind is Kind.BUSY else 0.0)
+        self.stuck(f"{way}: {failure.text}", busy=failure.kind is Kind.BUSY)
         return Verdict.WAIT
 
-    def stuck(self, reason: str, *, least_s: float = 0.0) -> None:
+    def stuck(self, reason: str, *, busy: bool = False) -> None:
         """Wait, each time twice as long."""
         self.reason = reason
-        self.pause_s = max(min(self.pause_s * 2, PAUSE_MAX_S), PAUSE_S, least_s)
+        self.is_busy = busy
+        self.pause_s = max(min(self.pause_s * 2, PAUSE_MAX_S), PAUSE_S, BUSY_WAIT_S if busy else 0.0)
 
     def _is_missing_for_good(self, failure: Failure, now: float) -> bool:
         if failure.kind is not Kind.NOT_FOUND:

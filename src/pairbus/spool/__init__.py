@@ -84,6 +84,8 @@ class Spool:
         self.max_bytes = max_bytes
         self.on_append: Callable[[], None] | None = None
         "Called after every append, from the thread that appended."
+        self.damage: list[str] = []
+        "A sentence for each thing that was found damaged since the spool was opened; each is logged too."
         self._file = self.folder / FILE_NAME
         self._places: dict[str, int] = {}
         "Path in lower case → messages waiting."
@@ -110,11 +112,21 @@ class Spool:
         connection = open_for_writing(self._file)
         try:
             self._count(connection)
+            commits = Commits(self._file, connection, self._count)
         except sqlite3.Error as error:
             connection.close()
             raise spool_error(error, self._file) from error
         hold_reserve(self.folder)
-        return Commits(self._file, connection, self._count)
+        if commits.missing:
+            self._found_damage(
+                f"{self._file}: the last {commits.missing} commits are missing; the write-ahead log was cut, damaged or"
+                " removed. Messages that were stored by them are lost, messages that were removed by them go out again."
+            )
+        return commits
+
+    def _found_damage(self, sentence: str) -> None:
+        self.damage.append(sentence)
+        logger.error("%s", sentence)
 
     def _count(self, connection: sqlite3.Connection) -> None:
         """Learn from the file what is in it."""
@@ -211,7 +223,7 @@ class Spool:
             batch, damaged = self._read(path.lower(), max_count, max_bytes)
             if damaged:
                 self.refuse([(number, "damaged: the checksum is wrong") for number in damaged], refused_ms=None)
-                logger.error("%s: %d damaged messages for %s are set aside", self.folder, len(damaged), path)
+                self._found_damage(f"{self.folder}: {len(damaged)} damaged messages for {path} are set aside")
             if batch or not damaged:
                 return batch
 
@@ -278,15 +290,7 @@ class Spool:
                 else:
                     self._bytes -= size
 
-        try:
-            self._change(write, ended)
-        except SpoolFull:
-            # Also a removal needs room in the log. Without it what is forwarded would never leave, and go out again.
-            with self._commits.reading() as connection:
-                give_up_reserve(self.folder)
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            self._change(write, ended)
-            hold_reserve(self.folder)
+        self._change(write, ended)
 
     def _read(self, place: str, max_count: int, max_bytes: int) -> tuple[list[tuple[int, Entry]], list[int]]:
         batch: list[tuple[int, Entry]] = []
@@ -325,6 +329,20 @@ class Spool:
         hold_reserve(self.folder)
 
     def _change(self, write: Write, ended: Ended) -> None:
+        """Whatever is not an append: it adds nothing, so a full disk must not keep it from happening.
+
+        A removal needs room in the log, too. Without it what is forwarded would never leave, and would go out again.
+        """
+        try:
+            self._commit(write, ended)
+        except SpoolFull:
+            with self._commits.reading() as connection:
+                give_up_reserve(self.folder)
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._commit(write, ended)
+            hold_reserve(self.folder)
+
+    def _commit(self, write: Write, ended: Ended) -> None:
         with self._commits.turn:
             change = self._commits.enqueue(write, ended)
         self._commits.settle(change)

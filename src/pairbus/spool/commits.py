@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pairbus.errors import SpoolError
-from pairbus.spool.files import spool_error
+from pairbus.spool.files import CommitFile, spool_error
 
 Write = Callable[[sqlite3.Connection], object]
 "May run twice: in a group, and alone when the group failed."
@@ -46,6 +46,11 @@ class Commits:
         "Called under both locks when an interrupted commit has left in doubt what the file holds."
         self._pending: list[Change] = []
         self._leading = False
+        self._noted = CommitFile(file.parent)
+        [self._count] = connection.execute("SELECT count FROM commits").fetchone()
+        self.missing = max(self._noted.noted - self._count, 0)
+        "Commits that were acknowledged and are not in the file."
+        self._count += self.missing  # goes on above both, so that a loss is told once
 
     def enqueue(self, write: Write, ended: Ended) -> Change:
         """Take a place in the order of changes; under `turn`. `settle` must follow, without it."""
@@ -88,6 +93,7 @@ class Commits:
                 connection, self._connection = self._connection, None
                 if connection is not None:
                     connection.close()
+                    self._noted.close()
 
     def abandon(self) -> None:
         """In a forked child: never use the connection again, and never close it, which would be a use.
@@ -98,6 +104,7 @@ class Commits:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
         self.turn, self._io = threading.Condition(), threading.Lock()
         self._pending, self._leading, self._connection = [], False, None
+        self._noted.close()
 
     def _open_connection(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -120,7 +127,10 @@ class Commits:
                 try:
                     for change in changes:
                         change.write(connection)
+                    connection.execute("UPDATE commits SET count = ?", (self._count + 1,))
                     connection.execute("COMMIT")
+                    self._count += 1
+                    self._noted.write(self._count)
                 finally:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")

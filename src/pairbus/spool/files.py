@@ -1,12 +1,19 @@
 """The files of a spool: who owns the folder, the tables, how a spool is made, recognised and opened.
 
-folder            mode 0700, holds nothing else; `folder/1`, `folder/2` … are spools of forked processes
-folder/lock       an exclusive flock while a spool is open; holds the owner's process id
-folder/spool.db   SQLite, mode 0600; SQLite gives its -wal and -shm files the same mode
+    folder            mode 0700, holds nothing else; `folder/1`, `folder/2` … are spools of other processes
+    folder/lock       an exclusive flock while a spool is open; holds the owner's process id
+    folder/commits    the number of the last commit, written after it, never synced
+    folder/reserve    room that is given up when a full disk would keep messages from being removed
+    folder/spool.db   SQLite, mode 0600; SQLite gives its -wal and -shm files the same mode
 
-waiting   one row for each message, numbered in the order of arrival; the payload stands last, so that whoever
-          reads the rest skips it. `place` is the path in lower case: paths compare without case.
-refused   messages that a lane could not wait for, and damaged ones, with the reason; nothing here is ever deleted
+    waiting   one row for each message, numbered in the order of arrival; the payload stands last, so that whoever
+              reads the rest skips it. `place` is the path in lower case: paths compare without case.
+    refused   messages that a lane could not wait for, and damaged ones, with the reason; nothing here is ever deleted
+    commits   one row: how many commits there were
+
+SQLite reads its write-ahead log up to the first frame that does not match, and silently forgets the rest. A process
+that is killed leaves `commits` in the page cache: a number there that is higher than the table's says that commits are
+missing. After a loss of power it may be lower, which says nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +31,7 @@ FILE_NAME = "spool.db"
 LOCK_NAME = "lock"
 DRAFT_NAME = "spool.new"
 RESERVE_NAME = "reserve"
+COMMITS_NAME = "commits"
 APPLICATION_ID = 0x50616953  # "PaiS"
 VERSION = 1
 LOG_PAGES = 256  # of the write-ahead log, before it is copied into the file: 1 MB
@@ -37,6 +45,7 @@ COLUMN_NAMES = "number, place, path, message_id, first_attempt_ms, sender, count
 TABLES = {
     "waiting": f"CREATE TABLE waiting ({_COLUMNS}, payload BLOB)",
     "refused": f"CREATE TABLE refused ({_COLUMNS}, payload BLOB, reason TEXT, refused_ms INTEGER)",
+    "commits": "CREATE TABLE commits (id INTEGER PRIMARY KEY, count INTEGER)",
     "waiting_place": "CREATE INDEX waiting_place ON waiting (place, number, size)",
 }
 
@@ -80,6 +89,22 @@ class FolderLock:
         os.close(self._fd)
 
 
+class CommitFile:
+    """`folder/commits`; a text of fixed length, so that no write can leave half of an old one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._fd = os.open(folder / COMMITS_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        noted = os.read(self._fd, 20)
+        self.noted = int(noted) if len(noted) == 20 and noted.isdigit() else 0
+
+    def write(self, count: int) -> None:
+        with suppress(OSError):  # it only helps to notice a loss
+            os.pwrite(self._fd, b"%020d" % count, 0)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
 def prepare(folder: Path) -> None:
     """See to it that the folder exists and is nobody else's business."""
     file = folder / FILE_NAME
@@ -100,7 +125,7 @@ def prepare(folder: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith((FILE_NAME, DRAFT_NAME, RESERVE_NAME)) or name.isdecimal()
+    return name.startswith((FILE_NAME, DRAFT_NAME, RESERVE_NAME, COMMITS_NAME)) or name.isdecimal()
 
 
 def hold_reserve(folder: Path) -> None:
@@ -132,6 +157,7 @@ def create(path: Path) -> None:
             connection.execute(f"PRAGMA user_version = {VERSION}")
             for sql in TABLES.values():
                 connection.execute(sql)
+            connection.execute("INSERT INTO commits VALUES (1, 0)")
             connection.execute("COMMIT")
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
     except sqlite3.Error as error:
@@ -227,6 +253,8 @@ def check(connection: sqlite3.Connection, path: Path) -> None:
     found = dict(connection.execute("SELECT name, sql FROM sqlite_schema").fetchall())
     if found != TABLES:
         raise damaged(path, "its list of tables is not that of a spool")
+    if connection.execute("SELECT count FROM commits").fetchone() is None:
+        raise damaged(path, "the number of its commits is missing")
     [verdict] = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if verdict != "ok":
         raise damaged(path, " ".join(str(verdict).split()))
