@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "provisioning": {"errors", "pairing", "send_errors", "sides"},
     "spool": {"errors"},
     "forwarder": {"errors", "pairing", "spool", "transport", "wire_failures"},
-    "syphon": {"errors", "pairing", "telemetry", "transport", "wire_failures"},
+    "syphon": {"amqp", "errors", "pairing", "telemetry", "transport", "wire_failures"},
     "outgoing": {"ledger", "pairing", "sdk", "send_errors", "spool"},
     "guard": {"sdk"},
     "links": {"guard", "pairing", "sdk", "sides"},

@@ -1,0 +1,203 @@
+"""How `pairbus syphon` and `pairbus redrive` run: signals, the progress line, events as lines, the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from azure.core.exceptions import AzureError
+
+from pairbus.ledger import Ledger
+from pairbus.ledger.rows import MeterKind
+from pairbus.pairing.backlog import queue_index, queue_path
+from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, PumpPaused
+from pairbus.sides import Side
+from pairbus.syphon import Syphon, SyphonSettings, redrive
+from pairbus.transport.carrier import Carrier
+
+Settings = SyphonSettings
+
+LINE_S = 1.0  # between two progress lines on a terminal
+LOG_S = 30.0  # and elsewhere
+COUNT_S = 5.0  # between two looks at how many messages wait
+STOP_S = 15.0  # for what is on its way when the command is told to end
+QUEUES_ASSUMED = 10
+SHOWN = (DeadLettered, DestinationSkipped, MaybeDuplicated, PumpPaused)
+
+
+class Pumping:
+    """One run of either command."""
+
+    def __init__(self, home: Side, away: Side, settings: SyphonSettings, ledger: Path | None) -> None:
+        self._home = home
+        self._away = away
+        self._settings = settings
+        self._ledger = None if ledger is None else Ledger(ledger, client="syphon")
+        self._waiting: int | None = None
+        self._reasons: Counter[str] = Counter()
+        self._width = 0
+
+    async def syphon(self, primary_name: str, count: int | None, *, once: bool) -> int:
+        queues, may_count = await self._find(primary_name, count)
+        _say(f"{self._away.name} -> {self._home.name}: {len(queues)} backlog queues of {primary_name}")
+
+        def make(home: Carrier, away: Carrier) -> Syphon:
+            return Syphon(home, away, queues, settings=self._settings, publish=self._heard, meter=self._meter)
+
+        return await self._run(make, once=once, counted=queues if may_count else [])
+
+    async def redrive(self, queue: str, to: str | None, *, once: bool) -> int:
+        def make(home: Carrier, away: Carrier) -> Syphon:
+            return redrive(
+                away,
+                queue,
+                target=to,
+                destination=home,
+                settings=self._settings,
+                publish=self._heard,
+                meter=self._meter,
+            )
+
+        return await self._run(make, once=once, counted=[])
+
+    async def _run(self, make: Callable[[Carrier, Carrier], Syphon], *, once: bool, counted: list[str]) -> int:
+        home, away = _carrier(self._home), _carrier(self._away)
+        pump = make(home, away)
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        work: asyncio.Task[Any] = asyncio.create_task(pump.run_once() if once else pump.run())
+        told = asyncio.create_task(stop.wait())
+        lines = asyncio.create_task(self._show(pump))
+        counts = asyncio.create_task(self._count(counted))
+        try:
+            await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
+            if stop.is_set():
+                await pump.stop(STOP_S)
+            await work
+        except asyncio.CancelledError:
+            if not stop.is_set():
+                raise
+        finally:
+            for task in (told, lines, counts):
+                task.cancel()
+            await asyncio.gather(told, lines, counts, return_exceptions=True)
+            await asyncio.gather(home.close(), away.close(), return_exceptions=True)
+            if self._ledger is not None:
+                self._ledger.close(2.0)
+        return self._summary(pump, once=once)
+
+    # ── what is there ──
+
+    async def _find(self, primary_name: str, count: int | None) -> tuple[list[str], bool]:
+        """The backlog queues, and whether the secondary lets us look at their lengths."""
+        if count is not None:
+            return [queue_path(primary_name, index) for index in range(count)], False
+        try:
+            lengths = await asyncio.to_thread(self._lengths)
+        except (AzureError, OSError) as error:
+            _say(
+                f"the queues of {self._away.name} cannot be listed ({_line(error)});"
+                f" taking 0 … {QUEUES_ASSUMED - 1}: --backlog-queue-count says how many there are"
+            )
+            return [queue_path(primary_name, index) for index in range(QUEUES_ASSUMED)], False
+        return [path for path in lengths if queue_index(primary_name, path) is not None], True
+
+    def _lengths(self) -> dict[str, int]:
+        admin: Any = self._away.new_admin()
+        try:
+            return {queue.name: queue.active_message_count or 0 for queue in admin.list_queues_runtime_properties()}
+        finally:
+            admin.close()
+
+    async def _count(self, queues: list[str]) -> None:
+        while queues:
+            try:
+                lengths = await asyncio.to_thread(self._lengths)
+                self._waiting = sum(lengths.get(queue, 0) for queue in queues)
+            except (AzureError, OSError):
+                self._waiting = None  # shown as unknown until the next look
+            await asyncio.sleep(COUNT_S)
+
+    # ── what is shown ──
+
+    async def _show(self, pump: Syphon) -> None:
+        terminal = sys.stderr.isatty()
+        last = ""
+        while True:
+            line = self._progress(pump)
+            if terminal:
+                print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
+                self._width = len(line)
+            elif line != last:
+                _say(line)
+            last = line
+            await asyncio.sleep(LINE_S if terminal else LOG_S)
+
+    def _progress(self, pump: Syphon) -> str:
+        now = pump.progress()
+        waiting = "?" if self._waiting is None else self._waiting
+        return (
+            f"{now.queues} queues, {waiting} waiting, {now.moved} moved, {now.per_s:.0f}/s,"
+            f" {now.blocked} blocked, {now.dead_lettered} dead-lettered, {now.errors} errors"
+        )
+
+    def _summary(self, pump: Syphon, *, once: bool) -> int:
+        """Says how it ended; the number of messages that had to stay, when everything was asked for."""
+        self._clear_line()
+        now = pump.progress()
+        left = f", {now.blocked} left" if now.blocked else ""
+        dead = f", {now.dead_lettered} dead-lettered" if now.dead_lettered else ""
+        print(f"moved {now.moved} messages{dead}{left}")
+        if now.blocked:
+            for reason, _ in self._reasons.most_common(5):
+                _say(reason)
+        return now.blocked if once else 0
+
+    def _heard(self, event: Event) -> None:
+        if self._ledger is not None:
+            self._ledger.record(event, time.time())
+        if isinstance(event, DestinationSkipped):
+            self._reasons[f"{event.path}: {event.reason}"] += 1
+        if isinstance(event, SHOWN):
+            self._clear_line()
+            _say(str(event))
+
+    def _clear_line(self) -> None:
+        if self._width:
+            print(f"\r{'':<{self._width}}\r", end="", file=sys.stderr, flush=True)
+            self._width = 0
+
+    def _meter(
+        self,
+        side: Literal["primary", "secondary"],
+        entity: str,
+        kind: str,
+        count: int,
+        size_bytes: int,
+        outcome: str,
+    ) -> None:
+        if self._ledger is not None:
+            name = self._home.name if side == "primary" else self._away.name
+            known = cast(MeterKind, kind)
+            self._ledger.meter(side, name, entity, known, size_bytes, count, outcome, cause="syphon")
+
+
+def _carrier(side: Side) -> Carrier:
+    return Carrier(side.endpoint, credential=side.credential, ssl=side.ssl, proxy=side.proxy)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

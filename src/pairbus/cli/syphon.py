@@ -1,0 +1,172 @@
+"""`pairbus syphon`: bring diverted messages home. `pairbus redrive`: the same for the dead letters of any queue."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pairbus.cli.secrets import connection_string
+from pairbus.errors import ConfigError
+from pairbus.pairing.options import RANGES, checked_name, primary_name_of
+
+SECRETS = (
+    "Connection strings also come from PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET, or from a file as @FILE,"
+    " which keep the keys off the command line."
+)
+
+
+class Engine(StrEnum):
+    local = "local"
+
+
+class Ttl(StrEnum):
+    restore = "restore"
+    deduct = "deduct"
+
+
+def register(app: typer.Typer) -> None:
+    """Mounts `pairbus syphon` and `pairbus redrive`."""
+    app.command(
+        epilog=f"""\b
+Examples:
+  pairbus syphon --primary @contoso.txt --secondary @fabrikam.txt
+  pairbus syphon --once --max-messages-per-second 200
+  pairbus syphon --primary-name contoso --secondary @fabrikam.txt --target @spare.txt --once
+\b
+{SECRETS}"""
+    )(syphon)
+    app.command(
+        epilog=f"""\b
+Examples:
+  pairbus redrive orders --connection-string @contoso.txt
+  pairbus redrive orders --to orders-retry --connection-string @contoso.txt
+  pairbus redrive events/Subscriptions/audit --connection-string @contoso.txt
+\b
+{SECRETS}"""
+    )(redrive)
+
+
+Rate = Annotated[
+    float | None,
+    typer.Option(min=RANGES["max_messages_per_second"].least, help="Budget; halved for a while when throttled."),
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Certificates to trust; not needed for a broker on this machine."),
+]
+
+
+def syphon(
+    primary: Annotated[
+        str | None,
+        typer.Option(envvar="PAIRBUS_PRIMARY", metavar="CS", help="Connection string of the primary, or @FILE."),
+    ] = None,
+    secondary: Annotated[
+        str | None,
+        typer.Option(envvar="PAIRBUS_SECONDARY", metavar="CS", help="Connection string of the secondary, or @FILE."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PAIRBUS_TARGET",
+            metavar="CS",
+            help="Drain into this namespace instead, when the primary never returns.",
+        ),
+    ] = None,
+    primary_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
+    ] = None,
+    backlog_queue_count: Annotated[
+        int | None,
+        typer.Option(min=1, help="Queues 0 … N-1, without asking for a list; needs only Listen and Send."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Move what is there, then end.")] = False,
+    engine: Annotated[Engine, typer.Option(help="Where it runs.")] = Engine.local,
+    max_messages_per_second: Rate = None,
+    ttl_policy: Annotated[
+        Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
+    ] = Ttl.restore,
+    missing_destination_grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that a destination may not exist before its messages are set aside.")
+    ] = 900,
+    ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
+    ca_file: CaFile = None,
+) -> None:
+    """Move messages from the backlog queues of the secondary to their entities in the primary, until stopped.
+
+    A message is completed in the secondary only after the primary has accepted it. Several may run at once. SIGTERM
+    ends it within 20 seconds, with nothing half moved. With --once it exits with 0 when nothing is left, with 1 when
+    messages had to stay, and says why.
+    """
+    # Imported when needed: the network takes a third of a second, which other commands should not pay.
+    from pairbus.cli.pumping import Pumping, Settings
+    from pairbus.sides import Side
+
+    trust = {} if ca_file is None else {"connection_verify": str(ca_file)}
+    away = Side.from_connection_string(connection_string(secondary, "--secondary", "PAIRBUS_SECONDARY"), **trust)
+    home = None
+    if target is None or primary_name is None:
+        home = Side.from_connection_string(connection_string(primary, "--primary", "PAIRBUS_PRIMARY"), **trust)
+    name = _name(primary_name, None if home is None else home.authority)
+    if target is not None:
+        home = Side.from_connection_string(connection_string(target, "--target", "PAIRBUS_TARGET"), **trust)
+    assert home is not None
+    settings = Settings(
+        missing_destination_grace_s=missing_destination_grace,
+        ttl_policy=ttl_policy.value,
+        max_messages_per_second=max_messages_per_second,
+    )
+    pumping = Pumping(home, away, settings, ledger)
+    _end(asyncio.run(pumping.syphon(name, backlog_queue_count, once=once)))
+
+
+def redrive(
+    queue: Annotated[str, typer.Argument(help="Queue, or TOPIC/Subscriptions/NAME, whose dead letters to send again.")],
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--connection-string", envvar="PAIRBUS_CONNECTION_STRING", metavar="CS", help="Connection string, or @FILE."
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="ENTITY", help="Another entity than the one they came from.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(envvar="PAIRBUS_TARGET", metavar="CS", help="Another namespace to send them to.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until stopped, instead of once.")] = False,
+    max_messages_per_second: Rate = None,
+    ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
+    ca_file: CaFile = None,
+) -> None:
+    """Send dead letters back to their entity, or to another one. What is refused stays where it is."""
+    from pairbus.cli.pumping import Pumping, Settings
+    from pairbus.sides import Side
+
+    trust = {} if ca_file is None else {"connection_verify": str(ca_file)}
+    given = connection_string(source, "--connection-string", "PAIRBUS_CONNECTION_STRING")
+    origin = Side.from_connection_string(given, **trust)
+    home = origin
+    if target is not None:
+        home = Side.from_connection_string(connection_string(target, "--target", "PAIRBUS_TARGET"), **trust)
+    pumping = Pumping(home, origin, Settings(max_messages_per_second=max_messages_per_second), ledger)
+    _end(asyncio.run(pumping.redrive(queue, to, once=not follow)))
+
+
+def _name(given: str | None, authority: str | None) -> str:
+    try:
+        if given is not None:
+            return checked_name(given)
+        assert authority is not None
+        return primary_name_of(authority)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _end(left: int) -> None:
+    if left:
+        raise typer.Exit(1)
