@@ -1,0 +1,142 @@
+"""What callers were told, what the world holds in the end, and whether the one follows from the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pairbus.pairing.failover import State
+from pairbus.pairing.sending import Where
+
+if TYPE_CHECKING:
+    from tests.sim.broker import Copy
+    from tests.sim.world import World
+
+
+@dataclass(slots=True)
+class Call:
+    """One send, and what its caller knows about it."""
+
+    message_id: str
+    path: str
+    payload: bytes
+    lane: str
+    "Who sent it: the calls of a lane follow each other."
+    receipt: Where | None = None
+    "Told: it is stored, here."
+    refusal: str = ""
+    "Told: nobody has it."
+    may_be_stored: bool = False
+    "Told, with the refusal: somebody may have it all the same."
+    diverted: bool = False
+    "It was numbered, where order is kept: some attempt went away from home."
+
+
+@dataclass(slots=True)
+class History:
+    calls: dict[str, Call] = field(default_factory=dict)
+    excused: set[str] = field(default_factory=set)
+    "Ids that may be there twice: somebody stored them, or finished with them, and could not say so."
+    _doubts: dict[asyncio.Future[Any], list[str]] = field(default_factory=dict)
+
+    def in_doubt(self, request: asyncio.Future[Any], ids: list[str]) -> None:
+        """Something was done about these; until its answer is heard, nobody knows."""
+        self._doubts[request] = ids
+
+    def heard(self, request: asyncio.Future[Any]) -> None:
+        self._doubts.pop(request, None)
+
+    def excuse(self, ids: Iterable[str]) -> None:
+        self.excused.update(ids)
+
+    def close(self) -> None:
+        for ids in self._doubts.values():
+            self.excused.update(ids)
+
+
+def violations(world: World) -> list[str]:
+    """One line for each broken promise; none for a world in which all were kept."""
+    history = world.history
+    history.close()
+    found = [f"asyncio: {complaint}" for complaint in world.loop.complaints]
+    home: dict[str, list[Copy]] = {}
+    for queue in world.primary.queues.values():
+        for copy in queue.history:
+            home.setdefault(copy.message_id, []).append(copy)
+            found += _check_copy(history, queue.path, copy)
+    for call in history.calls.values():
+        found += _check_call(world, call, home.get(call.message_id, []))
+    found += _check_rest(world)
+    if world.keeps_order:
+        found += _check_order(world)
+    return found
+
+
+def _check_copy(history: History, path: str, copy: Copy) -> list[str]:
+    call = history.calls[copy.message_id]
+    found = []
+    if path != call.path:
+        found.append(f"misrouted: {copy.message_id} for {call.path} is in {path}, via {copy.via}")
+    if copy.payload != call.payload:
+        found.append(f"altered: {copy.message_id} via {copy.via}: {copy.payload!r} is not {call.payload!r}")
+    return found
+
+
+def _check_call(world: World, call: Call, copies: list[Copy]) -> list[str]:
+    found = []
+    elsewhere = world.elsewhere(call.message_id)
+    if call.receipt is not None and not copies and not elsewhere:
+        found.append(f"lost: {call.message_id} for {call.path}, its caller was told {call.receipt.value}")
+    if call.refusal and not call.may_be_stored and (copies or elsewhere):
+        where = [copy.via for copy in copies] + elsewhere
+        found.append(f"untrue: {call.message_id} is stored ({where}), its caller was told {call.refusal!r}")
+    if len(copies) > 1 and call.message_id not in world.history.excused:
+        found.append(f"duplicate: {call.message_id} came via {[(copy.via, round(copy.at, 3)) for copy in copies]}")
+    return found
+
+
+def _check_rest(world: World) -> list[str]:
+    """Nothing waits, nothing is out, nobody is away, once the world is healed."""
+    found = []
+    for queue in world.secondary.queues.values():
+        found += [f"left behind: {copy.message_id} in {queue.path}" for copy in queue.copies.values()]
+        if not world.may_dead_letter:
+            found += [f"dead-lettered: {copy.message_id} in {queue.path}: {copy.reason}" for copy in queue.dead]
+        found += [f"dead-lettered without a reason: {copy.message_id}" for copy in queue.dead if len(copy.reason) < 10]
+    for process in world.senders:
+        if not process.is_alive:
+            continue
+        states = [f"{entity.path} {entity.state.value}" for entity in process.pair.entities()]
+        found += [f"not healthy: {state} in {process.name}" for state in states if State.HEALTHY.value not in state]
+        rotation = process.pair.rotation
+        rotation.pick(None, world.loop.time() + process.pair.options.backlog_retry_interval)
+        found += [f"out for ever: {path} in {process.name}" for path in rotation.queues if not rotation.has(path)]
+        if process.spool is not None:
+            waiting = process.spool.disk.waiting.values()
+            found += [f"left in the spool: {entry.message_id} of {process.name}" for entry in waiting]
+            refused = process.spool.disk.refused.values()
+            found += [f"refused by the spool: {entry.message_id}: {reason}" for entry, reason in refused]
+    return found
+
+
+def _check_order(world: World) -> list[str]:
+    """What the syphon brings home of a lane comes in the order in which it was sent; so does what a spool forwards."""
+    found = []
+    places = {message_id: place for place, message_id in enumerate(world.history.calls)}
+    for queue in world.primary.queues.values():
+        latest: dict[tuple[str, str], int] = {}
+        seen: Counter[tuple[str, str]] = Counter()
+        for copy in queue.history:
+            call = world.history.calls[copy.message_id]
+            role = copy.via.split()[-1]
+            if role == "direct" or seen[(role, copy.message_id)]:
+                continue
+            seen[(role, copy.message_id)] += 1
+            key, place = (role, call.lane), places[copy.message_id]
+            if place < latest.get(key, -1):
+                found.append(f"out of order: {copy.message_id} of {call.lane} came home late, via {copy.via}")
+            latest[key] = max(place, latest.get(key, -1))
+    return found

@@ -1,0 +1,120 @@
+"""What goes wrong in a world, and when. Everything ends by itself, and by `heal` at the latest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.sim.broker import Namespace, Queue
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+TROUBLES = ("busy", "full", "internal", "unauthorized", "disabled", "missing", "detach")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    at: float
+    lasts_s: float
+    kind: str
+    begin: Callable[[], None]
+    end: Callable[[], None]
+
+
+def plan(world: World, dice: Random, horizon_s: float) -> list[Fault]:
+    """Mostly an outage of the primary, often with trouble in the secondary meanwhile, and whatever else happens."""
+    found = []
+    if dice.random() < 0.8:
+        at, lasts_s = dice.random() * 0.4 * horizon_s, dice.uniform(0.1, 1.0) * horizon_s
+        found.append(_fault(world, dice, world.primary, at, lasts_s))
+        if dice.random() < 0.6:
+            at += dice.uniform(-0.1, 0.8) * lasts_s
+            found.append(_fault(world, dice, world.secondary, max(at, 0.0), dice.random() * horizon_s))
+    for _ in range(dice.choice((0, 0, 1, 2, 4))):
+        namespace = world.primary if dice.random() < 0.6 else world.secondary
+        lasts_s = dice.choice((0.1, 1.0, 4.0, 12.0, 40.0)) * dice.uniform(0.5, 1.5)
+        found.append(_fault(world, dice, namespace, dice.random() * horizon_s, lasts_s))
+    if dice.random() < 0.5:
+        found.append(_crash(world, dice, horizon_s))
+    return found
+
+
+def _fault(world: World, dice: Random, namespace: Namespace, at: float, lasts_s: float) -> Fault:
+    kind = dice.choice(("refuse", "refuse", "silent", "deaf", "cut", "slow", "entity", "entity", "all"))
+    if kind == "entity":
+        queue = dice.choice(list(namespace.queues.values()))
+        return _trouble([queue], dice.choice(TROUBLES), at, lasts_s)
+    if kind == "all":
+        return _trouble(list(namespace.queues.values()), dice.choice(TROUBLES), at, lasts_s)
+    begin, end = _of_namespace(world, namespace, kind, dice)
+    return Fault(at, lasts_s, f"{namespace.name} {kind}", begin, end)
+
+
+def _crash(world: World, dice: Random, horizon_s: float) -> Fault:
+    """At any time, or right at one of the moments at which something has been stored and not yet been told."""
+    down_s = dice.choice((0.1, 5.0, 50.0))
+    at = dice.random() * horizon_s
+    if dice.random() < 0.4:
+        return Fault(at, 0.0, "crash", lambda: world.crash_one(down_s), lambda: None)
+    kind, countdown = dice.choice(("spool", "syphon", "direct")), dice.randrange(1, 6)
+    return Fault(at / 2, 0.0, f"crash at {kind}", lambda: world.crash_at(kind, countdown, down_s), lambda: None)
+
+
+def _trouble(queues: list[Queue], trouble: str, at: float, lasts_s: float) -> Fault:
+    def begin() -> None:
+        for queue in queues:
+            queue.trouble = trouble
+
+    def end() -> None:
+        for queue in queues:
+            queue.trouble = None
+            queue.dispatch()
+
+    return Fault(at, lasts_s, f"{[queue.path for queue in queues]} {trouble}", begin, end)
+
+
+def _of_namespace(
+    world: World, namespace: Namespace, kind: str, dice: Random
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    def cut_all() -> None:
+        for wire in world.net.wires_to(namespace):
+            wire.cut("reset by peer")
+
+    def refuse() -> None:
+        namespace.refuses = True
+        cut_all()
+
+    def accept() -> None:
+        namespace.refuses = False
+
+    def silence() -> None:
+        namespace.is_silent = True
+
+    def speak() -> None:
+        if namespace.is_silent:
+            namespace.is_silent = False
+            for wire in world.net.wires_to(namespace):
+                wire.silence_ends()
+
+    def deafen() -> None:
+        namespace.drops_answers = True
+
+    def answer() -> None:
+        namespace.drops_answers = False
+
+    def slow_down() -> None:
+        namespace.slowness = dice.choice((10.0, 100.0, 400.0))
+
+    def speed_up() -> None:
+        namespace.slowness = 1.0
+
+    return {
+        "refuse": (refuse, accept),
+        "silent": (silence, speak),
+        "deaf": (deafen, answer),
+        "cut": (cut_all, lambda: None),
+        "slow": (slow_down, speed_up),
+    }[kind]

@@ -1,0 +1,130 @@
+"""An asyncio event loop whose clock jumps and whose order is a seed's.
+
+When nothing is ready the clock stands at the next timer at once: an hour of waiting costs nothing. Among callbacks that
+are ready at the same moment dice choose the next, so that a seed finds orders that a real loop shows once a year.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+STEPS_MAX = 400_000  # callbacks in one history; a usual one has some thousands
+THREAD_DELAY_MAX_S = 0.02  # before work handed to a thread begins, and before its end is heard of
+
+
+class Stuck(Exception):
+    """Nothing is ready and nothing ever will be, or callbacks follow each other without end."""
+
+
+class _Timer(Protocol):
+    _when: float
+    _scheduled: bool
+    _cancelled: bool
+
+
+class _Future(asyncio.Future[Any]):
+    """Hashed by its number: sets of futures are walked in the same order in every process."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._number = next(self._numbers)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Task(asyncio.Task[Any]):
+    _numbers = itertools.count()
+
+    def __init__(self, coro: Coroutine[Any, Any, Any], **options: Any) -> None:
+        self._number = next(self._numbers)
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Runs in one thread, without a selector: the world has no outside."""
+
+    _ready: Any
+    _scheduled: list[Any]
+
+    def __init__(self, dice: Random) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._dice = dice
+        self.steps = 0
+        self.complaints: list[str] = []
+        "What asyncio tells nobody else: exceptions that no one asked for."
+        self.set_task_factory(self._new_task)
+        self.set_exception_handler(self._complain)
+
+    @staticmethod
+    def _new_task(loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None) -> asyncio.Task[Any]:
+        return _Task(coro, loop=loop, context=context)
+
+    def _complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def time(self) -> float:
+        return self._now
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(loop=self)
+
+    def _run_once(self) -> None:
+        ready, scheduled = self._ready, self._scheduled
+        if not ready:
+            while scheduled and scheduled[0]._cancelled:
+                heapq.heappop(scheduled)._scheduled = False
+            if not scheduled:
+                raise Stuck("nothing will ever happen again")
+            self._now = max(self._now, scheduled[0]._when)
+        while scheduled and scheduled[0]._when <= self._now:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False
+            ready.append(timer)
+        if len(ready) > 1:
+            ready.rotate(self._dice.randrange(len(ready)))
+        handle = ready.popleft()
+        if not handle._cancelled:
+            handle._run()
+        self.steps += 1
+        if self.steps > STEPS_MAX:
+            raise Stuck(f"more than {STEPS_MAX} callbacks; the clock stands at {self._now:.3f}")
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """A thread: begins a little later, and is heard of a little later. It goes on when nobody waits any more."""
+        future: asyncio.Future[T] = self.create_future()
+
+        def work() -> None:
+            end: Callable[[], None]
+            try:
+                result = func(*args)
+            except Exception as error:
+                end = lambda error=error: future.cancelled() or future.set_exception(error)  # noqa: E731
+            else:
+                end = lambda: future.cancelled() or future.set_result(result)  # noqa: E731
+            self.call_later(self._thread_delay_s(), end)
+
+        self.call_later(self._thread_delay_s(), work)
+        return future
+
+    def _thread_delay_s(self) -> float:
+        return self._dice.random() * THREAD_DELAY_MAX_S
+
+    def _write_to_self(self) -> None:
+        """`call_soon_threadsafe` wakes the selector of a real loop."""
+
+    def _process_events(self, event_list: Any) -> None:
+        raise AssertionError("there is no selector")

@@ -1,0 +1,294 @@
+"""Processes of a world: paired clients that send, and syphons. Each can die at any moment.
+
+A client here is a shell as thin as the genuine ones: it carries out the commands of `pairing.sending`, keeps the clocks
+of its `Pair` and runs the genuine `Forwarder` on its spool. A syphon is the genuine `Syphon`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from pairbus.errors import SpoolError
+from pairbus.forwarder import Forwarder
+from pairbus.links import BROKEN
+from pairbus.pairing.envelope import Away, wrap
+from pairbus.pairing.events import Event
+from pairbus.pairing.failover import Entity
+from pairbus.pairing.pair import Pair
+from pairbus.pairing.policy import Failure, Kind
+from pairbus.pairing.sending import (
+    Command,
+    Pause,
+    Plan,
+    Receipt,
+    Reply,
+    SenderState,
+    ToBacklog,
+    ToPrimary,
+    ToSpool,
+    Unsent,
+    Where,
+    sending,
+)
+from pairbus.spool import Entry, Spool
+from pairbus.syphon import Syphon, SyphonSettings
+from pairbus.transport import TransportError
+from pairbus.upkeep import HubWays, ping_payload
+from pairbus.wire_failures import failure_of
+from tests.sim.broker import wall_ms
+from tests.sim.checker import Call
+from tests.sim.disk import SpoolModel
+from tests.sim.wire import SimCarrier
+
+if TYPE_CHECKING:
+    from tests.sim.broker import Namespace
+    from tests.sim.world import World
+
+
+class Process:
+    """Tasks and connections that die together."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.is_alive = True
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._carriers: list[SimCarrier] = []
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        return task
+
+    def carrier(self, namespace: Namespace, role: str) -> SimCarrier:
+        carrier = SimCarrier(self.world.net, namespace, f"{self.name} {role}")
+        self._carriers.append(carrier)
+        return carrier
+
+    def publish(self, event: Event) -> None:
+        self.world.trace(f"{self.name}: {event}")
+
+    def crash(self) -> None:
+        """Between one instruction and the next: nothing is said or written any more."""
+        self.is_alive = False
+        self.world.trace(f"{self.name} dies")
+        for carrier in self._carriers:
+            carrier.die()
+        for task in self._tasks:
+            task.cancel()
+
+
+class SenderProcess(Process):
+    """A paired client. In the shape of `Hub`, as far as `HubWays` looks at it."""
+
+    def __init__(self, world: World, name: str, spool: SpoolModel | None) -> None:
+        super().__init__(world, name)
+        self.spool = spool
+        self.pair = Pair(world.options, self.publish, world.dice.randrange)
+        self.pair.paired_with([queue.path for queue in world.secondary.queues.values()])
+        self.lock = nullcontext()
+        self._changed = asyncio.Event()
+        self._senders: dict[str, SimClientSender] = {}
+
+    def start(self) -> None:
+        self.spawn(self._keep_clocks())
+        if self.spool is not None:
+            forwarder = Forwarder(
+                cast(Spool, self.spool),
+                HubWays(cast(Any, self)),
+                self.carrier(self.world.primary, "spool"),
+                self.carrier(self.world.secondary, "spool"),
+                publish=self.publish,
+            )
+            self.spawn(forwarder.run())
+
+    def publish(self, event: Event) -> None:
+        super().publish(event)
+        self._changed.set()
+
+    def deliver(self) -> None:
+        """Events are told at once here."""
+
+    def crash(self) -> None:
+        super().crash()
+        if self.spool is not None:
+            # What was forwarded and not yet removed is forwarded again.
+            self.world.history.excuse(entry.message_id for entry in self.spool.disk.waiting.values())
+            self.spool.die()
+
+    def sender(self, path: str) -> SimClientSender:
+        known = self._senders.get(path)
+        if known is None:
+            known = self._senders[path] = SimClientSender(self, path)
+        return known
+
+    async def _keep_clocks(self) -> None:
+        loop, pair = self.world.loop, self.pair
+        while True:
+            self._changed.clear()
+            pair.tick(loop.time())
+            for entity in pair.pings.due(loop.time()):
+                self.spawn(self._ping(entity))
+            wake_at = pair.next_due()
+            try:
+                async with asyncio.timeout_at(wake_at):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _ping(self, entity: Entity) -> None:
+        pair, failure = self.pair, None
+        carrier = self.carrier(self.world.primary, "ping")
+        probe = self.world.options.ping == "attach"
+        try:
+            async with asyncio.timeout(pair.pings.timeout_s):
+                sender = await carrier.sender(entity.path, pair.pings.timeout_s)
+                if not probe:
+                    await sender.send(PING, timeout_s=pair.pings.timeout_s)
+        except TransportError as error:
+            failure = failure_of(error)
+        except TimeoutError:
+            failure = Failure(Kind.TIMEOUT, "no answer")
+        pair.ping_ended(entity, failure, self.world.loop.time(), probe=probe)
+        self._carriers.remove(carrier)
+        await carrier.close()
+
+
+PING = ping_payload()
+
+
+class SimClientSender:
+    """One sender of a client, with a connection of its own to each side, and a line before each."""
+
+    def __init__(self, process: SenderProcess, path: str) -> None:
+        self._process = process
+        self._world = process.world
+        self._state = SenderState(process.pair.entity(path, process.world.loop.time()))
+        self._home = process.carrier(process.world.primary, "direct")
+        self._away = process.carrier(process.world.secondary, "direct")
+        self._lines = {"home": asyncio.Lock(), "away": asyncio.Lock()}
+        self._counter = 0
+        self._numbers: dict[str, int] = {}
+
+    async def send(self, call: Call, timeout_s: float) -> None:
+        """Write into the call what its caller is told."""
+        world, process = self._world, self._process
+        now = world.loop.time()
+        behind = process.spool is not None and process.spool.has(call.path)
+        plan = sending(process.pair, self._state, timeout_s, now, behind_spool=behind)
+        try:
+            receipt = await self._carry_out(plan, call, now + timeout_s)
+        except Unsent as unsent:
+            call.may_be_stored, call.refusal = unsent.outcome_unknown, f"{unsent.where.value}: {unsent}"
+        except TimeoutError:
+            # In line behind others until the time was over. Whatever was tried before may have been stored.
+            call.may_be_stored, call.refusal = True, "the line was too long"
+        else:
+            call.receipt = receipt.where
+            if receipt.where is not Where.PRIMARY:
+                process.pair.stored_away(
+                    self._state.entity, receipt.queue or "spool", (call.message_id,), outcome_unknown=False
+                )
+        late_s = world.loop.time() - now - timeout_s
+        if late_s > LATE_MAX_S:
+            world.found.append(f"late: {call.message_id} ended {late_s:.2f} s after its time-out")
+
+    async def _carry_out(self, plan: Plan, call: Call, deadline: float) -> Receipt:
+        command = next(plan)
+        while True:
+            self._world.trace(f"{self._process.name} {call.message_id}: {command}")
+            reply = await self._perform(command, call, deadline)
+            self._world.trace(f"{self._process.name} {call.message_id}: {reply.failure or 'ok'}")
+            try:
+                command = plan.send(reply)
+            except StopIteration as end:
+                return cast(Receipt, end.value)
+
+    async def _perform(self, command: Command, call: Call, deadline: float) -> Reply:
+        loop, pair, entity = self._world.loop, self._process.pair, self._state.entity
+        if isinstance(command, Pause):
+            await asyncio.sleep(command.seconds)
+            return Reply(loop.time())
+        if isinstance(command, ToSpool):
+            failure = await self._to_spool(command, call)
+            return Reply(loop.time(), failure)
+        line = self._lines["home" if isinstance(command, ToPrimary) else "away"]
+        async with asyncio.timeout_at(deadline):
+            await line.acquire()
+        try:
+            if isinstance(command, ToPrimary):
+                if not command.trial and pair.is_away(entity, loop.time()):
+                    return Reply(loop.time(), rerouted=True)
+                failure = await self._attempt(self._home, call.path, call.payload, command, deadline)
+            else:
+                if not pair.rotation.has(command.queue):
+                    return Reply(loop.time(), rerouted=True)
+                payload = wrap(call.payload, self._about(call, command.first_attempt_at))
+                failure = await self._attempt(self._away, command.queue, payload, command, deadline)
+        finally:
+            line.release()
+        return Reply(loop.time(), failure)
+
+    async def _attempt(
+        self, carrier: SimCarrier, path: str, payload: bytes, command: ToPrimary | ToBacklog, deadline: float
+    ) -> Failure | None:
+        loop = self._world.loop
+        until = min(deadline, loop.time() + command.timeout_s)
+        if command.fresh:
+            await carrier.drop()
+        try:
+            sender = await carrier.sender(path, until - loop.time())
+            await sender.send(payload, timeout_s=until - loop.time())
+        except TransportError as error:
+            failure = failure_of(error)
+            if failure.kind in BROKEN:
+                await carrier.drop()
+            return failure
+        return None
+
+    async def _to_spool(self, command: ToSpool, call: Call) -> Failure | None:
+        about, spool = self._about(call, command.first_attempt_at), self._process.spool
+        assert spool is not None
+        entry = Entry(
+            *(call.path, call.payload, call.message_id, about.first_attempt_ms, about.sender, about.counter),
+            wall_ms(self._world.loop.time()),
+        )
+        try:
+            await asyncio.to_thread(spool.append, [entry])
+        except SpoolError as error:
+            return Failure(Kind.INTERNAL, str(error), error=error)
+        return None
+
+    def _about(self, call: Call, first_attempt_at: float | None) -> Away:
+        about = Away(call.path, None if first_attempt_at is None else wall_ms(first_attempt_at))
+        if not self._world.options.ordered:
+            return about
+        number = self._numbers.get(call.message_id)
+        if number is None:
+            self._counter += 1
+            number = self._numbers[call.message_id] = self._counter
+        return replace(about, sender=f"{self._process.name} {call.path}", counter=number)
+
+
+LATE_MAX_S = 1.0  # a write to the spool at the very end of the caller's time
+
+
+class SyphonProcess(Process):
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.syphon = Syphon(
+            self.carrier(world.primary, "syphon"),
+            self.carrier(world.secondary, "syphon"),
+            [queue.path for queue in world.secondary.queues.values()],
+            settings=SyphonSettings.of(world.options),
+            publish=self.publish,
+            clock=world.loop.time,
+            wall_ms=lambda: wall_ms(world.loop.time()),
+        )
+
+    def start(self) -> None:
+        self.spawn(self.syphon.run())
