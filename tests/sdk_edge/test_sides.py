@@ -1,0 +1,268 @@
+"""One namespace, two worlds: the SDK and our transport go to the same place with the same trust."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from azure.core.credentials import AccessToken, AzureNamedKeyCredential
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType, aio
+
+from pairbus.errors import ConfigError
+from pairbus.pairing.options import primary_name_of
+from pairbus.sides import Side
+from pairbus.transport.client import connect
+from pairbus.transport.credential import AzureToken
+from tests.brokers import BrokerProcess
+from tests.sdk_edge.conftest import Strings
+
+
+def made(kind: str, broker: BrokerProcess, strings: Strings) -> Side:
+    """The same namespace, described in every way."""
+    port = broker.ports["contoso"]
+    parts = dict(part.split("=", 1) for part in strings.here.split(";"))
+    credential = AzureNamedKeyCredential(parts["SharedAccessKeyName"], parts["SharedAccessKey"])
+    tls: dict[str, Any] = {
+        "custom_endpoint_address": f"sb://127.0.0.1:{port}",
+        "transport_type": TransportType.Amqp,
+        "connection_verify": str(broker.ca_file),
+    }
+    match kind:
+        case "connection string":
+            return Side.from_connection_string(strings.here)
+        case "credential":
+            return Side.from_credential(f"127.0.0.1:{port}", credential, use_tls=False)
+        case "client":
+            return Side.from_client(ServiceBusClient.from_connection_string(strings.here))
+        case "TLS":
+            return Side.from_connection_string(strings.as_azure, **tls)
+    return Side.from_connection_string(strings.here, **{**tls, "transport_type": TransportType.AmqpOverWebsocket})
+
+
+KINDS = ["connection string", "credential", "client", "TLS", "web socket"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_client_of_a_side_reaches_the_namespace(
+    kind: str, is_aio: bool, broker: BrokerProcess, strings: Strings, queue_name: str
+) -> None:
+    """The SDK sends and our transport receives, whatever the way."""
+    if is_aio and kind == "web socket":
+        pytest.skip("the SDK's own aiohttp session is never closed then, which a later test would be blamed for")
+    side = made(kind, broker, strings)
+    client: Any = side.new_client(aio=is_aio)
+    if is_aio:
+        async with client:
+            await client.get_queue_sender(queue_name).send_messages(ServiceBusMessage("x"), timeout=5)
+    else:
+        with client:
+            client.get_queue_sender(queue_name).send_messages(ServiceBusMessage("x"), timeout=5)
+    connecting = connect(side.endpoint, credential=side.credential, ssl=side.ssl, proxy=side.proxy, timeout_s=5)
+    async with await connecting as connection:
+        assert len(await (await connection.receiver(queue_name)).receive(1, timeout_s=5)) == 1
+
+
+@pytest.mark.parametrize("kind", ["connection string", "credential", "client"])
+async def test_the_administration_of_an_emulator_needs_nothing_passed(
+    kind: str, is_aio: bool, broker: BrokerProcess, strings: Strings, queue_name: str
+) -> None:
+    """The certificate of a broker on this machine is fetched from it, and goes again."""
+    side = made(kind, broker, strings)
+    admin: Any = await asyncio.to_thread(side.new_admin, aio=is_aio)
+    if is_aio:
+        async with admin:
+            assert queue_name in [queue.name async for queue in admin.list_queues()]
+    else:
+        with admin:
+            assert queue_name in [queue.name for queue in admin.list_queues()]
+    file = str(side._ca_file)
+    assert os.stat(file).st_mode & 0o077 == 0
+    del side
+    assert not os.access(file, os.F_OK)
+
+
+@pytest.mark.parametrize("kind", ["connection string", "TLS"])
+def test_a_probe_finds_a_namespace_that_speaks(kind: str, broker: BrokerProcess, strings: Strings) -> None:
+    """TCP, TLS with the same trust, and the echo of the AMQP header: under a millisecond, or five with TLS."""
+    made(kind, broker, strings).probe(2)
+
+
+def test_a_probe_does_not_trust_whom_the_sdk_would_not(broker: BrokerProcess, strings: Strings) -> None:
+    """Otherwise it would send the SDK into an error that it could have told."""
+    side = Side.from_connection_string(
+        strings.as_azure,
+        custom_endpoint_address=f"sb://127.0.0.1:{broker.ports['contoso']}",
+        transport_type=TransportType.Amqp,
+    )
+    with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+        side.probe(2)
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["TCP", "TLS"])
+def test_a_probe_of_a_silent_peer_ends_in_time(is_tls: bool, strings: Strings, silent_port: int) -> None:
+    """Whatever phase is silent, the time given is for all of them."""
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        _at(silent_port, is_tls, strings).probe(0.3)
+    assert time.monotonic() - began < 1
+
+
+def _at(port: int, is_tls: bool, strings: Strings) -> Side:
+    if not is_tls:
+        return Side.from_connection_string(strings.at(port))
+    return Side.from_connection_string(
+        strings.as_azure, custom_endpoint_address=f"sb://127.0.0.1:{port}", transport_type=TransportType.Amqp
+    )
+
+
+def test_a_probe_says_that_nobody_is_there(strings: Strings, free_port: int) -> None:
+    """At once."""
+    with pytest.raises(ConnectionRefusedError):
+        _at(free_port, False, strings).probe(1)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"AMQP", b""])
+def test_a_probe_is_not_satisfied_with_another_protocol(answer: bytes, strings: Strings) -> None:
+    """A load balancer that accepts and closes, or a web server, is no namespace."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        side = _at(server.getsockname()[1], False, strings)
+
+        def speak() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(8)
+                peer.sendall(answer)
+
+        with pytest.raises(ConnectionError), _thread(speak):
+            side.probe(2)
+
+
+def _thread(work: Any) -> ThreadPoolExecutor:
+    pool = ThreadPoolExecutor(1)
+    pool.submit(work)
+    return pool
+
+
+def test_a_probe_of_a_name_that_does_not_resolve_is_an_error_of_the_socket(strings: Strings) -> None:
+    """Resolving has no time-out of its own, so it is waited for no longer than the probe may last."""
+    with pytest.raises(OSError):
+        Side.from_connection_string(strings.here.replace("127.0.0.1", "no-such-host.invalid")).probe(5)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ("contoso.servicebus.windows.net", 5671, True, "tcp")),
+        (
+            {"transport_type": TransportType.AmqpOverWebsocket},
+            ("contoso.servicebus.windows.net", 443, True, "websocket"),
+        ),
+        ({"custom_endpoint_address": "sb://gateway:8443"}, ("gateway", 8443, True, "websocket")),
+        ({"custom_endpoint_address": "sb://gateway"}, ("gateway", 443, True, "websocket")),
+        (
+            {"custom_endpoint_address": "gateway", "transport_type": TransportType.Amqp},
+            ("gateway", 5671, True, "tcp"),
+        ),
+    ],
+)
+def test_the_endpoint_is_where_the_sdk_would_go(
+    options: dict[str, Any], expected: tuple[Any, ...], strings: Strings
+) -> None:
+    """Names and tokens stay those of the namespace."""
+    side = Side.from_connection_string(strings.as_azure, **options)
+    endpoint = side.endpoint
+    assert (endpoint.host, endpoint.port, endpoint.tls, endpoint.transport) == expected
+    assert endpoint.hostname == side.name == "contoso.servicebus.windows.net"
+    assert endpoint.audience("orders") == "sb://contoso.servicebus.windows.net/orders"
+    assert side.supports_probe is (expected[3] == "tcp")
+    assert primary_name_of(side.authority) == "contoso"
+
+
+def test_the_port_of_an_endpoint_with_tls_is_dropped_as_the_sdk_drops_it() -> None:
+    """Measured: the SDK goes to 5671 whatever the connection string says."""
+    side = Side.from_connection_string("Endpoint=sb://h.example:9;SharedAccessKeyName=n;SharedAccessKey=k")
+    assert side.endpoint.port == 5671
+
+
+def test_the_name_of_an_emulator_has_its_port(strings: Strings) -> None:
+    """Two namespaces on one machine differ in nothing else."""
+    side = Side.from_connection_string(strings.at(5673))
+    assert side.name == "127.0.0.1:5673" and primary_name_of(side.authority) == "127-0-0-1-5673"
+
+
+def test_a_proxy_is_passed_on_with_its_user(strings: Strings) -> None:
+    """To our transport as a URL, to the SDK as it was given."""
+    proxy = {"proxy_hostname": "proxy", "proxy_port": 3128, "username": "me", "password": "p@ss"}
+    side = Side.from_connection_string(strings.as_azure, http_proxy=proxy)
+    assert side.proxy == "http://me:p%40ss@proxy:3128" and not side.supports_probe
+    bare = Side.from_connection_string(strings.as_azure, http_proxy={"proxy_hostname": "proxy", "proxy_port": 3128})
+    assert bare.proxy == "http://proxy:3128" and "p@ss" not in repr(side)
+
+
+def test_clients_do_not_retry_unless_the_user_asked_for_it(strings: Strings) -> None:
+    """Retries and deadlines are ours; a keep-alive thread would cost a second at every close."""
+    ours = Side.from_connection_string(strings.here).new_client()._config
+    assert (ours.retry_total, ours.keep_alive) == (0, 0)
+    theirs = Side.from_connection_string(strings.here, retry_total=2, keep_alive=10).new_client()._config
+    assert (theirs.retry_total, theirs.keep_alive) == (2, 10)
+
+
+def test_an_unknown_keyword_is_refused(strings: Strings) -> None:
+    """The SDK swallows a misspelt option without a word."""
+    with pytest.raises(TypeError, match="custom_endpoint_adress"):
+        Side.from_connection_string(strings.here, custom_endpoint_adress="sb://gateway")
+
+
+def test_a_wrong_connection_string_says_what_is_wrong() -> None:
+    """And never shows the key."""
+    with pytest.raises(ConfigError, match="UseDevelopmentEmulator"):
+        Side.from_connection_string(
+            "Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=True"
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_are_not_shown(kind: str, broker: BrokerProcess, strings: Strings) -> None:
+    """Neither by the side nor by what hangs on it."""
+    side = made(kind, broker, strings)
+    key = strings.here.split("SharedAccessKey=")[1].split(";")[0]
+    assert key not in f"{side!r} {side.credential!r} {side.endpoint!r}"
+
+
+async def test_a_key_that_is_updated_signs_the_next_token() -> None:
+    """Rotation of keys must not need a restart."""
+    named = AzureNamedKeyCredential("root", "one")
+    side = Side.from_credential("h", named)
+    first = await side.credential.token("sb://h/q")
+    named.update("root", "two")
+    second = await side.credential.token("sb://h/q")
+    assert first is not None and second is not None and first.text != second.text
+
+
+def test_a_token_credential_is_passed_on_as_it_is() -> None:
+    """Sync or async: our transport takes both."""
+
+    class Credential:
+        def get_token(self, *scopes: str, **kwargs: Any) -> AccessToken:
+            return AccessToken("token", 1)
+
+    credential = Credential()
+    side = Side.from_credential("contoso.servicebus.windows.net", credential)
+    assert side.credential == AzureToken(credential)
+    assert side.new_client()._credential is credential
+
+
+async def test_a_side_made_from_a_client_can_make_the_other_flavour(strings: Strings, queue_name: str) -> None:
+    """The key goes along, and so does the administration client that was given."""
+    given = aio.ServiceBusClient.from_connection_string(strings.here)
+    admin: Any = object()
+    side = Side.from_client(given, admin=admin)
+    assert side.given_admin is admin
+    with side.new_client(aio=False) as client:  # type: ignore[union-attr]
+        client.get_queue_sender(queue_name).send_messages(ServiceBusMessage("x"), timeout=5)
+    await given.close()
