@@ -36,6 +36,7 @@ from pairbus.pairing.sending import (
     ToSpool,
     Unsent,
     Where,
+    first_timeout_s,
 )
 from pairbus.provisioning import provision_async
 from pairbus.send_errors import ClientClosed, ScheduleWhileFailedOver
@@ -288,6 +289,7 @@ class PairedSender:
         self._client = client
         self._hub = client._hub
         self._state = SenderState(self._hub.entity(path))
+        self._counts = self._hub.counters.entity(path)
         self._order = order_of(self._hub.options)
         self._home = AsyncLink(client._primary, path, topic=topic, **kwargs)
         self._away: AsyncLink | None = None
@@ -327,31 +329,41 @@ class PairedSender:
         going = outgoing(message)
         if going is None:
             return
-        hub = self._hub
+        hub, entity = self._hub, self._state.entity
         if not hub.is_paired:
             await self._client.pair()
-        deadline = time.monotonic() + timeout_s
-        plan, command = hub.begin(self._state, timeout_s)
-        unknown = False
+        began = time.monotonic()
+        tried: Reply | None = None
+        if hub.needs_no_plan(entity):
+            tried = await self._to_primary(first_timeout_s(hub.pair, timeout_s), going, began + timeout_s)
+            if tried is None:
+                hub.sent_home(entity, self._counts, going)
+                if self._away is not None:
+                    self._leave_backlog()
+                return
+        await self._send_by_plan(going, timeout_s, began, tried)
+
+    async def _send_by_plan(self, going: Outgoing, timeout_s: float, began: float, tried: Reply | None) -> None:
+        hub, entity, deadline = self._hub, self._state.entity, began + timeout_s
+        unknown = tried is not None and tried.failure is not None and tried.failure.outcome_unknown
+        plan = hub.plan(self._state, timeout_s, began, tried)
+        reply: Reply | None = None
         try:
-            while True:
-                reply = await self._perform(command, going, deadline)
+            while not isinstance(step := hub.advance(plan, reply), Receipt):
+                reply = await self._perform(step, going, deadline)
                 unknown = unknown or (reply.failure is not None and reply.failure.outcome_unknown)
-                step = hub.advance(plan, reply)
-                if isinstance(step, Receipt):
-                    break
-                command = step
         except Unsent as unsent:
-            raise hub.error(unsent, self._state.entity, going) from unsent.failure.error
+            raise hub.error(unsent, entity, going) from unsent.failure.error
         finally:
             plan.close()
-        hub.sent(self._state.entity, step, going, outcome_unknown=unknown)
+        hub.sent(entity, step, going, outcome_unknown=unknown)
         if step.where is Where.PRIMARY and self._away is not None:
             self._leave_backlog()
 
     async def _perform(self, command: Command, going: Outgoing, deadline: float) -> Reply:
         if type(command) is ToPrimary:
-            return await self._to_primary(command, going, deadline)
+            way = self._to_primary(command.timeout_s, going, deadline, fresh=command.fresh, trial=command.trial)
+            return await way or Reply(time.monotonic())
         if type(command) is ToBacklog:
             return await self._to_backlog(command, going, deadline)
         if type(command) is ToSpool:
@@ -367,23 +379,26 @@ class PairedSender:
             pass
         return Reply(time.monotonic())
 
-    async def _to_primary(self, command: ToPrimary, going: Outgoing, deadline: float) -> Reply:
+    async def _to_primary(
+        self, timeout_s: float, going: Outgoing, deadline: float, *, fresh: bool = False, trial: bool = False
+    ) -> Reply | None:
+        """One attempt; None when it was accepted."""
         link, hub, entity = self._home, self._hub, self._state.entity
         await self._stand_in_line(link, deadline)
         try:
-            if not command.trial and not hub.goes_home(entity):
+            if not trial and not hub.goes_home(entity):
                 return Reply(time.monotonic(), rerouted=True)
-            if command.fresh:
+            if fresh:
                 link.drop()
-            now = time.monotonic()
-            failure = await link.send(going.given, min(command.timeout_s, deadline - now))
+            failure = await link.send(going.given, min(timeout_s, deadline - time.monotonic()))
         finally:
             link.leave()
         if hub.ledger is not None:
             hub.meter_send("primary", self.entity_name, going, failure, "application")
-        if failure is None:
-            hub.watch_size(entity, going, link.limits[0])
-        return Reply(time.monotonic(), failure)
+        if failure is not None:
+            return Reply(time.monotonic(), failure)
+        hub.watch_size(entity, going, link.limits[0])
+        return None
 
     async def _to_backlog(self, command: ToBacklog, going: Outgoing, deadline: float) -> Reply:
         hub = self._hub

@@ -20,7 +20,7 @@ from typing import Any, cast
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus import sdk, telemetry
-from pairbus.counters import Counters
+from pairbus.counters import Counters, EntityCounts
 from pairbus.errors import SpoolError
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import Cause, MeterKind
@@ -206,21 +206,23 @@ class Hub:
         with self.lock:
             return self.pair.entity(path, time.monotonic())
 
-    def begin(self, sender: SenderState, timeout_s: float) -> tuple[Plan, Command]:
+    def needs_no_plan(self, entity: Entity) -> bool:
+        """The next send goes to the primary: what nearly every send finds, so it costs nearly nothing."""
+        spool = self.spool
+        return entity.state is HEALTHY and (spool is None or not spool.has(entity.path))
+
+    def plan(self, sender: SenderState, timeout_s: float, now: float, tried: Reply | None) -> Plan:
+        """What to do about one send. `tried`: an attempt was made at `now` already, and ended so."""
         with self.lock:
             spool = self.spool
-            behind = spool is not None and spool.has(sender.entity.path)
-            plan = sending(self.pair, sender, timeout_s, time.monotonic(), behind_spool=behind)
-            command = next(plan)
-        if self._outbox:
-            self.deliver()
-        return plan, command
+            behind = tried is None and spool is not None and spool.has(sender.entity.path)
+            return sending(self.pair, sender, timeout_s, now, behind_spool=behind, tried=tried)
 
-    def advance(self, plan: Plan, reply: Reply) -> Command | Receipt:
-        """The next command, or where the message is now; Unsent when no place took it."""
+    def advance(self, plan: Plan, reply: Reply | None) -> Command | Receipt:
+        """The next command, the first without a reply; or where the message is now; Unsent when no place took it."""
         try:
             with self.lock:
-                return plan.send(reply)
+                return next(plan) if reply is None else plan.send(reply)
         except StopIteration as end:
             return cast(Receipt, end.value)
         finally:
@@ -234,10 +236,20 @@ class Hub:
         with self.lock:
             return not self.pair.is_away(entity, time.monotonic())
 
+    def sent_home(self, entity: Entity, counts: EntityCounts, going: Outgoing) -> None:
+        """Book-keeping of a send that the primary accepted without a plan."""
+        with self.lock:
+            counts.sent += len(going.messages)
+            if entity.state is not HEALTHY or entity.busy_since is not None:
+                self.pair.accepted(entity, time.monotonic())
+        if self._outbox:
+            self.deliver()
+
     def sent(self, entity: Entity, receipt: Receipt, going: Outgoing, *, outcome_unknown: bool) -> None:
         """Book-keeping of a send that ended well."""
         if receipt.where is Where.PRIMARY:
-            self.counters.entity(entity.path).sent += len(going.messages)
+            with self.lock:
+                self.counters.entity(entity.path).sent += len(going.messages)
             return
         ids = (*going.stored_ids, *going.message_ids) if receipt.where is Where.SPOOL else tuple(going.stored_ids)
         queue = receipt.queue or "spool"

@@ -135,22 +135,42 @@ class _Call:
 Plan = Generator[Command, Reply, Receipt]
 
 
-def sending(pair: Pair, sender: SenderState, timeout_s: float, now: float, *, behind_spool: bool = False) -> Plan:
-    """`behind_spool`: messages of this entity wait in the spool, and this one queues behind them."""
+def sending(
+    pair: Pair,
+    sender: SenderState,
+    timeout_s: float,
+    now: float,
+    *,
+    behind_spool: bool = False,
+    tried: Reply | None = None,
+) -> Plan:
+    """`behind_spool`: messages of this entity wait in the spool, and this one queues behind them.
+
+    `tried`: the first attempt on a healthy entity needs no plan; it began at `now`, and this is how it ended.
+    """
     call = _Call(timeout_s, now)
     if behind_spool:
         return (yield from _to_spool(call))
-    while True:
+    receipt = None
+    if tried is not None:
+        receipt = yield from _home(pair, sender, call, tried=tried)
+    while receipt is None:
         route = pair.route(sender.entity, call.now)
         if route is Route.AWAY:
             receipt = yield from _away(pair, sender, call)
         else:
             receipt = yield from _home(pair, sender, call, trial=route is Route.TRIAL)
-        if receipt is not None:
-            return receipt
+    return receipt
 
 
-def _home(pair: Pair, sender: SenderState, call: _Call, *, trial: bool) -> Generator[Command, Reply, Receipt | None]:
+def first_timeout_s(pair: Pair, timeout_s: float) -> float:
+    """What the first attempt on a healthy entity may take."""
+    return min(pair.options.attempt_timeout, timeout_s * PRIMARY_SHARE)
+
+
+def _home(
+    pair: Pair, sender: SenderState, call: _Call, *, trial: bool = False, tried: Reply | None = None
+) -> Generator[Command, Reply, Receipt | None]:
     """One attempt on the primary, and what follows from it. None: ask for the route again."""
     entity = sender.entity
     timeout_s = min(pair.options.attempt_timeout, call.primary_left_s, call.left_s)
@@ -159,7 +179,7 @@ def _home(pair: Pair, sender: SenderState, call: _Call, *, trial: bool) -> Gener
             return None  # the primary had its share of this call; the backlog has not
         raise call.unsent(call.failure or Failure(Kind.TIMEOUT, "the time-out of the send is over"), Where.PRIMARY)
     started = call.now
-    reply = yield ToPrimary(timeout_s, fresh=call.attempts == 1, trial=trial)
+    reply = (yield ToPrimary(timeout_s, fresh=call.attempts == 1, trial=trial)) if tried is None else tried
     call.now = reply.now
     if reply.rerouted:
         return None
