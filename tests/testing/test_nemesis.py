@@ -10,7 +10,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 
 from pairbus.amqp.message import Message, Properties
 from pairbus.transport import ConnectionLost, Refused, Timeout, connect
-from tests.testing.world import Stopwatch, World, error_of, opened, sdk, send
+from tests.testing.world import Stopwatch, World, error_of, opened, sdk, send, text
 
 
 async def test_without_a_fault_everything_passes_and_is_counted(world: World) -> None:
@@ -170,6 +170,20 @@ async def test_stalled_transfers_of_many_frames_arrive_in_their_order(world: Wor
         world.nemesis.heal()
         await sender.send(Message(data=[b"next"]).encode())
     assert world.stored("orders") == 2
+
+
+async def test_what_is_stalled_goes_with_its_link_and_not_with_another(world: World) -> None:
+    """A client that gives a link up has taken its message back: it must not appear later, on nobody's link."""
+    async with await connect(world.nemesis.connection_string(world.broker.connection_string("contoso"))) as connection:
+        orders, invoices = await connection.sender("orders"), await connection.sender("invoices")
+        world.nemesis.stall_transfers()
+        for sender in (orders, invoices):
+            with pytest.raises(Timeout):
+                await sender.send(text("stuck"), timeout_s=0.2)
+        await orders.close(1)
+        world.nemesis.heal()
+        await invoices.send(text("next"))
+    assert (world.stored("orders"), world.stored("invoices")) == (0, 2)
 
 
 async def test_a_dropped_answer_leaves_the_message_stored_though_the_send_failed(world: World) -> None:

@@ -33,6 +33,7 @@ class _Socket(asyncio.Protocol):
         self._direction = direction
         self.transport: asyncio.Transport | None = None
         self._pauses: set[str] = set()
+        self._unread: list[bytes] = []
         self._late: deque[tuple[float, bytes | None]] = deque()
         "What must still wait before it is written, and until when; None is the end."
         self._timer: asyncio.TimerHandle | None = None
@@ -43,7 +44,11 @@ class _Socket(asyncio.Protocol):
             self.transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        self._passage.arrived(self._direction, data)
+        if self._pauses and self.transport is not None:  # uvloop reads once more when it is paused as early as above
+            self._unread.append(data)
+            self.transport.pause_reading()
+        else:
+            self._passage.arrived(self._direction, data)
 
     def eof_received(self) -> None:
         return None  # closes the transport, which leads to connection_lost
@@ -69,6 +74,9 @@ class _Socket(asyncio.Protocol):
             self._pauses.remove(why)
             if not self._pauses and self.transport is not None and not self.transport.is_closing():
                 self.transport.resume_reading()
+                unread, self._unread = self._unread, []
+                for data in unread:
+                    self._passage.arrived(self._direction, data)
 
     def write(self, data: bytes | None, latency_s: float) -> None:
         """Write now or later; None: close, behind all that was written before."""
@@ -254,7 +262,8 @@ class Passage:
                 self._forward(UP, unit)
         elif link is None or direction is DOWN:
             if direction is UP and isinstance(unit.what, End | Close):
-                self._held.clear()
+                channel = int.from_bytes(unit.raw[6:8], "big")
+                self._drop_held(lambda other: isinstance(unit.what, Close) or other.channel == channel)
             self._forward(direction, unit)
             if self._unsaid and isinstance(unit.what, Begin):
                 self._say_unsaid()
@@ -278,7 +287,7 @@ class Passage:
         waits = any(other is link for other, _ in self._held)
         if isinstance(unit.what, Detach):
             attach_waits = any(other is link and isinstance(held.what, Attach) for other, held in self._held)
-            self._held = [(other, held) for other, held in self._held if other is not link]
+            self._drop_held(lambda other: other is link)
             return attach_waits  # the broker has never heard of the link
         if waits or (unit.is_transfer and self._faults.holds(link.path)):
             self._hold(link, unit)
@@ -292,6 +301,11 @@ class Passage:
             self._counts.of(link.path).transfers_held += 1
         if self._held_bytes > HELD_BYTES_MAX:
             self._sockets[UP].pause("held")
+
+    def _drop_held(self, of_link: Callable[[FollowedLink], bool]) -> None:
+        """The client has taken back the link: what waits on it would be said on one that is not there."""
+        self._held = [(link, unit) for link, unit in self._held if not of_link(link)]
+        self._held_bytes = sum(len(unit.raw) for _, unit in self._held)
 
     def _pass_answer(self, unit: Unit, disposition: Disposition) -> None:
         """The broker's word on what the client sent, or on what the client settled."""

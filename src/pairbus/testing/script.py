@@ -5,7 +5,7 @@
     endpoint.on("attach", Reject("amqp:unauthorized-access"), when=lambda occasion: occasion.client_sends)
 
 At each step the first rule that is meant and not used up decides; without one everything is accepted. A rule without
-a path means every entity, but not the nodes `$cbs` and `….$management`, whose links are only met by name.
+a path means every entity, but not the nodes `$cbs` and `…/$management`, whose links are only met by name.
 
     step         happens when a client …                   path of the rule
     connect      has opened a socket                       -
