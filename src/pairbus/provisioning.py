@@ -61,7 +61,7 @@ def find_or_create(
                     pause(seconds)
                     answer = None
     except StopIteration as end:
-        return _checked(end.value, secondary, primary_name)
+        return _checked(end.value, secondary)
     except (AzureError, OSError, ConfigError) as error:
         raise _unreachable(secondary, error) from error
     finally:
@@ -95,7 +95,7 @@ async def find_or_create_async(
                     await pause(seconds)
                     answer = None
     except StopIteration as end:
-        return _checked(end.value, secondary, primary_name)
+        return _checked(end.value, secondary)
     except (AzureError, OSError, ConfigError) as error:
         raise _unreachable(secondary, error) from error
     finally:
@@ -135,12 +135,12 @@ def _unreachable(secondary: Side, error: Exception) -> Exception:
     return SecondaryUnreachable(secondary.name, _reason(error))
 
 
-def _checked(result: Provisioned, secondary: Side, primary_name: str) -> Provisioned:
+def _checked(result: Provisioned, secondary: Side) -> Provisioned:
     if result.unauthorized is not None:
         raise PairingUnauthorized(secondary.name, result.unauthorized)
     for warning in result.warnings:
         _log.warning("%s: %s", secondary.name, warning)
     if not result.paths:
         reasons = "; ".join(sorted({reason for _, reason in result.left_out}))
-        raise SendAvailabilityBacklogError(primary_name, f"{secondary.name} has none and could create none: {reasons}")
+        raise SendAvailabilityBacklogError.of_pairing(secondary.name, reasons)
     return result

@@ -42,6 +42,14 @@ class SendAvailabilityBacklogError(PairingError, ServiceBusError):
         self.outcome_unknown = outcome_unknown
         "The primary may have stored the message all the same."
 
+    @classmethod
+    def of_pairing(cls, secondary: str, reason: str) -> SendAvailabilityBacklogError:
+        """There is no queue at all, so nothing could be sent yet."""
+        error = cls(secondary, reason)
+        text = f"{secondary} has no backlog queue and could create none: {_sentence(reason)} Nothing was sent."
+        error.args, error.message = (text,), text
+        return error
+
 
 class BacklogMessageTooLarge(PairingError, MessageSizeExceededError):
     """The message fits the primary but not a backlog queue. It was not sent; the caller still owns it."""
