@@ -88,17 +88,16 @@ def test_reserved_names_are_found_as_text_and_as_bytes(key: str | bytes) -> None
 
 
 def test_looking_for_reserved_names_costs_next_to_nothing() -> None:
-    """Every send of a healthy client pays it; 0.2 µs on the machine that this was written on."""
+    """Every send of a healthy client pays it; a fraction of a microsecond, where the whole healthy path may add 20."""
     message = ServiceBusMessage("x")
-    best = min(_timed(message) for _ in range(5))
-    assert best < 2e-6
+    assert min(_cpu_s(message) for _ in range(5)) < 5e-6
 
 
-def _timed(message: ServiceBusMessage) -> float:
-    began = time.perf_counter()
+def _cpu_s(message: ServiceBusMessage) -> float:
+    began = time.thread_time()
     for _ in range(1000):
         sdk.reserved_property(message, RESERVED)
-    return (time.perf_counter() - began) / 1000
+    return (time.thread_time() - began) / 1000
 
 
 # ── bytes ──

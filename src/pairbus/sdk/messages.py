@@ -5,20 +5,20 @@ A caller's message object is never modified here. Copies are as deep as needed a
 
 from __future__ import annotations
 
-import copy
 import uuid
 from collections.abc import Container, Iterable, Mapping
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus._common.utils import transform_outbound_messages
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
-from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageProperties
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
 from pairbus.pairing.aliases import COUNTER, FIRST_ATTEMPT, PATH, SCHEDULED, SENDER, SESSION_ID, TIME_TO_LIVE
 
 AnyMessage = ServiceBusMessage | AmqpAnnotatedMessage
+Plain = TypeVar("Plain", AmqpAnnotatedMessage, AmqpMessageProperties, AmqpMessageHeader)
 
 _SCHEDULED_ANNOTATIONS = (b"x-opt-scheduled-enqueue-time", "x-opt-scheduled-enqueue-time")
 _TTL_MAX_MS = 0xFFFFFFFF  # a uint on the wire
@@ -59,13 +59,20 @@ def _raw_of(message: AnyMessage) -> AmqpAnnotatedMessage:
     return message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
 
 
+def _clone(original: Plain) -> Plain:
+    """A shallow copy of a plain object, at a tenth of the price of `copy.copy`."""
+    twin: Plain = object.__new__(type(original))
+    twin.__dict__.update(original.__dict__)
+    return twin
+
+
 def ensure_message_id(message: ServiceBusMessage) -> ServiceBusMessage:
     """The message, or a copy with a random id when it has none: duplicate detection then knows it again."""
     properties = message.raw_amqp_message.properties
     if properties is not None and properties.message_id not in (None, "", b""):
         return message
-    raw = copy.copy(message.raw_amqp_message)
-    raw.properties = properties = AmqpMessageProperties() if properties is None else copy.copy(properties)
+    raw = _clone(message.raw_amqp_message)
+    raw.properties = properties = AmqpMessageProperties() if properties is None else _clone(properties)
     properties.message_id = str(uuid.uuid4())
     return _message_of(raw)
 
@@ -87,7 +94,7 @@ def encode(message: AnyMessage) -> bytes:
     raw = _raw_of(message)
     properties = raw.application_properties
     if properties:
-        raw = copy.copy(raw)
+        raw = _clone(raw)
         raw.application_properties = dict(properties)  # the SDK turns bytes into text in the one that it is given
     outgoing = ServiceBusMessage(None, message=PyamqpTransport.to_outgoing_amqp_message(raw), raw_amqp_message=raw)
     return bytes(PyamqpTransport.encode_message(outgoing))
@@ -100,8 +107,9 @@ def size(message: AnyMessage) -> int:
 def body_size(message: AnyMessage) -> int:
     """At least so many bytes has the message; costs no encoding."""
     raw = _raw_of(message)
-    if raw.body_type == AmqpMessageBodyType.DATA:
-        return sum(len(section) for section in cast(list[bytes], raw._data_body or ()))
+    sections = cast(list[bytes] | None, raw._data_body)
+    if sections:
+        return len(sections[0]) if len(sections) == 1 else sum(map(len, sections))
     value = raw._value_body
     return len(value) if isinstance(value, str | bytes) else 0
 
@@ -119,10 +127,10 @@ def wrapped(
     `first_attempt_ms` (since 1970) only when the outcome at the primary is unknown; `sender` and `counter` only where
     order is kept.
     """
-    raw = copy.copy(_raw_of(message))
+    raw = _clone(_raw_of(message))
     properties = raw.application_properties = dict(raw.application_properties or {})
     if raw.properties is not None:
-        raw.properties = copy.copy(raw.properties)
+        raw.properties = _clone(raw.properties)
     _hide_time_to_live(raw, properties)
     if raw.properties is not None and raw.properties.group_id is not None:
         properties[SESSION_ID] = _text(raw.properties.group_id)
@@ -155,7 +163,7 @@ def _hide_time_to_live(raw: AmqpAnnotatedMessage, properties: dict[str | bytes, 
             times.creation_time = derived.creation_time
             times.absolute_expiry_time = derived.absolute_expiry_time
         properties[TIME_TO_LIVE] = _long(ttl_ms)
-    raw.header = header = copy.copy(header)
+    raw.header = header = _clone(header)
     header.time_to_live = None
 
 
