@@ -14,7 +14,15 @@ import pytest
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType, aio, exceptions
-from azure.servicebus._pyamqp.error import AuthenticationException, ErrorCondition, TokenAuthFailure, TokenExpired
+from azure.servicebus._pyamqp.error import (
+    AMQPConnectionError,
+    AMQPLinkError,
+    AMQPSessionError,
+    AuthenticationException,
+    ErrorCondition,
+    TokenAuthFailure,
+    TokenExpired,
+)
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 from pairbus import sdk
@@ -221,6 +229,12 @@ TABLE = [
     (exceptions.MessageSizeExceededError(), Kind.TOO_LARGE),
     (exceptions.ServiceBusError("internal", retryable=True), Kind.INTERNAL),
     (exceptions.ServiceBusError("argument", retryable=False), Kind.INVALID),
+    (translated(AMQPLinkError(ErrorCondition.NotAllowed, description="sessions")), Kind.INVALID),
+    (translated(AMQPLinkError(ErrorCondition.ResourceDeleted, description="deleted")), Kind.NOT_FOUND),
+    (translated(AMQPLinkError(ErrorCondition.InternalError, description="trouble")), Kind.INTERNAL),
+    (translated(AMQPSessionError(ErrorCondition.SessionWindowViolation, description="window")), Kind.INTERNAL),
+    (translated(AMQPLinkError(ErrorCondition.LinkDetachForced, description="forced")), Kind.COMMUNICATION),
+    (translated(AMQPConnectionError(ErrorCondition.ConnectionCloseForced, description="idle")), Kind.COMMUNICATION),
     (refused(401), Kind.UNAUTHORIZED),
     (refused(404), Kind.NOT_FOUND),
     (refused(503), Kind.BUSY),

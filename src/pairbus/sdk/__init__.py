@@ -9,7 +9,7 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 | ServiceBusMessageBatch   | `_messages`                                            | its members                     |
 | AmqpAnnotatedMessage     | `_data_body`, `_value_body`                            | a size without encoding         |
 | PyamqpTransport          | `to_outgoing_amqp_message`, `encode_message`           | the bytes that it would send    |
-| ServiceBusError          | `_retryable`                                           | would the SDK try again?        |
+| ServiceBusError          | `_retryable`, `_condition`                             | whose fault is it?              |
 | `_pyamqp.error`          | `AuthenticationException`, `TokenAuthFailure`          | refused, or no answer?          |
 | any handler              | function names `_open`, module `_encode` in tracebacks | was anything sent?              |
 | sender                   | `_max_message_size_on_link`, `_max_batch_size_on_link` | limits without an exception     |
@@ -64,7 +64,7 @@ PRIVATE: dict[str, tuple[str, ...]] = {
     "ServiceBusMessageBatch": ("_messages",),
     "AmqpAnnotatedMessage": ("_data_body", "_value_body"),
     "PyamqpTransport": ("to_outgoing_amqp_message", "encode_message"),
-    "ServiceBusError": ("_retryable",),
+    "ServiceBusError": ("_retryable", "_condition"),
     "ServiceBusSender": ("_open", "_handler", "_max_message_size_on_link", "_max_batch_size_on_link"),
     "ServiceBusClient": ("_credential", "_config", "_entity_name", "_handlers", "_custom_endpoint_address"),
     "Configuration": ("transport_type", "http_proxy", "ssl_context", "connection_verify", "use_tls"),

@@ -20,7 +20,7 @@ from azure.core.exceptions import AzureError, ClientAuthenticationError
 from azure.servicebus import _pyamqp, exceptions
 from azure.servicebus._pyamqp import error as amqp_error
 
-from pairbus.pairing.policy import Failure, Kind
+from pairbus.pairing.policy import Failure, Kind, kind_of_condition
 
 ERRORS = (exceptions.ServiceBusError, OSError, ValueError, TypeError)
 "What a call of the SDK may raise and `failure_of` can judge."
@@ -65,6 +65,8 @@ def _kind_of(error: BaseException) -> Kind | None:
     if isinstance(error, exceptions.ServiceBusError):
         if isinstance(inner, Exception) and not isinstance(inner, amqp_error.AMQPException | type(error)):
             return _of_wrapped(inner)
+        if isinstance(error._condition, str):
+            return kind_of_condition(error._condition)
         return Kind.INTERNAL if error._retryable else Kind.INVALID
     return _of_foreign(error)
 
