@@ -106,13 +106,13 @@ def test_the_second_message_of_a_sender_is_read_by_its_likeness() -> None:
     for number in range(5):
         message = Message(properties=Properties(message_id=f"id {number}"), data=[b"%d" % number * 300])
         assert reader.draft_of(message.encode()).message_id == f"id {number}"
-    assert reader.misses == 0
+    assert reader.misses == 1
 
 
-def test_heads_that_are_always_other_ones_are_learned_from_ever_more_rarely() -> None:
-    """What is learned costs as much as what is read: a sender without two messages alike must not pay twice."""
+def test_a_sender_of_two_kinds_of_messages_is_read_by_the_likeness_of_one() -> None:
+    """Learning costs more than reading: whoever never sends two alike in a row must not pay both each time."""
     reader = DraftReader()
-    for number in range(100):
-        properties = Properties(message_id="id", subject=f"{number}")
+    for number in range(1000):
+        properties = Properties(message_id="id", subject="even" if number % 2 == 0 else "odd")
         reader.draft_of(Message(properties=properties, data=[b"x" * 300]).encode())
-    assert reader.misses == 100
+    assert 450 < reader.misses < 550

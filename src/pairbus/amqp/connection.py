@@ -333,11 +333,11 @@ class Connection:
                 if session.state is closing:
                     continue  # in flight when we sent our end
                 if code == TRANSFER:
-                    if trace is None:
-                        buffer.position = session.on_transfers(buf, start, end, events)
-                    else:
+                    if trace is not None:
                         trace("<-", channel, f"transfer of {end - start} B")
                         session.on_transfer(buf, start, end, events)
+                        continue
+                    buffer.position = session.on_transfers(buf, start, end, events)
                 else:
                     disposition = decode_disposition(buf, start, end)
                     if trace is not None:

@@ -35,39 +35,49 @@ class Inlet:
         self.queue = queue
         self.path = path
         "As the client spelled it: what its token must cover."
-        self._drafts: list[Draft] = []
-        self._ids: list[int] = []
-        self._size = 0
-        self._read = DraftReader().draft_of
+        self._run: list[Delivery] = []
+        self._reader = DraftReader()
 
     def __repr__(self) -> str:
         return f"<Inlet {self.queue.path} {self.link!r}>"
 
     def on_delivery(self, delivery: Delivery, now_ms: int) -> None:
-        """Add the delivery to the run; what cannot be taken at all is refused at once."""
-        payload, message_format = delivery.payload, delivery.message_format
-        limit = self.queue.message_size_max
-        is_first = not self._drafts
-        try:
-            if delivery.too_large or (len(payload) > limit and message_format == 0):
-                raise Refusal(MESSAGE_SIZE_EXCEEDED, f"The message is larger than the {limit} bytes of this link.")
-            if message_format == 0:
-                self._drafts.append(self._read(payload))
-            else:
-                self._drafts += drafts_of(payload, message_format)
-        except (ProtocolError, Refusal) as error:
-            self._refuse(delivery, Refusal(error.condition, error.description))
-            return
-        if is_first:
+        """Add the delivery to the run."""
+        if not self._run:
             self.peer.has_run(self)
-        self._size += len(payload)
-        if not delivery.settled:
-            self._ids.append(delivery.delivery_id)
+        self._run.append(delivery)
 
     def submit(self, now_ms: int) -> None:
-        """The run is over: offer it to the queue."""
-        drafts, ids, size = self._drafts, self._ids, self._size
-        self._drafts, self._ids, self._size = [], [], 0
+        """The run is over: offer it to the queue; what cannot be taken at all is refused at once."""
+        run, self._run = self._run, []
+        drafts: list[Draft] = []
+        ids: list[int] = []
+        size, size_max, read = 0, self.queue.message_size_max, self._reader.draft_of
+        for delivery in run:
+            payload = delivery.payload
+            try:
+                if delivery.message_format == 0 and not delivery.too_large and len(payload) <= size_max:
+                    drafts.append(read(payload))
+                else:
+                    drafts += self._drafts_of(delivery)
+            except (ProtocolError, Refusal) as error:
+                self._refuse(delivery, Refusal(error.condition, error.description))
+                continue
+            size += len(payload)
+            if not delivery.settled:
+                ids.append(delivery.delivery_id)
+        if drafts:
+            self._offer(drafts, ids, size, now_ms)
+
+    def _drafts_of(self, delivery: Delivery) -> list[Draft]:
+        """Of a delivery that is a batch, or too large."""
+        limit = self.queue.message_size_max
+        if delivery.too_large or delivery.message_format == 0:
+            raise Refusal(MESSAGE_SIZE_EXCEEDED, f"The message is larger than the {limit} bytes of this link.")
+        return drafts_of(delivery.payload, delivery.message_format)
+
+    def _offer(self, drafts: list[Draft], ids: list[int], size: int, now_ms: int) -> None:
+        """One call for all of them; the answer to `ids` follows the commit, or comes now when the queue refuses."""
         pings = [draft for draft in drafts if draft.is_ping]
         if pings:
             drafts = [draft for draft in drafts if not draft.is_ping]

@@ -9,6 +9,8 @@ and a message without an id gets one, because the JavaScript SDK cannot settle a
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from pairbus.amqp.errors import DECODE_ERROR, ProtocolError
@@ -33,6 +35,7 @@ PING_CONTENT_TYPE = b"application/vnd.ms-servicebus-ping"
 _PING_SIZE_MIN = len(PING_CONTENT_TYPE)
 MESSAGE_ID_LENGTH_MAX = 128
 HEAD_SIZE_MAX = 4096  # of what a `DraftReader` remembers
+LEARN_FIRST, LEARN_EACH = 16, 256  # it learns from its first misses, then now and again
 TIME_MAX_MS = 253_402_300_799_999  # the end of the year 9999: the SDKs' clocks cannot show more
 
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
@@ -109,66 +112,84 @@ def draft_of(payload: bytes) -> Draft:
     return Draft(body, annotations, message_id, ttl_ms, scheduled_ms, is_ping)
 
 
+class Head(NamedTuple):
+    """What stands around the id of a message: header, annotations, properties, application properties."""
+
+    size: int
+    "Up to the bytes of the data section."
+    unpack: Callable[[bytes], tuple[Any, ...]]
+    "(bytes before the id, id, bytes behind it, size of the data)"
+    before: bytes
+    behind: bytes
+    bare_at: int
+    annotations: bytes
+    ttl_ms: int | None
+    scheduled_ms: int
+    is_ping: bool
+
+
+_NO_HEAD = Head(1 << 62, struct.Struct("").unpack_from, b"", b"", 0, b"", None, 0, False)
+
+
 class DraftReader:
     """`draft_of` for the messages of one sender, which mostly differ in nothing but message id and data.
 
-    What stands around the id of a message that was read (its *head*: header, annotations, properties, application
-    properties) is remembered. The next one that has the same bytes there, and behind them one data section up to its
-    end, needs no second look. A sender whose heads are always other ones is learned from ever more rarely.
+    The head of a message that was read is remembered. The next one that has the same bytes there, and behind them one
+    data section up to its end, needs no second look.
     """
 
-    __slots__ = ("_bare_at", "_before", "_behind", "_data_at", "_id_at", "_id_end", "_like", "misses")
+    __slots__ = ("_head", "misses")
 
     def __init__(self) -> None:
+        self._head = _NO_HEAD
         self.misses = 0
-        "Messages since the last one that was like the one before."
-        self._forget()
-
-    def _forget(self) -> None:
-        self._before = self._behind = b"\xff"  # no message begins so
-        self._bare_at = self._id_at = self._id_end = self._data_at = 0
-        self._like = Draft(b"")
+        "Messages that had another head than the one remembered."
 
     def draft_of(self, payload: bytes) -> Draft:
         """The same as the function of this name, and the same refusals."""
-        id_end, data_at = self._id_end, self._data_at
-        if (
-            payload.startswith(self._before)
-            and payload.startswith(self._behind, id_end)
-            and int.from_bytes(payload[data_at - 4 : data_at], "big") == len(payload) - data_at
-        ):
-            try:
-                message_id = payload[self._id_at : id_end].decode()
-            except UnicodeDecodeError:  # what becomes of it is decided below
-                return draft_of(payload)
-            self.misses = 0
-            like = self._like
-            return Draft(
-                payload[self._bare_at :], like.annotations, message_id, like.ttl_ms, like.scheduled_ms, like.is_ping
-            )
+        size, unpack, before, behind, bare_at, annotations, ttl_ms, scheduled_ms, is_ping = self._head
+        if len(payload) >= size:
+            found_before, message_id, found_behind, data_size = unpack(payload)
+            if found_before == before and found_behind == behind and data_size == len(payload) - size:
+                try:
+                    text = message_id.decode()
+                except UnicodeDecodeError:  # what becomes of it depends on more than this
+                    return draft_of(payload)
+                return Draft(payload[bare_at:], annotations, text, ttl_ms, scheduled_ms, is_ping)
         draft = draft_of(payload)
         self.misses += 1
-        if self.misses & (self.misses - 1) == 0:  # 1, 2, 4, 8, …
-            self._learn(payload, draft)
+        # A sender whose heads are always other ones must not pay for the learning as well.
+        if self.misses <= LEARN_FIRST or self.misses % LEARN_EACH == 0:
+            self._head = _head_of(payload, draft) or self._head
         return draft
 
-    def _learn(self, payload: bytes, draft: Draft) -> None:
-        """Heads are learned whose id is a short string of the usual form; behind them data, its size in four bytes."""
-        self._forget()
-        found = sections(payload)
-        properties = [row for row in found if row[0] == PROPERTIES]
-        if not properties or found[-1][0] != DATA:
-            return
-        (_, bare_at, at, end), data_at = properties[0], found[-1][2]
-        if payload[data_at] != 0xB0 or data_at > HEAD_SIZE_MAX:
-            return
-        at += 3 if payload[at] == 0xC0 else 9
-        if at + 1 >= end or payload[at] != 0xA1 or not 0 < payload[at + 1] <= MESSAGE_ID_LENGTH_MAX:
-            return
-        self._bare_at, self._id_at, self._data_at = bare_at, at + 2, data_at + 5
-        self._id_end = at + 2 + payload[at + 1]
-        self._before, self._behind = payload[: at + 2], payload[self._id_end : data_at + 1]
-        self._like = Draft(b"", draft.annotations, "", draft.ttl_ms, draft.scheduled_ms, draft.is_ping)
+
+def _head_of(payload: bytes, draft: Draft) -> Head | None:
+    """None unless the id is a string of the usual short form, and behind the head is data, its size in four bytes."""
+    found = sections(payload)
+    properties = [row for row in found if row[0] == PROPERTIES]
+    if not properties or found[-1][0] != DATA:
+        return None
+    (_, bare_at, at, end), data_at = properties[0], found[-1][2]
+    if payload[data_at] != 0xB0 or data_at > HEAD_SIZE_MAX:
+        return None
+    at += 3 if payload[at] == 0xC0 else 9
+    if at + 1 >= end or payload[at] != 0xA1 or not 0 < payload[at + 1] <= MESSAGE_ID_LENGTH_MAX:
+        return None
+    before = payload[: at + 2]
+    behind = payload[at + 2 + payload[at + 1] : data_at + 1]
+    layout = struct.Struct(f">{len(before)}s{payload[at + 1]}s{len(behind)}sI")
+    return Head(
+        layout.size,
+        layout.unpack_from,
+        before,
+        behind,
+        bare_at,
+        draft.annotations,
+        draft.ttl_ms,
+        draft.scheduled_ms,
+        draft.is_ping,
+    )
 
 
 def _check_properties(payload: bytes, value_at: int, end: int) -> None:

@@ -237,14 +237,10 @@ class Queue(BoxPair):
             message.ttl_ms = ttl_ms
             message.delivery_count = 0
             message.patch = b""
-            if draft.scheduled_ms > now_ms:
-                message.state = SCHEDULED
-                message.scheduled_ms = draft.scheduled_ms
-                message.expires_ms = 0
-            else:
-                message.state = ACTIVE
-                message.scheduled_ms = 0
-                message.expires_ms = now_ms + ttl_ms if ttl_ms else 0
+            is_scheduled = draft.scheduled_ms > now_ms
+            message.state = SCHEDULED if is_scheduled else ACTIVE
+            message.scheduled_ms = draft.scheduled_ms if is_scheduled else 0
+            message.expires_ms = now_ms + ttl_ms if ttl_ms and not is_scheduled else 0
             size += len(body) + len(annotations)
             messages.append(message)
         self.last_seq = seq
