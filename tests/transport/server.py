@@ -62,6 +62,9 @@ class Script:
     answers_close: bool = True
     manage: Manage = lambda operation, body: (200, {}, None)
 
+    def outcome_of(self, message_format: int) -> Any:
+        return self.outcome
+
 
 class Peer(asyncio.Protocol):
     """One connection."""
@@ -160,10 +163,11 @@ class Peer(asyncio.Protocol):
             self._on_request(event)
             return
         self.server.received.append((link.context, event.payload, event.message_format))
-        if script.outcome is not None:
-            if isinstance(script.outcome, Accepted):
+        outcome = script.outcome_of(event.message_format)
+        if outcome is not None:
+            if isinstance(outcome, Accepted):
                 self.server.queues[link.context].append(event.payload)
-            link.settle(event.delivery_id, event.delivery_id, script.outcome.encode(), 1)
+            link.settle(event.delivery_id, event.delivery_id, outcome.encode(), 1)
             self.pump()
 
     def _on_request(self, event: Delivery) -> None:

@@ -38,6 +38,7 @@ from pairbus.wire_failures import failure_of
 logger = logging.getLogger("pairbus.syphon")
 
 AT_ONCE = 16  # destinations of one batch
+TURNS_MAX = 1000  # destinations whose last batch is remembered
 SETTLE_TIMEOUT_S = 10.0
 
 
@@ -89,6 +90,8 @@ class Pass:
     "Key of a destination → why it is left alone."
     over: str | None = None
     "Why nothing more is sent."
+    drained: bool = False
+    "Nothing more came."
     delivered: int = 0
     buried: int = 0
     held: int = 0
@@ -97,11 +100,36 @@ class Pass:
     errors: int = 0
 
 
+class Turn:
+    """The place of a batch at one destination: what came first to the queue is sent first, pipelined or not."""
+
+    __slots__ = ("_before", "_sent")
+
+    def __init__(self, before: Turn | None) -> None:
+        self._before = before
+        self._sent = asyncio.get_running_loop().create_future()
+
+    async def come(self) -> None:
+        if self._before is not None:
+            await asyncio.wait([self._before._sent])
+            self._before = None
+
+    @property
+    def is_over(self) -> bool:
+        return self._sent.done()
+
+    def over(self) -> None:
+        """Everything that could be sent at once is sent."""
+        if not self._sent.done():
+            self._sent.set_result(None)
+
+
 class Opened(NamedTuple):
     """A batch that was read."""
 
     received: list[Received]
-    items: list[Item]
+    groups: list[tuple[list[Item], Turn]]
+    "By destination."
     spoiled: list[tuple[int, Spoiled]]
     in_lanes: bool
     "Some of its messages belong to senders that keep order."
@@ -115,6 +143,8 @@ class Mover:
         self._shared = shared
         self._queue = queue
         self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._turns: dict[str, Turn] = {}
+        "Key of a destination → the last batch for it."
 
     def open(self, received: list[Received]) -> Opened:
         shared = self._shared
@@ -130,24 +160,35 @@ class Mover:
             items.append(Item(place, home, payload))
             in_lanes = in_lanes or home.sender is not None
             locked_until_ms = home.locked_until_ms or locked_until_ms
-        return Opened(received, items, spoiled, in_lanes, locked_until_ms)
+        groups = [(group, self._turn(key)) for key, group in by_destination(items).items()]
+        return Opened(received, groups, spoiled, in_lanes, locked_until_ms)
+
+    def _turn(self, key: str) -> Turn:
+        if len(self._turns) >= TURNS_MAX and key not in self._turns:
+            self._turns = {key: turn for key, turn in self._turns.items() if not turn.is_over}
+        turn = self._turns[key] = Turn(self._turns.get(key))
+        return turn
 
     async def move(self, opened: Opened, receiver: Receiver, this: Pass, locks_end: float) -> None:
         """`locks_end`: until when, by the shared clock, the messages are surely still locked."""
         trip = _Trip(self._shared, self._queue, opened.received, receiver, this, locks_end)
+        try:
+            if len(opened.groups) == 1:
+                await self._bring(trip, *opened.groups[0])
+            else:
+                async with asyncio.TaskGroup() as tasks:
+                    for group, turn in opened.groups:
+                        tasks.create_task(self._bring(trip, group, turn))
+        finally:
+            for _, turn in opened.groups:
+                turn.over()
         for place, spoiled in opened.spoiled:
             await trip.bury([place], [spoiled.message_id], spoiled.reason, spoiled.description)
-        groups = list(by_destination(opened.items).values())
-        if len(groups) == 1:
-            await trip.bring(groups[0])
-        elif groups:
-            async with asyncio.TaskGroup() as tasks:
-                for group in groups:
-                    tasks.create_task(self._bounded(trip, group))
 
-    async def _bounded(self, trip: _Trip, group: list[Item]) -> None:
+    async def _bring(self, trip: _Trip, group: list[Item], turn: Turn) -> None:
+        await turn.come()
         async with self._at_once:
-            await trip.bring(group)
+            await trip.bring(group, turn)
 
 
 class _Trip:
@@ -169,7 +210,7 @@ class _Trip:
         self._pass = this
         self._locks_end = locks_end
 
-    async def bring(self, items: list[Item]) -> None:
+    async def bring(self, items: list[Item], turn: Turn) -> None:
         """All messages of the batch that have this one destination."""
         shared, path = self._shared, items[0].home.path
         now = shared.clock()
@@ -198,29 +239,31 @@ class _Trip:
         except TransportError as error:
             await self._failed(path, ready, error, now, at_attach=True)
             return
-        await self._send(sender, path, ready, in_batches=shared.destinations.takes_batches(path))
+        await self._send(sender, path, ready, turn, in_batches=shared.destinations.takes_batches(path))
 
     # ── sending ──
 
-    async def _send(self, sender: Sender, path: str, items: list[Item], *, in_batches: bool) -> bool:
+    async def _send(self, sender: Sender, path: str, items: list[Item], turn: Turn, *, in_batches: bool) -> bool:
         """True when every message was accepted."""
         all_accepted = True
         left = rounds(items, sender.max_message_size, in_batches=in_batches)
         while left:
             chunks, began = left.pop(0), self._shared.clock()
-            errors = await self._send_at_once(sender, chunks)
+            errors = await self._send_at_once(sender, chunks, turn if not left else None)
             accepted = [item for chunk, error in zip(chunks, errors, strict=True) if error is None for item in chunk]
             if accepted:
                 await self._accepted(path, accepted)
             for chunk, error in zip(chunks, errors, strict=True):
                 if error is not None:
-                    all_accepted = await self._chunk_failed(sender, path, chunk, error, began) and all_accepted
+                    all_accepted = await self._chunk_failed(sender, path, chunk, error, began, turn) and all_accepted
             if key_of(path) in self._pass.skipped or self._pass.over is not None:
                 self._hold([item for later in left for chunk in later for item in chunk])
                 return False
         return all_accepted
 
-    async def _send_at_once(self, sender: Sender, chunks: list[Chunk]) -> list[TransportError | None]:
+    async def _send_at_once(
+        self, sender: Sender, chunks: list[Chunk], turn: Turn | None
+    ) -> list[TransportError | None]:
         timeout_s = self._shared.settings.send_timeout_s
         answers: list[asyncio.Future[None] | TransportError] = []
         for chunk in chunks:
@@ -230,6 +273,8 @@ class _Trip:
                 answers.append(_send_chunk(sender, chunk, timeout_s))
             except TransportError as error:
                 answers.append(error)
+        if turn is not None:
+            turn.over()
         errors: list[TransportError | None] = []
         for answer in answers:
             if isinstance(answer, TransportError):
@@ -242,13 +287,15 @@ class _Trip:
                 errors.append(error)
         return errors
 
-    async def _chunk_failed(self, sender: Sender, path: str, chunk: Chunk, error: TransportError, began: float) -> bool:
+    async def _chunk_failed(
+        self, sender: Sender, path: str, chunk: Chunk, error: TransportError, began: float, turn: Turn
+    ) -> bool:
         failure = failure_of(error)
         self._meter_send(path, chunk, failure.kind.value)
         if len(chunk) == 1 or failure.kind not in MESSAGE_FAULTS:
             await self._failed(path, chunk, error, began)
             return False
-        if await self._send(sender, path, chunk, in_batches=False):
+        if await self._send(sender, path, chunk, turn, in_batches=False):
             self._shared.destinations.refuses_batches(path)
         return False
 

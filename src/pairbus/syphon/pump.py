@@ -50,6 +50,7 @@ class Pump:
         self._pauses = Pauses(shared.settings.retry_interval_s)
         self._receiver: Receiver | None = None
         self._poll_ends: float | None = None
+        self._linger_s = LINGER_S
 
     def __repr__(self) -> str:
         return f"<Pump {self.queue} moved={self.moved} blocked={self.blocked} errors={self.errors}>"
@@ -88,6 +89,8 @@ class Pump:
     async def run_once(self, wait_s: float) -> None:
         """What is there now, until nothing comes for `wait_s`; what is blocked stays. Raises TransportError."""
 
+        self._linger_s = wait_s
+
         async def take() -> list[Received]:
             receiver = await self._link()
             return self._metered(await self._unless_stopping(receiver.receive(self._next_size(), wait_s)) or [])
@@ -95,7 +98,7 @@ class Pump:
         try:
             while not self._stopping.is_set():
                 done = await self._pass(take)
-                if done is None or done.delivered + done.buried == 0 or done.over is not None:
+                if done is None or done.drained or done.delivered + done.buried == 0 or done.over is not None:
                     return
         finally:
             await self._close_link()
@@ -138,8 +141,8 @@ class Pump:
             moves -= done
             _raise_first(done)
         moves.add(asyncio.create_task(self._move(opened, receiver, this, locks_end)))
-        if opened.in_lanes:
-            await _all(moves)
+        if opened.in_lanes or not this.delivered:
+            await _all(moves)  # where nothing can be delivered, receiving ahead would only cost receives
 
     async def _move(self, opened: Opened, receiver: Receiver, this: Pass, locks_end: float) -> None:
         began, before = self._shared.clock(), this.delivered
@@ -188,11 +191,13 @@ class Pump:
                 await self._close_link()
                 this.held_on_link = 0
             receiver = await self._link()
-            return self._metered(await receiver.receive(self._next_size(), LINGER_S))
+            batch = await receiver.receive(self._next_size(), self._linger_s)
         except TransportError as error:
             this.over = this.over or str(error)
             this.errors += 1
             return []
+        this.drained = not batch
+        return self._metered(batch)
 
     def _metered(self, batch: list[Received]) -> list[Received]:
         if batch:

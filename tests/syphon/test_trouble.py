@@ -1,0 +1,342 @@
+"""Destinations that fail, messages that cannot go, a pair of which one side is away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.message import Message, Properties
+from pairbus.amqp.performatives import Accepted, Error, Rejected
+from pairbus.amqp.types import Symbol
+from pairbus.broker import QueueDescription
+from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Away, wrap
+from pairbus.pairing.events import DeadLettered, DestinationSkipped, PumpPaused
+from pairbus.pairing.relay import MISSING, REFUSED
+from pairbus.sas import SharedAccessKey
+from pairbus.syphon import SyphonSettings
+from pairbus.transport import Carrier, ConnectionLost
+from tests.brokers import BrokerProcess
+from tests.syphon.world import BACKLOG, QUICK, World, message, numbers, pair, running, timed, until
+from tests.transport.server import Script, Server
+
+ORDERS, BILLS = QueueDescription("orders"), QueueDescription("bills")
+DISABLED = replace(BILLS, status="SendDisabled")
+
+
+class RefusesBatches(Script):
+    """Takes every message, but never two at once, as partitioned entities do when keys differ."""
+
+    def outcome_of(self, message_format: int) -> Any:
+        return Rejected(error=Error("amqp:not-allowed", "one key for each batch")) if message_format else Accepted()
+
+
+async def enable(world: World) -> None:
+    await world.home.update_queue(replace(world.home.queue_info("bills").description, status="Active"))
+
+
+# ── blocked destinations ──
+
+
+async def test_what_lies_behind_a_blocked_destination_moves_on() -> None:
+    """Its messages stay locked, are told of once, and none of them is dead-lettered."""
+    async with pair(ORDERS, DISABLED) as world:
+        await world.divert("bills", [message(number) for number in range(300)])
+        await world.divert("orders", [message(number) for number in range(300)])
+        progress = await world.syphon().run_once()
+        assert (progress.moved, progress.blocked, progress.dead_lettered) == (300, 300, 0)
+        assert numbers(await world.arrived("orders", 300)) == list(range(300))
+        assert world.waiting() == 300
+        [told] = world.told(DestinationSkipped)
+        assert told.path == "bills" and "disabled" in told.reason
+        assert world.metered("receive") == 600
+
+
+@pytest.mark.slow
+async def test_ten_thousand_behind_ten_thousand_for_a_blocked_destination_are_delivered() -> None:
+    """More than one link may leave unsettled, and more than one batch."""
+    async with pair(ORDERS, DISABLED) as world:
+        await world.divert("bills", [message(number) for number in range(10_000)])
+        await world.divert("orders", [message(number) for number in range(10_000)])
+        progress = await world.syphon().run_once()
+        assert (progress.moved, progress.blocked) == (10_000, 10_000)
+        assert sorted(numbers(await world.arrived("orders", 10_000))) == list(range(10_000))
+        assert world.metered("receive") == 20_000
+
+
+async def test_a_blocked_message_is_received_once_for_each_lock() -> None:
+    """With a lock of a minute: once a minute, however often the pump goes back to the queue."""
+    async with pair(ORDERS, DISABLED, lock_s=2.0) as world:
+        await world.divert("bills", [message(number) for number in range(50)])
+        async with running(world.syphon()):
+            began = time.monotonic()
+            for number in range(12):  # work for other destinations keeps the pump coming back
+                await world.divert("orders", [message(number)])
+                await asyncio.sleep(0.4)
+            locks = (time.monotonic() - began) / 2.0
+        receives = world.metered("receive") - 12
+        assert 50 <= receives <= 50 * (locks + 1)
+        assert world.waiting() == 50
+        await enable(world)
+        async with running(world.syphon()):
+            assert sorted(numbers(await world.arrived("bills", 50))) == list(range(50))
+
+
+async def test_a_key_that_is_rotated_during_the_drain_pauses_and_resumes() -> None:
+    """Unauthorized says nothing about a message: nothing is dead-lettered."""
+    async with pair(ORDERS, lock_s=1.0) as world, running(world.syphon()):
+        await world.divert("orders", [message(1)])
+        assert len(await world.arrived("orders", 1)) == 1
+        keys = world.home.keys._keys
+        good = keys["RootManageSharedAccessKey"]
+        keys[good.name] = SharedAccessKey(good.name, "another")
+        await world.primary.drop()
+        await world.divert("orders", [message(number) for number in range(2, 9)])
+        await until(lambda: bool(world.told(DestinationSkipped)))
+        assert "unauthorized" in world.told(DestinationSkipped)[0].reason.lower()
+        await until(lambda: bool(world.told(PumpPaused)))
+        keys[good.name] = good
+        assert sorted(numbers(await world.arrived("orders", 7))) == list(range(2, 9))
+        assert not world.told(DeadLettered)
+
+
+async def test_a_missing_destination_is_waited_for_and_then_its_messages_are_dead_lettered() -> None:
+    """Fifteen minutes: it may be redeployed."""
+    now = 1000.0
+    async with pair(ORDERS) as world:
+        await world.divert("gone", [message(1), message(2)])
+        syphon = world.syphon(clock=lambda: now)
+        progress = await syphon.run_once()
+        assert (progress.blocked, progress.dead_lettered) == (2, 0)
+        now += 900.0
+        await world.divert("gone", [message(3)])
+        assert (await syphon.run_once()).dead_lettered == 1
+        [letter] = await world.dead_letters(1)
+        assert letter.application_properties is not None
+        assert letter.application_properties["DeadLetterReason"] == MISSING
+        assert "'gone'" in letter.application_properties["DeadLetterErrorDescription"]
+        assert letter.application_properties["x-ms-path"] == "gone"  # re-driven, it finds its way
+
+
+async def test_a_destination_that_is_busy_is_left_alone_and_nothing_is_lost() -> None:
+    """Ten seconds, as the service asks; until then not even tried."""
+    now = 1000.0
+    busy = Rejected(error=Error("com.microsoft:server-busy", "slow down"))
+    async with pair(ORDERS) as world, Server(Script(outcome=busy)) as server:
+        primary = Carrier(server.connection_string)
+        await world.divert("orders", [message(1)])
+        syphon = world.syphon(primary=primary, clock=lambda: now)
+        await syphon.run_once()
+        assert world.metered("send") == 1
+        now += 9.9
+        await world.divert("orders", [message(2)])
+        await syphon.run_once()
+        assert world.metered("send") == 1
+        server.script.outcome = Script().outcome
+        now += 0.1
+        await world.divert("orders", [message(3)])
+        assert (await syphon.run_once()).moved == 1
+        await primary.close()
+
+
+# ── messages that cannot go ──
+
+
+async def test_messages_that_cannot_go_home_are_dead_lettered_with_a_reason() -> None:
+    """A person reads it: what is wrong, and with which property or limit."""
+    big = Message(properties=Properties(message_id="big"), data=[bytes(3000)]).encode()
+    no_path = message(2)
+    wrong = Message.decode(message(3))
+    wrong.application_properties = {"x-ms-path": "orders", "x-ms-sessionid": 5}
+    async with pair(QueueDescription("orders", max_message_size_kb=2)) as world:
+        await world.put(BACKLOG, [wrap(message(1), Away("orders")), no_path, wrong.encode(), wrap(big, Away("orders"))])
+        await world.divert("orders", [message(4)])
+        progress = await world.syphon().run_once()
+        assert (progress.moved, progress.dead_lettered, progress.blocked) == (2, 3, 0)
+        assert numbers(await world.arrived("orders", 2)) == [1, 4]
+        told = {event.message_id: (event.reason, event.description) for event in world.told(DeadLettered)}
+        assert {name: reason for name, (reason, _) in told.items()} == {
+            "m2": NO_DESTINATION,
+            "m3": INVALID_ALIAS,
+            "big": REFUSED,
+        }
+        letters = await world.dead_letters(3)
+        found = {one.properties.message_id: one.application_properties for one in letters if one.properties}
+        for name, (reason, description) in told.items():
+            properties = found[name]
+            assert properties is not None
+            assert (properties["DeadLetterReason"], properties["DeadLetterErrorDescription"]) == (reason, description)
+
+
+async def test_bytes_that_are_no_message_do_not_stop_the_pump() -> None:
+    """Another broker may have let them in."""
+    async with Server() as server, pair(ORDERS) as world:
+        server.put(BACKLOG, b"\x00\x53", wrap(message(1), Away("orders")))
+        world.secondary = Carrier(server.connection_string)
+        progress = await world.syphon().run_once(wait_s=0.1)
+        assert (progress.moved, progress.dead_lettered) == (1, 1)
+        assert world.told(DeadLettered)[0].reason == UNDECODABLE
+        await world.secondary.close()
+
+
+async def test_a_destination_that_refuses_batches_gets_its_messages_one_by_one() -> None:
+    """A batch that is refused says nothing about its messages; it is not tried a second time."""
+    async with pair(ORDERS) as world, Server(RefusesBatches()) as server:
+        primary = Carrier(server.connection_string)
+        syphon = world.syphon(primary=primary)
+        await world.divert("orders", [message(number) for number in range(5)])
+        assert (await syphon.run_once()).moved == 5
+        await world.divert("orders", [message(number) for number in range(5)])
+        assert (await syphon.run_once()).moved == 10
+        assert [message_format != 0 for _, _, message_format in server.received] == [True] + [False] * 10
+        assert not world.told(DeadLettered)
+        await primary.close()
+
+
+# ── order ──
+
+
+async def test_in_a_lane_nothing_overtakes_what_waits() -> None:
+    """Also not a message that came to the queue after the destination was well again."""
+    async with pair(ORDERS, DISABLED, lock_s=3.0) as world:
+        for number in (1, 2, 3):
+            await world.divert("bills", [message(number, group_id="s")], sender="me", counter=number)
+        syphon = world.syphon()
+        assert (await syphon.run_once(wait_s=0.1)).blocked == 3
+        await enable(world)
+        await world.divert("bills", [message(4, group_id="s")], sender="me", counter=4)
+        await world.divert("bills", [message(9, group_id="t")], sender="me", counter=5)
+        progress = await syphon.run_once(wait_s=0.1)
+        assert (progress.moved, progress.blocked) == (1, 1)  # another session does not wait
+        async with running(syphon):
+            assert numbers(await world.arrived("bills", 5)) == [9, 1, 2, 3, 4]
+
+
+# ── one side away ──
+
+
+async def test_a_primary_that_is_away_ends_the_pass_and_the_drain_resumes_when_it_is_back() -> None:
+    """Receiving more would only cost receives."""
+    async with pair(ORDERS, lock_s=1.0) as world:
+        await world.divert("orders", [message(number) for number in range(1000)])
+        endpoint = world.primary.endpoint
+        away = Carrier(replace(endpoint, port=1), connect_timeout_s=1.0)
+        syphon = world.syphon(primary=away)
+        async with running(syphon):
+            await until(lambda: len(world.told(PumpPaused)) >= 2)
+            assert world.metered("receive") <= 200
+            away.endpoint = endpoint
+            away._connect = world.primary._connect
+            assert sorted(numbers(await world.arrived("orders", 1000))) == list(range(1000))
+        assert not world.told(DeadLettered)
+        await away.close()
+
+
+async def test_a_secondary_that_is_away_pauses_the_pump() -> None:
+    """Once it is told, and every time later."""
+    async with pair(ORDERS) as world:
+        world.secondary = Carrier(replace(world.secondary.endpoint, port=1))
+        async with running(world.syphon()):
+            await until(lambda: len(world.told(PumpPaused)) >= 2)
+        first, second = world.told(PumpPaused)[:2]
+        assert (first.for_s, second.for_s) == (1.0, 2.0) and first.queue == BACKLOG
+        with pytest.raises(ConnectionLost):
+            await world.syphon().run_once()
+
+
+async def test_a_silent_primary_costs_the_time_out_and_then_a_fresh_connection_is_used(tmp_path: Path) -> None:
+    """A stopped process keeps its sockets; what it answers later is a duplicate, nothing is lost."""
+    with BrokerProcess(tmp_path / "home", namespaces=["contoso"]) as home:
+        with home.admin("contoso") as admin:
+            admin.create_queue("orders", requires_duplicate_detection=True)
+        async with pair(lock_s=1.0) as world:
+            world.primary = Carrier(home.connection_string("contoso"), connect_timeout_s=1.0)
+            async with running(world.syphon(replace(QUICK, send_timeout_s=1.0))):
+                await world.divert("orders", [message(1)])
+                assert len(await world.arrived("orders", 1)) == 1
+                os.kill(home.pid, signal.SIGSTOP)
+                try:
+                    await world.divert("orders", [message(number) for number in range(2, 30)])
+                    await until(lambda: bool(world.told(DestinationSkipped)))
+                finally:
+                    os.kill(home.pid, signal.SIGCONT)
+                assert sorted(numbers(await world.arrived("orders", 28))) == list(range(2, 30))
+                await until(lambda: world.waiting() == 0)
+            await world.primary.close()
+
+
+# ── stopping, polling ──
+
+
+async def test_stop_ends_an_idle_pump_at_once_and_a_hanging_one_after_the_grace() -> None:
+    """Closing a client takes five seconds at the most."""
+    async with pair(ORDERS) as world:
+        async with running(world.syphon()) as idle:
+            await until(lambda: idle._pumps[0]._receiver is not None)
+            assert await timed(idle.stop()) < 1.5
+        async with Server(Script(outcome=None)) as server:
+            silent = Carrier(server.connection_string)
+            await world.divert("orders", [message(1)])
+            syphon = world.syphon(SyphonSettings(send_timeout_s=60.0), primary=silent)
+            async with running(syphon):
+                await until(lambda: bool(world.metered("receive")))
+                assert 0.4 < await timed(syphon.stop(grace_s=0.5)) < 3.0
+            await silent.close()
+        assert world.waiting() == 1
+
+
+async def test_what_was_fetched_ahead_goes_back_at_once() -> None:
+    """Another syphon need not wait for locks to run out."""
+    async with pair(ORDERS) as world, Server(Script(outcome=None)) as server:
+        silent = Carrier(server.connection_string)
+        await world.divert("orders", [message(number) for number in range(1000)])
+        syphon = world.syphon(SyphonSettings(send_timeout_s=60.0), primary=silent)
+        async with running(syphon):
+            await until(lambda: world.metered("receive") > 0)
+            await syphon.stop(grace_s=0.1)
+        in_hand = world.metered("receive")
+        assert in_hand == 100
+        assert (await world.syphon().run_once()).moved == 1000 - in_hand
+        await silent.close()
+
+
+async def test_an_idle_queue_costs_one_receive_for_each_poll() -> None:
+    """Ten queues, forty polls an hour: 28 800 in thirty days, as the bill must show."""
+    async with pair(ORDERS, backlogs=2) as world:
+        settings = replace(QUICK, poll_s=0.5)
+        async with running(world.syphon(settings, queues=(BACKLOG, f"{BACKLOG[:-1]}1"))):
+            await until(lambda: world.metered("empty receive") >= 4)
+        assert world.metered("empty receive") == 4
+        assert world.metered("receive") == 0
+
+
+async def test_a_link_that_ends_within_a_poll_is_opened_again_and_is_not_another_receive() -> None:
+    """The service closes idle links after ten minutes; a poll has fifteen."""
+    async with pair(ORDERS) as world:
+        async with running(world.syphon(replace(QUICK, poll_s=2.5))) as syphon:
+            await until(lambda: syphon._pumps[0]._receiver is not None)
+            await asyncio.sleep(1.2)
+            await world.secondary.drop()
+            await until(lambda: world.metered("empty receive") == 1)
+            assert not world.told(PumpPaused)
+        assert syphon.progress().errors == 0
+
+
+async def test_a_lock_that_is_lost_stops_the_pass_and_the_message_comes_again() -> None:
+    """It is at home already: a duplicate, which duplicate detection would catch."""
+    lost = Rejected(error=Error("com.microsoft:message-lock-lost", "too late", {Symbol("x"): 1}))
+    async with pair(ORDERS) as world, Server(Script(settlement=lost)) as server:
+        server.put(BACKLOG, *[wrap(message(number), Away("orders")) for number in range(3)])
+        world.secondary = Carrier(server.connection_string)
+        syphon = world.syphon()
+        progress = await syphon.run_once(wait_s=0.1)
+        assert progress.errors == 1
+        assert numbers(await world.arrived("orders", 3)) == [0, 1, 2]
+        assert not world.events  # moved, but not yet gone from where they were
+        await world.secondary.close()
