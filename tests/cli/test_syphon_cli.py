@@ -1,0 +1,158 @@
+"""`pairbus syphon` and `pairbus redrive` as processes, on real namespaces, with the genuine SDK before and after."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
+
+from pairbus import sdk
+from pairbus.ledger import read
+from tests.brokers import BrokerProcess
+
+RUN_S = 40.0  # for a command that takes two seconds, on a machine that is busy with other things
+NAME = "contoso"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("bus") / "data", namespaces=("contoso", "fabrikam", "spare")) as process:
+        admin = process.admin("fabrikam")
+        for index in range(3):
+            admin.create_queue(f"{NAME}/x-servicebus-transfer/{index}")
+        admin.close()
+        yield process
+
+
+@pytest.fixture
+def queue_name(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
+    name = str(request.node.name)[:60]
+    for namespace in ("contoso", "spare"):
+        admin = broker.admin(namespace)
+        admin.create_queue(name)
+        admin.close()
+    return name
+
+
+def environment(broker: BrokerProcess) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PAIRBUS_PRIMARY": broker.connection_string("contoso"),
+        "PAIRBUS_SECONDARY": broker.connection_string("fabrikam"),
+        "PAIRBUS_CONNECTION_STRING": broker.connection_string("contoso"),
+    }
+
+
+def run(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pairbus", *arguments]
+    done = subprocess.run(command, env=environment(broker), capture_output=True, text=True, timeout=RUN_S, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "SAS_KEY_VALUE" not in done.stdout + done.stderr
+    return done
+
+
+def divert(broker: BrokerProcess, path: str, count: int, queue: int = 0) -> list[str]:
+    """Messages as a paired client leaves them in a backlog queue; their bodies."""
+    bodies = [f"{path}-{number}" for number in range(count)]
+    with ServiceBusClient.from_connection_string(broker.connection_string("fabrikam")) as client:
+        sender = client.get_queue_sender(f"{NAME}/x-servicebus-transfer/{queue}")
+        sender.send_messages([sdk.wrapped(ServiceBusMessage(body), path=path) for body in bodies])
+    return bodies
+
+
+def drain(broker: BrokerProcess, path: str, count: int, namespace: str = "contoso") -> list[str]:
+    found: list[ServiceBusReceivedMessage] = []
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string(namespace)) as client,
+        client.get_queue_receiver(path, receive_mode="receiveanddelete") as receiver,
+    ):
+        while len(found) < count:
+            batch = receiver.receive_messages(max_message_count=100, max_wait_time=5)
+            if not batch:
+                break
+            found += batch
+    return [str(message) for message in found]
+
+
+def test_once_brings_everything_home_and_says_how_much(broker: BrokerProcess, queue_name: str, tmp_path: Path) -> None:
+    """With a ledger row for each message, so that its journey can be read."""
+    bodies = divert(broker, queue_name, 25) + divert(broker, queue_name, 1, queue=2)
+    done = run(broker, "syphon", "--primary-name", NAME, "--once", "--ledger", str(tmp_path / "ledger"))
+    assert (done.returncode, done.stdout) == (0, "moved 26 messages\n")
+    assert "3 backlog queues of contoso" in done.stderr
+    assert sorted(drain(broker, queue_name, 26)) == sorted(bodies)
+    assert sum(row.kind == "moved" for row in read(tmp_path / "ledger")) == 26
+
+
+def test_once_exits_with_1_when_messages_had_to_stay_and_says_why(broker: BrokerProcess, queue_name: str) -> None:
+    """A script that drains before it deletes a namespace must notice."""
+    divert(broker, f"{queue_name}-missing", 2, queue=1)
+    done = run(broker, "syphon", "--primary-name", NAME, "--once")
+    assert (done.returncode, done.stdout) == (1, "moved 0 messages, 2 left\n")
+    assert "could not be found" in done.stderr
+    # They stay locked for a minute; nobody else in this module uses queue 1.
+
+
+def test_a_target_takes_what_the_primary_never_will(broker: BrokerProcess, queue_name: str) -> None:
+    """The primary's name is all that is needed of it."""
+    bodies = divert(broker, queue_name, 3, queue=2)
+    target = broker.connection_string("spare")
+    done = run(broker, "syphon", "--primary-name", NAME, "--backlog-queue-count", "3", "--once", "--target", target)
+    assert (done.returncode, done.stdout) == (0, "moved 3 messages\n")
+    assert sorted(drain(broker, queue_name, 3, "spare")) == bodies
+
+
+def test_sigterm_ends_a_running_syphon(broker: BrokerProcess, queue_name: str) -> None:
+    """It waits in a long poll of fifteen minutes; what it moved until then is told."""
+    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME]
+    with subprocess.Popen(
+        command, env=environment(broker), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert "backlog queues" in process.stderr.readline()
+            bodies = divert(broker, queue_name, 5)
+            assert sorted(drain(broker, queue_name, 5)) == bodies
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (0, "moved 5 messages\n"), err
+
+
+def test_dead_letters_go_back_to_their_queue(broker: BrokerProcess, queue_name: str) -> None:
+    """Without the two properties that said why they were there."""
+    with ServiceBusClient.from_connection_string(broker.connection_string("contoso")) as client:
+        client.get_queue_sender(queue_name).send_messages([ServiceBusMessage("poison"), ServiceBusMessage("pill")])
+        with client.get_queue_receiver(queue_name) as receiver:
+            for message in receiver.receive_messages(max_message_count=2, max_wait_time=5):
+                receiver.dead_letter_message(message, reason="test", error_description="on purpose")
+        done = run(broker, "redrive", queue_name)
+        assert (done.returncode, done.stdout) == (0, "moved 2 messages\n")
+        with client.get_queue_receiver(queue_name, receive_mode="receiveanddelete") as receiver:
+            back = receiver.receive_messages(max_message_count=2, max_wait_time=5)
+    assert sorted(map(str, back)) == ["pill", "poison"]
+    assert all(message.dead_letter_reason is None for message in back)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["syphon", "--secondary", ""], "PAIRBUS_SECONDARY"),
+        (["syphon", "--primary-name", "no/segment"], "primary_name"),
+        (["syphon", "--secondary", "nonsense"], "connection string"),
+        (["syphon", "--max-messages-per-second", "0"], "max-messages-per-second"),
+        (["redrive", "orders", "--target", "@/no/such/file"], "cannot be read"),
+    ],
+)
+def test_bad_input_is_named_and_nothing_is_moved(broker: BrokerProcess, arguments: list[str], word: str) -> None:
+    """Before any connection is opened."""
+    done = run(broker, *arguments)
+    assert done.returncode in (1, 2)
+    assert word.lower() in (done.stdout + done.stderr).lower()
