@@ -33,7 +33,7 @@ TABLE: list[tuple[str, float | None, float, float | None]] = [
     ("missing_destination_grace", 900, 0, 1_209_600),
     ("duplicate_detection_window", 600, 20, 604_800),
     ("max_messages_per_second", None, 0.1, None),
-    ("attempt_timeout", 3.5, 0.1, 60),
+    ("attempt_timeout", 3, 0.1, 60),
     ("connect_timeout", 3, 0.1, 60),
     ("spool_max_bytes", 1 << 30, 1 << 16, None),
 ]

@@ -20,7 +20,8 @@ from pairbus.pairing.options import PRIMARY_SHARE
 from pairbus.pairing.pair import Pair, Route
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind, Reaction
 
-RETRY_PAUSES_S = (0.1, 0.4)  # three attempts within about 1.5 s, the time of a fresh connection included
+RETRY_PAUSES_S = (0.1, 0.4)  # between the beginnings of two attempts: a connection takes the SDK half a second to open
+LAST_RETRY_S = 0.75  # after the first failure: who needs longer for two attempts makes no third, so that all three fit
 SPOOL_RESERVE_S = 0.5  # of the caller's time, kept for the local disk when there is a spool
 
 
@@ -107,7 +108,7 @@ class SenderState:
 class _Call:
     """The clock and the memory of one send."""
 
-    __slots__ = ("attempts", "deadline", "failure", "first_attempt_at", "now", "primary_left_s")
+    __slots__ = ("attempts", "deadline", "failure", "first_attempt_at", "first_failed_at", "now", "primary_left_s")
 
     def __init__(self, timeout_s: float, now: float) -> None:
         self.now = now
@@ -115,6 +116,8 @@ class _Call:
         self.primary_left_s = timeout_s * PRIMARY_SHARE
         self.attempts = 0
         "On the primary, since the last time that the entity was healthy."
+        self.first_failed_at = now
+        "When the first of them ended."
         self.first_attempt_at: float | None = None
         "Of those that may have stored the message all the same, at the primary or in another backlog queue."
         self.failure: Failure | None = None
@@ -199,8 +202,12 @@ def _home(
         yield from _wait_busy(call, failure, Where.PRIMARY)
         return None
     call.attempts += 1
+    if call.attempts == 1:
+        call.first_failed_at = call.now
     if _tries_again(failure, call):
-        yield from _pause(call, RETRY_PAUSES_S[call.attempts - 1])
+        pause_s = RETRY_PAUSES_S[call.attempts - 1] - (call.now - started)
+        if pause_s > 0:
+            yield from _pause(call, pause_s)
         return None
     call.attempts = 0
     pair.failed(entity, failure, call.now)
@@ -210,8 +217,13 @@ def _home(
 
 
 def _tries_again(failure: Failure, call: _Call) -> bool:
-    """Quick errors are repeated within about a second and a half; a time-out, or throttling that counts, is not."""
+    """Quick errors are repeated within about a second and a half; a time-out, or throttling that counts, is not.
+
+    Once they are repeated in any case: the service may have closed the connection while it was idle.
+    """
     if failure.kind in (Kind.TIMEOUT, Kind.BUSY) or call.attempts > len(RETRY_PAUSES_S):
+        return False
+    if call.attempts > 1 and call.now - call.first_failed_at > LAST_RETRY_S:
         return False
     pause_s = RETRY_PAUSES_S[call.attempts - 1]
     return pause_s < min(call.left_s, call.primary_left_s)
