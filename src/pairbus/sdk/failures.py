@@ -52,7 +52,18 @@ def failure_of(error: BaseException, *, sending: bool = True) -> Failure | None:
     if kind is None:
         return None
     unknown = sending and kind in _OUTCOME_MAY_BE_UNKNOWN and not _failed_while_opening(error)
-    return Failure(kind, _one_line(error), unknown, error)
+    return Failure(kind, _one_line(error), unknown, _as_the_sdk_says_it(error, kind))
+
+
+def _as_the_sdk_says_it(error: BaseException, kind: Kind) -> BaseException:
+    """A socket's error comes from our own probe: who wrote for the plain SDK catches a ServiceBusError."""
+    if not isinstance(error, OSError):
+        return error
+    if kind is Kind.TIMEOUT:
+        return exceptions.OperationTimeoutError(message=_one_line(error), error=error)
+    if kind is Kind.COMMUNICATION:
+        return exceptions.ServiceBusConnectionError(message=_one_line(error), error=error)
+    return error
 
 
 def _kind_of(error: BaseException) -> Kind | None:
