@@ -147,6 +147,15 @@ def test_a_child_that_lives_on_does_not_keep_the_lock_alive(tmp_path: Path) -> N
     os.close(done_end)
 
 
+def test_closing_frees_the_folder_whoever_else_has_the_descriptor(tmp_path: Path) -> None:
+    """A child that was forked by other means than Python's does not hear of it, and keeps what it inherited."""
+    spool = Spool(tmp_path / "spool")
+    inherited = os.dup(spool._lock._fd)
+    spool.close()
+    Spool(tmp_path / "spool").close()
+    os.close(inherited)
+
+
 def test_a_fork_while_another_thread_appends_leaves_both_alive(tmp_path: Path) -> None:
     """The child may find any lock held by a thread that does not exist there."""
     spool = Spool(tmp_path / "spool")

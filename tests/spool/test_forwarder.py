@@ -95,6 +95,7 @@ async def test_without_the_primary_messages_go_wrapped_to_a_backlog_queue(tmp_pa
         assert ("Orders", QUEUE, None) in world.ways.told or ("orders", QUEUE, None) in world.ways.told
 
 
+@pytest.mark.slow
 async def test_a_broker_that_is_killed_in_between_costs_nothing(tmp_path: Path) -> None:
     """SIGKILL while batches are under way, and again: everything arrives, and first arrivals keep their order."""
     config = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": "orders"}]}]}}
@@ -147,9 +148,11 @@ async def test_a_message_at_fault_steps_aside_and_the_others_keep_their_order(
 ) -> None:
     """It is found by sending its batch one by one, told, kept with the reason, and never deleted."""
     endpoint.on("transfer", Reject(condition), path="orders", when=lambda at: encoded(7) in at.payload)
-    world.spool.append(entries(range(20)))
+    world.spool.append(entries(range(150)))
     assert await world.forwarder.drain_once() == {}
-    assert numbers(endpoint.stored("orders")) == [number for number in range(20) if number != 7]
+    assert numbers(endpoint.stored("orders")) == [number for number in range(150) if number != 7]
+    sizes = [len(each.messages) for each in endpoint.received_by("orders")]
+    assert sizes == [100, *[1] * 100, 50], "only the batch at fault is taken apart"
     [refused] = [event for event in world.events if isinstance(event, SpoolRefused)]
     assert refused.message_id == "m7" and condition in refused.reason
     assert world.spool.refused == 1 and world.spool.waiting == 0

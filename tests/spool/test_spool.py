@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,13 +102,10 @@ def test_a_full_spool_stores_nothing_of_what_does_not_fit(tmp_path: Path) -> Non
     spool.close()
 
 
-def test_threads_that_append_at_once_share_a_commit(spool: Spool) -> None:
-    """Six appends come while one commit is held up: they are stored by one more commit, not by six."""
-    began = threading.Event()
-    goes_on = threading.Event()
-    commits: list[str] = []
-    with spool._commits.reading() as connection:
-        connection.set_trace_callback(lambda sql: commits.append(sql) if sql.startswith("COMMIT") else None)
+@contextmanager
+def held_up(spool: Spool) -> Iterator[None]:
+    """A commit is under way, and does not end before the block does."""
+    began, goes_on = threading.Event(), threading.Event()
 
     def hold(connection: sqlite3.Connection) -> None:
         began.set()
@@ -116,19 +114,57 @@ def test_threads_that_append_at_once_share_a_commit(spool: Spool) -> None:
     holder = threading.Thread(target=spool._change, args=(hold, lambda committed: None))
     holder.start()
     assert began.wait(10)
-    appenders = [threading.Thread(target=spool.append, args=([entry(number)],)) for number in range(6)]
-    for thread in appenders:
+    try:
+        yield
+    finally:
+        goes_on.set()
+        holder.join(10)
+
+
+def appending(spool: Spool, numbers: range) -> list[threading.Thread]:
+    """Threads that append one message each, once all of them wait for their commit."""
+    threads = [threading.Thread(target=spool.append, args=([entry(number)],)) for number in numbers]
+    for thread in threads:
         thread.start()
     deadline = time.monotonic() + 10
-    while len(spool._commits._pending) < 6:
+    while len(spool._commits._pending) < len(threads):
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    assert spool.waiting == 0, "nothing counts before it is committed"
-    goes_on.set()
-    for thread in (holder, *appenders):
+    return threads
+
+
+def test_threads_that_append_at_once_share_a_commit(spool: Spool) -> None:
+    """Six appends come while one commit is held up: they are stored by one more commit, not by six."""
+    commits: list[str] = []
+    with spool._commits.reading() as connection:
+        connection.set_trace_callback(lambda sql: commits.append(sql) if sql.startswith("COMMIT") else None)
+    with held_up(spool):
+        threads = appending(spool, range(6))
+        assert spool.waiting == 0, "nothing counts before it is committed"
+    for thread in threads:
         thread.join(10)
     assert sorted(waiting(spool)) == list(range(6))
     assert len(commits) == 2
+
+
+def test_appends_under_way_count_against_the_limit(tmp_path: Path) -> None:
+    """Otherwise everybody who comes during one slow commit would find room, and all of them would be stored."""
+    spool = Spool(tmp_path / "spool", max_bytes=3 * entry(0).size)
+    with held_up(spool):
+        threads = appending(spool, range(3))
+        with pytest.raises(SpoolFull):
+            spool.append([entry(3)])
+    for thread in threads:
+        thread.join(10)
+    assert sorted(waiting(spool)) == [0, 1, 2]
+    spool.close()
+
+
+def test_every_commit_is_synced_before_it_is_told(spool: Spool) -> None:
+    """A process that is killed cannot show it, a loss of power would: 2 is FULL, an fsync at every commit."""
+    with spool._commits.reading() as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_each_thread_finds_its_own_messages_in_its_own_order(spool: Spool) -> None:
