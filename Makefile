@@ -4,13 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test quick check bench clean
+.PHONY: help setup demo test quick sim check bench clean
 
 help:
 	@echo "make setup   .venv with everything"
 	@echo "make demo    two namespaces, a SIGKILL in the middle, every accepted message still there"
 	@echo "make test    every test, the JavaScript SDK included when node is here"
 	@echo "make quick   the tests that need no node, in under a minute"
+	@echo "make sim     the simulation, SEEDS=1000 of them; prints every violation with its seed"
 	@echo "make check   ruff and mypy --strict"
 	@echo "make bench   every benchmark; results in bench/results/"
 
@@ -29,6 +30,11 @@ test: setup
 
 quick: setup
 	$(BIN)/pytest -n 3 --dist loadfile -m 'not node and not slow'
+
+SEEDS ?= 1000
+
+sim: setup
+	$(BIN)/python -m tests.sim --seeds $(SEEDS)
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tools.draw_states import BEGIN, END, diagram, drawn
 
 from pairbus.pairing.events import Event, FailedOver, Recovered, Suspected
 from pairbus.pairing.failover import TRANSITIONS, Entity, Failover, Signal, State
@@ -169,3 +170,18 @@ def test_forgetting_makes_every_entity_healthy_and_stops_every_clock() -> None:
 
 def test_an_entity_shows_its_path_and_state() -> None:
     assert repr(World().in_state(FAILED_OVER)) == "<Entity orders FAILED_OVER>"
+
+
+def test_the_diagram_shows_every_row_of_the_table_and_nothing_else() -> None:
+    """The page that people read in the night must not tell of another machine."""
+    arrows = [line.split(": ") for line in diagram().splitlines() if "-->" in line and "[*]" not in line]
+    shown = {(head.strip(), label) for head, labels in arrows for label in labels.split(" / ")}
+    table = {(f"{before.value} --> {after.value}", signal.value) for (before, signal), after in TRANSITIONS.items()}
+    assert shown == table
+
+
+def test_the_diagram_is_written_between_its_markers_and_touches_nothing_else() -> None:
+    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    assert drawn(page) == f"before\n{BEGIN}\n{diagram()}\n{END}\nafter\n"
+    with pytest.raises(ValueError, match="lacks the lines"):
+        drawn("a page without markers")

@@ -1,7 +1,7 @@
 """python -m tests.sim: many seeds on all cores, or one of them told step by step.
 
-    python -m tests.sim --seeds 1000 [--first 0] [--workers 2]
-    python -m tests.sim --seed 123 --trace
+python -m tests.sim --seeds 1000 [--first 0] [--workers 2]
+python -m tests.sim --seed 123 --trace
 """
 
 from __future__ import annotations
@@ -60,7 +60,12 @@ def _tell(report: Report) -> None:
 
 def _progress(played: int, count: int, failed: int, took_s: float) -> None:
     left_s = took_s / played * (count - played)
-    print(f"\r{played}/{count} seeds, {failed} with violations, {left_s:.0f} s left  ", end="", file=sys.stderr, flush=True)
+    print(
+        f"\r{played}/{count} seeds, {failed} with violations, {left_s:.0f} s left  ",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

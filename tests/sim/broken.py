@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 from pairbus.pairing.backlog import Rotation
-from pairbus.pairing.relay import Chunk, Item
+from pairbus.pairing.relay import Item
 from pairbus.spool import Entry
 from pairbus.syphon import mover
-from pairbus.transport import Sender, TransportError
 from tests.sim.disk import Disk, SpoolModel
 from tests.sim.world import GENUINE, Variants
 
@@ -19,11 +19,11 @@ SYNC_S = 0.2
 
 
 class CompletesFirst(mover._Trip):
-    """Completes a message before its destination has accepted it."""
+    """Completes the messages of a destination before it has accepted them."""
 
-    async def _send_at_once(self, sender: Sender, chunks: list[Chunk]) -> list[TransportError | None]:
-        await super()._complete([item for chunk in chunks for item in chunk])
-        return await super()._send_at_once(sender, chunks)
+    async def bring(self, items: list[Item], *others: Any) -> None:
+        await super()._complete(items)
+        await super().bring(items, *others)
 
     async def _complete(self, items: list[Item]) -> list[Item]:
         return items

@@ -16,7 +16,7 @@ from pairbus.transport.errors import Refused
 from tests.sim.loop import VirtualLoop
 
 if TYPE_CHECKING:
-    from tests.sim.wire import Outlet
+    from tests.sim.links import Outlet
 
 LOCK_S = 60.0
 EPOCH_MS = 1_700_000_000_000  # what the wall clock shows when the virtual one shows 0
@@ -31,7 +31,11 @@ CONDITIONS = {
     "disabled": "com.microsoft:entity-disabled",
     "missing": "amqp:not-found",
     "detach": "amqp:link:detach-forced",
+    "small": "amqp:link:message-size-exceeded",
 }
+
+NEVER_OPEN = frozenset({"unauthorized", "disabled", "missing"})
+"Troubles under which not even a link is opened."
 
 
 def wall_ms(now: float) -> int:
@@ -83,7 +87,7 @@ class Queue:
 
     def refuse(self, *, attaching: bool) -> None:
         """What trouble says to a sender. A full or throttled entity lets links open."""
-        if self.trouble is None or (attaching and self.trouble in ("busy", "full", "internal", "detach")):
+        if self.trouble is None or (attaching and self.trouble not in NEVER_OPEN):
             return
         # A link that is detached takes with it what was sent on it: the sender cannot know that nothing was stored.
         unknown = self.trouble == "detach"
@@ -116,7 +120,7 @@ class Queue:
     def dispatch(self) -> None:
         """Give what is free to receivers that wait, in order; which receiver is chance."""
         takers = [outlet for outlet in self.outlets if outlet.credit > 0]
-        if not takers or self.trouble in ("unauthorized", "disabled", "missing"):
+        if not takers or self.trouble in NEVER_OPEN:
             return
         now = self.loop.time()
         given: dict[int, list[tuple[UUID, bytes]]] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,8 +30,6 @@ class Call:
     "Told: nobody has it."
     may_be_stored: bool = False
     "Told, with the refusal: somebody may have it all the same."
-    diverted: bool = False
-    "It was numbered, where order is kept: some attempt went away from home."
 
 
 @dataclass(slots=True)
@@ -40,6 +37,8 @@ class History:
     calls: dict[str, Call] = field(default_factory=dict)
     excused: set[str] = field(default_factory=set)
     "Ids that may be there twice: somebody stored them, or finished with them, and could not say so."
+    lost_links: int = 0
+    "Receivers that ended with messages under their locks, which their queue gives to nobody until those run out."
     _doubts: dict[asyncio.Future[Any], list[str]] = field(default_factory=dict)
 
     def in_doubt(self, request: asyncio.Future[Any], ids: list[str]) -> None:
@@ -70,7 +69,7 @@ def violations(world: World) -> list[str]:
     for call in history.calls.values():
         found += _check_call(world, call, home.get(call.message_id, []))
     found += _check_rest(world)
-    if world.keeps_order:
+    if world.keeps_order and not history.lost_links:
         found += _check_order(world)
     return found
 
@@ -78,7 +77,7 @@ def violations(world: World) -> list[str]:
 def _check_copy(history: History, path: str, copy: Copy) -> list[str]:
     call = history.calls[copy.message_id]
     found = []
-    if path != call.path:
+    if path != call.path.lower():
         found.append(f"misrouted: {copy.message_id} for {call.path} is in {path}, via {copy.via}")
     if copy.payload != call.payload:
         found.append(f"altered: {copy.message_id} via {copy.via}: {copy.payload!r} is not {call.payload!r}")
@@ -117,25 +116,34 @@ def _check_rest(world: World) -> list[str]:
         if process.spool is not None:
             waiting = process.spool.disk.waiting.values()
             found += [f"left in the spool: {entry.message_id} of {process.name}" for entry in waiting]
-            refused = process.spool.disk.refused.values()
+            refused = process.spool.disk.refused.values() if not world.may_dead_letter else ()
             found += [f"refused by the spool: {entry.message_id}: {reason}" for entry, reason in refused]
     return found
 
 
 def _check_order(world: World) -> list[str]:
-    """What the syphon brings home of a lane comes in the order in which it was sent; so does what a spool forwards."""
-    found = []
-    places = {message_id: place for place, message_id in enumerate(world.history.calls)}
-    for queue in world.primary.queues.values():
-        latest: dict[tuple[str, str], int] = {}
-        seen: Counter[tuple[str, str]] = Counter()
+    """What the syphon brings home of a lane comes in the order in which it was sent; so does what a spool forwards.
+
+    Queue by queue: a sender whose backlog queue fails goes on in another one, and the two are read independently. And
+    only while the one syphon keeps its links: what was on its way on a lost one is locked, and the syphon has not seen
+    it.
+    """
+    queues: dict[str, list[str]] = {}
+    for queue in world.secondary.queues.values():
         for copy in queue.history:
-            call = world.history.calls[copy.message_id]
-            role = copy.via.split()[-1]
-            if role == "direct" or seen[(role, copy.message_id)]:
+            queues.setdefault(copy.message_id, []).append(queue.path)
+    places = {message_id: place for place, message_id in enumerate(world.history.calls)}
+    found = []
+    for queue in world.primary.queues.values():
+        latest: dict[tuple[str, ...], int] = {}
+        seen: set[tuple[str, str]] = set()
+        for copy in queue.history:
+            call, role = world.history.calls[copy.message_id], copy.via.split()[-1]
+            through = queues.get(copy.message_id, [])
+            if role == "direct" or (role, copy.message_id) in seen or len(set(through)) > 1:
                 continue
-            seen[(role, copy.message_id)] += 1
-            key, place = (role, call.lane), places[copy.message_id]
+            seen.add((role, copy.message_id))
+            key, place = (role, call.lane, *through[:1]), places[copy.message_id]
             if place < latest.get(key, -1):
                 found.append(f"out of order: {copy.message_id} of {call.lane} came home late, via {copy.via}")
             latest[key] = max(place, latest.get(key, -1))

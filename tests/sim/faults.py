@@ -12,7 +12,7 @@ from tests.sim.broker import Namespace, Queue
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-TROUBLES = ("busy", "full", "internal", "unauthorized", "disabled", "missing", "detach")
+TROUBLES = ("busy", "full", "internal", "unauthorized", "disabled", "missing", "detach", "small")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,11 @@ def plan(world: World, dice: Random, horizon_s: float) -> list[Fault]:
         found.append(_fault(world, dice, namespace, dice.random() * horizon_s, lasts_s))
     if dice.random() < 0.5:
         found.append(_crash(world, dice, horizon_s))
+    if dice.random() < 0.1:
+        at, lasts_s = dice.random() * horizon_s, dice.random() * horizon_s
+        found.append(Fault(at, lasts_s, "an operator's hand", world.force_away, world.force_home))
+    if dice.random() < 0.1:
+        found.append(Fault(dice.random() * horizon_s, 0.0, "a syphon is replaced", world.replace_syphon, lambda: None))
     return found
 
 
@@ -46,9 +51,9 @@ def _fault(world: World, dice: Random, namespace: Namespace, at: float, lasts_s:
     kind = dice.choice(("refuse", "refuse", "silent", "deaf", "cut", "slow", "entity", "entity", "all"))
     if kind == "entity":
         queue = dice.choice(list(namespace.queues.values()))
-        return _trouble([queue], dice.choice(TROUBLES), at, lasts_s)
+        return _trouble(world, [queue], dice.choice(TROUBLES), at, lasts_s)
     if kind == "all":
-        return _trouble(list(namespace.queues.values()), dice.choice(TROUBLES), at, lasts_s)
+        return _trouble(world, list(namespace.queues.values()), dice.choice(TROUBLES), at, lasts_s)
     begin, end = _of_namespace(world, namespace, kind, dice)
     return Fault(at, lasts_s, f"{namespace.name} {kind}", begin, end)
 
@@ -63,8 +68,10 @@ def _crash(world: World, dice: Random, horizon_s: float) -> Fault:
     return Fault(at / 2, 0.0, f"crash at {kind}", lambda: world.crash_at(kind, countdown, down_s), lambda: None)
 
 
-def _trouble(queues: list[Queue], trouble: str, at: float, lasts_s: float) -> Fault:
+def _trouble(world: World, queues: list[Queue], trouble: str, at: float, lasts_s: float) -> Fault:
     def begin() -> None:
+        if trouble == "small" or (trouble == "missing" and lasts_s > world.options.missing_destination_grace):
+            world.may_dead_letter = True
         for queue in queues:
             queue.trouble = trouble
 

@@ -11,9 +11,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Any, Protocol, TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 STEPS_MAX = 400_000  # callbacks in one history; a usual one has some thousands
 THREAD_DELAY_MAX_S = 0.02  # before work handed to a thread begins, and before its end is heard of
@@ -23,31 +21,21 @@ class Stuck(Exception):
     """Nothing is ready and nothing ever will be, or callbacks follow each other without end."""
 
 
-class _Timer(Protocol):
-    _when: float
-    _scheduled: bool
-    _cancelled: bool
-
-
 class _Future(asyncio.Future[Any]):
-    """Hashed by its number: sets of futures are walked in the same order in every process."""
+    """Hashed by its number within its loop: sets of futures are walked in the same order in every run."""
 
-    _numbers = itertools.count()
-
-    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, *, loop: VirtualLoop) -> None:
         super().__init__(loop=loop)
-        self._number = next(self._numbers)
+        self._number = next(loop.numbers)
 
     def __hash__(self) -> int:
         return self._number
 
 
 class _Task(asyncio.Task[Any]):
-    _numbers = itertools.count()
-
-    def __init__(self, coro: Coroutine[Any, Any, Any], **options: Any) -> None:
-        self._number = next(self._numbers)
-        super().__init__(coro, **options)
+    def __init__(self, coro: Coroutine[Any, Any, Any], *, loop: VirtualLoop, context: Any) -> None:
+        self._number = next(loop.numbers)
+        super().__init__(coro, loop=loop, context=context)
 
     def __hash__(self) -> int:
         return self._number
@@ -64,14 +52,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._dice = dice
         self.steps = 0
+        self.numbers = itertools.count()
         self.complaints: list[str] = []
         "What asyncio tells nobody else: exceptions that no one asked for."
         self.set_task_factory(self._new_task)
         self.set_exception_handler(self._complain)
 
-    @staticmethod
-    def _new_task(loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None) -> asyncio.Task[Any]:
-        return _Task(coro, loop=loop, context=context)
+    def _new_task(self, loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None) -> asyncio.Task[Any]:
+        return _Task(coro, loop=self, context=context)
 
     def _complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
@@ -103,19 +91,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if self.steps > STEPS_MAX:
             raise Stuck(f"more than {STEPS_MAX} callbacks; the clock stands at {self._now:.3f}")
 
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
         """A thread: begins a little later, and is heard of a little later. It goes on when nobody waits any more."""
-        future: asyncio.Future[T] = self.create_future()
+        future = self.create_future()
 
         def work() -> None:
-            end: Callable[[], None]
+            result, error = None, None
             try:
                 result = func(*args)
-            except Exception as error:
-                end = lambda error=error: future.cancelled() or future.set_exception(error)  # noqa: E731
-            else:
-                end = lambda: future.cancelled() or future.set_result(result)  # noqa: E731
-            self.call_later(self._thread_delay_s(), end)
+            except Exception as raised:
+                error = raised
+            self.call_later(self._thread_delay_s(), _end, future, result, error)
 
         self.call_later(self._thread_delay_s(), work)
         return future
@@ -128,3 +116,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _process_events(self, event_list: Any) -> None:
         raise AssertionError("there is no selector")
+
+
+def _end(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

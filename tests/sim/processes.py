@@ -7,6 +7,7 @@ of its `Pair` and runs the genuine `Forwarder` on its spool. A syphon is the gen
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Coroutine
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,7 +18,7 @@ from pairbus.forwarder import Forwarder
 from pairbus.links import BROKEN
 from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.events import Event
-from pairbus.pairing.failover import Entity
+from pairbus.pairing.failover import Entity, State
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.sending import (
@@ -32,6 +33,7 @@ from pairbus.pairing.sending import (
     ToSpool,
     Unsent,
     Where,
+    first_timeout_s,
     sending,
 )
 from pairbus.spool import Entry, Spool
@@ -62,7 +64,14 @@ class Process:
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
         self._tasks.append(task)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.is_alive:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.world.found.append(f"fell: {self.name}: {error!r} at {where.filename}:{where.lineno}")
 
     def carrier(self, namespace: Namespace, role: str) -> SimCarrier:
         carrier = SimCarrier(self.world.net, namespace, f"{self.name} {role}")
@@ -178,10 +187,8 @@ class SimClientSender:
         """Write into the call what its caller is told."""
         world, process = self._world, self._process
         now = world.loop.time()
-        behind = process.spool is not None and process.spool.has(call.path)
-        plan = sending(process.pair, self._state, timeout_s, now, behind_spool=behind)
         try:
-            receipt = await self._carry_out(plan, call, now + timeout_s)
+            receipt = await self._send_by_plan(call, timeout_s, now)
         except Unsent as unsent:
             call.may_be_stored, call.refusal = unsent.outcome_unknown, f"{unsent.where.value}: {unsent}"
         except TimeoutError:
@@ -197,16 +204,30 @@ class SimClientSender:
         if late_s > LATE_MAX_S:
             world.found.append(f"late: {call.message_id} ended {late_s:.2f} s after its time-out")
 
+    async def _send_by_plan(self, call: Call, timeout_s: float, now: float) -> Receipt:
+        """As the genuine shells do it: the first attempt on a healthy entity needs no plan."""
+        pair, entity, spool = self._process.pair, self._state.entity, self._process.spool
+        behind, tried = spool is not None and spool.has(call.path), None
+        if entity.state is State.HEALTHY and not behind:
+            first = ToPrimary(first_timeout_s(pair, timeout_s), fresh=False, trial=False)
+            tried = await self._perform(first, call, now + timeout_s)
+            self._world.trace(f"{self._process.name} {call.message_id}: {tried}")
+            if tried.failure is None and not tried.rerouted:
+                pair.accepted(entity, tried.now)
+                return Receipt(Where.PRIMARY)
+        plan = sending(pair, self._state, timeout_s, now, behind_spool=behind, tried=tried)
+        return await self._carry_out(plan, call, now + timeout_s)
+
     async def _carry_out(self, plan: Plan, call: Call, deadline: float) -> Receipt:
-        command = next(plan)
+        reply: Reply | None = None
         while True:
+            try:
+                command = next(plan) if reply is None else plan.send(reply)
+            except StopIteration as end:
+                return cast(Receipt, end.value)
             self._world.trace(f"{self._process.name} {call.message_id}: {command}")
             reply = await self._perform(command, call, deadline)
             self._world.trace(f"{self._process.name} {call.message_id}: {reply.failure or 'ok'}")
-            try:
-                command = plan.send(reply)
-            except StopIteration as end:
-                return cast(Receipt, end.value)
 
     async def _perform(self, command: Command, call: Call, deadline: float) -> Reply:
         loop, pair, entity = self._world.loop, self._process.pair, self._state.entity

@@ -7,23 +7,23 @@ it: here are a connection and its links, which promise what those of `pairbus.tr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from random import Random
-from types import SimpleNamespace
-from typing import Any, cast
-from uuid import UUID
+from typing import Any
 
-from pairbus.amqp.message import BATCH_FORMAT, DATA, sections
-from pairbus.amqp.types import decode
-from pairbus.transport import Carrier, ConnectionLost, Endpoint, Received, Refused, Timeout, TransportError
+from pairbus.transport import Carrier, ConnectionLost, Endpoint, Refused, Timeout, TransportError
 from pairbus.transport.carrier import HIDES_PINGS
-from tests.sim.broker import Namespace, Queue
+from tests.sim.broker import Namespace
 from tests.sim.checker import History
+from tests.sim.links import SimLink, SimReceiver, SimSender
 from tests.sim.loop import VirtualLoop
 
-ENDPOINT = Endpoint.parse("Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;")
+ENDPOINT = Endpoint.parse(
+    "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
+)
 TICK_S = 1e-6  # between two things on one connection
-DEAF_S = 30.0  # after a lost answer a connection is of no use; its idle time-out ends it within this time
+DELAY_MAX_S = 15.0  # of anything that arrives at all
+IDLE_S = 30.0  # a connection on which nothing comes through is given up by its heartbeat within this time
 
 Act = Callable[[], Any]
 
@@ -41,8 +41,8 @@ class Net:
 
     def delay_s(self, namespace: Namespace) -> float:
         """Mostly milliseconds, now and then much longer."""
-        usual: float = self.dice.random() * 0.01
-        return (usual if self.dice.random() > 0.03 else usual * 100) * namespace.slowness
+        usual = self.dice.random() * 0.01
+        return min((usual if self.dice.random() > 0.03 else usual * 100) * namespace.slowness, DELAY_MAX_S)
 
     def wires_to(self, namespace: Namespace) -> list[Wire]:
         self.wires = [wire for wire in self.wires if wire.loss is None]
@@ -90,7 +90,7 @@ class Wire:
     def down(self, step: Act) -> None:
         if self.namespace.drops_answers and not self._is_deaf:
             self._is_deaf = True
-            self.loop.call_later(self.net.dice.random() * DEAF_S, self.cut, "it was idle for too long")
+            self.loop.call_later(self.net.dice.random() * IDLE_S, self.cut, "it was idle for too long")
         if not self._is_deaf:
             self._down_at = max(self._down_at + TICK_S, self.loop.time() + self.net.delay_s(self.namespace))
             self.loop.call_at(self._down_at, self._pass, step, False)
@@ -99,6 +99,8 @@ class Wire:
         if self.loss is not None and not (going_up and self._arrives):
             return
         if self._held or self.namespace.is_silent:
+            if not self._held:
+                self.loop.call_later(self.net.dice.random() * IDLE_S, self._is_still_silent)
             self._held.append(lambda: self._pass(step, going_up))
             return
         step()
@@ -134,6 +136,10 @@ class Wire:
             if not future.done():
                 future.set_exception(self.loss.again(outcome_unknown=doubtful))
 
+    def _is_still_silent(self) -> None:
+        if self._held:
+            self.cut("it was silent for too long")
+
     def silence_ends(self) -> None:
         """Held bytes come through after all, or the peers have given each other up."""
         held, self._held = self._held, []
@@ -166,287 +172,6 @@ def _heard(future: asyncio.Future[Any]) -> None:
     """Whoever gave up does not ask what became of it."""
     if not future.cancelled():
         future.exception()
-
-
-class SimLink:
-    def __init__(self, wire: Wire, path: str, timeout_s: float) -> None:
-        self.wire = wire
-        self.path = path
-        self.timeout_s = timeout_s
-        self.over: TransportError | None = None
-        self.when_over: Callable[[], None] | None = None
-
-    async def attach(self, timeout_s: float, act: Act) -> None:
-        await self.within(self.wire.ask(act, doubtful=False), timeout_s, "attach", outcome_unknown=False)
-        if self.wire.loss is not None:
-            raise self.wire.loss.again(outcome_unknown=False)
-        self.wire.links.append(self)
-
-    def end(self, reason: TransportError) -> None:
-        if self.over is None:
-            self.over = reason
-            if self.when_over is not None:
-                self.when_over()
-
-    def check(self) -> None:
-        if self.over is not None:
-            raise self.over.again(outcome_unknown=False)
-
-    def give_back(self) -> None:
-        """The link is about to be closed in an orderly way."""
-
-    async def close(self, timeout_s: float = 2.0) -> None:
-        if self.over is None:
-            self.give_back()
-            self.end(ConnectionLost(f"{self.path} was closed by this client"))
-            if self in self.wire.links:
-                self.wire.links.remove(self)
-
-    async def within(
-        self, future: asyncio.Future[Any], timeout_s: float | None, what: str, *, outcome_unknown: bool
-    ) -> Any:
-        try:
-            async with asyncio.timeout(self.timeout_s if timeout_s is None else timeout_s):
-                return await future
-        except TimeoutError:
-            raise Timeout(f"{self.path}: the {what} was not answered", outcome_unknown=outcome_unknown) from None
-
-
-class SimSender(SimLink):
-    """In the shape of `transport.Sender`."""
-
-    max_message_size = 262_144
-
-    def __init__(self, wire: Wire, path: str, timeout_s: float) -> None:
-        super().__init__(wire, path, timeout_s)
-        self._sends: dict[asyncio.Future[Any], asyncio.TimerHandle] = {}
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._sends)
-
-    @property
-    def sendable(self) -> bool:
-        return self.over is None
-
-    async def ready(self, timeout_s: float | None = None) -> None:
-        self.check()
-
-    async def send(self, payload: bytes, *, message_format: int = 0, timeout_s: float | None = None) -> None:
-        await self.send_nowait(payload, message_format=message_format, timeout_s=timeout_s)
-
-    async def send_batch(self, payloads: list[bytes], *, timeout_s: float | None = None) -> None:
-        await self._transmit(payloads, timeout_s)
-
-    def send_nowait(
-        self, payload: bytes, *, message_format: int = 0, timeout_s: float | None = None
-    ) -> asyncio.Future[None]:
-        return self._transmit(_batched(payload) if message_format == BATCH_FORMAT else [payload], timeout_s)
-
-    def _transmit(self, payloads: list[bytes], timeout_s: float | None) -> asyncio.Future[Any]:
-        self.check()
-        wire, path = self.wire, self.path
-
-        def store() -> None:
-            wire.net.history.in_doubt(future, wire.namespace.queue(path).store(payloads, wire.owner))
-            wire.net.stored(wire.owner)
-
-        future = wire.ask(store, doubtful=True)
-        limit_s = self.timeout_s if timeout_s is None else timeout_s
-        self._sends[future] = wire.loop.call_later(limit_s, self._late, future)
-        future.add_done_callback(self._ended)
-        return future
-
-    def _late(self, future: asyncio.Future[Any]) -> None:
-        if not future.done():
-            future.set_exception(Timeout(f"{self.path}: not answered in time", outcome_unknown=True))
-
-    def _ended(self, future: asyncio.Future[Any]) -> None:
-        timer = self._sends.pop(future, None)
-        if timer is not None:
-            timer.cancel()
-        if not future.cancelled():
-            error = future.exception()
-            if isinstance(error, Refused) and error.condition == "amqp:link:detach-forced":
-                self.end(error)
-
-    def end(self, reason: TransportError) -> None:
-        super().end(reason)
-        for future in list(self._sends):
-            if not future.done():
-                future.set_exception(reason.again(outcome_unknown=True))
-
-
-def _batched(payload: bytes) -> list[bytes]:
-    return [decode(payload, value_at)[0] for code, _, value_at, _ in sections(payload) if code == DATA]
-
-
-class Outlet:
-    """The namespace's end of a receiver."""
-
-    def __init__(self, queue: Queue, receiver: SimReceiver) -> None:
-        self.queue = queue
-        self.receiver = receiver
-        self.credit = 0
-        self._given = 0
-
-    def grant(self, until: int) -> None:
-        """Credit as AMQP counts it: up to which delivery, whatever is under way."""
-        self.credit = max(until - self._given, 0)
-        self.queue.dispatch()
-
-    def deliver(self, batch: list[tuple[UUID, bytes]]) -> None:
-        self._given += len(batch)
-        self.receiver.wire.down(lambda: self.receiver.arrived(batch))
-
-
-class SimReceiver(SimLink):
-    """In the shape of `transport.Receiver`."""
-
-    def __init__(self, wire: Wire, path: str, timeout_s: float, credit: int) -> None:
-        super().__init__(wire, path, timeout_s)
-        self.credit = credit
-        self._outlet: Outlet | None = None
-        self._buffer: list[Received] = []
-        self._count = 0
-        self._granted = 0
-        self._locks: dict[int, UUID] = {}
-        "Unsettled."
-        self._arrival: asyncio.Future[None] | None = None
-
-    def opened(self) -> None:
-        queue = self.wire.namespace.queue(self.path)
-        queue.refuse(attaching=True)
-        self._outlet = Outlet(queue, self)
-        queue.outlets.append(self._outlet)
-
-    @property
-    def queue(self) -> Queue:
-        assert self._outlet is not None
-        return self._outlet.queue
-
-    @property
-    def buffered(self) -> int:
-        return len(self._buffer)
-
-    async def receive(self, max_count: int, timeout_s: float) -> list[Received]:
-        self._top_up()
-        if not self._buffer and self.over is None:
-            assert self._arrival is None, "one task receives"
-            self._arrival = self.wire.loop.create_future()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._arrival
-            except TimeoutError:
-                return []
-            finally:
-                self._arrival = None
-        self.check()
-        taken, self._buffer = self._buffer[:max_count], self._buffer[max_count:]
-        self._top_up()
-        return taken
-
-    def _top_up(self) -> None:
-        until = self._count + self.credit - len(self._buffer)
-        if self.over is None and until > self._granted:
-            self._granted = until
-            outlet = self._outlet
-            assert outlet is not None
-            self.wire.up(lambda: outlet.grant(until))
-
-    async def pause(self, timeout_s: float | None = None) -> None:
-        self.check()
-        outlet = self._outlet
-        assert outlet is not None
-
-        def drain() -> None:
-            outlet.credit = 0
-
-        self._granted = 0
-        await self.within(self.wire.ask(drain, doubtful=False), timeout_s, "drain", outcome_unknown=False)
-
-    def arrived(self, batch: list[tuple[UUID, bytes]]) -> None:
-        if self.over is not None:
-            return
-        for lock, payload in batch:
-            delivery = SimpleNamespace(
-                delivery_id=self._count, tag=lock.bytes_le, payload=payload, message_format=0, settled=False
-            )
-            self._locks[self._count] = lock
-            self._count += 1
-            self._buffer.append(Received(cast(Any, delivery)))
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
-
-    # ── settling ──
-
-    async def complete(self, deliveries: Iterable[Any], *, timeout_s: float | None = None) -> None:
-        await self._settle(deliveries, self.queue.remove, timeout_s)
-
-    async def dead_letter(
-        self, deliveries: Iterable[Any], reason: str, description: str = "", *, timeout_s: float | None = None
-    ) -> None:
-        text = f"{reason}: {description}"
-        await self._settle(deliveries, lambda lock: self.queue.remove(lock, reason=text), timeout_s)
-
-    async def abandon(self, deliveries: Iterable[Any], *, timeout_s: float | None = None) -> None:
-        await self._settle(deliveries, self.queue.unlock, timeout_s)
-
-    async def release(self, deliveries: Iterable[Any], *, timeout_s: float | None = None) -> None:
-        await self._settle(deliveries, self.queue.unlock, timeout_s)
-
-    async def renew(self, messages: Iterable[Received], *, timeout_s: float | None = None) -> list[int]:
-        self.check()
-        locks, queue = [message.lock_token for message in messages], self.queue
-        future = self.wire.ask(lambda: [queue.renew(lock) for lock in locks], doubtful=True)
-        return cast("list[int]", await self.within(future, timeout_s, "renewal", outcome_unknown=True))
-
-    async def _settle(self, deliveries: Iterable[Any], act: Callable[[UUID], None], timeout_s: float | None) -> None:
-        self.check()
-        ids = [item if isinstance(item, int) else item.delivery_id for item in deliveries]
-        if not ids:
-            return
-        locks, queue = {number: self._locks[number] for number in ids}, self.queue
-
-        def settle() -> None:
-            lost = []
-            for number, lock in locks.items():
-                if queue.held(lock) is None:
-                    lost.append(number)
-                else:
-                    act(lock)
-            if lost:
-                raise Refused("com.microsoft:message-lock-lost", self.path, delivery_ids=tuple(lost))
-
-        future = self.wire.ask(settle, doubtful=True)
-        self.wire.net.history.in_doubt(future, self._ids_of(locks.values()))
-        try:
-            await self.within(future, timeout_s, "settlement", outcome_unknown=True)
-        finally:
-            for number in ids:
-                self._locks.pop(number, None)
-
-    def _ids_of(self, locks: Iterable[UUID]) -> list[str]:
-        held = (self.queue.held(lock) for lock in locks)
-        return [copy.message_id for copy in held if copy is not None]
-
-    # ── ends ──
-
-    def give_back(self) -> None:
-        queue, locks = self.queue, [self._locks.pop(message.delivery_id) for message in self._buffer]
-        self._buffer.clear()
-        self.wire.up(lambda: [queue.unlock(lock) for lock in locks])
-
-    def end(self, reason: TransportError) -> None:
-        super().end(reason)
-        if self._outlet is not None:
-            # Locks stay until they run out. Whatever the receiver had done about the messages, it cannot say any more.
-            self.wire.net.history.excuse(self._ids_of(self._locks.values()))
-            self.queue.outlets.remove(self._outlet)
-        self._wake()
 
 
 class SimCarrier(Carrier):

@@ -130,7 +130,7 @@ class World:
         for number in range(1 if self.keeps_order else dice.choice((1, 1, 2))):
             self._start_syphon(f"syphon{number}")
         await asyncio.sleep(self._horizon_s)
-        while self._restarts or any(not task.done() for task in self._callers):
+        while self._restarts or any(not task.done() for task in self._callers):  # noqa: ASYNC110 - who calls changes
             await asyncio.sleep(LOOK_S)
         self._heal()
         await self._drained()
@@ -183,7 +183,7 @@ class World:
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
         self._tell = None
-        for process in (*self.senders, *self.syphons):
+        for process in self._processes:
             for carrier in process._carriers:
                 carrier.die()
         self.loop.run_until_complete(asyncio.sleep(30.0))
@@ -210,6 +210,7 @@ class World:
         """A caller: sends, waits for the word, goes on."""
         dice = self.dice
         path = dice.choice([queue.path for queue in self.primary.queues.values()])
+        path = path.title() if dice.random() < 0.1 else path  # paths compare without case
         count = dice.randrange(1, 9)
         for _ in range(count):
             pace_s = 2 * self._horizon_s / count if dice.random() < 0.7 else 0.1
@@ -218,15 +219,19 @@ class World:
 
     async def _send(self, process: SenderProcess, lane: str, path: str) -> None:
         message_id = b"sim-%05d" % len(self.history.calls)
-        template = _session_template(lane) if self.keeps_order else self.dice.choice(PLAIN)
+        template = _session_template(lane) if self.options.ordered else self.dice.choice(PLAIN)
         payload = template.replace(ID, message_id)
         call = self.history.calls[message_id.decode()] = Call(message_id.decode(), path, payload, f"{lane} {path}")
         await process.sender(path).send(call, self.dice.choice((5.0, 15.0, 60.0)))
         self.trace(f"{lane} {call.message_id}: {call.receipt or call.refusal}")
 
+    @property
+    def _processes(self) -> list[SenderProcess | SyphonProcess]:
+        return [*self.senders, *self.syphons]
+
     def crash_one(self, down_s: float) -> None:
         """Some process dies; mostly another one takes its place a while later."""
-        alive = [process for process in (*self.senders, *self.syphons) if process.is_alive]
+        alive = [process for process in self._processes if process.is_alive]
         if alive and not self.is_healed:
             self._crash(self.dice.choice(alive), down_s)
 
@@ -243,13 +248,15 @@ class World:
         if role == planned:
             self._crash_plan = (planned, countdown - 1, down_s) if countdown > 1 else None
             if countdown == 1:
-                victim = next(process for process in (*self.senders, *self.syphons) if process.name == name)
+                victim = next(process for process in self._processes if process.name == name)
                 self.loop.call_later(self.dice.random() * 0.03, self._crash, victim, down_s)
 
     def _crash(self, victim: SenderProcess | SyphonProcess, down_s: float) -> None:
         if not victim.is_alive:
             return
         victim.crash()
+        if isinstance(victim, SyphonProcess):
+            self.keeps_order = False  # what it held is locked, and the next one does not know of it
         if isinstance(victim, SyphonProcess) or self.dice.random() < 0.8:
             self._restarts += 1
             self.loop.call_later(down_s, self._restart, victim)
@@ -261,6 +268,24 @@ class World:
             self._start_syphon(f"{victim.name}+")
         else:
             self._start_sender(f"{victim.name}+", None if victim.spool is None else victim.spool.disk)
+
+    def replace_syphon(self) -> None:
+        """A new version is rolled out: the old process is told to stop, the new one is there already."""
+        self.keeps_order = False
+        old = next((process for process in self.syphons if process.is_alive), None)
+        if old is not None and not self.is_healed:
+            old.spawn(old.syphon.stop())
+            self._start_syphon(f"{old.name}*")
+
+    def force_away(self) -> None:
+        for process in self.senders:
+            for queue in self.primary.queues.values():
+                process.pair.force_failover(queue.path, self.loop.time())
+
+    def force_home(self) -> None:
+        for process in self.senders:
+            for queue in self.primary.queues.values():
+                process.pair.force_healthy(queue.path, self.loop.time())
 
     def elsewhere(self, message_id: str) -> list[str]:
         """Where a message that is not at home waits, or lies for a reason."""
@@ -297,6 +322,8 @@ def _options(dice: Random) -> SendAvailabilityPairedNamespaceOptions:
         busy_counts_after=dice.choice((None, None, 15)),
         backlog_retry_interval=dice.choice((1, 10, 60)),
         ordered=dice.random() < 0.3,
+        missing_destination_grace=dice.choice((20, 900)),
+        max_messages_per_second=dice.choice((None, None, 5)),
         spool_dir=dice.choice((None, "spool")),
     )
 
