@@ -1,0 +1,36 @@
+"""Fifty tasks share one sender of the asyncio client, and the events of the pair are an async iterator.
+
+It needs a queue `orders`. With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY it runs on two namespaces of yours.
+"""
+
+import asyncio
+import time
+
+from azure.servicebus import ServiceBusMessage
+from namespaces import namespaces
+
+from pairbus.aio import PairedServiceBusClient
+
+TASKS = 50
+
+
+async def tell(client: PairedServiceBusClient) -> None:
+    async for event in client.events():  # ends when the client is closed
+        print(f"event: {event}")
+
+
+async def main(primary: str, secondary: str) -> None:
+    client = PairedServiceBusClient.from_connection_strings(primary, secondary, failover_interval=10)
+    told = asyncio.create_task(tell(client))
+    await asyncio.sleep(0)  # so that it listens before anything happens
+    async with client, client.get_queue_sender("orders") as sender:
+        began = time.monotonic()
+        await asyncio.gather(*(sender.send_messages(ServiceBusMessage(f"order {n}")) for n in range(TASKS)))
+        print(f"{TASKS} tasks sent through one sender in {time.monotonic() - began:.2f} s: {sender}")
+        print(client.counters["total"])
+    await told
+
+
+if __name__ == "__main__":
+    with namespaces("orders") as pair:
+        asyncio.run(main(pair.primary, pair.secondary))

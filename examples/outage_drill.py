@@ -1,0 +1,104 @@
+"""An outage from beginning to end: sends go on while the primary is dead, and every message comes home.
+
+Starts two brokers and kills the first one. With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY it runs on two namespaces of
+yours instead, kills nothing, and diverts by the operator's hand; it needs a queue `drill` there that nobody else uses.
+"""
+
+import time
+from collections import Counter
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
+from namespaces import Namespaces, namespaces
+
+from pairbus import PairedSender, PairedServiceBusClient, State
+from pairbus.pairing.events import Diverted, Event, Moved, PingSent
+
+QUEUE = "drill"
+started = time.monotonic()
+
+
+def say(text: object) -> None:
+    print(f"{time.monotonic() - started:5.1f} s  {text}", flush=True)
+
+
+class Drill:
+    def __init__(self, pair: Namespaces) -> None:
+        self.pair = pair
+        self.count: Counter[str] = Counter()
+
+    def heard(self, event: Event) -> None:
+        if isinstance(event, Diverted | Moved):
+            self.count[type(event).__name__] += event.count
+        elif not isinstance(event, PingSent):
+            say(event)
+
+    def send_for(self, seconds: float, sender: PairedSender) -> None:
+        """Ten sends a second. One that fails is the caller's: this caller counts it and goes on with the next."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            try:
+                sender.send_messages(ServiceBusMessage(f"order {self.count['accepted']}"), timeout=10)
+                self.count["accepted"] += 1
+            except ServiceBusError as error:
+                self.count["refused"] += 1
+                say(f"refused, still ours: {type(error).__name__}")
+            time.sleep(0.1)
+
+    def lose(self, client: PairedServiceBusClient) -> None:
+        if self.pair.local is None:
+            client.force_failover(QUEUE)
+        else:
+            say("kill -9 of the primary")
+            self.pair.local.kill()
+
+    def heal(self, client: PairedServiceBusClient) -> None:
+        if self.pair.local is None:
+            client.force_healthy(QUEUE)
+        else:
+            self.pair.local.start()
+            say("the primary is there again")
+
+    def run(self) -> None:
+        with self.client() as client, client.get_queue_sender(QUEUE) as sender:
+            self.send_for(1, sender)
+            self.lose(client)
+            self.send_for(3.5, sender)
+            say(sender)
+            self.heal(client)
+            while client.states()[QUEUE] is not State.HEALTHY:
+                time.sleep(0.1)
+            self.send_for(1, sender)
+        found = self.receive()
+        accepted = self.count["accepted"]
+        say(f"{accepted} accepted, {self.count['refused']} refused, {found} received, {accepted - found} lost")
+
+    def receive(self) -> int:
+        """What a receiving application does: its client runs the syphon, and it receives from the primary."""
+        found: set[str | None] = set()
+        with self.client(enable_syphon=True) as client:
+            while self.count["Moved"] < self.count["Diverted"]:
+                time.sleep(0.1)
+            say(f"{self.count['Diverted']} were diverted, {self.count['Moved']} are moved home")
+            with client.get_queue_receiver(QUEUE, max_wait_time=1) as receiver:
+                for message in receiver:
+                    found.add(message.message_id)
+                    receiver.complete_message(message)
+        return len(found)
+
+    def client(self, *, enable_syphon: bool = False) -> PairedServiceBusClient:
+        return PairedServiceBusClient.from_connection_strings(
+            self.pair.primary,
+            self.pair.secondary,
+            backlog_queue_count=2,
+            failover_interval=1,
+            ping_primary_interval=1,
+            enable_syphon=enable_syphon,
+            on_event=self.heard,
+        )
+
+
+if __name__ == "__main__":
+    with namespaces(QUEUE) as both:
+        say("two namespaces are there")
+        Drill(both).run()
