@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
@@ -123,6 +124,8 @@ class AsyncLink:
 
     async def send(self, what: Any, timeout_s: float) -> Failure | None:
         """One attempt; the failure, or None when the namespace has accepted it."""
+        if type(what) is list:
+            return (await self.call(lambda sender, left_s: _send_list(sender, what, left_s), timeout_s))[1]
         return (await self.call(lambda sender, left_s: sender.send_messages(what, timeout=left_s), timeout_s))[1]
 
     async def call(
@@ -159,6 +162,14 @@ class AsyncLink:
             task = asyncio.get_running_loop().create_task(_bury(sender))
             _burials.add(task)
             task.add_done_callback(_burials.discard)
+
+
+async def _send_list(sender: ServiceBusSender, messages: list[ServiceBusMessage], timeout_s: float) -> None:
+    """As one batch. The SDK would do the same, but converts every message twice on the way."""
+    batch = await sender.create_message_batch()
+    for message in messages:
+        batch.add_message(message)
+    await sender.send_messages(batch, timeout=timeout_s)
 
 
 async def _bury(sender: ServiceBusSender) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from azure.servicebus import ServiceBusClient, ServiceBusSender
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSender
 
 from pairbus import sdk
 from pairbus.guard import Late, bury, guarded
@@ -61,6 +61,8 @@ class Link:
 
     def send(self, what: Any, timeout_s: float) -> Failure | None:
         """One attempt; the failure, or None when the namespace has accepted it."""
+        if type(what) is list:
+            return self.call(lambda sender, left_s: _send_list(sender, what, left_s), timeout_s)[1]
         return self.call(lambda sender, left_s: sender.send_messages(what, timeout=left_s), timeout_s)[1]
 
     def call(
@@ -103,3 +105,11 @@ class Link:
         """After a fork: the socket is the parent's, and nothing may be said on it."""
         self._sender = None
         self._line = threading.Lock()
+
+
+def _send_list(sender: ServiceBusSender, messages: list[ServiceBusMessage], timeout_s: float) -> None:
+    """As one batch. The SDK would do the same, but converts every message twice on the way."""
+    batch = sender.create_message_batch()
+    for message in messages:
+        batch.add_message(message)
+    sender.send_messages(batch, timeout=timeout_s)

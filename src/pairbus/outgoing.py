@@ -102,19 +102,27 @@ class Outgoing:
 def outgoing(given: Any) -> Outgoing | None:
     """What a caller wants to send; None when that is nothing. Raises what the SDK would, and ReservedPropertyError."""
     if type(given) is ServiceBusMessage:
-        message = sdk.ensure_message_id(given)
-        _check(message)
+        message = _ready(given)
         return Outgoing(message, [message])
-    messages = [sdk.ensure_message_id(message) for message in sdk.as_messages(given)]
+    messages = sdk.as_messages(given)
     if not messages:
         return None
-    for message in messages:
-        _check(message)
+    if type(given) is PairedMessageBatch:
+        return Outgoing(given, messages)
+    messages = [_ready(message) for message in messages]
     if isinstance(given, ServiceBusMessageBatch) and messages == sdk.as_messages(given):
         return Outgoing(given, messages)
     # The SDK sends a list as one batch, also when one message is in it.
     one = not isinstance(given, ServiceBusMessageBatch) and len(messages) == 1 and not isinstance(given, Sequence)
     return Outgoing(messages[0] if one else messages, list(messages))
+
+
+class PairedMessageBatch(ServiceBusMessageBatch):
+    """Looks at each message when it is added, so that nobody has to look at all of them when the batch is sent."""
+
+    def add_message(self, message: Any) -> None:
+        (one,) = sdk.as_messages([message])
+        super().add_message(_ready(one))
 
 
 def batches(messages: list[ServiceBusMessage], limit: int) -> list[tuple[Any, int]]:
@@ -135,17 +143,20 @@ def batches(messages: list[ServiceBusMessage], limit: int) -> list[tuple[Any, in
     return parts
 
 
-def new_batch(link_limit: int, wanted: int | None) -> ServiceBusMessageBatch:
+def new_batch(link_limit: int, wanted: int | None) -> PairedMessageBatch:
     limit = link_limit or DEFAULT_LIMIT
     if wanted is not None and wanted > limit:
         raise ValueError(f"Max message size: {wanted} is too large, acceptable max batch size is: {limit} bytes.")
-    return ServiceBusMessageBatch(max_size_in_bytes=wanted or limit)
+    return PairedMessageBatch(max_size_in_bytes=wanted or limit)
 
 
-def _check(message: ServiceBusMessage) -> None:
-    name = sdk.reserved_property(message, RESERVED)
-    if name is not None:
-        raise ReservedPropertyError(name)
+def _ready(message: ServiceBusMessage) -> ServiceBusMessage:
+    """The message with an id; ReservedPropertyError when it has a property that is ours."""
+    if message.application_properties:
+        name = sdk.reserved_property(message, RESERVED)
+        if name is not None:
+            raise ReservedPropertyError(name)
+    return sdk.ensure_message_id(message)
 
 
 def _id_of(message: ServiceBusMessage) -> str:
