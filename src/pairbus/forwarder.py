@@ -33,7 +33,7 @@ logger = logging.getLogger("pairbus.forwarder")
 BATCH_COUNT = 100
 BATCH_BYTES = 192 * 1024  # fits the 256 KB of the Standard tier with room for aliases and the batch's own sections
 SEND_TIMEOUT_S = 15.0
-LOOK_S = 1.0  # how often a lane asks for a way when there is none
+LOOK_S = 1.0  # how often a lane that waits asks for another way
 PATIENCE_S = 30.0
 
 Numbered = list[tuple[int, Entry]]
@@ -206,10 +206,22 @@ class Forwarder:
             pause_s = LOOK_S if way is None else lane.pause_s
             if patience_s is not None and (way is None or time.monotonic() - moved_at + pause_s > patience_s):
                 return
-            await _pause(retry, pause_s)
+            await self._pause(lane, way, retry, pause_s)
         if not self._spool.has(lane.path):
             self._lanes.pop(lane.path.lower(), None)
             self._retries.pop(lane.path.lower(), None)
+
+    async def _pause(self, lane: Lane, way: Way | None, retry: asyncio.Event, pause_s: float) -> None:
+        """Until the time is over, or `retry_now`, or the other side takes messages; throttling is waited out."""
+        until = time.monotonic() + pause_s
+        while (left_s := until - time.monotonic()) > 0:
+            # At least one look long: sides that take turns in failing must not be asked without a pause.
+            if await _is_set(retry, min(left_s, LOOK_S)):
+                retry.clear()
+                return
+            other = None if way is None or lane.is_busy else self._ways.way(lane.path, time.monotonic())
+            if other is not None and (other == PRIMARY) != (way == PRIMARY):
+                return
 
     async def _move(self, lane: Lane, way: Way, removable: list[int]) -> bool:
         """Forward one batch; True when the lane may go on at once. `removable`: accepted, and still in the file."""
@@ -296,13 +308,12 @@ class Forwarder:
             self._meter(side, namespace, target, "send", size, len(payloads), outcome, cause="spool")
 
 
-async def _pause(retry: asyncio.Event, pause_s: float) -> None:
+async def _is_set(event: asyncio.Event, timeout_s: float) -> bool:
     try:
-        async with asyncio.timeout(pause_s):
-            await retry.wait()
+        async with asyncio.timeout(timeout_s):
+            return await event.wait()
     except TimeoutError:
-        return
-    retry.clear()
+        return False
 
 
 def _away(entry: Entry) -> Away:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pairbus import forwarder
 from pairbus.errors import SpoolFull
 from pairbus.pairing import forwarding
 from pairbus.pairing.envelope import Home, unwrap
@@ -273,6 +274,26 @@ async def test_every_send_is_metered_with_its_outcome(world: World, endpoint: Sc
         ("primary", authority, "orders", "send", size, 2, "internal", "spool"),
         ("primary", authority, "orders", "send", size, 2, "ok", "spool"),
     ]
+
+
+async def test_a_lane_does_not_wait_for_one_side_while_the_other_takes_messages(
+    world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pause ends when the entity fails over, or comes back; throttling alone is waited out."""
+    monkeypatch.setattr(forwarding, "PAUSE_S", 60.0)
+    monkeypatch.setattr(forwarder, "LOOK_S", 0.02)
+    endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=1)
+    world.ways.after_failure = BACKLOG
+    world.spool.append(entries(range(3)))
+    async with asyncio.timeout(10):
+        assert await world.forwarder.drain_once(patience_s=100) == {}
+    assert len(endpoint.stored(QUEUE)) == 3
+    endpoint.on("transfer", Reject("amqp:internal-error"), path=QUEUE, times=1)
+    world.ways.after_failure = PRIMARY
+    world.spool.append(entries(range(3, 6)))
+    async with asyncio.timeout(10):
+        assert await world.forwarder.drain_once(patience_s=100) == {}
+    assert numbers(endpoint.stored("orders")) == [3, 4, 5]
 
 
 async def test_a_way_that_opens_later_is_found(world: World, endpoint: ScriptedEndpoint) -> None:
