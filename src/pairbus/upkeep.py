@@ -19,6 +19,7 @@ from pairbus.amqp.message import Header, Message, Properties
 from pairbus.errors import PairbusError
 from pairbus.forwarder import Forwarder
 from pairbus.hub import Hub
+from pairbus.pairing.events import BacklogQueueBack, Event, Recovered
 from pairbus.pairing.failover import Entity
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.life import Life
@@ -197,8 +198,18 @@ class Upkeep:
             self._secondary,
             publish=self._hub.tell,
             meter=None if self._hub.ledger is None else self._hub.ledger.meter,
+            missing_grace_s=self._hub.options.missing_destination_grace,
         )
-        await forwarder.run()
+
+        def retry(event: Event) -> None:
+            if isinstance(event, Recovered | BacklogQueueBack):
+                forwarder.retry_now()
+
+        self._hub.listeners.append(retry)
+        try:
+            await forwarder.run()
+        finally:
+            self._hub.listeners.remove(retry)
 
     # ── pairing late ──
 
@@ -221,6 +232,8 @@ class HubWays:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self._kept: dict[str, str] = {}
+        "Path → the backlog queue of its lane, as a sender keeps its own."
 
     def way(self, path: str, now: float) -> Way | None:
         hub = self._hub
@@ -228,11 +241,14 @@ class HubWays:
             entity = hub.pair.entity(path, now)
             if not hub.pair.is_away(entity, now) or not hub.pair.enabled:
                 return PRIMARY
-            queue, events = hub.pair.rotation.pick(None, now)
+            queue, events = hub.pair.rotation.pick(self._kept.get(entity.path), now)
             for event in events:
                 hub.publish(event)
         hub.deliver()
-        return None if queue is None else Way(queue)
+        if queue is None:
+            return None
+        self._kept[entity.path] = queue
+        return Way(queue)
 
     def accepted(self, path: str, way: Way, now: float) -> None:
         hub = self._hub
