@@ -21,7 +21,7 @@ from pairbus.pairing.pair import Pair, Route
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind, Reaction
 
 RETRY_PAUSES_S = (0.1, 0.4)  # between the beginnings of two attempts: a connection takes the SDK half a second to open
-LAST_RETRY_S = 0.75  # after the first failure: who needs longer for two attempts makes no third, so that all three fit
+LAST_RETRY_S = 0.6  # after the first failure: who needs longer for two attempts makes no third, so that all three fit
 SPOOL_RESERVE_S = 0.5  # of the caller's time, kept for the local disk when there is a spool
 
 
