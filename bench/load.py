@@ -18,6 +18,7 @@ from pairbus.amqp.message import Header, Message, Properties
 from pairbus.transport import Endpoint, connect
 from pairbus.transport.client import Connection
 from pairbus.transport.credential import Plain
+from pairbus.transport.errors import NotReady
 
 BODY_SIZE = 1024
 STALL_S = 60.0
@@ -70,9 +71,11 @@ async def _send(connection: Connection, work: Work) -> None:
             await asyncio.sleep(0)  # what was sent so far leaves, and the broker works on it meanwhile
         while len(futures) >= work.outstanding:
             await futures.popleft()
-        if not sender.sendable:
+        try:
+            futures.append(sender.send_nowait(message, timeout_s=STALL_S))
+        except NotReady:
             await sender.ready(STALL_S)
-        futures.append(sender.send_nowait(message, timeout_s=STALL_S))
+            futures.append(sender.send_nowait(message, timeout_s=STALL_S))
     while futures:
         await futures.popleft()
 

@@ -172,7 +172,13 @@ class Session:
         size, limit = len(payload), self.connection.remote_max_frame_size
         if size + FIRST_HEAD_MAX <= limit:
             head = link.heads.first(delivery_id, tag, message_format, settled, False, size)
-            self._send_or_block(link, head, payload)
+            if self._remote_window > 0 and not self._blocked:  # almost every message: without one more call
+                self._remote_window -= 1
+                self._next_outgoing_id = (self._next_outgoing_id + 1) & MASK
+                self._write(head)
+                self._write(payload)
+            else:
+                self._send_or_block(link, head, payload)
             return delivery_id
         at = limit - FIRST_HEAD_MAX
         head = link.heads.first(delivery_id, tag, message_format, settled, True, at)
@@ -327,11 +333,11 @@ class Session:
         if span == 0:
             ids = (first,)
         elif span < len(sent):
-            ids = [(first + offset) & MASK for offset in range(span + 1)]
+            ids = range(first, last + 1) if first <= last else [(first + step) & MASK for step in range(span + 1)]
         else:  # a range wider than what is out costs no more than it
             ids = [i for i in sent if (i - first) & MASK <= span]
-        found = [sent.pop(delivery_id, None) for delivery_id in ids]
-        deliveries = [delivery for delivery in found if delivery is not None]
+        take = sent.pop
+        deliveries = [delivery for delivery_id in ids if (delivery := take(delivery_id, None)) is not None]
         if deliveries:
             events.append(Disposed(self, deliveries, disposition.settled, state))
 
