@@ -21,7 +21,7 @@ from pairbus.pairing.pair import Pair, Route
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind, Reaction
 
 RETRY_PAUSES_S = (0.1, 0.4)  # between the beginnings of two attempts: a connection takes the SDK half a second to open
-LAST_RETRY_S = 0.6  # after the first failure: who needs longer for two attempts makes no third, so that all three fit
+LAST_RETRY_S = 0.6  # since the first began: who needs longer for two attempts makes no third, so that all three fit
 SPOOL_RESERVE_S = 0.5  # of the caller's time, kept for the local disk when there is a spool
 
 
@@ -108,7 +108,7 @@ class SenderState:
 class _Call:
     """The clock and the memory of one send."""
 
-    __slots__ = ("attempts", "deadline", "failure", "first_attempt_at", "first_failed_at", "now", "primary_left_s")
+    __slots__ = ("attempts", "deadline", "failure", "first_attempt_at", "now", "primary_left_s", "tries_since")
 
     def __init__(self, timeout_s: float, now: float) -> None:
         self.now = now
@@ -116,8 +116,8 @@ class _Call:
         self.primary_left_s = timeout_s * PRIMARY_SHARE
         self.attempts = 0
         "On the primary, since the last time that the entity was healthy."
-        self.first_failed_at = now
-        "When the first of them ended."
+        self.tries_since = now
+        "When the first of them began."
         self.first_attempt_at: float | None = None
         "Of those that may have stored the message all the same, at the primary or in another backlog queue."
         self.failure: Failure | None = None
@@ -203,7 +203,7 @@ def _home(
         return None
     call.attempts += 1
     if call.attempts == 1:
-        call.first_failed_at = call.now
+        call.tries_since = started
     if _tries_again(failure, call):
         pause_s = RETRY_PAUSES_S[call.attempts - 1] - (call.now - started)
         if pause_s > 0:
@@ -223,7 +223,7 @@ def _tries_again(failure: Failure, call: _Call) -> bool:
     """
     if failure.kind in (Kind.TIMEOUT, Kind.BUSY) or call.attempts > len(RETRY_PAUSES_S):
         return False
-    if call.attempts > 1 and call.now - call.first_failed_at > LAST_RETRY_S:
+    if call.attempts > 1 and call.now - call.tries_since > LAST_RETRY_S:
         return False
     pause_s = RETRY_PAUSES_S[call.attempts - 1]
     return pause_s < min(call.left_s, call.primary_left_s)
