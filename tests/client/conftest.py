@@ -1,0 +1,41 @@
+"""Two broker processes for each file, and a world of its own for each test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.brokers import BrokerProcess
+from tests.client.world import LIVE, Namespaces, World
+from tests.sdk.flavours import Flavour
+
+
+@pytest.fixture(scope="module")
+def namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]:
+    if all(os.environ.get(name) for name in LIVE):
+        live = Namespaces(None)
+        yield live
+        live.close()
+        return
+    folder = tmp_path_factory.mktemp("pair")
+    with (
+        BrokerProcess(folder / "primary", namespaces=["primary"]) as primary,
+        BrokerProcess(folder / "secondary", namespaces=["secondary"]) as secondary,
+    ):
+        ours = Namespaces((primary, secondary))
+        yield ours
+        ours.close()
+
+
+@pytest.fixture(params=["sync", "aio"])
+def flavour(request: pytest.FixtureRequest) -> Flavour:
+    return "aio" if request.param == "aio" else "sync"
+
+
+@pytest.fixture
+async def world(namespaces: Namespaces) -> AsyncIterator[World]:
+    world = World(namespaces)
+    yield world
+    await world.close()

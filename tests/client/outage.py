@@ -1,0 +1,133 @@
+"""An outage as two applications live through it at the same time, one with threads and one with asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.pairing.events import FailedOver, Suspected
+from pairbus.pairing.failover import State
+from tests.client.losses import Heal, Loss
+from tests.client.world import Client, Sender, World, message
+from tests.history.check import Verdict
+from tests.sdk.flavours import Flavour
+
+BACK_S = 1.0 + 1.0 + 2.0  # one ping interval, one ping time-out, and 2 s
+FLAVOURS: tuple[Flavour, ...] = ("sync", "aio")
+
+
+class Application:
+    """One client that sends to `orders`, which is lost, and to `invoices`, which nobody may touch."""
+
+    def __init__(self, world: World, loss: Loss, client: Client, **settings: Any) -> None:
+        self.world = world
+        self.loss = loss
+        self.client = client
+        self.orders = loss.make_queue(world, **settings)
+        self.invoices = world.namespaces.make_queue()
+        self.sender: Sender = client.sender(self.orders)
+        self.other: Sender = client.sender(self.invoices)
+
+    def __repr__(self) -> str:
+        return f"<Application {self.client.flavour} {self.loss}>"
+
+    async def send(self) -> float:
+        return await self.world.send(self.sender, message(f"{self.client.flavour} {self.loss}"))
+
+    async def send_other(self) -> float:
+        return await self.world.send(self.other, message("other"))
+
+    async def works(self) -> None:
+        await self.send_other()
+        if not self.loss.before_connection:
+            await self.send()
+
+    async def diverts_at_once(self) -> None:
+        """The first send after the loss is stored in time, the next ones at once; the other entity is not touched."""
+        took_s = await self.send()
+        assert took_s < self.loss.limit_s, f"{self}: {took_s:.2f} s"
+        assert len(self.client.diverted_ids) == 1
+        assert self.client.state(self.orders) is State.FAILED_OVER
+        if self.loss.of_one_entity:
+            assert await self.send_other() < 1.0
+        for _ in range(3):
+            assert await self.send() < 1.0
+        assert len(self.client.diverted_ids) == 4
+        assert self.client.state(self.invoices) is State.HEALTHY
+
+    async def fails_until(self, interval_s: float) -> None:
+        """Errors reach the caller until the interval is over; whoever is under way then, or calls later, is stored."""
+        ended_badly: list[float] = []
+        while True:
+            began = time.monotonic()
+            try:
+                await self.send()
+                break
+            except ServiceBusError:
+                ended_badly.append(time.time())
+            assert time.monotonic() - began < self.loss.limit_s
+        took_s = time.monotonic() - began
+        assert took_s < self.loss.limit_s, f"{self}: {took_s:.2f} s"
+        suspected, failed_over = self.client.told(Suspected), self.client.told(FailedOver)
+        assert len(suspected) == len(failed_over) == 1
+        waited_s = failed_over[0].at_s - suspected[0].at_s
+        assert interval_s <= waited_s < interval_s + 0.5, f"{self}: {waited_s:.2f} s"
+        assert ended_badly and max(ended_badly) < failed_over[0].at_s + 0.2, "nobody gets an error afterwards"
+        assert await self.send() < 1.0
+        assert len(self.client.diverted_ids) == 2
+        assert self.client.state(self.invoices) is State.HEALTHY
+
+    async def comes_back(self) -> None:
+        back_s = await self.client.until_state(self.orders, State.HEALTHY, BACK_S)
+        assert back_s < BACK_S
+        diverted = len(self.client.diverted_ids)
+        await self.send()
+        await self.send_other()
+        assert len(self.client.diverted_ids) == diverted, "the message after the recovery went home"
+
+
+@asynccontextmanager
+async def outage(
+    world: World, loss: Loss, settings: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[Outage]:
+    """Both applications work, then the loss happens; at the end it heals, if the test did not do so itself."""
+    loss.prepare(world)
+    applications = [
+        Application(world, loss, await world.client(flavour, **options), **(settings or {})) for flavour in FLAVOURS
+    ]
+    await asyncio.gather(*(application.works() for application in applications))
+    heal = await loss.happens(world, [application.orders for application in applications])
+    outage = Outage(world, applications, heal)
+    try:
+        yield outage
+    finally:
+        await outage.heal()
+
+
+class Outage:
+    def __init__(
+        self, world: World, applications: list[Application], heal: Heal
+    ) -> None:
+        self.world = world
+        self.applications = applications
+        self._heal = heal
+        self._healed = False
+
+    async def each(self, what: Callable[[Application], Coroutine[Any, Any, None]]) -> None:
+        await asyncio.gather(*(what(application) for application in self.applications))
+
+    async def heal(self) -> None:
+        if not self._healed:
+            self._healed = True
+            await self._heal()
+
+    async def judge(self) -> tuple[Verdict, set[str]]:
+        """The checker's word, and the ids of messages whose outcome at the primary was unknown."""
+        doubtful = {one for application in self.applications for one in application.client.doubtful_ids}
+        paths = [path for application in self.applications for path in (application.orders, application.invoices)]
+        return await self.world.judge(*paths), doubtful

@@ -1,0 +1,341 @@
+"""Two namespaces, trouble before each of them, and the paired client in both flavours behind one face.
+
+Without further notice the namespaces are two broker processes. With PAIRBUS_TEST_PRIMARY and PAIRBUS_TEST_SECONDARY,
+which are connection strings with the Manage claim, they are those; tests that need a fault then skip themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, cast
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+import pairbus
+import pairbus.aio
+from pairbus.pairing.events import Diverted, Event
+from pairbus.pairing.failover import State
+from pairbus.pairing.relay import SyphonSettings
+from pairbus.sides import Side
+from pairbus.syphon import Progress, Syphon
+from pairbus.testing import NemesisThread
+from pairbus.transport import Carrier, connect
+from tests.brokers import BrokerProcess
+from tests.history.check import Verdict, check
+from tests.history.events import Place
+from tests.history.record import Recorder
+from tests.sdk.flavours import Flavour, in_thread
+
+CALL_S = 30.0  # deadline of any call in these tests: one that hangs fails its test and holds nobody else
+LIVE = ("PAIRBUS_TEST_PRIMARY", "PAIRBUS_TEST_SECONDARY")
+SideName = Literal["primary", "secondary"]
+
+
+class Namespaces:
+    """A primary and a secondary; processes of ours, or live ones."""
+
+    def __init__(self, processes: tuple[BrokerProcess, BrokerProcess] | None) -> None:
+        self._processes = processes
+        self._admins: dict[SideName, tuple[Side, ServiceBusAdministrationClient]] = {}
+        self._made: list[tuple[SideName, str]] = []
+
+    @property
+    def live(self) -> bool:
+        return self._processes is None
+
+    def process(self, side: SideName) -> BrokerProcess:
+        """The broker process; a test that asks for it is skipped on live namespaces."""
+        if self._processes is None:
+            pytest.skip("needs broker processes of our own")
+        return self._processes[side == "secondary"]
+
+    def connection_string(self, side: SideName) -> str:
+        if self._processes is None:
+            return os.environ[LIVE[side == "secondary"]]
+        return self._processes[side == "secondary"].connection_string(side)
+
+    def admin(self, side: SideName) -> ServiceBusAdministrationClient:
+        if side not in self._admins:
+            namespace = Side.from_connection_string(self.connection_string(side))  # keeps the file of its certificate
+            self._admins[side] = namespace, cast(ServiceBusAdministrationClient, namespace.new_admin())
+        return self._admins[side][1]
+
+    def make_queue(self, side: SideName = "primary", path: str | None = None, **settings: Any) -> str:
+        path = path or f"q-{uuid.uuid4().hex[:10]}"
+        self.admin(side).create_queue(path, **settings)
+        self._made.append((side, path))
+        return path
+
+    def backlog_made(self, queues: list[str]) -> None:
+        self._made += [("secondary", queue) for queue in queues]
+
+    def close(self) -> None:
+        """A folder of ours goes with the run; live namespaces are left as they were found."""
+        if self.live:
+            for side, path in dict.fromkeys(self._made):
+                self.admin(side).delete_queue(path)
+        for _, admin in self._admins.values():
+            admin.close()
+
+
+class Client:
+    """A paired client of either flavour. Every call is awaited and has a deadline."""
+
+    def __init__(self, flavour: Flavour, client: Any, events: list[Event]) -> None:
+        self.flavour = flavour
+        self.client = client
+        self.events = events
+
+    async def call(self, method: Callable[..., Any], *args: Any, within_s: float = CALL_S, **kwargs: Any) -> Any:
+        async with asyncio.timeout(within_s):
+            if self.flavour == "aio":
+                return await method(*args, **kwargs)
+            return await in_thread(method, *args, **kwargs)
+
+    async def pair(self) -> None:
+        await self.call(self.client.pair)
+
+    async def clear_pairing(self) -> None:
+        await self.call(self.client.clear_pairing)
+
+    async def close(self) -> None:
+        await self.call(self.client.close)
+
+    def sender(self, path: str, **options: Any) -> Sender:
+        return Sender(self, self.client.get_queue_sender(path, **options))
+
+    def topic_sender(self, path: str) -> Sender:
+        return Sender(self, self.client.get_topic_sender(path))
+
+    def state(self, path: str) -> State:
+        return self.client.states()[path]  # type: ignore[no-any-return]
+
+    async def until_state(self, path: str, state: State, within_s: float) -> float:
+        """How long it took."""
+        began = time.monotonic()
+        while self.state(path) is not state:
+            assert time.monotonic() - began < within_s, f"{path} is {self.state(path)} and not {state} in {within_s} s"
+            await asyncio.sleep(0.02)
+        return time.monotonic() - began
+
+    async def until_event(self, kind: type[Event], within_s: float) -> Any:
+        began = time.monotonic()
+        while not (found := self.told(kind)):
+            assert time.monotonic() - began < within_s, f"no {kind.__name__} in {within_s} s, but {self.events}"
+            await asyncio.sleep(0.02)
+        return found[0]
+
+    def told(self, kind: type[Event]) -> list[Any]:
+        return [event for event in list(self.events) if type(event) is kind]
+
+    @property
+    def diverted_ids(self) -> list[str]:
+        return [one for event in self.told(Diverted) for one in event.message_ids]
+
+    @property
+    def doubtful_ids(self) -> set[str]:
+        """Of messages whose outcome at the primary was unknown when they were stored in the backlog."""
+        return {one for event in self.told(Diverted) if event.outcome_unknown for one in event.message_ids}
+
+
+class Sender:
+    def __init__(self, client: Client, sender: Any) -> None:
+        self.client = client
+        self.sender = sender
+
+    async def send(self, what: Any, *, timeout: float | None = None, within_s: float = CALL_S) -> float:
+        """How long it took."""
+        began = time.monotonic()
+        await self.client.call(self.sender.send_messages, what, timeout=timeout, within_s=within_s)
+        return time.monotonic() - began
+
+    async def error(self, what: Any, *, timeout: float | None = None, within_s: float = CALL_S) -> BaseException:
+        """What a send that must fail ends in."""
+        try:
+            await self.send(what, timeout=timeout, within_s=within_s)
+        except Exception as error:
+            return error
+        raise AssertionError("the send was expected to fail")
+
+    async def batch(self, max_size_in_bytes: int | None = None) -> Any:
+        return await self.client.call(self.sender.create_message_batch, max_size_in_bytes)
+
+    async def schedule(self, messages: Any, due: Any, timeout: float | None = None) -> Any:
+        return await self.client.call(self.sender.schedule_messages, messages, due, timeout=timeout)
+
+    async def cancel(self, numbers: Any, timeout: float | None = None) -> None:
+        await self.client.call(self.sender.cancel_scheduled_messages, numbers, timeout=timeout)
+
+    async def close(self) -> None:
+        await self.client.call(self.sender.close)
+
+
+class World:
+    """One test's view: its own names, its own proxies, its own clients; everything is closed at the end."""
+
+    def __init__(self, namespaces: Namespaces) -> None:
+        self.namespaces = namespaces
+        self.primary_name = f"p-{uuid.uuid4().hex[:8]}"
+        "Of its own, and with it backlog queues of its own."
+        self.recorder = Recorder()
+        self._nemeses: dict[SideName, NemesisThread] = {}
+        self._clients: list[Client] = []
+        self._stopping: list[Callable[[], object]] = []
+
+    def nemesis(self, side: SideName = "primary") -> NemesisThread:
+        """The proxy before one side, which clients made from now on go through."""
+        if side not in self._nemeses:
+            port = self.namespaces.process(side).ports[side]
+            nemesis = NemesisThread("127.0.0.1", port)
+            nemesis.__enter__()
+            self._nemeses[side] = nemesis
+            self._stopping.append(lambda: nemesis.__exit__(None, None, None))
+        return self._nemeses[side]
+
+    def connection_string(self, side: SideName) -> str:
+        direct = self.namespaces.connection_string(side)
+        return self._nemeses[side].connection_string(direct) if side in self._nemeses else direct
+
+    @property
+    def backlog(self) -> list[str]:
+        return [f"{self.primary_name}/x-servicebus-transfer/{index}" for index in range(2)]
+
+    def new_client(
+        self, flavour: Flavour, *, primary: str | None = None, secondary: str | None = None, **options: Any
+    ) -> Client:
+        """Not paired yet. Small numbers: two backlog queues, a ping every second, failover at once."""
+        events: list[Event] = []
+        given = {
+            "backlog_queue_count": 2,
+            "failover_interval": 0,
+            "ping_primary_interval": 1,
+            "primary_name": self.primary_name,
+            "on_event": events.append,
+            **options,
+        }
+        kind: Any = pairbus.aio.PairedServiceBusClient if flavour == "aio" else pairbus.PairedServiceBusClient
+        made = kind.from_connection_strings(
+            primary or self.connection_string("primary"), secondary or self.connection_string("secondary"), **given
+        )
+        client = Client(flavour, made, events)
+        self._clients.append(client)
+        return client
+
+    async def client(self, flavour: Flavour, **options: Any) -> Client:
+        client = self.new_client(flavour, **options)
+        await client.pair()
+        self.namespaces.backlog_made(self.backlog)
+        return client
+
+    # ── what is where ──
+
+    def count(self, path: str, side: SideName = "primary") -> int:
+        return int(self.namespaces.admin(side).get_queue_runtime_properties(path).total_message_count or 0)
+
+    def in_backlog(self) -> int:
+        return sum(self.count(queue, "secondary") for queue in self.backlog)
+
+    async def take(self, path: str, count: int, side: SideName = "primary", within_s: float = 8.0) -> list[bytes]:
+        """Exactly so many messages, removed from the queue, byte for byte."""
+        async with await connect(self.namespaces.connection_string(side)) as connection:
+            receiver = await connection.receiver(path, credit=min(count + 1, 200))
+            found: list[bytes] = []
+            deadline = time.monotonic() + within_s
+            while len(found) < count and time.monotonic() < deadline:
+                batch = await receiver.receive(count - len(found), timeout_s=max(deadline - time.monotonic(), 0.01))
+                found += [message.payload for message in batch]
+                await receiver.complete(batch)
+            await receiver.close()
+        assert len(found) == count, f"{len(found)} of {count} messages were in {path}"
+        return found
+
+    async def bring_home(self, **settings: Any) -> Progress:
+        """A syphon, once, past every proxy."""
+        ends = [self.namespaces.connection_string(side) for side in ("primary", "secondary")]
+        async with Carrier(ends[0]) as primary, Carrier(ends[1]) as secondary:
+            syphon = Syphon(
+                primary, secondary, self.backlog, settings=SyphonSettings(**settings), publish=lambda event: None
+            )
+            return await syphon.run_once(0.5)
+
+    # ── the history ──
+
+    async def send(self, sender: Sender, message: ServiceBusMessage, **how: Any) -> float:
+        """A send in the history: how long it took. Errors are raised, and noted as what they say."""
+        failed: list[BaseException] = []
+        began = time.monotonic()
+        with self.recorder.sending(sender.sender.entity_name, message):
+            try:
+                await sender.send(message, **how)
+            except Exception as error:
+                failed.append(error)
+                raise
+        if failed:
+            raise failed[0]
+        return time.monotonic() - began
+
+    async def judge(self, *paths: str) -> Verdict:
+        """Close the clients, bring everything home, empty the queues, and ask the checker."""
+        await self.close_clients()
+        await self.bring_home()
+        assert self.in_backlog() == 0, "the syphon left something behind"
+        await asyncio.gather(*(self._empty(path) for path in paths))
+        return check(self.recorder.history(), drain_ended_ms=time.time_ns() // 1_000_000)
+
+    async def _empty(self, path: str) -> None:
+        """Everything that the queue holds, into the history."""
+        counts = self.namespaces.admin("primary").get_queue_runtime_properties(path)
+        waiting = counts.active_message_count or 0
+        assert waiting == counts.total_message_count, f"{path} holds messages that are not active"
+        mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        async with (
+            ServiceBusClient.from_connection_string(self.namespaces.connection_string("primary")) as client,
+            client.get_queue_receiver(path, receive_mode=mode) as receiver,
+        ):
+            while waiting > 0:
+                found = await receiver.receive_messages(max_message_count=waiting, max_wait_time=CALL_S)
+                assert found, f"{path} said that it holds {waiting} more"
+                waiting -= len(found)
+                for one in found:
+                    self.recorder.drained(path, one, Place.QUEUE)
+        assert self.count(path) == 0
+
+    async def close_clients(self) -> None:
+        clients, self._clients = self._clients, []
+        await asyncio.gather(*(client.close() for client in clients))
+
+    async def close(self) -> None:
+        for nemesis in self._nemeses.values():
+            nemesis.heal()
+        await self.close_clients()
+        for stop in self._stopping:
+            await asyncio.to_thread(stop)
+
+
+def message(body: str = "hello", **fields: Any) -> ServiceBusMessage:
+    return ServiceBusMessage(body, **{"message_id": uuid.uuid4().hex, **fields})
+
+
+async def until(holds: Callable[[], object], what: str, within_s: float = 10.0) -> float:
+    """Poll until it holds; how long that took."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < within_s, f"not within {within_s} s: {what}"
+        await asyncio.sleep(0.02)
+    return time.monotonic() - began
+
+
+async def all_of(*works: Awaitable[Any]) -> list[Any]:
+    return list(await asyncio.gather(*works))
+
+
+def threads_named(prefix: str) -> int:
+    return sum(thread.name.startswith(prefix) for thread in threading.enumerate())
