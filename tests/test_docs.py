@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import os
 import pkgutil
 import re
@@ -12,10 +13,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tools import write_cli_docs
+from tools import draw_states, write_cli_docs
 
 import pairbus
 from pairbus.amqp.errors import ProtocolError
@@ -23,6 +26,9 @@ from pairbus.broker.config import parse_config
 from pairbus.cli import main
 from pairbus.cli.demo import Verdict
 from pairbus.errors import PairbusError
+from pairbus.hub import DETAILS, WARNINGS
+from pairbus.pairing import events
+from pairbus.pairing.options import CHOICES, RANGES, SendAvailabilityPairedNamespaceOptions
 from tests.brokers import BrokerProcess
 
 ROOT = Path(__file__).parent.parent
@@ -156,6 +162,61 @@ def test_every_command_and_option_is_on_the_command_page(capsys: pytest.CaptureF
         assert options and all(f"`{option}" in section for option in options), (name, options)
 
 
+def test_the_state_diagram_is_not_stale() -> None:
+    """Run `python tools/draw_states.py` after a change to the table of transitions."""
+    assert draw_states.drawn(text_of("docs/failover.md")) == text_of("docs/failover.md")
+
+
+def section(page: str, heading: str) -> str:
+    return text_of(page).split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+OPTIONS = inspect.signature(SendAvailabilityPairedNamespaceOptions).parameters
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_is_documented_with_its_default_and_range(name: str) -> None:
+    """In the words of the error that a value out of range gets."""
+    rows = {row[0]: row for row in cells(section("docs/failover.md", "Options"))}
+    assert f"`{name}`" in rows, f"docs/failover.md has no row for {name}"
+    _, default, accepted, meaning = rows[f"`{name}`"]
+    assert default == shown_default(OPTIONS[name].default, name)
+    assert accepted == accepted_by(name) or accepted_by(name) is None, name
+    assert accepted and meaning
+
+
+def shown_default(value: Any, name: str) -> str:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    unit = RANGES[name].unit if name in RANGES else ""
+    return f"{value:g} s" if unit == "s" and value is not None else f"{value} bytes" if unit == "bytes" else str(value)
+
+
+def accepted_by(name: str) -> str | None:
+    if name in RANGES:
+        return str(RANGES[name])
+    if name in CHOICES:
+        return ", ".join(CHOICES[name])
+    return "True, False" if isinstance(OPTIONS[name].default, bool) else None
+
+
+def test_every_option_on_the_page_exists() -> None:
+    """An option that was removed, or misspelt, would send readers astray."""
+    rows = [row[0].strip("`") for row in cells(section("docs/failover.md", "Options"))[1:]]
+    assert set(rows) == set(OPTIONS)
+
+
+def test_every_event_is_documented_and_its_log_level_is_right() -> None:
+    """What a client can tell, a reader can look up."""
+    kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, events.Event)}
+    documented = {row[0].strip("`") for row in cells(section("docs/failover.md", "Events"))[1:]}
+    assert documented == {kind.__name__ for kind in kinds - {events.Event}}
+    levels = section("docs/failover.md", "Logs, repr, counters").replace("\n", " ")
+    for level, of_level in (("WARNING: ", WARNINGS), ("DEBUG: ", DETAILS)):
+        told = re.findall(r"`(\w+)`", levels.split(level)[1].split(").")[0])
+        assert sorted(told) == sorted(kind.__name__ for kind in of_level), level
+
+
 def exceptions() -> set[str]:
     """Every exception class of ours, found by importing everything."""
     for module in pkgutil.walk_packages(pairbus.__path__, "pairbus."):
@@ -208,9 +269,13 @@ def test_every_condition_is_documented() -> None:
 
 
 def table_rows(page: str) -> Iterator[list[str]]:
-    for line in text_of(page).splitlines():
-        if line.startswith("|"):
-            yield [cell.strip() for cell in line.strip("|").split(" | ")]
+    yield from cells(text_of(page))
+
+
+def cells(text: str) -> list[list[str]]:
+    """Of the rows of all tables in a text, those that only draw a line left out."""
+    lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("| ---")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
 # ── links and names ──
@@ -241,6 +306,30 @@ def test_every_test_that_holds_an_invariant_exists() -> None:
         assert (ROOT / file).is_file(), file
         if function:
             assert f"def {function}(" in text_of(file), f"{file}::{function}"
+
+
+NAMED_TEST = r"`(tests/[\w/]+\.py)::(\w+)`"
+
+
+def test_every_rule_has_a_test_and_every_test_exists() -> None:
+    """A rule that nothing shows is an opinion."""
+    rows = [row for row in table_rows("docs/rules.md") if re.fullmatch(r"\d+\.\d+", row[0])]
+    assert len(rows) > 80
+    numbers = [tuple(map(int, row[0].split("."))) for row in rows]
+    assert numbers == sorted(set(numbers)), "rules are numbered in order"
+    for number, rule, tests in rows:
+        assert rule and re.findall(NAMED_TEST, tests), f"rule {number} names no test"
+        for file, function in re.findall(NAMED_TEST, tests):
+            assert re.search(rf"^(?:async )?def {function}\(", text_of(file), re.MULTILINE), f"{file}::{function}"
+
+
+def test_every_claim_about_azure_has_a_date_or_never() -> None:
+    """And says what it is based on."""
+    rows = [row for row in table_rows("docs/verified.md") if row[0] != "claim"]
+    assert len(rows) > 25
+    for claim, based_on, if_wrong, verified in rows:
+        assert claim and if_wrong and re.fullmatch(r"[DSBO](?:, [DSBO])*", based_on), claim
+        assert re.fullmatch(r"never|20\d\d-\d\d-\d\d", verified), claim
 
 
 def test_every_file_that_the_architecture_names_exists() -> None:
