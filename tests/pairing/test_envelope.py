@@ -65,7 +65,7 @@ def as_delivered(payload: bytes, delivery_count: int = 0) -> bytes:
     message.header = Header(delivery_count=UInt(delivery_count))
     message.delivery_annotations = None
     message.annotations = {
-        Symbol("x-opt-sequence-number"): Long(7),
+        Symbol("x-opt-sequence-number"): Long(7 + (1 << 40)),
         Symbol("x-opt-enqueued-time"): Timestamp(NOW_MS),
         Symbol("x-opt-locked-until"): Timestamp(NOW_MS + 60_000),
         **(message.annotations or {}),

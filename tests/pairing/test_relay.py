@@ -21,6 +21,7 @@ from pairbus.pairing.relay import (
     Item,
     Lanes,
     SyphonSettings,
+    Tide,
     by_destination,
     entity_of_dead_letters,
     rounds,
@@ -153,25 +154,38 @@ def home(counter: int, **fields: object) -> Home:
     return Home("orders", b"", **{"sender": "me", "session_id": "s", "counter": counter, **fields})  # type: ignore[arg-type]
 
 
+def may_go(lanes: Lanes, one: Home, now: float) -> bool:
+    return bool(lanes.ready([Item(0, one, b"")], now))
+
+
 def test_nothing_overtakes_an_earlier_message_that_waits() -> None:
     """Until that one is home, also in a later pass; other sessions and senders go on."""
     lanes = Lanes()
     lanes.waits(home(3), locked_until=60.0, now=0.0)
-    assert lanes.must_wait(home(4), 1.0)
-    assert not lanes.must_wait(home(3), 1.0)
-    assert not lanes.must_wait(home(2), 1.0)
-    assert not lanes.must_wait(home(4, session_id="t"), 1.0)
-    assert not lanes.must_wait(home(4, sender="you"), 1.0)
+    assert not may_go(lanes, home(4), 1.0)
+    assert may_go(lanes, home(3), 1.0)
+    assert may_go(lanes, home(2), 1.0)
+    assert may_go(lanes, home(4, session_id="t"), 1.0)
+    assert may_go(lanes, home(4, sender="you"), 1.0)
     lanes.gone(home(3))
-    assert not lanes.must_wait(home(4), 1.0)
+    assert may_go(lanes, home(4), 1.0)
+
+
+def test_messages_that_waited_go_together_when_they_come_back() -> None:
+    """A lane of a thousand messages must not take a thousand locks; a gap still stops it."""
+    lanes = Lanes()
+    for counter in (1, 2, 3, 4):
+        lanes.waits(home(counter), locked_until=60.0, now=0.0)
+    back = [Item(place, home(counter), b"") for place, counter in enumerate((1, 2, 4))]
+    assert [one.home.counter for one in lanes.ready(back, 61.0)] == [1, 2]
 
 
 def test_a_message_that_never_comes_back_does_not_block_its_lane_for_ever() -> None:
     """Somebody else may have taken it."""
     lanes = Lanes()
     lanes.waits(home(3), locked_until=60.0, now=0.0)
-    assert lanes.must_wait(home(4), 60.0 + LANE_MEMORY_S)
-    assert not lanes.must_wait(home(4), 60.1 + LANE_MEMORY_S)
+    assert not may_go(lanes, home(4), 60.0 + LANE_MEMORY_S)
+    assert may_go(lanes, home(4), 60.1 + LANE_MEMORY_S)
 
 
 def test_lanes_of_which_nothing_comes_any_more_are_forgotten() -> None:
@@ -180,6 +194,25 @@ def test_lanes_of_which_nothing_comes_any_more_are_forgotten() -> None:
     for number in range(3 * LANES_LOOK):
         lanes.waits(home(1, sender=f"sender-{number}"), locked_until=float(number), now=float(number))
     assert len(lanes._waiting) < 2 * LANES_LOOK
+
+
+def test_a_message_of_a_lane_waits_for_queues_that_may_have_an_earlier_one() -> None:
+    """Until something is known of a queue it may have anything; an empty one has nothing; one of two always goes."""
+    tide = Tide(["a", "b"])
+    items = [item(n, enqueued_ms=ms) for n, ms in enumerate((10, 20, 30))]
+    assert tide.may_go("a", items) == 0
+    tide.reached("b", (25, "", 0))
+    assert tide.may_go("a", items) == 2
+    tide.reached("b", (20, "", 0))
+    assert tide.may_go("a", items) == 2 and tide.may_go("b", [item(0, enqueued_ms=20)]) == 0
+    tide.reached("a", (20, "", 0))
+    assert tide.may_go("a", items[1:]) == 1 and tide.may_go("b", [item(0, enqueued_ms=20)]) == 0
+    tide.reached("b", (20, "me", 7))
+    assert tide.may_go("a", [item(0, enqueued_ms=20, sender="me", counter=8)]) == 0
+    assert tide.may_go("a", [item(0, enqueued_ms=20, sender="me", counter=6)]) == 1
+    tide.empty("b")
+    assert tide.may_go("a", items) == 3
+    assert Tide(["a"]).may_go("a", items) == 3
 
 
 # ── pace ──

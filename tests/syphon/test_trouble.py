@@ -202,6 +202,7 @@ async def test_a_destination_that_refuses_batches_gets_its_messages_one_by_one()
 # ── order ──
 
 
+@pytest.mark.slow
 async def test_in_a_lane_nothing_overtakes_what_waits() -> None:
     """Also not a message that came to the queue after the destination was well again."""
     async with pair(ORDERS, DISABLED, lock_s=3.0) as world:
@@ -216,6 +217,23 @@ async def test_in_a_lane_nothing_overtakes_what_waits() -> None:
         assert (progress.moved, progress.blocked) == (1, 1)  # another session does not wait
         async with running(syphon):
             assert numbers(await world.arrived("bills", 5)) == [9, 1, 2, 3, 4]
+
+
+async def test_a_lane_that_changed_its_queue_comes_home_in_order() -> None:
+    """A sender whose backlog queue fails goes on with another one; one syphon reads both."""
+    async with pair(ORDERS, backlogs=3) as world:
+        queues = [f"{BACKLOG[:-1]}{n}" for n in range(3)]
+        for number in range(60):
+            where = queues[(number // 7) % 3]
+            await world.divert("orders", [message(number, group_id="s")], where, sender="me", counter=number)
+        progress = await world.syphon(queues=tuple(queues)).run_once(wait_s=0.3)
+        assert (progress.moved, progress.blocked) == (60, 0)
+        assert numbers(await world.arrived("orders", 60)) == list(range(60))
+        async with running(world.syphon(queues=tuple(queues))):
+            for number in range(20):
+                where = queues[(number // 3) % 3]
+                await world.divert("orders", [message(number, group_id="s")], where, sender="me", counter=number)
+            assert numbers(await world.arrived("orders", 20)) == list(range(20))
 
 
 # ── one side away ──

@@ -220,21 +220,39 @@ def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[C
 # ── order ──
 
 
+Lane = tuple[str, str | None, str]
+"(sender, session, key of the destination)"
+
+
 class Lanes:
     """Messages that wait, of senders that keep order: nothing later of the same lane may go before them."""
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[str, str | None, str], dict[int, float]] = {}
+        self._waiting: dict[Lane, dict[int, float]] = {}
         "Lane → counter → until when it is remembered."
         self._forget_at = LANES_LOOK
 
-    def must_wait(self, home: Home, now: float) -> bool:
-        waiting = self._waiting.get(_lane(home))
-        if not waiting or home.counter is None:
+    def ready(self, items: list[Item], now: float) -> list[Item]:
+        """Those that may go: whatever waited before them goes with them."""
+        if not self._waiting:
+            return items
+        going: dict[Lane, set[int]] = {}
+        found = []
+        for item in items:
+            counter, lane = item.home.counter, _lane(item.home)
+            if counter is None or not self._blocked(lane, counter, going.get(lane), now):
+                found.append(item)
+                if counter is not None:
+                    going.setdefault(lane, set()).add(counter)
+        return found
+
+    def _blocked(self, lane: Lane, counter: int, going: set[int] | None, now: float) -> bool:
+        waiting = self._waiting.get(lane)
+        if not waiting:
             return False
-        for counter in [counter for counter, until in waiting.items() if until < now]:
-            del waiting[counter]
-        return any(counter < home.counter for counter in waiting)
+        for late in [late for late, until in waiting.items() if until < now]:
+            del waiting[late]
+        return any(earlier < counter and (going is None or earlier not in going) for earlier in waiting)
 
     def waits(self, home: Home, locked_until: float, now: float) -> None:
         if home.sender is None or home.counter is None:
@@ -260,8 +278,48 @@ class Lanes:
         self._forget_at = max(LANES_LOOK, 2 * len(self._waiting))
 
 
-def _lane(home: Home) -> tuple[str, str | None, str]:
+def _lane(home: Home) -> Lane:
     return home.sender or "", home.session_id, key_of(home.path)
+
+
+Moment = tuple[float, str, int]
+"(milliseconds of the secondary, sender, counter): within a millisecond it counts what the sender has counted."
+
+
+def moment_of(home: Home) -> Moment:
+    return home.enqueued_ms or 0, home.sender or "", home.counter or 0
+
+
+class Tide:
+    """How far each queue of a syphon is, by the secondary's own time: a sender may have changed its queue on the way.
+
+    A message of a lane goes only when no other queue can still have an earlier one.
+    """
+
+    def __init__(self, queues: Iterable[str]) -> None:
+        self._heads = dict.fromkeys(queues, NOTHING_KNOWN)
+        "Queue → no message in it, seen or not, is earlier than this."
+
+    def reached(self, queue: str, moment: Moment) -> None:
+        self._heads[queue] = moment
+
+    def empty(self, queue: str) -> None:
+        self._heads[queue] = EMPTY
+
+    def may_go(self, queue: str, items: list[Item]) -> int:
+        """How many of these, from the first on."""
+        others = [(head, other) for other, head in self._heads.items() if other != queue]
+        if not others:
+            return len(items)
+        earliest = min(others)
+        for count, item in enumerate(items):
+            if (moment_of(item.home), queue) > earliest:
+                return count
+        return len(items)
+
+
+NOTHING_KNOWN: Moment = (float("-inf"), "", 0)
+EMPTY: Moment = (float("inf"), "", 0)
 
 
 # ── dead letters ──

@@ -28,6 +28,7 @@ from pairbus.pairing.relay import (
     Lanes,
     Ruling,
     SyphonSettings,
+    Tide,
     by_destination,
     key_of,
     rounds,
@@ -40,6 +41,9 @@ logger = logging.getLogger("pairbus.syphon")
 AT_ONCE = 16  # destinations of one batch
 TURNS_MAX = 1000  # destinations whose last batch is remembered
 SETTLE_TIMEOUT_S = 10.0
+
+
+Opener = Callable[[bytes], Home | Spoiled]
 
 
 class Meter(Protocol):
@@ -70,12 +74,13 @@ class Shared:
     "Seconds that only grow."
     wall_ms: Callable[[], int]
     "Milliseconds since 1970."
-    opener: Callable[[bytes], Home | Spoiled]
-    "What makes a message of the queue into one that goes home."
+    new_opener: Callable[[], Opener]
+    "For each queue: what makes its messages into those that go home."
     buries: bool
     "False where the source is itself a dead-letter queue: what cannot go home stays there."
     destinations: Destinations
     budget: Budget
+    tide: Tide
     lanes: Lanes = field(default_factory=Lanes)
     pumps: int = 1
     delivered_at: float = float("-inf")
@@ -128,8 +133,7 @@ class Opened(NamedTuple):
     """A batch that was read."""
 
     received: list[Received]
-    groups: list[tuple[list[Item], Turn]]
-    "By destination."
+    items: list[Item]
     spoiled: list[tuple[int, Spoiled]]
     in_lanes: bool
     "Some of its messages belong to senders that keep order."
@@ -142,13 +146,14 @@ class Mover:
     def __init__(self, shared: Shared, queue: str) -> None:
         self._shared = shared
         self._queue = queue
+        self._opener = shared.new_opener()
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._turns: dict[str, Turn] = {}
         "Key of a destination → the last batch for it."
 
     def open(self, received: list[Received]) -> Opened:
         shared = self._shared
-        opener, policy, now_ms = shared.opener, shared.settings.ttl_policy, shared.wall_ms()
+        opener, policy, now_ms = self._opener, shared.settings.ttl_policy, shared.wall_ms()
         items, spoiled, in_lanes, locked_until_ms = [], [], False, None
         for place, message in enumerate(received):
             home = opener(message.payload)
@@ -160,8 +165,11 @@ class Mover:
             items.append(Item(place, home, payload))
             in_lanes = in_lanes or home.sender is not None
             locked_until_ms = home.locked_until_ms or locked_until_ms
-        groups = [(group, self._turn(key)) for key, group in by_destination(items).items()]
-        return Opened(received, groups, spoiled, in_lanes, locked_until_ms)
+        return Opened(received, items, spoiled, in_lanes, locked_until_ms)
+
+    def in_turns(self, items: list[Item]) -> list[tuple[list[Item], Turn]]:
+        """By destination; whoever asks first is first there."""
+        return [(group, self._turn(key)) for key, group in by_destination(items).items()]
 
     def _turn(self, key: str) -> Turn:
         if len(self._turns) >= TURNS_MAX and key not in self._turns:
@@ -169,30 +177,29 @@ class Mover:
         turn = self._turns[key] = Turn(self._turns.get(key))
         return turn
 
-    async def move(self, opened: Opened, receiver: Receiver, this: Pass, locks_end: float) -> None:
-        """`locks_end`: until when, by the shared clock, the messages are surely still locked."""
-        trip = _Trip(self._shared, self._queue, opened.received, receiver, this, locks_end)
+    async def move(self, trip: Trip, turns: list[tuple[list[Item], Turn]]) -> None:
         try:
-            if len(opened.groups) == 1:
-                await self._bring(trip, *opened.groups[0])
+            if len(turns) == 1:
+                await self._bring(trip, *turns[0])
             else:
                 async with asyncio.TaskGroup() as tasks:
-                    for group, turn in opened.groups:
+                    for group, turn in turns:
                         tasks.create_task(self._bring(trip, group, turn))
         finally:
-            for _, turn in opened.groups:
+            for _, turn in turns:
                 turn.over()
-        for place, spoiled in opened.spoiled:
-            await trip.bury([place], [spoiled.message_id], spoiled.reason, spoiled.description)
 
-    async def _bring(self, trip: _Trip, group: list[Item], turn: Turn) -> None:
+    async def _bring(self, trip: Trip, group: list[Item], turn: Turn) -> None:
         await turn.come()
         async with self._at_once:
             await trip.bring(group, turn)
 
 
-class _Trip:
-    """The messages of one batch, with the link on which they are settled."""
+class Trip:
+    """The messages of one batch, with the link on which they are settled.
+
+    `locks_end`: until when, by the shared clock, they are surely still locked.
+    """
 
     def __init__(
         self,
@@ -215,24 +222,24 @@ class _Trip:
         shared, path = self._shared, items[0].home.path
         now = shared.clock()
         if self._pass.over is not None:
-            self._hold(items)
+            self.hold(items)
             return
         reason = self._pass.skipped.get(key_of(path)) or shared.destinations.closed_because(path, now)
         if reason is not None:
             self._skip(path, reason, items)
             return
-        ready = [item for item in items if not shared.lanes.must_wait(item.home, now)]
+        ready = shared.lanes.ready(items, now)
         if len(ready) < len(items):
             going = {item.place for item in ready}
-            self._hold([item for item in items if item.place not in going])
+            self.hold([item for item in items if item.place not in going])
         wait_s = shared.budget.take(len(ready), now)
         if wait_s:
             await asyncio.sleep(wait_s)
         if not ready:
             return
         if shared.clock() >= self._locks_end:
-            self._stop("the locks of messages ran out before they were sent")
-            self._hold(ready)
+            self.stop("the locks of messages ran out before they were sent")
+            self.hold(ready)
             return
         try:
             sender = await shared.primary.sender(path, shared.settings.send_timeout_s)
@@ -240,6 +247,10 @@ class _Trip:
             await self._failed(path, ready, error, now, at_attach=True)
             return
         await self._send(sender, path, ready, turn, in_batches=shared.destinations.takes_batches(path))
+
+    async def bury_spoiled(self, spoiled: list[tuple[int, Spoiled]]) -> None:
+        for place, one in spoiled:
+            await self._bury([place], [one.message_id], one.reason, one.description)
 
     # ── sending ──
 
@@ -257,7 +268,7 @@ class _Trip:
                 if error is not None:
                     all_accepted = await self._chunk_failed(sender, path, chunk, error, began, turn) and all_accepted
             if key_of(path) in self._pass.skipped or self._pass.over is not None:
-                self._hold([item for later in left for chunk in later for item in chunk])
+                self.hold([item for later in left for chunk in later for item in chunk])
                 return False
         return all_accepted
 
@@ -328,7 +339,7 @@ class _Trip:
             await self._receiver.complete(self._at(item.place for item in items), timeout_s=SETTLE_TIMEOUT_S)
         except TransportError as error:
             kept = set(error.delivery_ids) if isinstance(error, Refused) and error.delivery_ids else None
-            self._stop(f"messages that are at home could not be completed, and may come again: {error}")
+            self.stop(f"messages that are at home could not be completed, and may come again: {error}")
             self._shared.meter("secondary", self._queue, "complete", len(items), 0, failure_of(error).kind.value)
             if kept is None:
                 return []
@@ -336,7 +347,7 @@ class _Trip:
         self._shared.meter("secondary", self._queue, "complete", len(items), 0, "ok")
         return items
 
-    async def bury(self, places: list[int], ids: Iterable[str | None], reason: str, description: str) -> None:
+    async def _bury(self, places: list[int], ids: Iterable[str | None], reason: str, description: str) -> None:
         shared = self._shared
         if not shared.buries:
             self._pass.errors += len(places)
@@ -345,7 +356,7 @@ class _Trip:
         try:
             await self._receiver.dead_letter(self._at(places), reason, description, timeout_s=SETTLE_TIMEOUT_S)
         except TransportError as error:
-            self._stop(f"a message could not be dead-lettered, and will come again: {error}")
+            self.stop(f"a message could not be dead-lettered, and will come again: {error}")
             return
         self._pass.buried += len(places)
         for message_id in ids:
@@ -365,7 +376,7 @@ class _Trip:
             for item in items:
                 shared.lanes.gone(item.home)
             places, ids = [item.place for item in items], [item.home.message_id for item in items]
-            await self.bury(places, ids, ruling.reason, ruling.description)
+            await self._bury(places, ids, ruling.reason, ruling.description)
             return
         self._pass.errors += 1
         if failure.kind is Kind.BUSY:
@@ -375,16 +386,16 @@ class _Trip:
             if failure.kind is Kind.TIMEOUT and shared.delivered_at < began:
                 await shared.primary.drop()  # a silent peer: nothing else was accepted since this was sent either
             if not shared.primary.is_connected:
-                self._stop(f"the primary cannot be reached: {ruling.reason}")
+                self.stop(f"the primary cannot be reached: {ruling.reason}")
         self._skip(path, ruling.reason, items)
 
     def _skip(self, path: str, reason: str, items: list[Item]) -> None:
         if key_of(path) not in self._pass.skipped:
             self._pass.skipped[key_of(path)] = reason
             self._shared.publish(DestinationSkipped(path, self._queue, reason))
-        self._hold(items)
+        self.hold(items)
 
-    def _hold(self, items: list[Item]) -> None:
+    def hold(self, items: list[Item]) -> None:
         self._count_held(len(items))
         now = self._shared.clock()
         for item in items:
@@ -394,7 +405,7 @@ class _Trip:
         self._pass.held += count
         self._pass.held_on_link += count
 
-    def _stop(self, reason: str) -> None:
+    def stop(self, reason: str) -> None:
         if self._pass.over is None:
             self._pass.over = reason
             self._pass.errors += 1

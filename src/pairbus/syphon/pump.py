@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeVar
 
 from pairbus.pairing.events import PumpPaused
 from pairbus.pairing.pace import BatchSize, Pauses
-from pairbus.pairing.relay import PASS_MAX_S
-from pairbus.syphon.mover import Mover, Opened, Pass, Shared
+from pairbus.pairing.relay import NOTHING_KNOWN, PASS_MAX_S, Item, moment_of
+from pairbus.syphon.mover import Mover, Pass, Shared, Trip
 from pairbus.transport import Received, Receiver, TransportError
 from pairbus.transport.errors import Timeout
 
@@ -25,6 +25,7 @@ AHEAD = 4  # batches on their way at once
 HELD_MAX = 2000  # deliveries left unsettled on one link before it is replaced: a service bounds them
 LINK_LIFE_MIN_S = 1.0  # a link that the peer closes sooner was not idle
 CLOSE_TIMEOUT_S = 1.0
+LOOK_S = 0.02  # between two looks at how far the other queues are
 
 T = TypeVar("T")
 
@@ -51,6 +52,8 @@ class Pump:
         self._receiver: Receiver | None = None
         self._poll_ends: float | None = None
         self._linger_s = LINGER_S
+        self._last = NOTHING_KNOWN
+        "When the last message that was seen came to the queue."
 
     def __repr__(self) -> str:
         return f"<Pump {self.queue} moved={self.moved} blocked={self.blocked} errors={self.errors}>"
@@ -78,9 +81,11 @@ class Pump:
                 return  # a poll that ended without a message is followed by the next
             reason = done.over or next(iter(done.skipped.values()), "nothing was delivered")
             delivered = done.delivered + done.buried > 0
+            self._shared.tide.reached(self.queue, self._last)  # what comes during the pause is not seen
         except TransportError as error:
             self.errors += 1
             reason, delivered = str(error), False
+            self._shared.tide.empty(self.queue)  # one queue that cannot be read must not hold up the others
         pause_s = self._pauses.after(delivered)
         if not delivered and not self._stopping.is_set():
             self._shared.publish(PumpPaused(self.queue, reason, pause_s))
@@ -88,7 +93,6 @@ class Pump:
 
     async def run_once(self, wait_s: float) -> None:
         """What is there now, until nothing comes for `wait_s`; what is blocked stays. Raises TransportError."""
-
         self._linger_s = wait_s
 
         async def take() -> list[Received]:
@@ -101,6 +105,7 @@ class Pump:
                 if done is None or done.drained or done.delivered + done.buried == 0 or done.over is not None:
                     return
         finally:
+            self._shared.tide.empty(self.queue)
             await self._close_link()
 
     # ── one pass ──
@@ -136,18 +141,48 @@ class Pump:
         if opened.locked_until_ms is not None:
             self._size.locked_for((opened.locked_until_ms - self._shared.wall_ms()) / 1000)
         locks_end = self._shared.clock() + self._size.lock_s
+        trip = Trip(self._shared, self.queue, batch, receiver, this, locks_end)
+        if opened.items:
+            self._reached(opened.items[0])
         while len(moves) >= (1 if opened.in_lanes else AHEAD):
             done, _ = await asyncio.wait(moves, return_when=asyncio.FIRST_COMPLETED)
             moves -= done
             _raise_first(done)
-        moves.add(asyncio.create_task(self._move(opened, receiver, this, locks_end)))
-        if opened.in_lanes or not this.delivered:
+        if opened.in_lanes:
+            await self._move_in_order(trip, opened.items, locks_end)
+        elif opened.items:
+            moves.add(asyncio.create_task(self._move(trip, opened.items, this)))
+        if opened.spoiled:
+            await trip.bury_spoiled(opened.spoiled)
+        if not this.delivered:
             await _all(moves)  # where nothing can be delivered, receiving ahead would only cost receives
 
-    async def _move(self, opened: Opened, receiver: Receiver, this: Pass, locks_end: float) -> None:
+    async def _move(self, trip: Trip, items: list[Item], this: Pass) -> None:
         began, before = self._shared.clock(), this.delivered
-        await self._mover.move(opened, receiver, this, locks_end)
+        await self._mover.move(trip, self._mover.in_turns(items))
         self._size.moved(this.delivered - before, self._shared.clock() - began)
+
+    async def _move_in_order(self, trip: Trip, items: list[Item], locks_end: float) -> None:
+        """Piece by piece, as far as no other queue can have an earlier message of the same lane."""
+        shared = self._shared
+        if shared.pumps > 1:
+            await asyncio.sleep(LOOK_S)  # what another queue has got in this moment is told before
+        while items:
+            self._reached(items[0])
+            count = shared.tide.may_go(self.queue, items)
+            if count:
+                await self._mover.move(trip, self._mover.in_turns(items[:count]))
+                items = items[count:]
+            elif shared.clock() >= locks_end or self._stopping.is_set():
+                trip.stop("an earlier message may be in another queue, and the locks of the later ones ran out")
+                trip.hold(items)
+                return
+            else:
+                await asyncio.sleep(LOOK_S)
+
+    def _reached(self, item: Item) -> None:
+        self._last = moment_of(item.home)
+        self._shared.tide.reached(self.queue, self._last)
 
     def _count(self, this: Pass) -> None:
         self._this = None
@@ -167,8 +202,7 @@ class Pump:
             opened_at = shared.clock()
             try:
                 receiver = await self._link()
-                left_s = max(self._poll_ends - shared.clock(), 0.0)
-                batch = await self._unless_stopping(receiver.receive(self._next_size(), left_s))
+                batch = await self._unless_stopping(self._take(receiver, self._poll_ends))
             except TransportError as error:
                 await self._close_link()
                 if shared.clock() - opened_at < LINK_LIFE_MIN_S or isinstance(error, Timeout):
@@ -183,6 +217,15 @@ class Pump:
             return self._metered(batch)
         return []
 
+    async def _take(self, receiver: Receiver, until: float) -> list[Received]:
+        """The first messages; a queue that has none for a moment is empty, which others may be waiting to hear."""
+        clock = self._shared.clock
+        batch = await receiver.receive(self._next_size(), max(min(self._linger_s, until - clock()), 0.0))
+        if not batch:
+            self._shared.tide.empty(self.queue)
+            batch = await receiver.receive(self._next_size(), max(until - clock(), 0.0))
+        return batch
+
     async def _more(self, this: Pass, moves: set[asyncio.Task[None]]) -> list[Received]:
         """What comes shortly; nothing when the link is lost, for what is on its way is worth waiting for."""
         try:
@@ -196,7 +239,9 @@ class Pump:
             this.over = this.over or str(error)
             this.errors += 1
             return []
-        this.drained = not batch
+        if not batch:
+            this.drained = True
+            self._shared.tide.empty(self.queue)
         return self._metered(batch)
 
     def _metered(self, batch: list[Received]) -> list[Received]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from pairbus.pairing.envelope import Home, Spoiled, redriven, unwrap
+from pairbus.pairing.envelope import redriven
 from pairbus.pairing.events import Event
 from pairbus.pairing.pace import Budget
-from pairbus.pairing.relay import Destinations, SyphonSettings, entity_of_dead_letters
-from pairbus.syphon.mover import Meter, Shared
+from pairbus.pairing.reader import Reader
+from pairbus.pairing.relay import Destinations, SyphonSettings, Tide, entity_of_dead_letters
+from pairbus.syphon.mover import Meter, Opener, Shared
 from pairbus.syphon.pump import LINGER_S, Pump
 from pairbus.transport import Carrier
 
@@ -52,7 +53,7 @@ class Syphon:
         meter: Meter | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        opener: Callable[[bytes], Home | Spoiled] = unwrap,
+        new_opener: Callable[[], Opener] = lambda: Reader().unwrap,
         sub_queue: Literal["dead-letter"] | None = None,
     ) -> None:
         self._shared = Shared(
@@ -63,10 +64,11 @@ class Syphon:
             meter or _no_meter,
             clock,
             wall_ms,
-            opener,
+            new_opener,
             buries=sub_queue is None,
             destinations=Destinations(settings.missing_destination_grace_s),
             budget=Budget(settings.max_messages_per_second),
+            tide=Tide(queues),
             pumps=max(len(queues), 1),
         )
         self._stopping = asyncio.Event()
@@ -146,7 +148,6 @@ def redrive(
     `target` is another entity, `destination` another namespace. Messages that cannot go stay where they are.
     """
     entity = target or entity_of_dead_letters(queue)
-    opener = partial(redriven, path=entity)
     return Syphon(
         destination or source,
         source,
@@ -154,7 +155,7 @@ def redrive(
         settings=settings or SyphonSettings(),
         publish=publish,
         meter=meter,
-        opener=opener,
+        new_opener=lambda: partial(redriven, path=entity),
         sub_queue="dead-letter",
     )
 

@@ -1,0 +1,81 @@
+"""The short cut over messages that are alike: it must see no difference, and be a short cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.amqp.message import Header, Message, Properties
+from pairbus.amqp.types import Int, UInt
+from pairbus.pairing import reader
+from pairbus.pairing.envelope import Away, Home, Spoiled, unwrap, wrap
+from pairbus.pairing.reader import Reader
+from tests.amqp.test_message import messages
+from tests.pairing.test_envelope import NOW_MS, as_delivered
+
+
+def delivered(number: int, *, size: int = 300, delivery_count: int = 0, path: str = "orders", own: int = 1) -> bytes:
+    payload = Message(
+        properties=Properties(message_id=f"id-{number:06}", subject="label"),
+        application_properties={"own": Int(own)},
+        data=[bytes([number % 256]) * size],
+    ).encode()
+    return as_delivered(wrap(payload, Away(path)), delivery_count)
+
+
+@given(
+    st.lists(
+        st.builds(
+            delivered,
+            st.integers(0, 5),
+            size=st.sampled_from([0, 10, 300]),
+            delivery_count=st.sampled_from([0, 1, 300]),
+            path=st.sampled_from(["orders", "bills"]),
+            own=st.integers(0, 1),
+        )
+        | messages.map(lambda message: as_delivered(wrap(message.encode(), Away("orders"))))
+        | messages.map(lambda message: wrap(message.encode(), Away("orders", 5, "me", 1)))
+        | st.binary(max_size=20),
+        max_size=12,
+    ),
+    st.data(),
+)
+def test_any_row_of_messages_is_read_as_each_of_them_alone(payloads: list[bytes], data: st.DataObject) -> None:
+    """Also when one of them is damaged where the short cut does not look."""
+    queue = Reader()
+    for payload in payloads:
+        if payload and data.draw(st.integers(0, 3)) == 0:
+            place = data.draw(st.integers(0, len(payload) - 1))
+            payload = payload[:place] + bytes([data.draw(st.integers(0, 255))]) + payload[place + 1 :]
+        assert queue.unwrap(payload) == unwrap(payload)
+
+
+def test_messages_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids, bodies of any size of one form, and delivery counts differ; the rest is known."""
+    looked: list[bytes] = []
+
+    def counting(real: Callable[[bytes], Home | Spoiled]) -> Callable[[bytes], Home | Spoiled]:
+        return lambda payload: looked.append(payload) or real(payload)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(reader, "unwrap", counting(unwrap))
+    queue = Reader()
+    for number in range(100):
+        home = queue.unwrap(delivered(number, size=256 + number, delivery_count=number % 3))
+        assert isinstance(home, Home)
+        assert (home.message_id, home.enqueued_ms) == (f"id-{number:06}", NOW_MS)
+        assert len(Message.decode(home.payload).data[0]) == 256 + number
+    assert len(looked) == 1
+
+
+def test_messages_with_a_session_or_a_time_to_live_are_never_taken_for_others() -> None:
+    """What has to be restored is restored for each of them."""
+    queue = Reader()
+    for number in range(5):
+        payload = Message(
+            header=Header(ttl=UInt(1000 + number)), properties=Properties(message_id="m", group_id=f"s{number}")
+        ).encode()
+        home = queue.unwrap(as_delivered(wrap(payload, Away("orders"))))
+        assert isinstance(home, Home) and (home.session_id, home.ttl_ms) == (f"s{number}", 1000 + number)
