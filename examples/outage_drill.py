@@ -4,6 +4,7 @@ Starts two brokers and kills the first one. With PAIRBUS_PRIMARY and PAIRBUS_SEC
 yours instead, kills nothing, and diverts by the operator's hand; it needs a queue `drill` there that nobody else uses.
 """
 
+import logging
 import time
 from collections import Counter
 
@@ -12,9 +13,10 @@ from azure.servicebus.exceptions import ServiceBusError
 from namespaces import Namespaces, namespaces
 
 from pairbus import PairedSender, PairedServiceBusClient, State
-from pairbus.pairing.events import Diverted, Event, Moved, PingSent
+from pairbus.pairing.events import Diverted, Event, FailedOver, Moved, Recovered, Suspected
 
 QUEUE = "drill"
+logging.getLogger("pairbus").setLevel(logging.ERROR)  # the same facts would be told twice
 started = time.monotonic()
 
 
@@ -30,7 +32,7 @@ class Drill:
     def heard(self, event: Event) -> None:
         if isinstance(event, Diverted | Moved):
             self.count[type(event).__name__] += event.count
-        elif not isinstance(event, PingSent):
+        elif isinstance(event, Suspected | FailedOver | Recovered):
             say(event)
 
     def send_for(self, seconds: float, sender: PairedSender) -> None:
@@ -42,7 +44,7 @@ class Drill:
                 self.count["accepted"] += 1
             except ServiceBusError as error:
                 self.count["refused"] += 1
-                say(f"refused, still ours: {type(error).__name__}")
+                say(f"a send is refused: {type(error).__name__}")
             time.sleep(0.1)
 
     def lose(self, client: PairedServiceBusClient) -> None:

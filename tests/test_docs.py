@@ -72,23 +72,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reader(folder: Path) -> Iterator[BrokerProcess]:
     """The broker that the documents tell a reader to start, seen from the folder in which they started it."""
     config = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": "orders"}]}]}}
-    with BrokerProcess(folder / "pairbus-data", namespaces=["contoso"], config=config) as process:
+    with BrokerProcess(folder / "pairbus-data", namespaces=["contoso", "fabrikam"], config=config) as process:
         yield process
 
 
 # ── code ──
 
 
-def test_the_first_code_of_the_readme_runs(tmp_path: Path) -> None:
-    """As it stands, in an empty folder; what it sends comes back, and is kept."""
+def test_the_first_code_of_the_readme_runs(folder: Path, reader: BrokerProcess) -> None:
+    """As it stands, with the two connection strings that the broker printed."""
     code = blocks("README.md", "python")[0]
-    assert len(code.splitlines()) <= 18
+    assert len(code.splitlines()) <= 12
+    pair = {"PAIRBUS_PRIMARY": reader.connection_string(), "PAIRBUS_SECONDARY": reader.connection_string("fabrikam")}
+    assert re.match(r"<PairedSender orders HEALTHY for \d+\.\ds>", run([sys.executable, "-c", code], folder, **pair))
+
+
+def test_the_embedded_broker_of_the_readme_runs(tmp_path: Path) -> None:
+    """In an empty folder; what it sends comes back, and is kept."""
+    code = blocks("README.md", "python")[1]
     assert "a book" in run([sys.executable, "-c", code], tmp_path)
     assert (tmp_path / "bus" / "contoso" / "messages.db").exists()
 
 
+CODE = [("README.md", 2), ("docs/quickstart.md", 0), ("docs/quickstart.md", 1), ("docs/failover.md", 0)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "number"), [("README.md", 1), ("docs/quickstart.md", 0), ("docs/quickstart.md", 1)])
+@pytest.mark.parametrize(("page", "number"), CODE)
 def test_python_code_runs_against_the_broker(page: str, number: int, folder: Path, reader: BrokerProcess) -> None:
     """With the connection string from the environment and the certificate from the data folder, as the pages say."""
     code = blocks(page, "python")[number]
@@ -125,6 +135,20 @@ def test_every_example_runs_twice(example: Path, tmp_path: Path) -> None:
     assert first and run([sys.executable, str(example)], tmp_path)
 
 
+@pytest.mark.slow
+def test_the_drill_in_the_readme_is_what_the_drill_prints(tmp_path: Path) -> None:
+    """Line by line, with other numbers; and nothing was lost, there or here."""
+    [shown] = [block for block in blocks("README.md", "text") if "kill -9 of the primary" in block]
+    printed = run([sys.executable, str(ROOT / "examples" / "outage_drill.py")], tmp_path)
+    told = [dict.fromkeys(without_numbers(text).splitlines()) for text in (shown, printed)]
+    assert list(told[0]) == list(told[1]), printed
+    assert ", 0 lost" in shown and ", 0 lost" in printed
+
+
+def without_numbers(text: str) -> str:
+    return re.sub(r" +", " ", re.sub(r"\d+(?:\.\d+)?", "N", text))
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/broker.md"])
 def test_configuration_files_can_be_read(page: str) -> None:
     """With keys and queues."""
@@ -135,7 +159,7 @@ def test_configuration_files_can_be_read(page: str) -> None:
 
 def test_the_demo_in_the_readme_is_what_the_demo_prints() -> None:
     """Its columns are those of the verdict, and the one that was pasted lost nothing."""
-    [shown] = [block for block in blocks("README.md", "text") if "kill -9" in block]
+    [shown] = [block for block in blocks("README.md", "text") if "unknown" in block]
     names, numbers = (line.split() for line in shown.splitlines()[-3:-1])
     assert names == [field.name for field in fields(Verdict)]
     verdict = Verdict(**dict(zip(names, map(int, numbers), strict=True)))
@@ -339,6 +363,20 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     assert len(named) > 15
     for file in named:
         assert (ROOT / "src" / "pairbus" / file).is_file(), file
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in ("quickstart", "failover", "spool"))])
+def test_every_command_that_is_shown_has_the_options_it_is_shown_with(page: str) -> None:
+    """A command that is copied in the night of an outage must work."""
+    commands = {tuple(name.split()[1:]): name for name, _ in write_cli_docs.commands()}
+    shown = [line for block in blocks(page, "sh") for line in re.findall(r"(?:^|[ /])pairbus ([a-z].*)$", block, re.M)]
+    assert shown
+    for line in shown:
+        words = line.split("#")[0].split()
+        [name] = [name for key, name in commands.items() if tuple(words[: len(key)]) == key]
+        section = text_of("docs/cli.md").split(f"## {name}\n")[1].split("\n## ")[0]
+        for option in [word for word in words if word.startswith("--")]:
+            assert f"`{option}" in section, f"{page}: {name} {option}"
 
 
 def test_every_make_target_that_is_named_exists() -> None:
