@@ -10,7 +10,7 @@ help:
 	@echo "make setup   .venv with everything"
 	@echo "make demo    two namespaces, a SIGKILL in the middle, every accepted message still there"
 	@echo "make test    every test, the JavaScript SDK included when node is here"
-	@echo "make quick   the tests that need no node, in under a minute"
+	@echo "make quick   the tests that need neither node nor Spark, in under a minute"
 	@echo "make sim     the simulation, SEEDS=1000 of them; prints every violation with its seed"
 	@echo "make check   ruff and mypy --strict"
 	@echo "make bench   every benchmark; results in bench/results/"
@@ -29,7 +29,7 @@ test: setup
 	$(BIN)/pytest -n 3 --dist loadfile
 
 quick: setup
-	$(BIN)/pytest -n 3 --dist loadfile -m 'not node and not slow'
+	$(BIN)/pytest -n 3 --dist loadfile -m 'not node and not slow and not spark'
 
 SEEDS ?= 1000
 

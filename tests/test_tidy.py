@@ -45,6 +45,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spool": {"errors"},
     "forwarder": {"errors", "pairing", "spool", "transport", "wire_failures"},
     "syphon": {"amqp", "errors", "pairing", "telemetry", "transport", "wire_failures"},
+    "spark": {
+        *("amqp", "connection_string", "errors", "hosts", "ledger", "pairing", "sas", "syphon", "transport"),
+        "wire_failures",
+    },
     "outgoing": {"ledger", "pairing", "sdk", "send_errors", "spool"},
     "guard": {"sdk"},
     "links": {"guard", "pairing", "sdk", "sides"},
@@ -92,7 +96,10 @@ BROAD_EXCEPTS = {
     ("aio_links.py", "_bury"),
 }
 
-ENTRY_POINTS = {"pairbus", "pairbus.__main__", "pairbus.broker", "pairbus.transport", "pairbus.aio", "pairbus.testing"}
+ENTRY_POINTS = {
+    *("pairbus", "pairbus.__main__", "pairbus.broker", "pairbus.transport", "pairbus.aio", "pairbus.testing"),
+    "pairbus.spark",
+}
 
 # In pieces, so that this file does not contain them.
 FORBIDDEN = [
