@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from pairbus.testing import ScriptedEndpoint
 from tests.brokers import BrokerProcess
-from tests.client.world import LIVE, Namespaces, World
+from tests.client.world import LIVE, Namespaces, Stage, World
 from tests.sdk.flavours import Flavour
 
 
@@ -39,3 +40,11 @@ async def world(namespaces: Namespaces) -> AsyncIterator[World]:
     world = World(namespaces)
     yield world
     await world.close()
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    async with ScriptedEndpoint() as primary, ScriptedEndpoint() as secondary:
+        stage = Stage(primary, secondary)
+        yield stage
+        await stage.close()

@@ -110,9 +110,7 @@ async def outage(
 
 
 class Outage:
-    def __init__(
-        self, world: World, applications: list[Application], heal: Heal
-    ) -> None:
+    def __init__(self, world: World, applications: list[Application], heal: Heal) -> None:
         self.world = world
         self.applications = applications
         self._heal = heal

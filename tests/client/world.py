@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Literal, cast
 
 import pytest
@@ -26,7 +25,7 @@ from pairbus.pairing.failover import State
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.sides import Side
 from pairbus.syphon import Progress, Syphon
-from pairbus.testing import NemesisThread
+from pairbus.testing import NemesisThread, ScriptedEndpoint
 from pairbus.transport import Carrier, connect
 from tests.brokers import BrokerProcess
 from tests.history.check import Verdict, check
@@ -178,6 +177,46 @@ class Sender:
         await self.client.call(self.sender.close)
 
 
+def new_client(flavour: Flavour, primary: str, secondary: str, **options: Any) -> Client:
+    """Not paired yet. Small numbers: two backlog queues, a ping every second, failover at once."""
+    events: list[Event] = []
+    given = {
+        "backlog_queue_count": 2,
+        "failover_interval": 0,
+        "ping_primary_interval": 1,
+        "on_event": events.append,
+        **options,
+    }
+    kind: Any = pairbus.aio.PairedServiceBusClient if flavour == "aio" else pairbus.PairedServiceBusClient
+    return Client(flavour, kind.from_connection_strings(primary, secondary, **given), events)
+
+
+class Stage:
+    """Two scripted endpoints instead of namespaces, for what no broker can be asked to do."""
+
+    BACKLOG = ("stage/x-servicebus-transfer/0", "stage/x-servicebus-transfer/1")
+
+    def __init__(self, primary: ScriptedEndpoint, secondary: ScriptedEndpoint) -> None:
+        self.primary = primary
+        self.secondary = secondary
+        self._clients: list[Client] = []
+
+    def client(self, flavour: Flavour, **options: Any) -> Client:
+        """Paired at its first send: the queues are taken for granted."""
+        given = {"primary_name": "stage", "create_backlog_queues": False, **options}
+        client = new_client(flavour, self.primary.connection_string, self.secondary.connection_string, **given)
+        self._clients.append(client)
+        return client
+
+    def in_backlog(self) -> list[bytes]:
+        return [payload for queue in self.BACKLOG for payload in self.secondary.stored(queue)]
+
+    async def close(self) -> None:
+        self.primary.heal()
+        self.secondary.heal()
+        await asyncio.gather(*(client.close() for client in self._clients))
+
+
 class World:
     """One test's view: its own names, its own proxies, its own clients; everything is closed at the end."""
 
@@ -211,21 +250,9 @@ class World:
     def new_client(
         self, flavour: Flavour, *, primary: str | None = None, secondary: str | None = None, **options: Any
     ) -> Client:
-        """Not paired yet. Small numbers: two backlog queues, a ping every second, failover at once."""
-        events: list[Event] = []
-        given = {
-            "backlog_queue_count": 2,
-            "failover_interval": 0,
-            "ping_primary_interval": 1,
-            "primary_name": self.primary_name,
-            "on_event": events.append,
-            **options,
-        }
-        kind: Any = pairbus.aio.PairedServiceBusClient if flavour == "aio" else pairbus.PairedServiceBusClient
-        made = kind.from_connection_strings(
-            primary or self.connection_string("primary"), secondary or self.connection_string("secondary"), **given
-        )
-        client = Client(flavour, made, events)
+        """Not paired yet."""
+        ends = primary or self.connection_string("primary"), secondary or self.connection_string("secondary")
+        client = new_client(flavour, *ends, primary_name=self.primary_name, **options)
         self._clients.append(client)
         return client
 
@@ -331,11 +358,3 @@ async def until(holds: Callable[[], object], what: str, within_s: float = 10.0) 
         assert time.monotonic() - began < within_s, f"not within {within_s} s: {what}"
         await asyncio.sleep(0.02)
     return time.monotonic() - began
-
-
-async def all_of(*works: Awaitable[Any]) -> list[Any]:
-    return list(await asyncio.gather(*works))
-
-
-def threads_named(prefix: str) -> int:
-    return sum(thread.name.startswith(prefix) for thread in threading.enumerate())

@@ -1,0 +1,190 @@
+"""What is no outage: throttling, wrong keys, connections closed while idle, and sends that are wrong in themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus import exceptions as sdk_errors
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.management import EntityStatus
+
+from pairbus.pairing.failover import State
+from pairbus.testing import Reject
+from tests.client.world import Client, Stage, World, message
+from tests.sdk.flavours import Flavour
+
+pytestmark = pytest.mark.slow
+BUSY = "com.microsoft:server-busy"
+
+
+def assert_nothing_happened(client: Client, path: str) -> None:
+    """Not even a suspicion: with a failover interval of 0 that would be a failover."""
+    assert [str(event) for event in client.events[1:]] == [], "after the pairing nothing is told"
+    assert client.state(path) is State.HEALTHY
+
+
+# ── throttling ──
+
+
+async def test_thirty_seconds_of_throttling_are_waited_for_ten_at_a_time(stage: Stage) -> None:
+    """The service asks for ten seconds of patience, and a whole outage's worth of it must not divert anything."""
+    clients = [stage.client("sync"), stage.client("aio")]
+    senders = [client.sender(f"orders-{client.flavour}") for client in clients]
+    rule = stage.primary.on("transfer", Reject(BUSY))
+    sends = [asyncio.create_task(sender.send(message(), within_s=60)) for sender in senders]
+    await asyncio.sleep(29)
+    stage.primary.remove(rule)
+    for client, took_s in zip(clients, await asyncio.gather(*sends), strict=True):
+        path = f"orders-{client.flavour}"
+        assert 30 <= took_s < 33
+        assert [each.stored for each in stage.primary.received_by(path)] == [False, False, False, True]
+        assert_nothing_happened(client, path)
+    assert stage.secondary.received == []
+
+
+@pytest.mark.parametrize("step", ["transfer", "attach", "token"])
+async def test_a_throttled_send_is_repeated_after_the_wait(
+    stage: Stage, flavour: Flavour, step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the service says it: to the message, to the link, or to the token."""
+    monkeypatch.setattr("pairbus.pairing.sending.BUSY_WAIT_S", 0.3)
+    client = stage.client(flavour)
+    rule = stage.primary.on(step, Reject(BUSY, status=503), path="orders", times=2)
+    await client.sender("orders").send(message("at last"))
+    assert rule.hits == 2
+    assert len(stage.primary.stored("orders")) == 1
+    assert_nothing_happened(client, "orders")
+
+
+async def test_a_throttled_send_without_ten_seconds_left_gets_the_error_at_once(stage: Stage, flavour: Flavour) -> None:
+    client = stage.client(flavour)
+    sender = client.sender("orders")
+    stage.primary.on("transfer", Reject(BUSY), times=1)
+    began = time.monotonic()
+    assert type(await sender.error(message(), timeout=9.9)) is sdk_errors.ServiceBusServerBusyError
+    assert time.monotonic() - began < 2.0
+    await sender.send(message())
+    assert_nothing_happened(client, "orders")
+
+
+# ── connections that the service closed ──
+
+
+@pytest.mark.parametrize("what", ["links", "connections", "reset"])
+async def test_what_the_service_closed_while_idle_is_opened_again(stage: Stage, flavour: Flavour, what: str) -> None:
+    """It does so after ten minutes, every night: the next send finds a dead connection, and must not divert."""
+    client = stage.client(flavour)
+    sender = client.sender("orders")
+    await sender.send(message("first"))
+    for _ in range(3):
+        if what == "links":
+            assert stage.primary.close_idle_links() == 1
+        elif what == "connections":
+            stage.primary.close_connections()
+        else:
+            stage.primary.reset()
+        await sender.send(message("next"))
+    assert len(stage.primary.stored("orders")) == 4
+    assert_nothing_happened(client, "orders")
+
+
+@pytest.mark.parametrize("how", ["reset", "cut"])
+async def test_a_broken_connection_is_no_outage(world: World, flavour: Flavour, how: str) -> None:
+    """The same on a real broker, seen from the network."""
+    queue = world.namespaces.make_queue()
+    nemesis = world.nemesis()
+    client = await world.client(flavour)
+    sender = client.sender(queue)
+    for _ in range(3):
+        await sender.send(message())
+        getattr(nemesis, how)()
+    await sender.send(message())
+    assert world.count(queue) == 4
+    assert_nothing_happened(client, queue)
+
+
+# ── the send itself is wrong ──
+
+
+async def plain_error(connection_string: str, path: str, what: Any) -> BaseException:
+    """What the plain SDK would say."""
+    async with ServiceBusClient.from_connection_string(connection_string, retry_total=0) as client:
+        sender = client.get_queue_sender(path)
+        try:
+            await sender.send_messages(what, timeout=8)
+        except Exception as error:
+            return error
+        finally:
+            await sender.close()
+    raise AssertionError("the plain SDK sent it")
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("wrong key", sdk_errors.ServiceBusAuthenticationError),
+    ("not found", sdk_errors.MessagingEntityNotFoundError),
+    ("disabled", sdk_errors.MessagingEntityDisabledError),
+    ("too large", sdk_errors.MessageSizeExceededError),
+    ("invalid", sdk_errors.ServiceBusError),
+]
+
+
+@pytest.mark.parametrize(("wrong", "kind"), WRONG, ids=[name for name, _ in WRONG])
+async def test_a_wrong_send_gets_the_sdks_own_error_at_once(
+    world: World, flavour: Flavour, wrong: str, kind: type[Exception]
+) -> None:
+    """In a backlog queue such a message would be parked for ever, and nobody told."""
+    queue = world.namespaces.make_queue()
+    primary = world.connection_string("primary")
+    what = message()
+    if wrong == "wrong key":
+        primary = world.namespaces.process("primary").connection_string("primary", key="d3Jvbmc=")
+    elif wrong == "not found":
+        queue = "there-is-none"
+    elif wrong == "disabled":
+        admin = world.namespaces.admin("primary")
+        properties = admin.get_queue(queue)
+        properties.status = EntityStatus.DISABLED
+        admin.update_queue(properties)
+    elif wrong == "too large":
+        what = ServiceBusMessage(bytes(300 * 1024))
+    else:
+        what = message(application_properties={"x": object()})
+    client = world.new_client(flavour, primary=primary)
+    await client.pair()
+    sender = client.sender(queue)
+    began = time.monotonic()
+    error = await sender.error(what)
+    assert time.monotonic() - began < 2.0
+    theirs = await plain_error(primary, queue, what)
+    assert type(error) is type(theirs) is kind, f"ours {error!r}, the SDK's {theirs!r}"
+    assert_nothing_happened(client, queue)
+
+
+CONDITIONS = [
+    ("attach", "amqp:unauthorized-access", sdk_errors.ServiceBusAuthorizationError),
+    ("transfer", "amqp:unauthorized-access", sdk_errors.ServiceBusAuthorizationError),
+    ("transfer", "com.microsoft:entity-disabled", sdk_errors.MessagingEntityDisabledError),
+    ("transfer", "com.microsoft:argument-error", sdk_errors.ServiceBusError),
+    ("transfer", "amqp:not-found", sdk_errors.MessagingEntityNotFoundError),
+]
+
+
+@pytest.mark.parametrize(("step", "condition", "kind"), CONDITIONS, ids=[f"{a} {b}" for a, b, _ in CONDITIONS])
+async def test_a_refusal_that_would_be_the_same_elsewhere_reaches_the_caller(
+    stage: Stage, flavour: Flavour, step: Any, condition: str, kind: type[Exception]
+) -> None:
+    client = stage.client(flavour)
+    rule = stage.primary.on(step, Reject(condition), path="orders")
+    sender = client.sender("orders")
+    began = time.monotonic()
+    assert type(await sender.error(message())) is kind
+    assert time.monotonic() - began < 2.0
+    assert rule.hits == 1, "it is not repeated"
+    assert_nothing_happened(client, "orders")
+    stage.primary.heal()
+    await sender.send(message())
+    assert stage.secondary.received == []
