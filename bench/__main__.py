@@ -1,6 +1,6 @@
 """`make bench`: every benchmark, as a table and as JSON in bench/results/.
 
-python -m bench                     everything, about ten minutes
+python -m bench                     everything, about half an hour
 python -m bench throughput --count 20000 --rounds 1
 """
 
@@ -20,16 +20,19 @@ from rich.table import Table
 
 from bench import rabbitmq
 from bench.brokers import RESULTS, Measured, PairbusBroker, RabbitMQBroker
+from bench.client import client_tables, measure_client
 from bench.footprint import Deep, Start, measure_deep, measure_start
+from bench.shared_sender import measure_shared, shared_table
+from bench.syphon import measure_syphon, syphon_table
 from bench.throughput import Rate, measure
 
 RATIO_WANTED = {"send": 1.5, "receive-ranges": 1.5}
 CPU_US_WANTED = 30.0
-SECTIONS = ("start", "throughput", "deep")
+SECTIONS = ("start", "throughput", "deep", "client", "shared", "syphon")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the broker.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure broker, client and syphon.")
     parser.add_argument("only", nargs="*", help=f"some of {', '.join(SECTIONS)}; default: all")
     parser.add_argument("--count", type=int, default=100_000, help="messages per round")
     parser.add_argument("--rounds", type=int, default=5)
@@ -56,6 +59,19 @@ def main() -> None:
         deep = measure_deep(options.waiting, options.count // 2, options.rounds)
         results["deep"] = asdict(deep)
         console.print(_deep_table(deep))
+    if "client" in wanted:
+        client = measure_client(options.rounds)
+        results["client"] = asdict(client)
+        console.print(*client_tables(client))
+    if "shared" in wanted:
+        outcomes = measure_shared()
+        results["shared"] = [asdict(outcome) for outcome in outcomes]
+        console.print(shared_table(outcomes))
+    if "syphon" in wanted:
+        ways, note = measure_syphon(options.count // 2, options.rounds)
+        results["syphon"] = [asdict(way) for way in ways]
+        results["shovel"] = note
+        console.print(syphon_table(ways), note)
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
     file.write_text(json.dumps(results, indent=2) + "\n")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -15,6 +16,7 @@ from typing import Protocol, Self
 from bench.load import Work
 from bench.procstat import cpu_seconds
 from bench.rabbitmq import PASSWORD, USER, RabbitMQ
+from pairbus.cli.admin_client import administration
 
 RESULTS = Path(__file__).parent / "results"
 "Ignored by git, and on the disk of the checkout: the system's folder for temporary files may be in memory."
@@ -35,14 +37,15 @@ class PairbusBroker:
 
     name = "pairbus"
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, namespaces: Sequence[str] = ("bench",)) -> None:
         self._scratch = folder is None
         if folder is None:
             RESULTS.mkdir(exist_ok=True)
             folder = Path(tempfile.mkdtemp(prefix="data-", dir=RESULTS))
         self.folder = folder
         self._process: subprocess.Popen[str] | None = None
-        self.connection_string = ""
+        self._namespaces = namespaces
+        self.connection_strings: dict[str, str] = {}
         self.ready_s = 0.0
 
     def __enter__(self) -> Self:
@@ -61,14 +64,21 @@ class PairbusBroker:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def connection_string(self) -> str:
+        """Of the first namespace."""
+        return self.connection_strings[self._namespaces[0]]
+
     def start(self) -> None:
         began = time.perf_counter()
-        command = [sys.executable, "-m", "pairbus", "broker", "--namespace", "bench=0", "--data", str(self.folder)]
+        command = [sys.executable, "-m", "pairbus", "broker", "--data", str(self.folder)]
+        for name in self._namespaces:
+            command += ["--namespace", f"{name}=0"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if match := re.match(r"bench (Endpoint=\S+)", line):
-                self.connection_string = match.group(1)
+            if match := re.match(r"(\S+) (Endpoint=\S+)", line):
+                self.connection_strings[match.group(1)] = match.group(2)
             if line.strip() == "ready":
                 self.ready_s = time.perf_counter() - began
                 return
@@ -80,13 +90,20 @@ class PairbusBroker:
             self._process.wait(30)
             self._process = None
 
-    def make_queue(self, name: str) -> None:
+    def make_queue(self, name: str, namespace: str | None = None) -> None:
+        connection_string = self.connection_strings[namespace or self._namespaces[0]]
         subprocess.run(
             [sys.executable, "-m", "pairbus", "queue", "create", name, "--max-size-mb", "20480"],
             check=True,
-            env={"PAIRBUS_CONNECTION_STRING": self.connection_string, "PATH": ""},
+            env={"PAIRBUS_CONNECTION_STRING": connection_string, "PATH": ""},
             stdout=subprocess.DEVNULL,
         )
+
+    def make_queues(self, names: Iterable[str], namespace: str | None = None) -> None:
+        """Many of them, in one process."""
+        with administration(self.connection_strings[namespace or self._namespaces[0]]) as client:
+            for name in names:
+                client.create_queue(name, max_size_in_megabytes=20480)
 
     def work(self, kind: str, queue: str, count: int) -> Work:
         return Work(kind, queue, count, connection_string=self.connection_string)

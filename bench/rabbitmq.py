@@ -15,6 +15,7 @@ import struct
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -59,11 +60,13 @@ class RabbitMQ:
     port: int
     "Where AMQP is spoken, 1.0 and 0-9-1 alike; a new one each time the node starts."
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, plugins: Sequence[str] = ()) -> None:
+        """`plugins` besides that for AMQP 1.0."""
         parent = folder or Path(tempfile.gettempdir())
         if _is_in_memory(parent):
             raise RabbitMQError(f"{parent} is in memory: a durable queue there is not durable; name a folder on disk")
         self._parent = parent
+        self._plugins = ("rabbitmq_amqp1_0", *plugins)
         self._node: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
 
@@ -108,9 +111,9 @@ class RabbitMQ:
             "auto_delete": False,
             "arguments": {"x-queue-type": "quorum"},
         }
-        self._control("import_definitions", "--format", "json", stdin=json.dumps({"queues": [queue]}))
+        self.control("import_definitions", "--format", "json", stdin=json.dumps({"queues": [queue]}))
         # An import reports success before it says what it skipped, so the queue is looked up.
-        listed = self._control("list_queues", "--silent", "name", "type", "durable")
+        listed = self.control("list_queues", "--silent", "name", "type", "durable")
         if f"{name}\tquorum\ttrue" not in listed.splitlines():
             raise RabbitMQError(f"{name} is not a durable quorum queue after its declaration: {listed!r}")
 
@@ -124,7 +127,7 @@ class RabbitMQ:
             f"default_pass = {PASSWORD}\n"
             "loopback_users.guest = true\n"
         )
-        (self._home / "enabled_plugins").write_text("[rabbitmq_amqp1_0].\n")
+        (self._home / "enabled_plugins").write_text(f"[{','.join(self._plugins)}].\n")
 
     def _environment(self) -> dict[str, str]:
         home = self._home
@@ -190,7 +193,8 @@ class RabbitMQ:
         written = [self._home / "output", *sorted((self._home / "log").glob("*.log"))]
         return "\n".join(each.read_text(errors="replace")[-2000:] for each in written if each.exists())
 
-    def _control(self, *arguments: str, stdin: str = "") -> str:
+    def control(self, *arguments: str, stdin: str = "") -> str:
+        """What rabbitmqctl answers."""
         done = subprocess.run(
             [SCRIPTS / "rabbitmqctl", *arguments],
             env=self._environment(),
