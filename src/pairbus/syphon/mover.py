@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -44,6 +44,7 @@ SETTLE_TIMEOUT_S = 10.0
 
 
 Opener = Callable[[bytes], Home | Spoiled]
+Noting = Callable[[str, list[tuple[Item, Received]]], Awaitable[None]]
 
 
 class Meter(Protocol):
@@ -83,6 +84,8 @@ class Shared:
     tide: Tide
     lanes: Lanes = field(default_factory=Lanes)
     pumps: int = 1
+    before_complete: Noting | None = None
+    "Hears of messages after their destination has accepted them, before they leave the queue. OSError: they stay."
     delivered_at: float = float("-inf")
     "When any destination last accepted something: a sign that the connection is good."
 
@@ -323,7 +326,7 @@ class Trip:
             if home.first_attempt_ms is not None and now_ms - home.first_attempt_ms > window_ms:
                 away_s = (now_ms - home.first_attempt_ms) / 1000
                 shared.publish(MaybeDuplicated(path, home.message_id or "", away_s))
-        completed = await self._complete(items)
+        completed = await self._complete(items) if await self._noted(path, items) else []
         if completed:
             ids = tuple([home.message_id or "" for _, home, _ in completed])
             shared.publish(Moved(path, self._queue, len(ids), ids))
@@ -332,6 +335,16 @@ class Trip:
         self._shared.meter("primary", path, "send", len(items), sum([len(item.payload) for item in items]), outcome)
 
     # ── settling ──
+
+    async def _noted(self, path: str, items: list[Item]) -> bool:
+        if self._shared.before_complete is None:
+            return True
+        try:
+            await self._shared.before_complete(path, [(item, self._received[item.place]) for item in items])
+        except OSError as error:
+            self.stop(f"messages that are at home could not be noted, and will come again: {error}")
+            return False
+        return True
 
     async def _complete(self, items: list[Item]) -> list[Item]:
         """Those that are gone from the queue. The others are at home all the same, and will be received again."""

@@ -1,7 +1,8 @@
 """Passes over one backlog queue: a long poll, batch after batch while there are any, a pause.
 
 A pass ends when nothing more comes, when every destination should get another chance, or when something is wrong with
-the queue or with the whole primary. Between passes the link is closed: what it has fetched ahead goes back at once.
+the queue or with the whole primary. Between passes the link is closed: no lock runs while the pump pauses, except of
+messages that wait for their destination.
 """
 
 from __future__ import annotations
@@ -130,8 +131,9 @@ class Pump:
             for move in moves:
                 move.cancel()
             await asyncio.gather(*moves, return_exceptions=True)
+            # Where nothing can be delivered, the same messages would be fetched again by the next pass.
+            await self._close_link(held_by=None if this.delivered or self._stopping.is_set() else this)
             self._count(this)
-            await self._close_link()
         return this
 
     async def _start(self, batch: list[Received], this: Pass, moves: set[asyncio.Task[None]]) -> None:
@@ -265,15 +267,23 @@ class Pump:
             )
         return self._receiver
 
-    async def _close_link(self) -> None:
-        """What was fetched ahead goes back; what is left unsettled stays locked, with or without the link."""
+    async def _close_link(self, *, held_by: Pass | None = None) -> None:
+        """What was fetched ahead goes back, or is held like everything that the pass has left under its locks."""
         receiver, self._receiver = self._receiver, None
         if receiver is None or receiver.over is not None:
             return
+        receiver.credit = 0
         try:
             await receiver.pause(CLOSE_TIMEOUT_S)
+            fetched = self._metered(await receiver.receive(receiver.buffered, 0.0)) if receiver.buffered else []
+            if held_by is None:
+                await receiver.release(fetched, timeout_s=CLOSE_TIMEOUT_S)
+            elif fetched:
+                locks_end = self._shared.clock() + self._size.lock_s
+                trip = Trip(self._shared, self.queue, fetched, receiver, held_by, locks_end)
+                trip.hold(self._mover.open(fetched).items)
         except TransportError as error:
-            logger.debug("%s: the credit was not given back: %s", self.queue, error)
+            logger.debug("%s: what was fetched ahead comes back when its locks run out: %s", self.queue, error)
         await receiver.close(CLOSE_TIMEOUT_S)
 
     async def _unless_stopping(self, wait: Coroutine[Any, Any, T]) -> T | None:
