@@ -19,11 +19,12 @@ from pairbus.amqp.message import Header, Message, Properties
 from pairbus.errors import PairbusError
 from pairbus.forwarder import Forwarder
 from pairbus.hub import Hub
-from pairbus.pairing.events import BacklogQueueBack, Event, Recovered
+from pairbus.pairing.events import BacklogQueueBack, Event, PingSent, Recovered
 from pairbus.pairing.failover import Entity
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.life import Life
 from pairbus.pairing.life import Side as SideName
+from pairbus.pairing.pair import Route
 from pairbus.pairing.pings import CONTENT_TYPE, TIME_TO_LIVE_S
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.sides import Side
@@ -202,7 +203,8 @@ class Upkeep:
         )
 
         def retry(event: Event) -> None:
-            if isinstance(event, Recovered | BacklogQueueBack):
+            probed = isinstance(event, PingSent) and event.accepted
+            if probed or isinstance(event, Recovered | BacklogQueueBack):
                 forwarder.retry_now()
 
         self._hub.listeners.append(retry)
@@ -234,12 +236,17 @@ class HubWays:
         self._hub = hub
         self._kept: dict[str, str] = {}
         "Path → the backlog queue of its lane, as a sender keeps its own."
+        self._trials: set[str] = set()
+        "Paths whose next message shows whether the entity is back: every send queues behind the spool, none could."
 
     def way(self, path: str, now: float) -> Way | None:
         hub = self._hub
         with hub.lock:
             entity = hub.pair.entity(path, now)
-            if not hub.pair.is_away(entity, now) or not hub.pair.enabled:
+            route = hub.pair.route(entity, now)
+            if route is Route.TRIAL:
+                self._trials.add(entity.path)
+            if route is not Route.AWAY:
                 return PRIMARY
             queue, events = hub.pair.rotation.pick(self._kept.get(entity.path), now)
             for event in events:
@@ -254,7 +261,9 @@ class HubWays:
         hub = self._hub
         with hub.lock:
             if way.queue is None:
-                hub.pair.accepted(hub.pair.entity(path, now), now)
+                entity = hub.pair.entity(path, now)
+                hub.pair.accepted(entity, now, trial=entity.path in self._trials)
+                self._trials.discard(entity.path)
             else:
                 for event in hub.pair.rotation.accepted(way.queue):
                     hub.publish(event)
@@ -264,6 +273,7 @@ class HubWays:
         hub = self._hub
         with hub.lock:
             entity = hub.pair.entity(path, now)
+            self._trials.discard(entity.path)
             if way.queue is not None:
                 if failure.kind is not Kind.BUSY:
                     for event in hub.pair.rotation.failed(way.queue, failure.text, now):

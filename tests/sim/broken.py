@@ -9,24 +9,38 @@ from typing import Any
 from unittest.mock import patch
 
 from pairbus.pairing.backlog import Rotation
-from pairbus.pairing.relay import Item
 from pairbus.spool import Entry
-from pairbus.syphon import mover
 from tests.sim.disk import Disk, SpoolModel
+from tests.sim.links import SimSender
+from tests.sim.processes import SyphonProcess
+from tests.sim.wire import SimCarrier, Wire
 from tests.sim.world import GENUINE, Variants
 
 SYNC_S = 0.2
 
 
-class CompletesFirst(mover._Trip):
-    """Completes the messages of a destination before it has accepted them."""
+class _EagerSender(SimSender):
+    """Says that a message is accepted as soon as it is sent."""
 
-    async def bring(self, items: list[Item], *others: Any) -> None:
-        await super()._complete(items)
-        await super().bring(items, *others)
+    def _transmit(self, payloads: list[bytes], timeout_s: float | None) -> asyncio.Future[Any]:
+        super()._transmit(payloads, timeout_s)
+        accepted = self.wire.loop.create_future()
+        accepted.set_result(None)
+        return accepted
 
-    async def _complete(self, items: list[Item]) -> list[Item]:
-        return items
+
+class _EagerWire(Wire):
+    sender_class = _EagerSender
+
+
+class _EagerCarrier(SimCarrier):
+    wire_class = _EagerWire
+
+
+class CompletesFirst(SyphonProcess):
+    """Completes messages in the backlog queue before the primary has accepted them."""
+
+    carrier_class = _EagerCarrier
 
 
 class SyncsLater(SpoolModel):
@@ -50,8 +64,7 @@ class SyncsLater(SpoolModel):
 
 @contextmanager
 def completes_first() -> Iterator[Variants]:
-    with patch.object(mover, "_Trip", CompletesFirst):
-        yield GENUINE
+    yield Variants(syphon=CompletesFirst)
 
 
 @contextmanager

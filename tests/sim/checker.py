@@ -69,9 +69,7 @@ def violations(world: World) -> list[str]:
     for call in history.calls.values():
         found += _check_call(world, call, home.get(call.message_id, []))
     found += _check_rest(world)
-    if world.keeps_order and not history.lost_links:
-        found += _check_order(world)
-    return found
+    return found + _check_order(world)
 
 
 def _check_copy(history: History, path: str, copy: Copy) -> list[str]:
@@ -92,6 +90,8 @@ def _check_call(world: World, call: Call, copies: list[Copy]) -> list[str]:
     if call.refusal and not call.may_be_stored and (copies or elsewhere):
         where = [copy.via for copy in copies] + elsewhere
         found.append(f"untrue: {call.message_id} is stored ({where}), its caller was told {call.refusal!r}")
+    if call.refusal.startswith(Where.BACKLOG.value) and not world.unreliable.issuperset(world.secondary.queues):
+        found.append(f"unavailable: {call.message_id} was refused ({call.refusal}), and a queue had no trouble at all")
     if len(copies) > 1 and call.message_id not in world.history.excused:
         found.append(f"duplicate: {call.message_id} came via {[(copy.via, round(copy.at, 3)) for copy in copies]}")
     return found
@@ -122,16 +122,17 @@ def _check_rest(world: World) -> list[str]:
 
 
 def _check_order(world: World) -> list[str]:
-    """What the syphon brings home of a lane comes in the order in which it was sent; so does what a spool forwards.
+    """What a spool brings home of a lane comes in the order in which it was sent; where order is kept, so does what
+    the one syphon brings.
 
     Queue by queue: a sender whose backlog queue fails goes on in another one, and the two are read independently. And
-    only while the one syphon keeps its links: what was on its way on a lost one is locked, and the syphon has not seen
-    it.
+    only while the syphon keeps its links: what was on its way on a lost one is locked, and the syphon has not seen it.
     """
-    queues: dict[str, list[str]] = {}
+    roles = {"spool", "syphon"} if world.keeps_order and not world.history.lost_links else {"spool"}
+    queues: dict[str, set[str]] = {}
     for queue in world.secondary.queues.values():
         for copy in queue.history:
-            queues.setdefault(copy.message_id, []).append(queue.path)
+            queues.setdefault(copy.message_id, set()).add(queue.path)
     places = {message_id: place for place, message_id in enumerate(world.history.calls)}
     found = []
     for queue in world.primary.queues.values():
@@ -139,11 +140,11 @@ def _check_order(world: World) -> list[str]:
         seen: set[tuple[str, str]] = set()
         for copy in queue.history:
             call, role = world.history.calls[copy.message_id], copy.via.split()[-1]
-            through = queues.get(copy.message_id, [])
-            if role == "direct" or (role, copy.message_id) in seen or len(set(through)) > 1:
+            through = queues.get(copy.message_id, set())
+            if role not in roles or (role, copy.message_id) in seen or len(through) > 1:
                 continue
             seen.add((role, copy.message_id))
-            key, place = (role, call.lane, *through[:1]), places[copy.message_id]
+            key, place = (role, call.lane, *through), places[copy.message_id]
             if place < latest.get(key, -1):
                 found.append(f"out of order: {copy.message_id} of {call.lane} came home late, via {copy.via}")
             latest[key] = max(place, latest.get(key, -1))

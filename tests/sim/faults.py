@@ -27,17 +27,19 @@ class Fault:
 def plan(world: World, dice: Random, horizon_s: float) -> list[Fault]:
     """Mostly an outage of the primary, often with trouble in the secondary meanwhile, and whatever else happens."""
     found = []
-    if dice.random() < 0.8:
-        at, lasts_s = dice.random() * 0.4 * horizon_s, dice.uniform(0.1, 1.0) * horizon_s
-        found.append(_fault(world, dice, world.primary, at, lasts_s))
-        if dice.random() < 0.6:
-            at += dice.uniform(-0.1, 0.8) * lasts_s
-            found.append(_fault(world, dice, world.secondary, max(at, 0.0), dice.random() * horizon_s))
+    share = dice.choice((0.0, 0.3, 0.8) if world.options.spool_dir is None else (0.3, 0.9, 0.9))
+    "How much of the trouble is the secondary's."
+    if dice.random() < 0.85:
+        at, lasts_s = dice.random() * 0.4 * horizon_s, dice.uniform(0.2, 1.0) * horizon_s
+        found.append(_outage(world, dice, world.primary, at, lasts_s))
+        if dice.random() < share:
+            at += dice.uniform(-0.1, 0.5) * lasts_s
+            found.append(_outage(world, dice, world.secondary, max(at, 0.0), dice.uniform(0.1, 0.8) * horizon_s))
     for _ in range(dice.choice((0, 0, 1, 2, 4))):
-        namespace = world.primary if dice.random() < 0.6 else world.secondary
+        namespace = world.secondary if dice.random() < share else world.primary
         lasts_s = dice.choice((0.1, 1.0, 4.0, 12.0, 40.0)) * dice.uniform(0.5, 1.5)
         found.append(_fault(world, dice, namespace, dice.random() * horizon_s, lasts_s))
-    if dice.random() < 0.5:
+    if dice.random() < 0.4:
         found.append(_crash(world, dice, horizon_s))
     if dice.random() < 0.1:
         at, lasts_s = dice.random() * horizon_s, dice.random() * horizon_s
@@ -47,6 +49,16 @@ def plan(world: World, dice: Random, horizon_s: float) -> list[Fault]:
     return found
 
 
+def _outage(world: World, dice: Random, namespace: Namespace, at: float, lasts_s: float) -> Fault:
+    """Mostly of a kind that lets entities fail over."""
+    kind = dice.choice(("refuse", "silent", "deaf", "full", "internal", "any"))
+    if kind == "any":
+        return _fault(world, dice, namespace, at, lasts_s)
+    if kind in TROUBLES:
+        return _trouble(world, list(namespace.queues.values()), kind, at, lasts_s)
+    return _of_namespace(world, namespace, kind, dice, at, lasts_s)
+
+
 def _fault(world: World, dice: Random, namespace: Namespace, at: float, lasts_s: float) -> Fault:
     kind = dice.choice(("refuse", "refuse", "silent", "deaf", "cut", "slow", "entity", "entity", "all"))
     if kind == "entity":
@@ -54,8 +66,7 @@ def _fault(world: World, dice: Random, namespace: Namespace, at: float, lasts_s:
         return _trouble(world, [queue], dice.choice(TROUBLES), at, lasts_s)
     if kind == "all":
         return _trouble(world, list(namespace.queues.values()), dice.choice(TROUBLES), at, lasts_s)
-    begin, end = _of_namespace(world, namespace, kind, dice)
-    return Fault(at, lasts_s, f"{namespace.name} {kind}", begin, end)
+    return _of_namespace(world, namespace, kind, dice, at, lasts_s)
 
 
 def _crash(world: World, dice: Random, horizon_s: float) -> Fault:
@@ -64,11 +75,16 @@ def _crash(world: World, dice: Random, horizon_s: float) -> Fault:
     at = dice.random() * horizon_s
     if dice.random() < 0.4:
         return Fault(at, 0.0, "crash", lambda: world.crash_one(down_s), lambda: None)
-    kind, countdown = dice.choice(("spool", "syphon", "direct")), dice.randrange(1, 6)
+    kinds = ("syphon", "direct") if world.options.spool_dir is None else ("spool", "spool", "syphon")
+    kind, countdown = dice.choice(kinds), dice.randrange(1, 6)
     return Fault(at / 2, 0.0, f"crash at {kind}", lambda: world.crash_at(kind, countdown, down_s), lambda: None)
 
 
 def _trouble(world: World, queues: list[Queue], trouble: str, at: float, lasts_s: float) -> Fault:
+    world.unreliable.update(queue.path for queue in queues)
+    if trouble in ("busy", "small"):
+        world.unreliable.update(world.secondary.queues)  # which are answers, and not a reason to try another queue
+
     def begin() -> None:
         if trouble == "small" or (trouble == "missing" and lasts_s > world.options.missing_destination_grace):
             world.may_dead_letter = True
@@ -83,9 +99,9 @@ def _trouble(world: World, queues: list[Queue], trouble: str, at: float, lasts_s
     return Fault(at, lasts_s, f"{[queue.path for queue in queues]} {trouble}", begin, end)
 
 
-def _of_namespace(
-    world: World, namespace: Namespace, kind: str, dice: Random
-) -> tuple[Callable[[], None], Callable[[], None]]:
+def _of_namespace(world: World, namespace: Namespace, kind: str, dice: Random, at: float, lasts_s: float) -> Fault:
+    world.unreliable.update(namespace.queues)
+
     def cut_all() -> None:
         for wire in world.net.wires_to(namespace):
             wire.cut("reset by peer")
@@ -118,10 +134,11 @@ def _of_namespace(
     def speed_up() -> None:
         namespace.slowness = 1.0
 
-    return {
+    begin, end = {
         "refuse": (refuse, accept),
         "silent": (silence, speak),
         "deaf": (deafen, answer),
         "cut": (cut_all, lambda: None),
         "slow": (slow_down, speed_up),
     }[kind]
+    return Fault(at, lasts_s, f"{namespace.name} {kind}", begin, end)

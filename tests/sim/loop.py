@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
@@ -44,8 +45,7 @@ class _Task(asyncio.Task[Any]):
 class VirtualLoop(asyncio.BaseEventLoop):
     """Runs in one thread, without a selector: the world has no outside."""
 
-    _ready: Any
-    _scheduled: list[Any]
+    _ready: deque[asyncio.Handle]  # the base class's own
 
     def __init__(self, dice: Random) -> None:
         super().__init__()
@@ -53,6 +53,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._dice = dice
         self.steps = 0
         self.numbers = itertools.count()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self.complaints: list[str] = []
         "What asyncio tells nobody else: exceptions that no one asked for."
         self.set_task_factory(self._new_task)
@@ -70,22 +71,27 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return _Future(loop=self)
 
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self.numbers), timer))  # tuples compare faster than handles
+        return timer
+
     def _run_once(self) -> None:
-        ready, scheduled = self._ready, self._scheduled
+        ready, timers = self._ready, self._timers
         if not ready:
-            while scheduled and scheduled[0]._cancelled:
-                heapq.heappop(scheduled)._scheduled = False
-            if not scheduled:
+            while timers and timers[0][2].cancelled():
+                heapq.heappop(timers)
+            if not timers:
                 raise Stuck("nothing will ever happen again")
-            self._now = max(self._now, scheduled[0]._when)
-        while scheduled and scheduled[0]._when <= self._now:
-            timer = heapq.heappop(scheduled)
-            timer._scheduled = False
-            ready.append(timer)
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            ready.append(heapq.heappop(timers)[2])
         if len(ready) > 1:
             ready.rotate(self._dice.randrange(len(ready)))
         handle = ready.popleft()
-        if not handle._cancelled:
+        if not handle.cancelled():
             handle._run()
         self.steps += 1
         if self.steps > STEPS_MAX:

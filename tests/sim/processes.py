@@ -17,7 +17,7 @@ from pairbus.errors import SpoolError
 from pairbus.forwarder import Forwarder
 from pairbus.links import BROKEN
 from pairbus.pairing.envelope import Away, wrap
-from pairbus.pairing.events import Event
+from pairbus.pairing.events import BacklogQueueBack, Event, PingSent, Recovered
 from pairbus.pairing.failover import Entity, State
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Failure, Kind
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 class Process:
     """Tasks and connections that die together."""
 
+    carrier_class = SimCarrier
+
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
@@ -74,7 +76,7 @@ class Process:
             self.world.found.append(f"fell: {self.name}: {error!r} at {where.filename}:{where.lineno}")
 
     def carrier(self, namespace: Namespace, role: str) -> SimCarrier:
-        carrier = SimCarrier(self.world.net, namespace, f"{self.name} {role}")
+        carrier = self.carrier_class(self.world.net, namespace, f"{self.name} {role}")
         self._carriers.append(carrier)
         return carrier
 
@@ -98,9 +100,11 @@ class SenderProcess(Process):
         super().__init__(world, name)
         self.spool = spool
         self.pair = Pair(world.options, self.publish, world.dice.randrange)
-        self.pair.paired_with([queue.path for queue in world.secondary.queues.values()])
+        if world.is_paired:
+            self.pair.paired_with([queue.path for queue in world.secondary.queues.values()])
         self.lock = nullcontext()
         self._changed = asyncio.Event()
+        self._forwarder: Forwarder | None = None
         self._senders: dict[str, SimClientSender] = {}
 
     def start(self) -> None:
@@ -113,11 +117,15 @@ class SenderProcess(Process):
                 self.carrier(self.world.secondary, "spool"),
                 publish=self.publish,
             )
+            self._forwarder = forwarder
             self.spawn(forwarder.run())
 
     def publish(self, event: Event) -> None:
         super().publish(event)
         self._changed.set()
+        probed = isinstance(event, PingSent) and event.accepted
+        if self._forwarder is not None and (probed or isinstance(event, Recovered | BacklogQueueBack)):
+            self._forwarder.retry_now()
 
     def deliver(self) -> None:
         """Events are told at once here."""

@@ -18,7 +18,10 @@ SEEDS = range(300)
 PART = 50
 BROKEN_WITHIN = 1000
 
-REGRESSIONS: dict[int, str] = {}
+REGRESSIONS: dict[int, str] = {
+    208: "every send queued behind the spool, so that none took the trial, and the entity never came home",
+    226: "the same, of a client that had no backlog queue at all",
+}
 "Seeds that once broke a promise, and what was wrong."
 
 

@@ -42,7 +42,7 @@ class Net:
     def delay_s(self, namespace: Namespace) -> float:
         """Mostly milliseconds, now and then much longer."""
         usual = self.dice.random() * 0.01
-        return min((usual if self.dice.random() > 0.03 else usual * 100) * namespace.slowness, DELAY_MAX_S)
+        return min((usual if self.dice.random() > 0.03 else usual * 30) * namespace.slowness, DELAY_MAX_S)
 
     def wires_to(self, namespace: Namespace) -> list[Wire]:
         self.wires = [wire for wire in self.wires if wire.loss is None]
@@ -51,6 +51,8 @@ class Net:
 
 class Wire:
     """One connection, in the shape of `transport.Connection`."""
+
+    sender_class = SimSender
 
     def __init__(self, net: Net, namespace: Namespace, owner: str) -> None:
         self.net = net
@@ -157,7 +159,7 @@ class Wire:
     # ── links ──
 
     async def sender(self, path: str, *, timeout_s: float) -> SimSender:
-        link = SimSender(self, path, timeout_s)
+        link = self.sender_class(self, path, timeout_s)
         await link.attach(timeout_s, lambda: self.namespace.queue(path).refuse(attaching=True))
         return link
 
@@ -177,6 +179,8 @@ def _heard(future: asyncio.Future[Any]) -> None:
 class SimCarrier(Carrier):
     """The genuine carrier of a process, on this network."""
 
+    wire_class = Wire
+
     def __init__(self, net: Net, namespace: Namespace, owner: str, connect_timeout_s: float = 3.0) -> None:
         super().__init__(ENDPOINT, connect_timeout_s=connect_timeout_s)
         self._net = net
@@ -193,7 +197,7 @@ class SimCarrier(Carrier):
         if namespace.is_silent:
             await asyncio.sleep(self.connect_timeout_s)
             raise Timeout(f"{namespace.name}: no connection within {self.connect_timeout_s:g} s")
-        wire = Wire(net, namespace, self._owner)
+        wire = self.wire_class(net, namespace, self._owner)
         net.wires.append(wire)
         return wire
 

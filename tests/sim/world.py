@@ -23,7 +23,7 @@ from tests.sim.checker import Call, History, violations
 from tests.sim.disk import Disk, SpoolModel
 from tests.sim.loop import Stuck, VirtualLoop
 from tests.sim.processes import SenderProcess, SyphonProcess
-from tests.sim.wire import Net
+from tests.sim.wire import DELAY_MAX_S, Net
 
 HORIZONS_S = (20.0, 60.0, 200.0)  # sends begin and faults begin within one of these
 DRAIN_MAX_S = 3600.0  # after everything is healed; pumps pause for two minutes at most
@@ -87,6 +87,10 @@ class World:
         self._troubles: dict[asyncio.TimerHandle, faults.Fault] = {}
         self._horizon_s = 0.0
         self._crash_plan: tuple[str, int, float] | None = None
+        self.is_paired = self.options.spool_dir is None or dice.random() < 0.85
+        "False: clients started without their secondary, and have nothing but the spool."
+        self.unreliable: set[str] = set()
+        "Queues that any fault of this world can keep from storing a message."
         self.is_healed = False
         self.may_dead_letter = False
         self.keeps_order = self.options.ordered
@@ -159,7 +163,7 @@ class World:
 
     async def _drained(self) -> None:
         """Until nothing waits anywhere, and every entity is healthy again."""
-        until = self.loop.time() + DRAIN_MAX_S
+        until, healthy_by = self.loop.time() + DRAIN_MAX_S, self.loop.time() + self._recovery_max_s()
         while self.loop.time() < until:
             waiting = any(queue.copies for queue in self.secondary.queues.values())
             alive = [process for process in self.senders if process.is_alive]
@@ -167,8 +171,17 @@ class World:
             away = any(entity.state.value != "HEALTHY" for process in alive for entity in process.pair.entities())
             if not waiting and not spooled and not away:
                 return
+            if away and self.loop.time() > healthy_by:
+                self.found.append(f"not back: an entity is away {self._recovery_max_s():.0f} s after all was healed")
+                return
             self._try_home(alive)
             await asyncio.sleep(LOOK_S)
+
+    def _recovery_max_s(self) -> float:
+        """After everything works: a suspicion that ends, the pings, throttling of the last of them, late answers."""
+        options = self.options
+        a_ping_s = options.ping_primary_interval + 5.0
+        return options.failover_interval + (options.healthy_pings_required + 1) * a_ping_s + 10.0 + DELAY_MAX_S + LOOK_S
 
     def _try_home(self, alive: list[SenderProcess]) -> None:
         """Where a probe earns only a trial, it takes a send to bring an entity home."""
@@ -211,9 +224,10 @@ class World:
         dice = self.dice
         path = dice.choice([queue.path for queue in self.primary.queues.values()])
         path = path.title() if dice.random() < 0.1 else path  # paths compare without case
-        count = dice.randrange(1, 9)
+        count, haste = dice.randrange(1, 9), dice.choice((0.2, 0.9))
+        await asyncio.sleep(dice.choice((0.0, 0.5)) * self._horizon_s)
         for _ in range(count):
-            pace_s = 2 * self._horizon_s / count if dice.random() < 0.7 else 0.1
+            pace_s = 2 * self._horizon_s / count if dice.random() > haste else 0.1
             await asyncio.sleep(dice.random() * pace_s)
             await self._send(process, lane, path)
 
