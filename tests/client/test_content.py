@@ -1,0 +1,313 @@
+"""Messages of every kind go through an outage and come back byte for byte; what cannot is refused in clear words."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageState
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from pairbus.amqp.message import Message
+from pairbus.pairing.aliases import RESERVED
+from pairbus.pairing.envelope import Away, overhead
+from pairbus.pairing.failover import State
+from pairbus.send_errors import BacklogMessageTooLarge, PartlySent, ReservedPropertyError
+from pairbus.testing import Accept, Reject
+from tests.client.messages import id_of, of_every_kind, senders_part
+from tests.client.world import Client, Sender, Stage, World, message
+from tests.sdk.flavours import Flavour
+
+pytestmark = pytest.mark.slow
+LIMIT = 256 * 1024
+
+
+@asynccontextmanager
+async def away(world: World, client: Client, sender: Sender) -> AsyncIterator[None]:
+    """An outage: of the network where that can be had, by an operator's hand on live namespaces."""
+    path = sender.sender.entity_name
+    if world.namespaces.live:
+        client.client.force_failover(path)
+        yield
+        client.client.force_healthy(path)
+        return
+    world.nemesis().refuse()
+    yield
+    world.nemesis().heal()
+    await client.until_state(path, State.HEALTHY, 6.0)
+
+
+async def paired(world: World, flavour: Flavour, **options: Any) -> Client:
+    if not world.namespaces.live:
+        world.nemesis()
+    return await world.client(flavour, **options)
+
+
+async def sent_directly(world: World, queue: str, messages: list[Any]) -> None:
+    async with (
+        ServiceBusClient.from_connection_string(world.namespaces.connection_string("primary")) as client,
+        client.get_queue_sender(queue) as sender,
+    ):
+        for one in messages:
+            await sender.send_messages(one)
+
+
+async def test_every_property_type_and_every_body_comes_home_byte_for_byte(world: World, flavour: Flavour) -> None:
+    """Compared with what the plain SDK leaves in a queue; the envelope must leave no trace."""
+    here, there = world.namespaces.make_queue(), world.namespaces.make_queue()
+    messages = list(of_every_kind().values())
+    await sent_directly(world, here, list(of_every_kind().values()))
+    client = await paired(world, flavour)
+    sender = client.sender(there)
+    async with away(world, client, sender):
+        for one in messages:
+            await sender.send(one)
+    assert world.in_backlog() == len(messages)
+    await world.bring_home()
+    expected = {id_of(payload): senders_part(payload) for payload in await world.take(here, len(messages))}
+    found = {id_of(payload): senders_part(payload) for payload in await world.take(there, len(messages))}
+    assert found.keys() == expected.keys()
+    for name, part in expected.items():
+        assert found[name] == part, name
+
+
+async def test_a_list_of_every_kind_comes_home_byte_for_byte(world: World, flavour: Flavour) -> None:
+    """In batches each message is encoded inside another."""
+    here, there = world.namespaces.make_queue(), world.namespaces.make_queue()
+    kinds = {name: one for name, one in of_every_kind().items() if name != "large"}
+    await sent_directly(world, here, list(kinds.values()))
+    client = await paired(world, flavour)
+    sender = client.sender(there)
+    async with away(world, client, sender):
+        await sender.send(list(kinds.values()))
+    await world.bring_home()
+    expected = {id_of(payload): senders_part(payload) for payload in await world.take(here, len(kinds))}
+    found = {id_of(payload): senders_part(payload) for payload in await world.take(there, len(kinds))}
+    assert found == expected
+
+
+async def test_a_session_id_comes_home(world: World, flavour: Flavour) -> None:
+    """A backlog queue knows no sessions, so the id travels as a property."""
+    queue = world.namespaces.make_queue()
+    client = await paired(world, flavour)
+    sender = client.sender(queue)
+    async with away(world, client, sender):
+        await sender.send(message("a", session_id="grüße"))
+    assert world.in_backlog() == 1
+    await world.bring_home()
+    [payload] = await world.take(queue, 1)
+    properties = Message.decode(payload).properties
+    assert properties is not None and properties.group_id == "grüße"
+
+
+async def test_in_the_backlog_a_message_has_no_session_time_to_live_or_scheduled_time(
+    stage: Stage, flavour: Flavour
+) -> None:
+    """They would act there: expire it, hide it, or have it refused by a queue without sessions."""
+    client = stage.client(flavour)
+    await client.pair()
+    client.client.force_failover("orders")
+    due = datetime.now(UTC) + timedelta(hours=1)
+    await client.sender("orders").send(
+        message(session_id="s", time_to_live=timedelta(minutes=5), scheduled_enqueue_time_utc=due, partition_key="s")
+    )
+    [payload] = stage.in_backlog()
+    kept = Message.decode(payload)
+    assert kept.properties is not None and kept.properties.group_id is None
+    assert kept.header is None or kept.header.ttl is None
+    assert kept.annotations == {"x-opt-partition-key": "s"}
+    assert kept.application_properties == {
+        "x-ms-sessionid": "s",
+        "x-ms-timetolive": 300_000,
+        "x-ms-scheduledenqueuetimeutc": int(due.timestamp() * 1000),
+        "x-ms-path": "orders",
+    }
+    assert stage.primary.received == []
+
+
+async def test_a_time_to_live_starts_again_at_home(world: World, flavour: Flavour) -> None:
+    """The original behaviour; a message must not die of the outage."""
+    here, there = world.namespaces.make_queue(), world.namespaces.make_queue()
+    client = await paired(world, flavour)
+    sender = client.sender(there)
+    mortals = [message("short", time_to_live=timedelta(seconds=1)), message("long", time_to_live=timedelta(hours=1))]
+    await sent_directly(world, here, mortals)
+    expected = [senders_part(payload, without_times=True) for payload in await world.take(here, 2)]
+    async with away(world, client, sender):
+        for one in mortals:
+            await sender.send(one)
+        await asyncio.sleep(1.2)
+    await world.bring_home()
+    found = await world.take(there, 2)
+    assert [senders_part(payload, without_times=True) for payload in found] == expected
+    ttl_ms = [header.ttl for payload in found if (header := Message.decode(payload).header) is not None]
+    assert ttl_ms == [1_000, 3_600_000]
+
+
+async def test_a_scheduled_message_comes_home_and_waits_there(world: World, flavour: Flavour) -> None:
+    """What schedule_messages cannot do while failed over, a message with a scheduled time can."""
+    queue = world.namespaces.make_queue()
+    client = await paired(world, flavour)
+    sender = client.sender(queue)
+    due = datetime.now(UTC) + timedelta(hours=2)
+    async with away(world, client, sender):
+        await sender.send(message("later", scheduled_enqueue_time_utc=due))
+    await world.bring_home()
+    async with (
+        ServiceBusClient.from_connection_string(world.namespaces.connection_string("primary")) as plain,
+        plain.get_queue_receiver(queue) as receiver,
+    ):
+        [peeked] = await receiver.peek_messages(5)
+        assert peeked.state is ServiceBusMessageState.SCHEDULED
+        assert peeked.scheduled_enqueue_time_utc is not None
+        assert abs(peeked.scheduled_enqueue_time_utc - due) < timedelta(milliseconds=1)
+        assert await receiver.receive_messages(1, max_wait_time=0.5) == []
+
+
+# ── sizes ──
+
+
+async def test_a_batch_that_fits_the_primary_and_not_the_backlog_is_split(world: World, flavour: Flavour) -> None:
+    """The caller filled it to the brim while all was well; aliases cost bytes."""
+    queue = world.namespaces.make_queue()
+    client = await paired(world, flavour)
+    sender = client.sender(queue)
+    batch = await sender.batch()
+    ids = []
+    while True:
+        one = message("x" * 500)
+        try:
+            batch.add_message(one)
+        except MessageSizeExceededError:
+            break
+        ids.append(str(one.message_id))
+    assert len(ids) > 300
+    async with away(world, client, sender):
+        await sender.send(batch)
+    assert sorted(client.diverted_ids) == sorted(ids)
+    await world.bring_home()
+    assert sorted(id_of(payload) for payload in await world.take(queue, len(ids))) == sorted(ids)
+    assert world.count(queue) == 0
+
+
+async def test_a_message_that_fits_only_the_primary_is_sent_home_with_a_warning_and_refused_away(
+    world: World, flavour: Flavour, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The night of the outage is too late to learn of it; the error says how much is too much."""
+    queue = world.namespaces.make_queue()
+    client = await paired(world, flavour)
+    sender = client.sender(queue)
+    room = LIMIT - 40  # the rest of such a message takes less
+    brim = ServiceBusMessage(bytes(room), message_id="x")
+    with caplog.at_level(logging.WARNING, logger="pairbus"):
+        await sender.send(brim)
+        await sender.send(brim)
+    warnings = [record for record in caplog.records if "would be refused" in record.getMessage()]
+    assert len(warnings) == 1 and queue in warnings[0].getMessage()
+    async with away(world, client, sender):
+        error = await sender.error(brim)
+        assert isinstance(error, BacklogMessageTooLarge) and isinstance(error, MessageSizeExceededError)
+        assert error.overhead_bytes >= overhead(Away(queue))
+        assert str(error.overhead_bytes) in str(error)
+        smaller = ServiceBusMessage(bytes(room - error.overhead_bytes), message_id="y")
+        await sender.send(smaller)
+    assert client.diverted_ids == ["y"]
+    await world.bring_home()
+    assert world.count(queue) == 3
+
+
+async def test_a_part_that_fails_is_told_with_the_ids_of_both_parts(stage: Stage, flavour: Flavour) -> None:
+    """So that the caller sends again what is not stored, and no others."""
+    client = stage.client(flavour)
+    await client.pair()
+    client.client.force_failover("orders")
+    stage.secondary.on("transfer", Accept(), times=1)
+    stage.secondary.on("transfer", Reject("amqp:resource-limit-exceeded"))
+    messages = [message("x" * 90_000) for _ in range(5)]
+    error = await client.sender("orders").error(messages)
+    assert isinstance(error, PartlySent)
+    assert error.stored_ids == [one.message_id for one in messages[:2]]
+    assert error.unsent_ids == [one.message_id for one in messages[2:]]
+    assert [id_of(payload) for payload in stage.in_backlog()] == error.stored_ids
+    assert messages[2].message_id is not None and messages[2].message_id in str(error)
+
+
+# ── reserved names, and the caller's own objects ──
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_reserved_property_is_refused_healthy_or_not(stage: Stage, flavour: Flavour, is_away: bool) -> None:
+    """A message that could not be brought home must be noticed on the first day, not in the outage."""
+    client = stage.client(flavour)
+    await client.pair()
+    if is_away:
+        client.client.force_failover("orders")
+    sender = client.sender("orders")
+    for name in sorted(RESERVED):
+        for key in (name, name.encode()):
+            error = await sender.error(message(application_properties={key: "mine"}))
+            assert isinstance(error, ReservedPropertyError) and isinstance(error, ValueError)
+            assert name in str(error)
+    assert isinstance(
+        await sender.error([message(), message(application_properties={"x-ms-path": 1})]), ReservedPropertyError
+    )
+    assert stage.primary.received == stage.secondary.received == []
+
+
+def snapshot(value: Any, above: tuple[int, ...] = ()) -> Any:
+    """Everything reachable from a message, as plain values; the SDK's objects know each other in circles."""
+    if id(value) in above:
+        return "above"
+    above = (*above, id(value))
+    if isinstance(value, dict):
+        return {"dict": [(key, snapshot(one, above)) for key, one in value.items()]}
+    if isinstance(value, list | tuple):
+        return [type(value).__name__, *(snapshot(one, above) for one in value)]
+    if hasattr(value, "__dict__") and type(value).__module__.startswith("azure"):
+        return type(value).__name__, {name: snapshot(one, above) for name, one in vars(value).items()}
+    return value
+
+
+async def test_the_callers_message_is_never_modified(stage: Stage, flavour: Flavour) -> None:
+    """It may be sent again, to another queue, by another thread."""
+    client = stage.client(flavour)
+    await client.pair()
+    client.client.force_failover("orders")
+    sender = client.sender("orders")
+    due = datetime(2031, 1, 1, tzinfo=UTC)
+    full = message(
+        session_id="s",
+        time_to_live=timedelta(hours=1),
+        scheduled_enqueue_time_utc=due,
+        application_properties={"a": 1, b"b": b"c"},
+    )
+    nameless = AmqpAnnotatedMessage(data_body=b"x", properties=AmqpMessageProperties(subject="s"))
+    given = [full, ServiceBusMessage("y"), nameless, AmqpAnnotatedMessage(value_body={"a": [1]})]
+    before = [snapshot(one) for one in given]
+    for one in given:
+        await sender.send(one)
+    await sender.send(given)
+    assert [snapshot(one) for one in given] == before
+    assert len(stage.in_backlog()) == 8
+
+
+async def test_a_message_without_an_id_has_the_same_one_in_every_attempt(stage: Stage, flavour: Flavour) -> None:
+    """Duplicate detection knows it again when two attempts have stored it."""
+    client = stage.client(flavour)
+    stage.primary.on("transfer", Reject("amqp:internal-error"))
+    one = AmqpAnnotatedMessage(data_body=b"x")
+    began = time.monotonic()
+    await client.sender("orders").send(one)
+    assert time.monotonic() - began < 2.0
+    tried = {id_of(each.payload) for each in stage.primary.received_by("orders")}
+    [kept] = stage.in_backlog()
+    assert tried == {id_of(kept)} and len(stage.primary.received_by("orders")) >= 2
+    assert one.properties is None or one.properties.message_id is None
