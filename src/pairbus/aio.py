@@ -420,7 +420,7 @@ class PairedSender:
         first_ms = hub.first_attempt_ms(command.first_attempt_at)
         messages = going.wrapped(self.entity_name, first_ms, self._order)
         try:
-            parts = batches(messages, link.limits[1] or DEFAULT_LIMIT)
+            parts = batches(messages, link.limits[1] or DEFAULT_LIMIT, aio=True)
         except sdk.ERRORS as error:
             return sdk.failure_of(error, sending=False)
         for what, count in parts:
@@ -460,7 +460,7 @@ class PairedSender:
         if not self._home.limits[1] and self._hub.goes_home(self._state.entity):
             timeout_s = self._hub.options.attempt_timeout
             await self._use_home(lambda sender, left_s: sender.create_message_batch(), timeout_s)
-        return new_batch(self._home.limits[1], max_size_in_bytes)
+        return new_batch(self._home.limits[1], max_size_in_bytes, aio=True)
 
     async def schedule_messages(
         self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None

@@ -125,29 +125,30 @@ class PairedMessageBatch(ServiceBusMessageBatch):
         super().add_message(_ready(one))
 
 
-def batches(messages: list[ServiceBusMessage], limit: int) -> list[tuple[Any, int]]:
+def batches(messages: list[ServiceBusMessage], limit: int, *, aio: bool = False) -> list[tuple[Any, int]]:
     """In as few sends as the limit of the link allows: (what to send, how many messages it holds)."""
     if len(messages) == 1:
         return [(messages[0], 1)]
+    transport = sdk.batch_transport(aio=aio)
     parts: list[tuple[Any, int]] = []
-    batch = ServiceBusMessageBatch(max_size_in_bytes=limit)
+    batch = ServiceBusMessageBatch(max_size_in_bytes=limit, amqp_transport=transport)
     for message in messages:
         try:
             batch.add_message(message)
         except MessageSizeExceededError:
             if len(batch):
                 parts.append((batch, len(batch)))
-            batch = ServiceBusMessageBatch(max_size_in_bytes=limit)
+            batch = ServiceBusMessageBatch(max_size_in_bytes=limit, amqp_transport=transport)
             batch.add_message(message)  # MessageSizeExceededError: alone it is too large, and nothing was sent yet
     parts.append((batch, len(batch)))
     return parts
 
 
-def new_batch(link_limit: int, wanted: int | None) -> PairedMessageBatch:
+def new_batch(link_limit: int, wanted: int | None, *, aio: bool = False) -> PairedMessageBatch:
     limit = link_limit or DEFAULT_LIMIT
     if wanted is not None and wanted > limit:
         raise ValueError(f"Max message size: {wanted} is too large, acceptable max batch size is: {limit} bytes.")
-    return PairedMessageBatch(max_size_in_bytes=wanted or limit)
+    return PairedMessageBatch(max_size_in_bytes=wanted or limit, amqp_transport=sdk.batch_transport(aio=aio))
 
 
 def _ready(message: ServiceBusMessage) -> ServiceBusMessage:

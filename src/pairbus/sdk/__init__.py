@@ -25,6 +25,7 @@ from pairbus.sdk.clients import AnyClient, AnySender, ClientConfig, config_of, i
 from pairbus.sdk.failures import ERRORS, failure_of
 from pairbus.sdk.messages import (
     as_messages,
+    batch_transport,
     body_size,
     encode,
     ensure_message_id,
@@ -45,6 +46,7 @@ __all__ = [
     "ClientConfig",
     "Meter",
     "as_messages",
+    "batch_transport",
     "body_size",
     "break_socket",
     "config_of",

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus._common.utils import transform_outbound_messages
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
 from pairbus.pairing.aliases import COUNTER, FIRST_ATTEMPT, PATH, SCHEDULED, SENDER, SESSION_ID, TIME_TO_LIVE
@@ -98,6 +99,11 @@ def encode(message: AnyMessage) -> bytes:
         raw.application_properties = dict(properties)  # the SDK turns bytes into text in the one that it is given
     outgoing = ServiceBusMessage(None, message=PyamqpTransport.to_outgoing_amqp_message(raw), raw_amqp_message=raw)
     return bytes(PyamqpTransport.encode_message(outgoing))
+
+
+def batch_transport(*, aio: bool) -> Any:
+    """What a batch of this flavour is made with; one that was made with the other's is built anew at every send."""
+    return PyamqpTransportAsync if aio else PyamqpTransport
 
 
 def size(message: AnyMessage) -> int:
