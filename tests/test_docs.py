@@ -95,7 +95,7 @@ def test_the_embedded_broker_of_the_readme_runs(tmp_path: Path) -> None:
     assert (tmp_path / "bus" / "contoso" / "messages.db").exists()
 
 
-CODE = [("README.md", 2), ("docs/quickstart.md", 0), ("docs/quickstart.md", 1), ("docs/failover.md", 0)]
+CODE = [("README.md", 2), *(("docs/quickstart.md", number) for number in range(3)), ("docs/failover.md", 0)]
 
 
 @pytest.mark.slow
@@ -103,7 +103,9 @@ CODE = [("README.md", 2), ("docs/quickstart.md", 0), ("docs/quickstart.md", 1), 
 def test_python_code_runs_against_the_broker(page: str, number: int, folder: Path, reader: BrokerProcess) -> None:
     """With the connection string from the environment and the certificate from the data folder, as the pages say."""
     code = blocks(page, "python")[number]
-    run([sys.executable, "-c", code], folder, PAIRBUS_CONNECTION_STRING=reader.connection_string())
+    names = ("CONNECTION_STRING", "contoso"), ("PRIMARY", "contoso"), ("SECONDARY", "fabrikam")
+    given = {f"PAIRBUS_{name}": reader.connection_string(namespace) for name, namespace in names}
+    run([sys.executable, "-c", code], folder, **given)
 
 
 @pytest.mark.node
