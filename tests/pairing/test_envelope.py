@@ -213,6 +213,7 @@ def test_what_the_genuine_sdk_encodes_comes_home_byte_for_byte(name: str) -> Non
         (backlog_message(x_ms_path=Symbol("orders")), NO_DESTINATION, "x-ms-path"),
         (backlog_message(x_ms_path=""), NO_DESTINATION, "x-ms-path"),
         (backlog_message(x_ms_path="/"), NO_DESTINATION, "x-ms-path"),
+        (backlog_message(x_ms_path="p" * 261), NO_DESTINATION, "260 characters"),
         (backlog_message(x_ms_path="orders/$management"), NO_DESTINATION, "nodes of the service"),
         (backlog_message(x_ms_path="$cbs"), NO_DESTINATION, "nodes of the service"),
         (backlog_message(x_ms_path="q", x_ms_sessionid=b"s"), INVALID_ALIAS, "x-ms-sessionid"),

@@ -146,6 +146,18 @@ async def test_a_destination_that_is_busy_is_left_alone_and_nothing_is_lost() ->
         await primary.close()
 
 
+async def test_a_destination_that_the_connection_string_does_not_cover_is_skipped() -> None:
+    """A key for one entity must not stop the way home of what belongs to it."""
+    async with pair(ORDERS, BILLS) as world:
+        await world.divert("bills", [message(1)])
+        await world.divert("orders", [message(2)])
+        primary = Carrier(f"{world.broker.connection_string('contoso')};EntityPath=orders")
+        progress = await world.syphon(primary=primary).run_once(wait_s=0.1)
+        assert (progress.moved, progress.blocked, progress.errors) == (1, 1, 1)
+        assert "EntityPath" in world.told(DestinationSkipped)[0].reason
+        await primary.close()
+
+
 # ── messages that cannot go ──
 
 

@@ -22,6 +22,7 @@ RESERVED = frozenset({SESSION_ID, TIME_TO_LIVE, SCHEDULED, PATH, FIRST_ATTEMPT, 
 
 _TIME_SPAN = "com.microsoft:timespan"
 _TICKS_PER_MS = 10_000
+PATH_LENGTH_MAX = 260  # of any entity
 
 
 class Values(NamedTuple):
@@ -49,8 +50,10 @@ def read(encoded: dict[bytes, bytes]) -> Values | InvalidAlias:
     if raw is None:
         return InvalidAlias(PATH, f"The message has no application property {PATH}, which names its destination.")
     path = decode(raw)[0]
-    if type(path) is not str or not path.strip("/"):
-        return InvalidAlias(PATH, f"{PATH} must be the path of an entity, as a string; it is {path!r:.80}.")
+    if type(path) is not str or not path.strip("/") or len(path) > PATH_LENGTH_MAX:
+        return InvalidAlias(
+            PATH, f"{PATH} must be the path of an entity, a string of 1 to {PATH_LENGTH_MAX} characters: {path!r:.80}."
+        )
     if "$" in path:
         # A queue's `$management` or `$cbs` takes orders, and this message would give them with the syphon's rights.
         return InvalidAlias(PATH, f"{PATH} is {path!r:.80}: messages are not sent to nodes of the service.")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
+from pairbus.errors import ConfigError
 from pairbus.pairing.envelope import Home, Spoiled, batch_head, home_payload
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, Moved
 from pairbus.pairing.pace import Budget
@@ -248,6 +249,10 @@ class Trip:
             sender = await shared.primary.sender(path, shared.settings.send_timeout_s)
         except TransportError as error:
             await self._failed(path, ready, error, now, at_attach=True)
+            return
+        except ConfigError as error:  # the connection string is for another entity
+            self._pass.errors += 1
+            self._skip(path, str(error), ready)
             return
         await self._send(sender, path, ready, turn, in_batches=shared.destinations.takes_batches(path))
 

@@ -25,7 +25,7 @@ LINGER_S = 1.0  # for more of a queue that has just given some
 AHEAD = 4  # batches on their way at once
 HELD_MAX = 2000  # deliveries left unsettled on one link before it is replaced: a service bounds them
 LINK_LIFE_MIN_S = 1.0  # a link that the peer closes sooner was not idle
-CLOSE_TIMEOUT_S = 1.0
+CLOSE_TIMEOUT_S = 0.5  # for each of three answers of a peer that may be silent
 LOOK_S = 0.02  # between two looks at how far the other queues are
 
 T = TypeVar("T")
