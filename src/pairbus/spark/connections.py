@@ -33,7 +33,7 @@ class Secret:
 
     @classmethod
     def parse(cls, text: str, option: str) -> Secret:
-        if text.startswith("env:") and len(text) > 4 or text.startswith("@") and len(text) > 1:
+        if text.removeprefix("env:") not in ("", text) or text.removeprefix("@") not in ("", text):
             return cls(text)
         raise ConfigError(
             f"{option}: Spark shows options in its plans and pages, so give the place of the connection string and not"
@@ -63,6 +63,7 @@ class _Loop:
         self.carriers: dict[tuple[str, str | None], Carrier] = {}
         self.used_at: dict[tuple[str, str | None], float] = {}
         self.in_use: dict[tuple[str, str | None], int] = {}
+        self._endings: set[asyncio.Task[None]] = set()
         threading.Thread(target=self._run, name="pairbus connections", daemon=True).start()
 
     def _run(self) -> None:
@@ -74,7 +75,9 @@ class _Loop:
         for key, at in list(self.used_at.items()):
             if not self.in_use.get(key) and self.loop.time() - at > IDLE_S:
                 del self.used_at[key]
-                asyncio.ensure_future(self.carriers.pop(key).close())
+                ending = self.loop.create_task(self.carriers.pop(key).close())
+                self._endings.add(ending)
+                ending.add_done_callback(self._endings.discard)
         self.loop.call_later(LOOK_S, self._look)
 
 
@@ -92,7 +95,7 @@ def _loop() -> _Loop:
 
 def _forget() -> None:
     """In the child of a fork: the thread is not there, and the sockets are the parent's."""
-    global _own, _lock  # noqa: PLW0603
+    global _own, _lock
     _own, _lock = None, threading.Lock()
 
 

@@ -18,8 +18,9 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,7 +60,25 @@ class Row(NamedTuple):
 
 
 def encode_rows(rows: Iterable[Row]) -> list[bytes]:
-    return [_to_json({"schema": SCHEMA, **row._asdict()}).encode("ascii") + b"\n" for row in rows]
+    """As lines. Only the message id is encoded for each row; the other texts are those of the rows before."""
+    return [
+        (
+            f'{{"schema":{SCHEMA},"outcome":{_text(row[0])},"queue":{_text(row[1])},"queue_created_ms":{_number(row[2])}'
+            f',"sequence_number":{_number(row[3])},"message_id":{_to_json(row[4])},"destination":{_text(row[5])}'
+            f',"size_bytes":{_number(row[6])},"enqueued_ms":{_number(row[7])},"first_attempt_ms":{_number(row[8])}'
+            f',"at_ms":{row[9]},"attempt":{_text(row[10])},"reason":{_text(row[11])}}}\n'
+        ).encode("ascii")
+        for row in rows
+    ]
+
+
+@lru_cache(4096)
+def _text(value: str | None) -> str:
+    return _to_json(value)
+
+
+def _number(value: int | None) -> str:
+    return "null" if value is None else str(value)
 
 
 def sequence_number_of(payload: bytes) -> int | None:
@@ -67,7 +86,7 @@ def sequence_number_of(payload: bytes) -> int | None:
     at = payload.find(_SEQUENCE_NUMBER, 0, _HEAD_MAX) + len(_SEQUENCE_NUMBER)
     if at >= len(_SEQUENCE_NUMBER) and payload[at : at + 1] == b"\x81":
         return int.from_bytes(payload[at + 1 : at + 9], "big", signed=True)
-    annotations = Message.decode(payload).message_annotations or {}
+    annotations = Message.decode(payload).annotations or {}
     found = annotations.get(_SEQUENCE_NUMBER.decode())
     return found if isinstance(found, int) else None
 
@@ -146,10 +165,10 @@ class Report:
         _replace(location.reports(run) / f"{self.tick:010d}-{attempt}.json", values)
 
 
-def read_reports(location: Location, run: str, *, after: str = "") -> Iterator[tuple[str, Report]]:
-    """Each with its name, in the order of ticks; `after`: only names behind this one."""
+def read_reports(location: Location, run: str, without: Container[str] = ()) -> Iterator[tuple[str, Report]]:
+    """Each with its name, in the order of ticks; `without` those of these names."""
     for path in sorted(location.reports(run).glob("[0-9]*.json")):
-        if path.name > after:
+        if path.name not in without:
             values = json.loads(path.read_text(encoding="utf-8"))
             yield path.name, Report(**{**values, "problems": tuple(values["problems"])})
 
@@ -178,15 +197,19 @@ class Journal:
         """OSError when they are not, or perhaps not, in the file; then the journal is of no more use."""
         if self._failure is not None:
             raise OSError(*self._failure.args)
-        self._pending += lines
         done = asyncio.get_running_loop().create_future()
         self._waiters.append(done)
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write())
+        self.append_soon(lines)
         await done
 
+    def append_soon(self, lines: list[bytes]) -> None:
+        """With the next ones, or at the close."""
+        self._pending += lines
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+
     async def _write(self) -> None:
-        while self._waiters:
+        while self._pending:
             lines, self._pending = self._pending, []
             waiters, self._waiters = self._waiters, []
             if self._failure is None:

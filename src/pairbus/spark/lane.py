@@ -1,0 +1,270 @@
+"""One task of the Spark syphon: a pump of the syphon on one queue, for a few seconds, with a journal.
+
+Receive under lock, send home, journal, complete: all of it happens before the first row is given to Spark, so that no
+lock ever waits for what Spark does next. A lost lock, a primary or a queue that cannot be reached end the task; what it
+held stays locked and comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, cast
+
+from pairbus.ledger import Ledger
+from pairbus.ledger.rows import MeterKind
+from pairbus.pairing.envelope import redriven
+from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event
+from pairbus.pairing.pace import Budget
+from pairbus.pairing.reader import Reader
+from pairbus.pairing.relay import Item, SyphonSettings, Tide
+from pairbus.spark.connections import Borrowed, Secret
+from pairbus.spark.journal import (
+    DEAD_LETTERED,
+    MOVED,
+    Journal,
+    Location,
+    Report,
+    Row,
+    encode_rows,
+    sequence_number_of,
+)
+from pairbus.spark.missing import SharedDestinations
+from pairbus.syphon.mover import Opener, Shared
+from pairbus.syphon.pump import Pump
+from pairbus.transport import Carrier, Received, TransportError
+
+STOP_LOOK_S = 0.5
+PROBLEMS_MAX = 10
+FLUSH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all tasks of a query have in common. Pickled: it holds no secret, only where they stand."""
+
+    primary: Secret
+    secondary: Secret
+    location: Location
+    run: str
+    settings: SyphonSettings
+    ca_file: str | None = None
+    ledger: str | None = None
+    "Folder of a ledger for every operation."
+    redrive_to: str | None = None
+    "The queues are those whose dead letters go to this entity; None: they are backlog queues."
+
+    @property
+    def sub_queue(self) -> Literal["dead-letter"] | None:
+        return None if self.redrive_to is None else "dead-letter"
+
+    def new_opener(self) -> Opener:
+        return Reader().unwrap if self.redrive_to is None else partial(redriven, path=self.redrive_to)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What one task is to do."""
+
+    tick: int
+    queue: str
+    number: int
+    "Of several that share a queue."
+    queue_created_ms: int | None
+    max_messages: int
+    max_s: float
+    wait_s: float
+    "For the first message, and for the next one."
+    per_s: float | None = None
+    "This task's share of the budget."
+
+
+async def drain(job: Job, lane: Lane, attempt: str) -> tuple[list[Row], Report]:
+    """Bring home what there is, within the lane's quota. OSError when the journal cannot be written, before anything
+    is received; ConfigError when a secret or the location is missing on this host."""
+    job.location.check_shared(job.run)
+    async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
+        draining = _Draining(job, lane, attempt, home, away)
+        try:
+            await draining.run()
+        finally:
+            await draining.close()
+    report = draining.report()
+    report.write(job.location, job.run, attempt)
+    return draining.rows, report
+
+
+class _Share(Budget):
+    """A task's part of the budget. It begins empty: many short tasks must not each begin with a second's worth."""
+
+    def __init__(self, per_s: float | None, now: float) -> None:
+        super().__init__(per_s)
+        self.was_busy = False
+        if per_s is not None:
+            self.take(int(per_s), now)
+
+    def busy(self, now: float) -> None:
+        self.was_busy = True
+        super().busy(now)
+
+
+class _Draining:
+    def __init__(self, job: Job, lane: Lane, attempt: str, home: Carrier, away: Carrier) -> None:
+        self.rows: list[Row] = []
+        self._job = job
+        self._lane = lane
+        self._attempt = attempt
+        self._moved = 0
+        self._errors = 0
+        self._problems: Counter[str] = Counter()
+        self._stopping = asyncio.Event()
+        self._asked_to_stop = False
+        self._names = {"primary": home.endpoint.authority, "secondary": away.endpoint.authority}
+        self._ledger = None if job.ledger is None else _ledger(job.ledger)
+        self._journal = Journal(job.location.new_file(attempt, time.time()))
+        self._share = _Share(lane.per_s, time.monotonic())
+        shared = Shared(
+            home,
+            away,
+            job.settings,
+            self._heard,
+            self._meter,
+            time.monotonic,
+            _wall_ms,
+            job.new_opener,
+            buries=job.redrive_to is None,
+            destinations=_destinations(job, home),
+            budget=self._share,
+            tide=Tide([lane.queue]),
+            before_complete=self._note,
+        )
+        self._pump = Pump(shared, lane.queue, self._stopping, job.sub_queue)
+
+    async def run(self) -> None:
+        timer = asyncio.get_running_loop().call_later(self._lane.max_s, self._stopping.set)
+        watch = asyncio.create_task(self._watch())
+        try:
+            await self._pump.run_once(self._lane.wait_s)
+        except TransportError as error:
+            self._errors += 1
+            self._problems[f"{self._lane.queue}: {error}"] += 1
+        finally:
+            timer.cancel()
+            watch.cancel()
+
+    async def close(self) -> None:
+        await self._journal.close()
+        if self._ledger is not None:
+            await asyncio.to_thread(self._ledger.flush, FLUSH_S)  # Spark ends its workers without a word
+
+    def report(self) -> Report:
+        return Report(
+            tick=self._lane.tick,
+            queue=self._lane.queue,
+            moved=self._moved,
+            dead_lettered=self._pump.dead_lettered,
+            held=self._pump.blocked,
+            errors=self._errors + self._pump.errors,
+            busy=self._share.was_busy,
+            more=self._stopping.is_set() and not self._asked_to_stop,
+            problems=tuple(problem for problem, _ in self._problems.most_common(PROBLEMS_MAX)),
+        )
+
+    async def _watch(self) -> None:
+        """A stop on its way from the driver: a task that Spark ends itself is killed in the middle of its work."""
+        while True:
+            await asyncio.sleep(STOP_LOOK_S)
+            if self._job.location.is_asked_to_stop(self._job.run):
+                self._asked_to_stop = True
+                self._stopping.set()
+                return
+
+    async def _note(self, path: str, messages: list[tuple[Item, Received]]) -> None:
+        lane, now_ms = self._lane, _wall_ms()
+        rows = [
+            Row(
+                MOVED,
+                lane.queue,
+                lane.queue_created_ms,
+                sequence_number_of(received.payload),
+                home.message_id,
+                path,
+                len(payload),
+                home.enqueued_ms,
+                home.first_attempt_ms,
+                now_ms,
+                self._attempt,
+                None,
+            )
+            for (_, home, payload), received in messages
+        ]
+        await self._journal.append(encode_rows(rows))
+        self.rows += rows
+        self._moved += len(rows)
+        if self._moved >= lane.max_messages:
+            self._stopping.set()
+
+    def _heard(self, event: Event) -> None:
+        if self._ledger is not None:
+            self._ledger.record(event, time.time())
+        if isinstance(event, DestinationSkipped):
+            self._problems[f"{event.path}: {event.reason}"] += 1
+        elif isinstance(event, DeadLettered):
+            self._problems[str(event)] += 1
+            self._bury(event)
+
+    def _bury(self, event: DeadLettered) -> None:
+        """The dead-letter queue has it, with the reason: a row that a crash loses here is not the only trace."""
+        lane = self._lane
+        row = Row(
+            DEAD_LETTERED,
+            lane.queue,
+            lane.queue_created_ms,
+            None,
+            event.message_id,
+            None,
+            None,
+            None,
+            None,
+            _wall_ms(),
+            self._attempt,
+            f"{event.reason}: {event.description}",
+        )
+        self.rows.append(row)
+        self._journal.append_soon(encode_rows([row]))
+
+    def _meter(
+        self, side: Literal["primary", "secondary"], entity: str, kind: str, count: int, size_bytes: int, outcome: str
+    ) -> None:
+        if self._ledger is not None:
+            known = cast(MeterKind, kind)
+            self._ledger.meter(side, self._names[side], entity, known, size_bytes, count, outcome, cause="syphon")
+
+
+# ── what a worker keeps from one task to the next ──
+
+_all_destinations: dict[tuple[str, str, float], SharedDestinations] = {}
+_ledgers: dict[str, Ledger] = {}
+
+
+def _destinations(job: Job, home: Carrier) -> SharedDestinations:
+    grace_s = job.settings.missing_destination_grace_s
+    key = (home.endpoint.authority, str(job.location.root), grace_s)
+    known = _all_destinations.get(key)
+    if known is None:
+        known = _all_destinations[key] = SharedDestinations(grace_s, job.location.missing, time.time)
+    known.look()
+    return known
+
+
+def _ledger(folder: str) -> Ledger:
+    if folder not in _ledgers:
+        _ledgers[folder] = Ledger(folder, client="syphon")
+    return _ledgers[folder]
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

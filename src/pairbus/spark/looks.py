@@ -1,0 +1,82 @@
+"""What the driver looks at: the queues, and whether it may go where it wants, before any message is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pairbus.errors import ConfigError
+from pairbus.pairing.envelope import Home
+from pairbus.pairing.policy import Kind
+from pairbus.spark.connections import Borrowed, run
+from pairbus.spark.journal import sequence_number_of
+from pairbus.spark.lane import Job
+from pairbus.transport import Carrier, Refused, TransportError
+from pairbus.wire_failures import failure_of
+
+TIMEOUT_S = 10.0
+PAGE = 250
+COUNT_MAX = 100_000  # messages that are counted by looking at each
+
+
+async def peek(job: Job, away: Carrier, queue: str, from_sequence: int = 0, count: int = 1) -> list[bytes]:
+    path = queue if job.sub_queue is None else f"{queue}/$DeadLetterQueue"
+    management = await (await away.connection()).management(path, timeout_s=TIMEOUT_S)
+    return await management.peek(from_sequence, count, TIMEOUT_S)
+
+
+def check(job: Job, queues: Iterable[str]) -> None:
+    """ConfigError for what no waiting will heal: a key that is refused, queues of which none is there."""
+    run(_check(job, list(queues)))
+
+
+async def _check(job: Job, queues: list[str]) -> None:
+    missing: list[str] = []
+    paths: set[str] = set() if job.redrive_to is None else {job.redrive_to}
+    opener = job.new_opener()
+    async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
+        for queue in queues:
+            try:
+                first = await peek(job, away, queue)
+            except Refused as error:
+                _refuse_key("secondary", job.secondary.source, error)
+                missing.append(f"{queue}: {error}")
+                continue
+            except TransportError:
+                break  # away for now: that is what a syphon waits for
+            found = opener(first[0]) if first else None
+            if isinstance(found, Home):
+                paths.add(found.path)
+        for path in sorted(paths)[:1]:
+            try:
+                await home.sender(path, TIMEOUT_S)
+            except TransportError as error:
+                _refuse_key("primary", job.primary.source, error)
+    if missing and len(missing) == len(queues):
+        raise ConfigError(f"none of the {len(queues)} queues can be read: {missing[0]}")
+
+
+def _refuse_key(side: str, source: str, error: TransportError) -> None:
+    if failure_of(error).kind is Kind.UNAUTHORIZED:
+        raise ConfigError(f"{side}: the connection string in {source} is refused: {error}")
+
+
+def count_left(job: Job, queues: Iterable[str]) -> int:
+    """Messages that are in the queues, locked ones included; a queue that cannot be read counts nothing."""
+    return run(_count_left(job, list(queues)))
+
+
+async def _count_left(job: Job, queues: list[str]) -> int:
+    count = 0
+    async with Borrowed(job.secondary, job.ca_file) as away:
+        for queue in queues:
+            next_number = 0
+            while count < COUNT_MAX:
+                try:
+                    page = await peek(job, away, queue, next_number, PAGE)
+                except Refused:
+                    break
+                if not page:
+                    break
+                count += len(page)
+                next_number = (sequence_number_of(page[-1]) or 0) + 1
+    return count

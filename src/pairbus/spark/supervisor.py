@@ -1,0 +1,208 @@
+"""Runs the syphon's query, and runs it again when it fails: Spark itself gives a failed query up.
+
+The query has no data that could be lost, so every failure is answered in the same way: a pause, a new query. What is
+told to the caller comes from the reports of the tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import Counter, deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from pairbus.errors import PairbusError
+from pairbus.spark.journal import read_reports
+from pairbus.spark.lane import Job
+from pairbus.spark.looks import count_left
+from pairbus.spark.rounds import Pause, Quotas
+from pairbus.spark.syphon_source import FORMAT, SyphonSource, options_of
+from pairbus.syphon import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger("pairbus.spark")
+
+POLL_S = 1
+END_POLL_S = 0.1
+TRIGGER = "1 second"  # between two questions whether there is something to do; most are answered without a look
+RESTART_S, RESTART_MAX_S = 1.0, 60.0
+FAILURES_MAX = 5  # of a single drain, in a row, none of which moved anything
+RATE_WINDOW_S = 30.0
+STOP_S = 15.0
+KILL_S = 3.0  # of those, for the query itself
+
+
+class SparkGone(PairbusError):
+    """The Java process of Spark has ended. Nothing is lost; a new process can go on from there."""
+
+
+class SparkSyphon:
+    """A syphon on Spark, in a thread of its own. Made by `pairbus.spark.syphon`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: Job,
+        queues: dict[str, int | None],
+        quotas: Quotas,
+        *,
+        once: bool,
+        checkpoint: str,
+        slots: int | None,
+    ) -> None:
+        self.problems: Counter[str] = Counter()
+        "Why messages stayed and queries failed, and how often it was told."
+        self.restarts = 0
+        self.left: int | None = None
+        "Of a single drain that is over: messages that are still in the queues, locked ones included."
+        self._spark = spark
+        self._job = job
+        self._queues = queues
+        self._quotas = quotas
+        self._once = once
+        self._checkpoint = checkpoint
+        self._slots = slots
+        self._moved = self._dead_lettered = self._errors = 0
+        self._blocked: dict[int, int] = {}
+        "Of the last round, by its tick."
+        self._samples: deque[tuple[float, int]] = deque()
+        self._stopping = threading.Event()
+        self._stop_at = float("inf")
+        self._over = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="spark syphon", daemon=True)
+
+    def __repr__(self) -> str:
+        now = self.progress()
+        return f"<SparkSyphon {now.queues} queues moved={now.moved} restarts={self.restarts}>"
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it has ended: by `stop`, or because a single drain is over. Raises what ended it otherwise."""
+        ended = self._over.wait(timeout_s)
+        if ended and self._failure is not None:
+            raise self._failure
+        return ended
+
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """Start nothing more, let tasks finish what they hold, and end. What does not end in time is killed."""
+        self._stop_at = time.monotonic() + timeout_s
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._over.wait(timeout_s + KILL_S)
+
+    def progress(self) -> Progress:
+        return Progress(
+            queues=len(self._queues),
+            moved=self._moved,
+            per_s=self._rate(),
+            blocked=sum(self._blocked.values()),
+            dead_lettered=self._dead_lettered,
+            errors=self._errors,
+        )
+
+    # ── the thread ──
+
+    def _run(self) -> None:
+        try:
+            self._supervise()
+            if self._once and not self._stopping.is_set():
+                self.left = count_left(self._job, self._queues)
+        except BaseException as error:
+            self._failure = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._over.set()
+
+    def _supervise(self) -> None:
+        self._spark.dataSource.register(SyphonSource)
+        pause = Pause(RESTART_S, RESTART_MAX_S)
+        failures = 0
+        while not self._stopping.is_set():
+            moved_before = self._moved
+            job = replace(self._job, run=uuid.uuid4().hex[:12])
+            job.location.prepare(job.run)
+            try:
+                self._follow(job)
+                return
+            except (Py4JNetworkError, ConnectionError) as error:
+                raise SparkGone(f"the Java process of Spark has ended: {error}") from None
+            except (PySparkException, Py4JError) as error:
+                if self._moved > moved_before:
+                    failures = 0
+                    pause.reset()
+                failures += 1
+                self._failed(error, pause_s := pause.next())
+                if self._once and failures >= FAILURES_MAX:
+                    raise PairbusError(f"the query failed {failures} times: {_line(error)}") from None
+                self._stopping.wait(pause_s)
+
+    def _failed(self, error: Exception, pause_s: float) -> None:
+        self.restarts += 1
+        self._errors += 1
+        self.problems[_line(error)] += 1
+        logger.warning("the query failed and is started again in %.0f s: %s", pause_s, _line(error))
+
+    def _follow(self, job: Job) -> None:
+        """One query, to its end."""
+        query = self._start_query(job)
+        heard: set[str] = set()
+        try:
+            while not query.awaitTermination(POLL_S):
+                self._hear(job, heard)
+                if self._stopping.is_set():
+                    self._end(job, query)
+                    return
+        finally:
+            self._hear(job, heard)
+
+    def _start_query(self, job: Job) -> StreamingQuery:
+        options = options_of(job, self._quotas, list(self._queues.items()), once=self._once, slots=self._slots)
+        stream = self._spark.readStream.format(FORMAT).options(**options).load()
+        # The rows end here: the journal has them all, and those that Spark gets lack what a kill has lost.
+        writer = stream.writeStream.format("noop").option("checkpointLocation", self._checkpoint)
+        writer = writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime=TRIGGER)
+        return writer.start()
+
+    def _end(self, job: Job, query: StreamingQuery) -> None:
+        job.location.ask_to_stop(job.run)
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < self._stop_at - KILL_S:
+            time.sleep(END_POLL_S)
+        query.stop()
+
+    def _hear(self, job: Job, heard: set[str]) -> None:
+        for name, report in read_reports(job.location, job.run, without=heard):
+            heard.add(name)
+            self._moved += report.moved
+            self._dead_lettered += report.dead_lettered
+            self._errors += report.errors
+            self.problems.update(report.problems)
+            held = self._blocked.get(report.tick, 0) + report.held
+            self._blocked = {report.tick: held}
+
+    def _rate(self) -> float:
+        now = time.monotonic()
+        while self._samples and now - self._samples[0][0] > RATE_WINDOW_S:
+            self._samples.popleft()
+        then, moved_then = self._samples[0] if self._samples else (now, self._moved)
+        self._samples.append((now, self._moved))
+        return (self._moved - moved_then) / (now - then) if now > then else 0.0
+
+
+def _line(error: BaseException) -> str:
+    """The line of an error that says something: Spark wraps what went wrong in tracebacks of three processes."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Error: " in line or "Refused: " in line or "Lost: " in line]
+    return (telling or lines or [type(error).__name__])[-1 if telling else 0][:300]

@@ -1,0 +1,165 @@
+"""The syphon as a Spark job: what a caller says, checked, and made into a query under a supervisor.
+
+from pairbus.spark import local_session, syphon
+
+spark = local_session("syphon", "local[4]")
+drain = syphon(spark, primary="env:CONTOSO", secondary="env:FABRIKAM", journal="/mnt/pairbus", once=True)
+drain.wait()
+print(drain.progress(), drain.left)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pairbus.errors import ConfigError
+from pairbus.pairing.backlog import queue_path
+from pairbus.pairing.options import TtlPolicy, checked_name, primary_name_of
+from pairbus.pairing.relay import SyphonSettings, entity_of_dead_letters
+from pairbus.spark.connections import Secret
+from pairbus.spark.journal import Location
+from pairbus.spark.lane import Job
+from pairbus.spark.looks import check
+from pairbus.spark.rounds import Quotas
+from pairbus.transport import Endpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pairbus.spark.supervisor import SparkSyphon
+
+Folder = str | PathLike[str]
+QUOTAS = Quotas()
+
+
+def syphon(
+    spark: SparkSession,
+    *,
+    primary: str,
+    secondary: str,
+    journal: Folder,
+    primary_name: str | None = None,
+    queues: Mapping[str, int | None] | Sequence[str] | None = None,
+    backlog_queue_count: int = 10,
+    once: bool = False,
+    max_messages_per_second: float | None = None,
+    ttl_policy: TtlPolicy = "restore",
+    missing_destination_grace: float = 900.0,
+    checkpoint: Folder | None = None,
+    ledger: Folder | None = None,
+    ca_file: str | None = None,
+    quotas: Quotas = QUOTAS,
+) -> SparkSyphon:
+    """Bring the messages of backlog queues home with Spark. Started when this returns; `wait`, `stop`, `progress`.
+
+    `primary` and `secondary`: where the connection strings stand, on the driver and on every executor: `env:NAME` or
+    `@FILE`. `journal`: a folder that all hosts share; `docs/spark-syphon.md` says what is in it. `queues`: paths, or
+    paths with the time of their creation in milliseconds; without them the backlog queues 0 … `backlog_queue_count`-1.
+    ConfigError for what is wrong, before any message is touched.
+    """
+    away = Secret.parse(secondary, "secondary")
+    home = Secret.parse(primary, "primary")
+    if queues is None:
+        try:
+            name = checked_name(primary_name) if primary_name else primary_name_of(_endpoint(home, "primary").authority)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        queues = [queue_path(name, index) for index in range(backlog_queue_count)]
+    settings = SyphonSettings(
+        missing_destination_grace_s=missing_destination_grace,
+        ttl_policy=ttl_policy,
+        max_messages_per_second=max_messages_per_second,
+    )
+    job = Job(home, away, _location(journal), "", settings, ca_file, _folder(ledger))
+    return _start(spark, job, queues, quotas, once=once, checkpoint=checkpoint)
+
+
+def redrive(
+    spark: SparkSession,
+    queue: str,
+    *,
+    source: str,
+    journal: Folder,
+    to: str | None = None,
+    target: str | None = None,
+    once: bool = True,
+    max_messages_per_second: float | None = None,
+    checkpoint: Folder | None = None,
+    ledger: Folder | None = None,
+    ca_file: str | None = None,
+    quotas: Quotas = QUOTAS,
+) -> SparkSyphon:
+    """Send the dead letters of a queue, or of `TOPIC/Subscriptions/NAME`, back to their entity or to another.
+
+    `source` and `target` (another namespace) are given as those of `syphon`. What is refused stays where it is.
+    """
+    origin = Secret.parse(source, "source")
+    home = origin if target is None else Secret.parse(target, "target")
+    settings = SyphonSettings(max_messages_per_second=max_messages_per_second)
+    entity = to or entity_of_dead_letters(queue)
+    job = Job(home, origin, _location(journal), "", settings, ca_file, _folder(ledger), redrive_to=entity)
+    return _start(spark, job, [queue], quotas, once=once, checkpoint=checkpoint)
+
+
+def _start(
+    spark: SparkSession,
+    job: Job,
+    queues: Mapping[str, int | None] | Sequence[str],
+    quotas: Quotas,
+    *,
+    once: bool,
+    checkpoint: Folder | None,
+) -> SparkSyphon:
+    from pairbus.spark.supervisor import SparkSyphon
+
+    if spark.conf.get("spark.speculation", "false") == "true":
+        raise ConfigError("spark.speculation must be false: a task that runs twice at once would move messages twice")
+    known = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
+    if not known:
+        raise ConfigError("there are no queues to drain")
+    _endpoint(job.primary, "primary")
+    _endpoint(job.secondary, "secondary")
+    check(job, known)
+    syphon = SparkSyphon(
+        spark,
+        job,
+        known,
+        quotas,
+        once=once,
+        checkpoint=str(checkpoint or job.location.checkpoint),
+        slots=_slots(spark.conf.get("spark.master", "") or ""),
+    )
+    syphon.start()
+    return syphon
+
+
+def _endpoint(secret: Secret, side: str) -> Endpoint:
+    try:
+        return Endpoint.parse(secret.read())
+    except ConfigError as error:
+        raise ConfigError(f"{side}: {error}") from None
+
+
+def _location(journal: Folder) -> Location:
+    if "://" in os.fspath(journal):
+        raise ConfigError(f"journal: {journal} is not a folder; mount the storage, and give the path of the mount")
+    return Location(Path(journal).absolute())
+
+
+def _folder(folder: Folder | None) -> str | None:
+    return None if folder is None else str(Path(folder).absolute())
+
+
+def _slots(master: str) -> int | None:
+    """Tasks at once of a local master; None when a cluster decides."""
+    if master == "local":
+        return 1
+    found = re.match(r"local\[(\d+|\*)", master)
+    if found is None:
+        return None
+    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])

@@ -1,0 +1,148 @@
+"""A pair of namespaces in a broker process, diverted messages, and what is found at home afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.message import Message, Properties
+from pairbus.pairing.envelope import Away, wrap
+from pairbus.pairing.relay import SyphonSettings
+from pairbus.spark.connections import Secret
+from pairbus.spark.journal import Location
+from pairbus.spark.lane import Job
+from pairbus.spark.rounds import Quotas
+from pairbus.spark.syphon_source import SyphonReader, SyphonSource, options_of
+from pairbus.transport import Carrier
+from tests.brokers import BrokerProcess
+from tests.syphon.world import bare
+
+BACKLOG = "contoso/x-servicebus-transfer"
+PAGE = 500
+
+
+@dataclass
+class SyphonWorld:
+    """`contoso` is home, `fabrikam` has the backlog. What `divert` sends is known, and `verdict` compares."""
+
+    broker: BrokerProcess
+    location: Path
+    home: str = "PAIRBUS_TEST_HOME"
+    away: str = "PAIRBUS_TEST_AWAY"
+    sent: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    "Message id → destination, and what must arrive."
+
+    def divert(self, count: int, *paths: str, queue: int = 0, size: int = 20) -> None:
+        asyncio.run(self._divert(count, paths, queue, size))
+
+    async def _divert(self, count: int, paths: tuple[str, ...], queue: int, size: int) -> None:
+        async with Carrier(self.broker.connection_string("fabrikam")) as carrier:
+            sender = await carrier.sender(f"{BACKLOG}/{queue}")
+            for page in range(0, count, PAGE):
+                answers = []
+                for number in range(page, min(page + PAGE, count)):
+                    path, message_id = paths[number % len(paths)], f"{uuid.uuid4()}"
+                    body = f"{number}".encode().ljust(size, b".")
+                    payload = Message(properties=Properties(message_id=message_id), data=[body]).encode()
+                    self.sent[message_id] = (path, payload)
+                    if not sender.sendable:
+                        await sender.ready()
+                    answers.append(sender.send_nowait(wrap(payload, Away(path))))
+                await asyncio.gather(*answers)
+
+    def found(self, *paths: str) -> dict[str, list[bytes]]:
+        """Everything at home, taken for good: path → messages."""
+        return asyncio.run(self._found(paths))
+
+    async def _found(self, paths: tuple[str, ...]) -> dict[str, list[bytes]]:
+        got: dict[str, list[bytes]] = {path: [] for path in paths}
+        async with Carrier(self.broker.connection_string("contoso")) as carrier:
+            connection = await carrier.connection()
+            for path in paths:
+                receiver = await connection.receiver(path, mode="receive-and-delete", credit=PAGE)
+                while batch := await receiver.receive(PAGE, 0.5):
+                    got[path] += [received.payload for received in batch]
+                await receiver.close()
+        return got
+
+    def check(self, *paths: str, duplicates_max: int = 0) -> int:
+        """Nothing lost, misrouted or altered; how many came more than once."""
+        copies: Counter[str] = Counter()
+        for path, payloads in self.found(*paths).items():
+            for payload in payloads:
+                properties = Message.decode(payload).properties
+                assert properties is not None
+                destination, expected = self.sent[properties.message_id]
+                assert destination == path, f"{properties.message_id} is for {destination}, and was found in {path}"
+                assert bare(payload) == bare(expected)
+                copies[properties.message_id] += 1
+        lost = self.sent.keys() - copies.keys()
+        assert not lost, f"{len(lost)} of {len(self.sent)} are lost"
+        duplicates = copies.total() - len(copies)
+        assert duplicates <= duplicates_max, f"{duplicates} duplicates"
+        return duplicates
+
+    def waiting(self, queue: int = 0) -> int:
+        with self.broker.admin("fabrikam") as admin:
+            return admin.get_queue_runtime_properties(f"{BACKLOG}/{queue}").active_message_count or 0
+
+    def journaled(self) -> list[dict[str, Any]]:
+        import json
+
+        lines = [line for file in sorted(self.location.glob("journal/*/*.jsonl")) for line in file.open()]
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def job(self, **changes: Any) -> Job:
+        job = Job(
+            Secret(f"env:{self.home}"),
+            Secret(f"env:{self.away}"),
+            Location(self.location),
+            uuid.uuid4().hex[:12],
+            SyphonSettings(send_timeout_s=3.0),
+        )
+        return replace(job, **changes)
+
+    def reader(
+        self,
+        job: Job | None = None,
+        *,
+        queues: int = 1,
+        quotas: Quotas | None = None,
+        once: bool = False,
+        slots: int | None = None,
+    ) -> SyphonReader:
+        """As Spark would make it in the driver's source runner."""
+        job = job or self.job()
+        job.location.prepare(job.run)
+        known: list[tuple[str, int | None]] = [(f"{BACKLOG}/{index}", 1_000) for index in range(queues)]
+        options = options_of(job, quotas or Quotas(), known, once=once, slots=slots)
+        return SyphonSource(options).streamReader(None)  # type: ignore[arg-type]
+
+
+@contextmanager
+def syphon_world(folder: Path, *, queues: int = 2, lock_s: int = 60, **home_queues: Any) -> Iterator[SyphonWorld]:
+    from datetime import timedelta
+
+    with BrokerProcess(folder / "data") as broker, pytest.MonkeyPatch.context() as environment:
+        world = SyphonWorld(broker, folder / "location")
+        environment.setenv(world.home, broker.connection_string("contoso"))
+        environment.setenv(world.away, broker.connection_string("fabrikam"))
+        with broker.admin("fabrikam") as admin:
+            for index in range(queues):
+                admin.create_queue(
+                    f"{BACKLOG}/{index}", lock_duration=timedelta(seconds=lock_s), max_delivery_count=2147483647
+                )
+        with broker.admin("contoso") as admin:
+            for name, settings in home_queues.items():
+                admin.create_queue(name, **settings)
+        yield world
+    assert world.home not in os.environ
