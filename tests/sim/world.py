@@ -193,7 +193,7 @@ class World:
 
     def _end(self) -> None:
         """Everybody leaves; what asyncio still has to say is heard."""
-        for task in asyncio.all_tasks(self.loop):
+        for task in sorted(asyncio.all_tasks(self.loop), key=hash):
             task.cancel()
         self._tell = None
         for process in self._processes:
