@@ -266,6 +266,8 @@ class PairedServiceBusClient:
         self._pairing = threading.Lock()
         self._closing = threading.Event()
         self._upkeep = None
+        for given in (self._primary, self._secondary):
+            sdk.abandon_connections(given)
         for sender in list(self._senders):
             sender._after_fork()
 

@@ -189,6 +189,7 @@ class Hub:
         """In the child: a lock of its own, and a spool of its own beside the parent's."""
         self.lock = lock
         self._outbox.clear()
+        self.pair.pings.forget_running()
         if self.spool is not None:
             self.spool = self.spool.reopen()
 

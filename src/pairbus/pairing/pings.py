@@ -65,6 +65,11 @@ class Pings:
         course.in_a_row = course.in_a_row + 1 if accepted else 0
         return course.in_a_row >= self._required
 
+    def forget_running(self) -> None:
+        """Whoever asked is gone, in a forked process for example: what was under way is asked again."""
+        for course in self._courses.values():
+            course.running = False
+
     def refusal_is_news(self, entity: Entity) -> bool:
         """The first refusal of this failover is told, the others are not."""
         course = self._courses.get(entity.path)

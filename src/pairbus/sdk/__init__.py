@@ -14,6 +14,7 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 | any handler              | function names `_open`, module `_encode` in tracebacks | was anything sent?              |
 | sender                   | `_max_message_size_on_link`, `_max_batch_size_on_link` | limits without an exception     |
 | sync sender, receiver    | `_handler._connection._transport.sock`                 | what a hung call hangs on       |
+|                          | `_handler`, `_running`                                 | a new connection after a fork   |
 | ServiceBusClient         | `_credential`, `_config`, `_entity_name`, `_handlers`, | another client like it; to see  |
 |                          | `_custom_endpoint_address`                             | it closed                       |
 | ServiceBusReceiver       | `_inner_next` / `_inner_anext`, `_receive_mode`,       | pings skipped, operations       |
@@ -21,7 +22,16 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 |                          | `_mgmt_request_response_with_retry`                    |                                 |
 """
 
-from pairbus.sdk.clients import AnyClient, AnySender, ClientConfig, config_of, is_closed, link_limits, new_sender
+from pairbus.sdk.clients import (
+    AnyClient,
+    AnySender,
+    ClientConfig,
+    abandon_connections,
+    config_of,
+    is_closed,
+    link_limits,
+    new_sender,
+)
 from pairbus.sdk.failures import ERRORS, failure_of
 from pairbus.sdk.messages import (
     as_messages,
@@ -45,6 +55,7 @@ __all__ = [
     "AnySender",
     "ClientConfig",
     "Meter",
+    "abandon_connections",
     "as_messages",
     "batch_transport",
     "body_size",
@@ -67,11 +78,11 @@ PRIVATE: dict[str, tuple[str, ...]] = {
     "AmqpAnnotatedMessage": ("_data_body", "_value_body"),
     "PyamqpTransport": ("to_outgoing_amqp_message", "encode_message"),
     "ServiceBusError": ("_retryable", "_condition"),
-    "ServiceBusSender": ("_open", "_handler", "_max_message_size_on_link", "_max_batch_size_on_link"),
+    "ServiceBusSender": ("_open", "_handler", "_running", "_max_message_size_on_link", "_max_batch_size_on_link"),
     "ServiceBusClient": ("_credential", "_config", "_entity_name", "_handlers", "_custom_endpoint_address"),
     "Configuration": ("transport_type", "http_proxy", "ssl_context", "connection_verify", "use_tls"),
     "ServiceBusReceiver": (
-        *("_open", "_handler", "_inner_next", "_receive_mode", "_max_wait_time"),
+        *("_open", "_handler", "_running", "_inner_next", "_receive_mode", "_max_wait_time"),
         *("_settle_message_with_retry", "_mgmt_request_response_with_retry"),
     ),
     "ServiceBusReceiver (aio)": (
