@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
@@ -85,22 +86,21 @@ def to_message(row: Mapping[str, Any]) -> bytes:
 
 
 def to_messages(
-    batch: pa.RecordBatch, *, first_row: int = 0, where: str = "", make_id: Callable[[int], str] | None = None
+    batch: pa.RecordBatch, *, first_row: int = 0, where: str = "", id_prefix: str | None = None
 ) -> Iterator[Outgoing]:
     """The rows of a batch as messages, in their order.
 
-    `first_row` is the number of its first row and `where` stands before "row N" in errors. `make_id` gives the id of a
-    row that has none; without it such a message goes without an id.
+    `first_row` is the number of its first row, and `where` stands before "row N" in errors. A row without a message id
+    gets one of `id_prefix`, its number and a digest of everything in it; without a prefix it goes without an id.
     """
     names = [name for name in batch.schema.names if name in _WRITTEN]
     found = [_values(batch.column(batch.schema.get_field_index(name)), name) for name in names]
     for number, values in enumerate(zip(*found, strict=True), first_row):
         row = dict(zip(names, values, strict=True))
-        if make_id is not None and row.get("message_id") is None:
-            row["message_id"] = make_id(number)
+        stem = f"{id_prefix}{number}-" if id_prefix is not None and row.get("message_id") is None else None
         try:
             session_id, partition_key = _keys(row)
-            payload = _encoded(row, partition_key)
+            payload = _encoded(row, partition_key, stem)
         except _BadColumn as error:
             raise BadRow(f"{where}row {number}, {error}") from None
         group = session_id if session_id is not None else partition_key
@@ -155,26 +155,32 @@ def _keys(row: Values) -> tuple[str | None, str | None]:
     return session_id, partition_key
 
 
-def _encoded(row: Values, partition_key: str | None) -> bytes:
-    parts = []
-    ttl_ms = row.get("time_to_live_ms")
-    if ttl_ms is not None:
-        if not 0 < ttl_ms <= TIME_TO_LIVE_MAX_MS:
-            raise _BadColumn("time_to_live_ms", f"{ttl_ms} is not within 1 … {TIME_TO_LIVE_MAX_MS}")
-        parts.append(section(HEADER, list_of([_NULL, _NULL, encode_uint(ttl_ms)])))
-    annotations = _annotations(row, partition_key)
-    if annotations:
-        parts.append(section(MESSAGE_ANNOTATIONS, map_of(b"".join(annotations), 2 * len(annotations))))
+def _encoded(row: Values, partition_key: str | None, id_stem: str | None) -> bytes:
+    head = _header(row.get("time_to_live_ms")) + _annotations(row, partition_key)
     fields = [_NULL if row.get(name) is None else _field(name, row[name], write) for name, write in _PROPERTIES]
     while fields and fields[-1] == _NULL:
         fields.pop()
-    if fields:
-        parts.append(section(PROPERTIES, list_of(fields)))
     application = _pairs(row.get("application_properties"), "application_properties", encode_string)
-    if application:
-        parts.append(section(APPLICATION_PROPERTIES, map_of(b"".join(application), 2 * len(application))))
-    parts.append(_body(row.get("body"), row.get("body_type")))
-    return b"".join(parts)
+    tail = _map_section(APPLICATION_PROPERTIES, application) + _body(row.get("body"), row.get("body_type"))
+    if id_stem is not None:
+        # The digest keeps duplicate detection from taking one row for another: when a task is repeated with its rows in
+        # another order, a number alone would be an id that was used already, and the service would drop the message.
+        digest = blake2b(b"".join((head, *fields, tail)), digest_size=8).hexdigest()
+        fields[:1] = [encode_string(id_stem + digest)]
+    properties = section(PROPERTIES, list_of(fields)) if fields else b""
+    return head + properties + tail
+
+
+def _header(ttl_ms: int | None) -> bytes:
+    if ttl_ms is None:
+        return b""
+    if not 0 < ttl_ms <= TIME_TO_LIVE_MAX_MS:
+        raise _BadColumn("time_to_live_ms", f"{ttl_ms} is not within 1 … {TIME_TO_LIVE_MAX_MS}")
+    return section(HEADER, list_of([_NULL, _NULL, encode_uint(ttl_ms)]))
+
+
+def _map_section(code: int, pairs: list[bytes]) -> bytes:
+    return section(code, map_of(b"".join(pairs), 2 * len(pairs))) if pairs else b""
 
 
 def _field(name: str, value: Any, write: Callable[[Any], bytes]) -> bytes:
@@ -184,14 +190,19 @@ def _field(name: str, value: Any, write: Callable[[Any], bytes]) -> bytes:
         raise _BadColumn(name, f"{value!r:.80}: {error}") from None
 
 
-def _annotations(row: Values, partition_key: str | None) -> list[bytes]:
+def _annotations(row: Values, partition_key: str | None) -> bytes:
     pairs = _pairs(row.get("annotations"), "annotations", encode_symbol)
     if partition_key is not None:
-        pairs.append(encode_symbol(PARTITION_KEY) + _field("partition_key", partition_key, encode_string))
+        pairs.append(_field("partition_key", partition_key, partition_key_pair))
     scheduled = row.get("scheduled_enqueue_time")
     if scheduled is not None:
         pairs.append(encode_symbol(SCHEDULED_TIME) + _time(scheduled))
-    return pairs
+    return _map_section(MESSAGE_ANNOTATIONS, pairs)
+
+
+def partition_key_pair(key: str) -> bytes:
+    """The annotation, as a piece of a map."""
+    return encode_symbol(PARTITION_KEY) + encode_string(key)
 
 
 def _pairs(triples: Triples | None, column: str, write_name: Callable[[str], bytes]) -> list[bytes]:

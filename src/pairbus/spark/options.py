@@ -60,6 +60,9 @@ OPTIONS = (
            "how many tasks read in parallel; of a stream, how many receivers", 1, 1000),
     Option("fromSequenceNumber", "0", "0 … 2⁶³-1", "read", "first sequence number to read", 0, LONG_MAX),
     Option("toSequenceNumber", str(LONG_MAX), "0 … 2⁶³-1", "read", "last sequence number to read", 0, LONG_MAX),
+    Option("pushFilters", "false", "`true`, `false`", "read",
+           "let the source filter by `sequence_number` and `enqueued_time`; read [what it asks of you](#filters) first",
+           words=("true", "false")),
     Option("stagingLocation", None, "folder", "stream",
            "required: storage that all hosts see, where received messages are kept until Spark has them"),
     Option("maxMessagesPerBatch", "10000", "1 … 1000000", "stream", "messages in a micro-batch at most", 1, 1_000_000),
@@ -90,6 +93,7 @@ class Options:
     partitions: int
     from_sequence_number: int
     to_sequence_number: int
+    push_filters: bool
     staging_location: str | None
     max_messages_per_batch: int
     idle_poll_s: float
@@ -117,6 +121,7 @@ class Options:
             partitions=_whole(values, "partitions"),
             from_sequence_number=_whole(values, "fromSequenceNumber"),
             to_sequence_number=_whole(values, "toSequenceNumber"),
+            push_filters=_text(values, "pushFilters") == "true",
             staging_location=_text(values, "stagingLocation"),
             max_messages_per_batch=_whole(values, "maxMessagesPerBatch"),
             idle_poll_s=_number(values, "idlePollSeconds"),

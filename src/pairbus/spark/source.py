@@ -5,9 +5,16 @@ Spark calls these methods in Python processes of the driver's host; what they re
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
+import asyncio
 
-from pairbus.spark.schema import spark_schema
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamArrowWriter
+from pyspark.sql.types import StructType
+
+from pairbus.errors import ConfigError
+from pairbus.spark.batch_reader import FilteringPeekReader, PeekReader, spark_pushes_filters
+from pairbus.spark.options import Options
+from pairbus.spark.schema import COLUMN_TYPES, check_written_columns, spark_schema
+from pairbus.spark.sink import BatchSink, StreamSink, message_sizes
 
 
 class ServiceBusDataSource(DataSource):
@@ -20,3 +27,38 @@ class ServiceBusDataSource(DataSource):
     def schema(self) -> str:
         # Before any option is checked: Spark asks for the schema first, and a wrong option is told by who uses it.
         return spark_schema(include_raw=self.options.get("includeRaw", "false").lower() == "true")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = Options.parse(self.options, "read")
+        kind = FilteringPeekReader if options.push_filters and spark_pushes_filters() else PeekReader
+        return kind(options, read_columns(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        options = self._sink_options(schema, overwrite)
+        if options.entity is not None:
+            asyncio.run(message_sizes(options, [options.entity], 0.0))  # before any task: is it there, may we send?
+        return BatchSink(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        # Called for every micro-batch: whether the entity is there, the tasks find out, before they send.
+        return StreamSink(self._sink_options(schema, overwrite))
+
+    def _sink_options(self, schema: StructType, overwrite: bool) -> Options:
+        options = Options.parse(self.options, "write")
+        if overwrite:
+            raise ConfigError("mode overwrite: what is in a queue cannot be replaced; use append")
+        check_written_columns({field.name: field.dataType.simpleString() for field in schema.fields})
+        if options.entity is None and "entity" not in schema.names:
+            raise ConfigError("option entity is required where the rows have no column entity")
+        return options
+
+
+def read_columns(schema: StructType, options: Options) -> list[str]:
+    """The columns to give: all, or those of a schema that the user has set, which may leave some out."""
+    for field in schema.fields:
+        known = COLUMN_TYPES.get(field.name)
+        if known is None or (field.name == "raw" and not options.include_raw):
+            raise ConfigError(f"column {field.name} is not one that format servicebus reads")
+        if field.dataType.simpleString() != known:
+            raise ConfigError(f"column {field.name} is {known}, not {field.dataType.simpleString()}")
+    return list(schema.names)

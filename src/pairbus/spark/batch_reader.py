@@ -1,0 +1,271 @@
+"""Batch reads: peek. Nothing is locked, counted as delivered or removed.
+
+Planning asks for the first and the last sequence number and splits what is between them; a task peeks its share page by
+page. What arrives after planning has higher numbers and is not read; what is received meanwhile by others is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from pairbus.errors import PairbusError
+from pairbus.spark.options import Options
+from pairbus.spark.perseverance import persevere
+from pairbus.spark.rows import enqueued_ms_of, sequence_number_of, to_columns
+from pairbus.transport import Carrier
+
+PEEK_COUNT = 250  # what the service gives at most
+ROWS_PER_BATCH = 2_000  # 2 000 × 256 KiB = 512 MiB at the very worst; BYTES_PER_BATCH ends a batch before
+BYTES_PER_BATCH = 16 << 20
+GALLOP = 256  # the first step in the search for the last number
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is asked for; all ends belong to it. Times in microseconds since 1970, as Spark compares them."""
+
+    first: int
+    last: int
+    enqueued_from_us: int = _LOWEST
+    enqueued_to_us: int = _HIGHEST
+
+    @property
+    def has_times(self) -> bool:
+        return self.enqueued_from_us > _LOWEST or self.enqueued_to_us < _HIGHEST
+
+    def keeps(self, payload: bytes) -> bool:
+        """By its time; a message without one is not kept, as a comparison with null would not."""
+        enqueued_ms = enqueued_ms_of(payload)
+        return enqueued_ms is not None and self.enqueued_from_us <= enqueued_ms * 1000 <= self.enqueued_to_us
+
+
+class SequenceRange(InputPartition):
+    """The share of one task: numbers from `first` to `last`, both of them in it."""
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__((first, last))
+        self.first = first
+        self.last = last
+
+
+class PeekReader(DataSourceReader):
+    """Made on the driver; `read` runs in the tasks, on a pickled copy."""
+
+    def __init__(self, options: Options, column_names: Sequence[str] | None = None) -> None:
+        self._options = options
+        self._column_names = None if column_names is None else list(column_names)
+        self._bounds = Bounds(options.from_sequence_number, options.to_sequence_number)
+
+    def partitions(self) -> list[InputPartition]:
+        """Called once, where the query is planned: a missing entity or a wrong key ends here."""
+        bounds = self._bounds
+        if bounds.first > bounds.last or bounds.enqueued_from_us > bounds.enqueued_to_us:
+            return []
+        found = asyncio.run(self._extent())
+        return [] if found is None else split(*found, self._options.partitions)
+
+    async def _extent(self) -> tuple[int, int] | None:
+        async with self._options.carrier() as carrier:
+            return await extent(Peeker(carrier, self._options, patience_s=0.0), self._bounds.first, self._bounds.last)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, SequenceRange):
+            return  # Spark asks for one empty partition when there are none
+        options = self._options
+        # The loop stands still while Spark takes a batch: a connection that is lost over this is opened again.
+        with asyncio.Runner() as runner:
+            carrier = runner.run(_carrier(options))
+            try:
+                peeker = Peeker(carrier, options, patience_s=options.patience_s)
+                next_number = partition.first
+                while next_number <= partition.last:
+                    payloads, next_number = runner.run(peeker.collect(next_number, partition.last))
+                    if self._bounds.has_times:
+                        payloads = [payload for payload in payloads if self._bounds.keeps(payload)]
+                    if payloads:
+                        yield self._batch(payloads)
+            finally:
+                runner.run(carrier.close())
+
+    def _batch(self, payloads: list[bytes]) -> pa.RecordBatch:
+        assert self._options.entity is not None
+        batch = to_columns(payloads, self._options.entity, include_raw=self._options.include_raw)
+        return batch if self._column_names is None else batch.select(self._column_names)
+
+
+class FilteringPeekReader(PeekReader):
+    """A PeekReader that takes filters from Spark: only for those who ask for it by option.
+
+    Spark 4.3 keeps the reader of a data frame with the filters of the first query that had some, and uses it for every
+    other query of the same frame, which then lacks rows. And it refuses readers that have this method at all when its
+    filter push-down is switched off: hence a class of its own.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Called once, before `partitions`. What is given back, Spark evaluates itself."""
+        for given in filters:
+            bounds = narrowed(self._bounds, given)
+            if bounds is not None:
+                self._bounds = bounds
+            if bounds is None or isinstance(given, In):  # of a list only its ends are taken
+                yield given
+
+
+def spark_pushes_filters() -> bool:
+    """Whether this process is the one in which Spark hands filters over, which it starts only if push-down is on.
+
+    There is no way to ask for the setting itself. A wrong no costs speed only: Spark then filters all rows itself.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHDOWN_WORKER in sys.modules or (main is not None and main.name == _PUSHDOWN_WORKER)
+
+
+def narrowed(bounds: Bounds, given: Filter) -> Bounds | None:
+    """The bounds with a filter on sequence_number or enqueued_time in them; None when it says something else."""
+    attribute: Any = getattr(given, "attribute", None)
+    if attribute not in (("sequence_number",), ("enqueued_time",)):
+        return None
+    timed = attribute == ("enqueued_time",)
+    value: Any = getattr(given, "value", None)
+    values = [_number(one, timed) for one in (value if isinstance(given, In) else [value])]
+    numbers = [number for number in values if number is not None]
+    if not numbers or len(numbers) < len(values):
+        return None
+    low, high = min(numbers), max(numbers)
+    if isinstance(given, GreaterThan):
+        low, high = low + 1, _HIGHEST
+    elif isinstance(given, GreaterThanOrEqual):
+        high = _HIGHEST
+    elif isinstance(given, LessThan):
+        low, high = _LOWEST, high - 1
+    elif isinstance(given, LessThanOrEqual):
+        low = _LOWEST
+    elif not isinstance(given, EqualTo | In):
+        return None
+    if timed:
+        return replace(
+            bounds,
+            enqueued_from_us=max(bounds.enqueued_from_us, low),
+            enqueued_to_us=min(bounds.enqueued_to_us, high),
+        )
+    return replace(bounds, first=max(bounds.first, low), last=min(bounds.last, high))
+
+
+def _number(value: object, timed: bool) -> int | None:
+    if timed:
+        aware = isinstance(value, datetime) and value.tzinfo is not None
+        return (value - _EPOCH) // timedelta(microseconds=1) if aware and isinstance(value, datetime) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# ── pages ──
+
+
+async def _carrier(options: Options) -> Carrier:
+    return options.carrier()
+
+
+class Peeker:
+    """Peeks one entity over a carrier, again after what passes."""
+
+    def __init__(self, carrier: Carrier, options: Options, *, patience_s: float) -> None:
+        self._carrier = carrier
+        self._options = options
+        self._path = options.read_path
+        self._patience_s = patience_s
+
+    async def peek(self, from_number: int, count: int) -> list[bytes]:
+        async def once() -> list[bytes]:
+            connection = await self._carrier.connection()
+            management = await connection.management(self._path, timeout_s=self._options.timeout_s)
+            return await management.peek(from_number, count)
+
+        return await persevere(once, self._options, self._path, self._patience_s)
+
+    async def first_from(self, from_number: int) -> int | None:
+        """The lowest number from this one on; None when there is none."""
+        found = await self.peek(from_number, 1)
+        return self._checked(found[0], from_number) if found else None
+
+    async def collect(self, from_number: int, last: int) -> tuple[list[bytes], int]:
+        """(messages for one batch of rows, where to go on); the second is above `last` when there is nothing more."""
+        payloads: list[bytes] = []
+        size = 0
+        while len(payloads) < ROWS_PER_BATCH and size < BYTES_PER_BATCH:
+            page = await self.peek(from_number, PEEK_COUNT)
+            if not page:
+                return payloads, last + 1
+            highest = self._checked(page[-1], from_number)
+            if highest > last:
+                return payloads + [one for one in page if self._checked(one, from_number) <= last], last + 1
+            payloads += page
+            size += sum(map(len, page))
+            from_number = highest + 1
+            if from_number > last:
+                break
+        return payloads, from_number
+
+    def _checked(self, payload: bytes, from_number: int) -> int:
+        number = sequence_number_of(payload)
+        if number is None or number < from_number:
+            raise PairbusError(
+                f"entity {self._path!r}: asked for numbers from {from_number}, the service gave {number}"
+            )
+        return number
+
+
+async def extent(peeker: Peeker, first: int, last: int) -> tuple[int, int] | None:
+    """The lowest and the highest number within; None when there is none.
+
+    The service has no call for the highest. Steps that double from the lowest on find one too high, halving the last
+    step finds the number: about 2 × log₂ of the numbers in use, each a peek of one message.
+    """
+    lowest = await peeker.first_from(first)
+    if lowest is None or lowest > last:
+        return None
+    low, high, step = lowest, last, GALLOP
+    while low < high:
+        probe = min(low + step, high)
+        found = await peeker.first_from(probe)
+        if found is None or found > high:
+            high = probe - 1
+            break
+        low, step = found, 2 * step
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = await peeker.first_from(middle)
+        if found is None or found > high:
+            high = middle - 1
+        else:
+            low = found
+    return lowest, low
+
+
+def split(first: int, last: int, parts: int) -> list[InputPartition]:
+    """Ranges of about one length that together are `first` … `last`; no more than there are numbers."""
+    total = last - first + 1
+    parts = min(parts, total)
+    ends = [first + total * part // parts for part in range(parts + 1)]
+    return [SequenceRange(start, end - 1) for start, end in pairwise(ends)]

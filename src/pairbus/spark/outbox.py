@@ -1,0 +1,144 @@
+"""What one task is going to send: encoded, checked and put into batches before the first message goes.
+
+A task that ends with a bad row has sent nothing. So all of it is looked at first, and kept: in memory while it is
+small, in a temporary file of the executor when it is not.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from pairbus.amqp.message import BATCH_FORMAT, MESSAGE_ANNOTATIONS, encode_batch, section
+from pairbus.amqp.types import map_of
+from pairbus.pairing.envelope import batch_head
+from pairbus.spark.messages import BadRow, Outgoing, partition_key_pair, to_messages
+
+BATCH_BYTES_MAX = 1 << 20  # what the service takes of a batch, also where single messages may be larger
+BATCH_COUNT_MAX = 1_000
+SIZE_DEFAULT = 256 * 1024  # when the service does not say what it takes
+OPEN_BYTES_MAX = 16 << 20  # of batches that are still being filled, one for each entity and session
+MEMORY_BYTES_MAX = 32 << 20  # beyond, a file
+_FRAMING = 8  # around a message of a batch: three bytes of section, five of binary
+_HEAD_MAX = 600  # before the messages of a batch: a session id or partition key of 128 characters, four bytes each
+
+Limits = Callable[[list[str]], dict[str, int]]
+"""What each of these entities takes at most, in bytes (0: not said). Raises when one is missing or not ours to use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One transfer: a message, or a batch of messages of one entity and session."""
+
+    entity: str
+    session_id: str | None
+    payload: bytes
+    message_format: int
+    count: int
+
+
+class _Filling:
+    def __init__(self) -> None:
+        self.messages: list[Outgoing] = []
+        self.size = _HEAD_MAX
+
+
+class Outbox:
+    """Filled with `add`, closed with `seal`, then read with `parcels` as often as need be."""
+
+    def __init__(self, default_entity: str | None, limits: Limits, *, where: str, id_prefix: str) -> None:
+        self.count = 0
+        self._default_entity = default_entity
+        self._limits = limits
+        self._where = where
+        self._id_prefix = id_prefix
+        self._sizes: dict[str, int] = {}
+        self._filling: dict[tuple[str, str | None, bool], _Filling] = {}
+        self._filling_size = 0
+        self._parcels = 0
+        self._file = tempfile.SpooledTemporaryFile(MEMORY_BYTES_MAX, prefix="pairbus-outbox-")  # noqa: SIM115
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """BadRow for a row that cannot be sent."""
+        found = list(to_messages(batch, first_row=self.count, where=self._where, id_prefix=self._id_prefix))
+        entities = [self._entity_of(message) for message in found]
+        unknown = sorted(set(entities) - self._sizes.keys())
+        if unknown:
+            self._sizes |= {entity: size or SIZE_DEFAULT for entity, size in self._limits(unknown).items()}
+        for message, entity in zip(found, entities, strict=True):
+            self._put(message, entity)
+        self.count += len(found)
+
+    def _entity_of(self, message: Outgoing) -> str:
+        entity = (message.entity or "").strip("/") or self._default_entity
+        if entity is None:
+            raise BadRow(f"{self._where}row {message.row}, column entity: null, and option entity is not given")
+        return entity
+
+    def _put(self, message: Outgoing, entity: str) -> None:
+        size, limit = len(message.payload), self._sizes[entity]
+        if size > limit:
+            text = f"the message has {size} bytes; entity {entity!r} takes {limit}"
+            raise BadRow(f"{self._where}row {message.row}, column body: {text}")
+        key = (entity, message.group, message.in_session)
+        filling = self._filling.get(key)
+        if filling is not None and (
+            filling.size + size + _FRAMING > min(limit, BATCH_BYTES_MAX) or len(filling.messages) == BATCH_COUNT_MAX
+        ):
+            self._close(key)
+            filling = None
+        if filling is None:
+            filling = self._filling[key] = _Filling()
+        filling.messages.append(message)
+        filling.size += size + _FRAMING
+        self._filling_size += size
+        if self._filling_size > OPEN_BYTES_MAX:
+            self._close_all()
+
+    def _close_all(self) -> None:
+        for key in list(self._filling):
+            self._close(key)
+
+    def _close(self, key: tuple[str, str | None, bool]) -> None:
+        entity, group, in_session = key
+        messages = [message.payload for message in self._filling.pop(key).messages]
+        self._filling_size -= sum(map(len, messages))
+        payload, message_format = messages[0], 0
+        if len(messages) > 1:
+            payload, message_format = encode_batch(messages, _head(group, in_session)), BATCH_FORMAT
+        parcel = Parcel(entity, group if in_session else None, payload, message_format, len(messages))
+        pickle.dump(parcel, self._file, pickle.HIGHEST_PROTOCOL)
+        self._parcels += 1
+
+    def seal(self) -> None:
+        """Nothing more is added."""
+        self._close_all()
+
+    def parcels(self) -> Iterator[Parcel]:
+        """In an order that keeps that of the rows within each session."""
+        self._file.seek(0)
+        for _ in range(self._parcels):
+            parcel = pickle.load(self._file)
+            assert isinstance(parcel, Parcel)
+            yield parcel
+
+
+def _head(group: str | None, in_session: bool) -> bytes:
+    """What stands before the messages of a batch: a partitioned entity finds their place by it."""
+    if group is None or in_session:
+        return batch_head(group)
+    return section(MESSAGE_ANNOTATIONS, map_of(partition_key_pair(group), 2))

@@ -1,0 +1,53 @@
+"""Calls to the service that are repeated while that makes sense, and what their errors tell a Spark user."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from pairbus.errors import ConfigError, EntityNotFound, PairbusError
+from pairbus.pairing.policy import BUSY_WAIT_S, Kind
+from pairbus.spark.options import Options
+from pairbus.transport import TransportError
+from pairbus.wire_failures import failure_of
+
+PAUSE_MIN_S, PAUSE_MAX_S = 0.5, 10.0
+# What may be better in a while. The rest is wrong in itself: entity, key or message.
+_PASSING = frozenset({Kind.COMMUNICATION, Kind.TIMEOUT, Kind.INTERNAL, Kind.FULL})
+
+T = TypeVar("T")
+
+
+async def persevere(call: Callable[[], Awaitable[T]], options: Options, entity: str, patience_s: float) -> T:
+    """Call until it succeeds, fails for good, or `patience_s` is over; then an error that names entity and option.
+
+    Server-busy waits at least ten seconds, as the service asks, and as long as the option patienceSeconds allows. What
+    `call` repeats must be harmless to repeat: a peek, an attach, a send of messages that keep their ids.
+    """
+    loop = asyncio.get_running_loop()
+    began, pause_s = loop.time(), PAUSE_MIN_S
+    while True:
+        try:
+            return await call()
+        except TransportError as error:
+            kind = failure_of(error).kind
+            busy = kind is Kind.BUSY
+            wait_s, limit_s = (BUSY_WAIT_S, options.patience_s) if busy else (pause_s, patience_s)
+            if not (busy or kind in _PASSING) or loop.time() + wait_s > began + limit_s:
+                raise explained(error, options, entity) from error
+        await asyncio.sleep(wait_s)
+        pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+
+def explained(error: TransportError, options: Options, entity: str) -> PairbusError:
+    """The same error in terms of what a user of the format has given."""
+    kind = failure_of(error).kind
+    where = f"{options.endpoint.host}:{options.endpoint.port}"
+    if kind is Kind.NOT_FOUND:
+        return EntityNotFound(f"entity {entity!r} does not exist in {where}: {error}")
+    if kind is Kind.UNAUTHORIZED:
+        return ConfigError(f"option {options.secret_from}: {where} refuses its key for entity {entity!r}: {error}")
+    if kind is Kind.DISABLED:
+        return ConfigError(f"entity {entity!r} of {where} is disabled: {error}")
+    return TransportError(f"entity {entity!r} of {where}: {error}", outcome_unknown=error.outcome_unknown)
