@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, cast
+from uuid import uuid4
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
@@ -291,6 +292,7 @@ class PairedSender:
         self._state = SenderState(self._hub.entity(path))
         self._counts = self._hub.counters.entity(path)
         self._order = order_of(self._hub.options)
+        self.client_identifier: str = kwargs.setdefault("client_identifier", f"SBSender-{uuid4()}")
         self._home = AsyncLink(client._primary, path, topic=topic, **kwargs)
         self._away: AsyncLink | None = None
         self._closed = False

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, cast
+from uuid import uuid4
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch, ServiceBusReceiver
 
@@ -292,7 +293,7 @@ class PairedSender:
         self._state = SenderState(self._hub.entity(path))
         self._counts = self._hub.counters.entity(path)
         self._order = order_of(self._hub.options)
-        self._kwargs = kwargs
+        self.client_identifier: str = kwargs.setdefault("client_identifier", f"SBSender-{uuid4()}")
         self._home = Link(
             client._primary, self._hub.primary, path, self._hub.options.connect_timeout, topic=topic, **kwargs
         )

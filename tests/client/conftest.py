@@ -9,7 +9,7 @@ import pytest
 
 from pairbus.testing import ScriptedEndpoint
 from tests.brokers import BrokerProcess
-from tests.client.world import LIVE, Namespaces, Stage, World
+from tests.client.world import LIVE, SEND_ONLY, Namespaces, Stage, World
 from tests.sdk.flavours import Flavour
 
 
@@ -21,9 +21,10 @@ def namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]
         live.close()
         return
     folder = tmp_path_factory.mktemp("pair")
+    rights = {"UserConfig": {"Namespaces": [{"Name": "secondary", "Keys": [SEND_ONLY]}]}}
     with (
         BrokerProcess(folder / "primary", namespaces=["primary"]) as primary,
-        BrokerProcess(folder / "secondary", namespaces=["secondary"]) as secondary,
+        BrokerProcess(folder / "secondary", namespaces=["secondary"], config=rights) as secondary,
     ):
         ours = Namespaces((primary, secondary))
         yield ours

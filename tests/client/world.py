@@ -35,6 +35,8 @@ from tests.sdk.flavours import Flavour, in_thread
 
 CALL_S = 30.0  # deadline of any call in these tests: one that hangs fails its test and holds nobody else
 LIVE = ("PAIRBUS_TEST_PRIMARY", "PAIRBUS_TEST_SECONDARY")
+SEND_ONLY = {"Name": "send-only", "Key": "c2VuZA==", "Rights": ["Send"]}
+"A key of the secondary without the Manage claim."
 SideName = Literal["primary", "secondary"]
 
 
