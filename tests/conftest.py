@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import hypothesis
 import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
+from xdist.scheduler import LoadFileScheduling
 
 from tests.brokers import BrokerProcess
 
@@ -17,6 +18,18 @@ from tests.brokers import BrokerProcess
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile("explore" if os.environ.get("PAIRBUS_EXPLORE") else "same")
+
+
+class _FilesAndOneSpark(LoadFileScheduling):  # type: ignore[misc]
+    """The files of tests/spark go to one process: each process that has some starts a Spark of its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return "tests/spark" if file.startswith("tests/spark/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return _FilesAndOneSpark(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 class MakeQueue(Protocol):

@@ -45,7 +45,7 @@ OPTIONS = (
            "the connection string itself; Spark may show options in plans and logs, so prefer one of the other two"),
     Option("entity", None, "path", "all",
            "queue, topic (to write) or `TOPIC/Subscriptions/NAME` (to read); also what is given to `load` or `save`. "
-           "Writing needs it only when the rows have no `entity` column"),
+           "When writing it goes before the column `entity`, and is needed where there is none"),
     Option("transport", "tcp", "`tcp`, `websocket`", "all", "how to connect", words=("tcp", "websocket")),
     Option("caFile", None, "path", "all",
            "certificates to trust instead of the system's; the file must be on every host"),

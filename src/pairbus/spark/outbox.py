@@ -52,9 +52,10 @@ class _Filling:
 class Outbox:
     """Filled with `add`, closed with `seal`, then read with `parcels` as often as need be."""
 
-    def __init__(self, default_entity: str | None, limits: Limits, *, where: str, id_prefix: str) -> None:
+    def __init__(self, entity: str | None, limits: Limits, *, where: str, id_prefix: str) -> None:
+        """`entity` takes all messages; without one, each row names its own."""
         self.count = 0
-        self._default_entity = default_entity
+        self._entity = entity
         self._limits = limits
         self._where = where
         self._id_prefix = id_prefix
@@ -84,8 +85,8 @@ class Outbox:
         self.count += len(found)
 
     def _entity_of(self, message: Outgoing) -> str:
-        entity = (message.entity or "").strip("/") or self._default_entity
-        if entity is None:
+        entity = self._entity or (message.entity or "").strip("/")
+        if not entity:
             raise BadRow(f"{self._where}row {message.row}, column entity: null, and option entity is not given")
         return entity
 

@@ -1,0 +1,36 @@
+"""One Spark for all tests of this folder: it takes ten seconds to start and half a gigabyte to run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pairbus.spark import local_session
+from tests.brokers import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BROKER_VARIABLE = "PAIRBUS_TESTS_OF_SPARK"
+"Environment variable, for the option connectionStringEnv, that holds the connection string of the shared broker."
+
+TEST_CONF = {
+    # Without atomic renames, which nothing here needs: a micro-batch costs half.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.driver.memory": "512m",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(broker: BrokerProcess) -> Iterator[SparkSession]:
+    """Fails fast: no task is tried twice. Its processes inherit BROKER_VARIABLE."""
+    os.environ[BROKER_VARIABLE] = broker.connection_string()
+    session = local_session("tests", "local[2,1]", **TEST_CONF)
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
