@@ -99,17 +99,17 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def guarded(call: Callable[[], T], owner: object, deadline: float) -> T:
-    """Run one SDK call of `owner`; Late when it had to be broken off at its deadline (of `time.monotonic`)."""
+def guarded(call: Callable[..., T], owner: object, deadline: float, *arguments: Any) -> T:
+    """Make one SDK call of `owner`; Late when it had to be broken off at its deadline (of `time.monotonic`)."""
     if not sdk.CAN_BREAK:
-        return _given_up(call, deadline)
+        return _given_up(lambda: call(*arguments), deadline)
     watch = _watch or _watcher()
     number = next(_numbers)
     watch.calls[number] = (deadline + GRACE_S, owner)
     if watch.asleep:
         watch.wake.set()
     try:
-        return call()
+        return call(*arguments)
     except Exception as error:
         if number in watch.late:
             raise Late("no answer in time; the connection was broken off") from error

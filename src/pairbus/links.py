@@ -76,7 +76,7 @@ class Link:
             return None, sdk.failure_of(error, sending=False)
         try:
             left_s = max(deadline - time.monotonic(), 0.001)
-            return guarded(lambda: use(sender, left_s), sender, deadline), None
+            return guarded(use, sender, deadline, sender, left_s), None
         except Late as error:
             self.drop()
             return None, Failure(Kind.TIMEOUT, f"{self.path}: {error}", sending, error.timeout_error())

@@ -102,7 +102,7 @@ class Outgoing:
 def outgoing(given: Any) -> Outgoing | None:
     """What a caller wants to send; None when that is nothing. Raises what the SDK would, and ReservedPropertyError."""
     if type(given) is ServiceBusMessage:
-        message = _ready(given)
+        message = given if sdk.is_complete(given) else _ready(given)
         return Outgoing(message, [message])
     messages = sdk.as_messages(given)
     if not messages:

@@ -44,13 +44,11 @@ class Lives:
         self._noticed: dict[Side, float] = {}
         self.reason = ""
         "Why the first side ended."
+        self.faulted = False
+        "One of them is; asked at every send."
 
     def of(self, side: Side) -> Life:
         return self._lives[side]
-
-    @property
-    def faulted(self) -> bool:
-        return Life.FAULTED in self._lives.values()
 
     def ended(self, side: Side, life: Life, reason: str) -> bool:
         """A side was closed or faulted; True when that is news."""
@@ -58,6 +56,7 @@ class Lives:
         if self._lives[side] is not Life.OPEN:
             return False
         self._lives[side] = life
+        self.faulted = self.faulted or life is Life.FAULTED
         self.reason = self.reason or reason
         return True
 

@@ -78,6 +78,12 @@ def ensure_message_id(message: ServiceBusMessage) -> ServiceBusMessage:
     return _message_of(raw)
 
 
+def is_complete(message: ServiceBusMessage) -> bool:
+    """It has an id, and no application properties to look at: true of most messages, and quickly said."""
+    raw = message._raw_amqp_message
+    return bool(raw.properties and raw.properties.message_id) and not raw.application_properties
+
+
 def reserved_property(message: AnyMessage, names: Container[str]) -> str | None:
     """The first application property that has one of these names."""
     properties = message.application_properties
