@@ -123,28 +123,22 @@ def _check_rest(world: World) -> list[str]:
 
 def _check_order(world: World) -> list[str]:
     """What a spool brings home of a lane comes in the order in which it was sent; where order is kept, so does what
-    the one syphon brings.
+    the one syphon brings, from however many queues.
 
-    Queue by queue: a sender whose backlog queue fails goes on in another one, and the two are read independently. And
-    only while the syphon keeps its links: what was on its way on a lost one is locked, and the syphon has not seen it.
+    Only while the syphon keeps its links: what was on its way on a lost one is locked, and the syphon has not seen it.
     """
     roles = {"spool", "syphon"} if world.keeps_order and not world.history.lost_links else {"spool"}
-    queues: dict[str, set[str]] = {}
-    for queue in world.secondary.queues.values():
-        for copy in queue.history:
-            queues.setdefault(copy.message_id, set()).add(queue.path)
     places = {message_id: place for place, message_id in enumerate(world.history.calls)}
     found = []
     for queue in world.primary.queues.values():
-        latest: dict[tuple[str, ...], int] = {}
+        latest: dict[tuple[str, str], int] = {}
         seen: set[tuple[str, str]] = set()
         for copy in queue.history:
             call, role = world.history.calls[copy.message_id], copy.via.split()[-1]
-            through = queues.get(copy.message_id, set())
-            if role not in roles or (role, copy.message_id) in seen or len(through) > 1:
+            if role not in roles or (role, copy.message_id) in seen:
                 continue
             seen.add((role, copy.message_id))
-            key, place = (role, call.lane, *through), places[copy.message_id]
+            key, place = (role, call.lane), places[copy.message_id]
             if place < latest.get(key, -1):
                 found.append(f"out of order: {copy.message_id} of {call.lane} came home late, via {copy.via}")
             latest[key] = max(place, latest.get(key, -1))
