@@ -277,6 +277,15 @@ class Hub:
         unknown = unsent.outcome_unknown
         return _because(SendAvailabilityBacklogError(entity.path, failure.text, outcome_unknown=unknown), failure)
 
+    def closed_meanwhile(
+        self, closed: ClientClosed, entity: Entity, going: Outgoing, *, outcome_unknown: bool
+    ) -> BaseException:
+        """The client was closed between two attempts of a send: what is known of its messages."""
+        self.counters.entity(entity.path).failed += len(going.messages)
+        if going.stored_ids:
+            return PartlySent(entity.path, going.stored_ids, list(going.message_ids), str(closed))
+        return ClientClosed(entity.path, outcome_unknown=True) if outcome_unknown else closed
+
     def managed(self, entity: Entity, failure: Failure | None) -> Reaction | None:
         """A request about scheduled messages ended; it tells of the entity what a send would."""
         now = time.monotonic()

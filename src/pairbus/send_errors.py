@@ -91,10 +91,19 @@ class PairedMessagingFactoryError(PairingError, ServiceBusError):
 
 
 class ClientClosed(PairingError, ServiceBusError, ValueError):
-    """The client, or the sender, was closed. Nothing was sent by this call. (The plain SDK raises a ValueError.)"""
+    """The client, or the sender, was closed. Nothing was sent by this call. (The plain SDK raises a ValueError.)
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is closed. Nothing was sent by this call; make a new one.")
+    Unless `outcome_unknown`: an attempt was under way, and may have stored the message.
+    """
+
+    def __init__(self, what: str, *, outcome_unknown: bool = False) -> None:
+        known = "Nothing was sent by this call; make a new one."
+        unknown = (
+            "It was closed during this send, and the last attempt has an unknown outcome: the primary may have it."
+        )
+        super().__init__(f"{what} is closed. {unknown if outcome_unknown else known}")
+        self.outcome_unknown = outcome_unknown
+        "The message may have been stored all the same."
 
 
 class ReservedPropertyError(PairingError, ValueError):

@@ -1,0 +1,127 @@
+"""Closing, faulting, and a side that somebody else closes; the syphon inside a client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from pairbus.pairing.events import Closed, Faulted, Moved
+from pairbus.pairing.failover import State
+from pairbus.send_errors import ClientClosed, PairedMessagingFactoryError
+from tests.client.world import World, message, until
+from tests.sdk.flavours import Flavour
+
+pytestmark = pytest.mark.slow
+
+
+async def test_a_client_with_the_syphon_brings_home_what_another_client_diverted(
+    world: World, flavour: Flavour
+) -> None:
+    """Receivers usually turn it on, senders leave it off."""
+    queue = world.namespaces.make_queue()
+    sender_side = await world.client(flavour)
+    sender_side.client.force_failover(queue)
+    sender = sender_side.sender(queue)
+    for _ in range(3):
+        await sender.send(message())
+    assert world.in_backlog() == 3
+    receiver_side = await world.client(flavour, enable_syphon=True)
+    await until(lambda: world.count(queue) == 3, "they come home")
+    await sender.send(message())
+    await until(lambda: world.count(queue) == 4, "the next one too, while the pumps wait for it")
+    assert world.in_backlog() == 0
+    assert sum(event.count for event in receiver_side.told(Moved)) == 4
+    began = time.monotonic()
+    await receiver_side.close()
+    assert time.monotonic() - began < 7.0
+    assert len(receiver_side.told(Closed)) == 1
+
+
+@pytest.mark.parametrize("fault", ["none", "black_hole"])
+async def test_closing_takes_no_longer_than_the_pumps_five_seconds(world: World, flavour: Flavour, fault: str) -> None:
+    """Also with silent peers on both sides, while failed over, with the syphon on."""
+    queue = world.namespaces.make_queue()
+    nemeses = world.nemesis(), world.nemesis("secondary")
+    client = await world.client(flavour, enable_syphon=True)
+    sender = client.sender(queue)
+    await sender.send(message())
+    if fault == "black_hole":
+        nemeses[0].black_hole()
+        await sender.send(message())
+        assert client.state(queue) is State.FAILED_OVER
+        nemeses[1].black_hole()
+    began = time.monotonic()
+    await client.close()
+    took_s = time.monotonic() - began
+    assert took_s < (2.0 if fault == "none" else 10.0), f"{took_s:.1f} s"
+    await client.close()
+
+
+async def test_closing_ends_sends_that_wait_and_tells_the_truth_about_them(world: World, flavour: Flavour) -> None:
+    """A send that pauses between attempts does not hold a process that wants to end."""
+    queue = world.namespaces.make_queue()
+    nemesis = world.nemesis()
+    client = await world.client(flavour)
+    sender = client.sender(queue)
+    await sender.send(message())
+    nemesis.stall_transfers(queue)
+    sending = [asyncio.create_task(sender.error(message())) for _ in range(3)]
+    await until(lambda: nemesis.counts.of(queue).transfers_held > 0, "it waits for an answer")
+    began = time.monotonic()
+    await client.close()
+    errors = await asyncio.gather(*sending)
+    assert time.monotonic() - began < 7.0
+    assert [type(error) for error in errors] == [ClientClosed] * 3, errors
+    told = [error.outcome_unknown for error in errors if isinstance(error, ClientClosed)]
+    assert sorted(told) == [False, False, True], "one was under way, two stood in line"
+
+
+async def test_a_faulted_client_says_so_on_every_call_and_names_both_namespaces(world: World, flavour: Flavour) -> None:
+    queue = world.namespaces.make_queue()
+    client = await world.client(flavour)
+    sender = client.sender(queue)
+    client.client.fault("secondary")
+    error = await sender.error(message())
+    assert isinstance(error, PairedMessagingFactoryError)
+    for side in ("primary", "secondary"):
+        assert world.connection_string(side).split("//")[1].split(";")[0].rstrip("/") in str(error)
+    for call in (client.client.get_queue_sender, client.client.get_queue_receiver):
+        with pytest.raises(PairedMessagingFactoryError):
+            call(queue)
+    assert [event.side for event in client.told(Faulted)] == ["secondary"]
+    await client.close()
+
+
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+async def test_where_the_syphon_runs_a_side_closed_by_somebody_else_takes_the_other_with_it(
+    world: World, flavour: Flavour, side: str
+) -> None:
+    """Five seconds after the syphon noticed, and not before: whoever closes both has time for the second."""
+    queue = world.namespaces.make_queue()
+    client = await world.client(flavour, enable_syphon=True)
+    sender = client.sender(queue)
+    await sender.send(message())
+    mine = client.client._primary if side == "primary" else client.client._secondary
+    began = time.monotonic()
+    await client.call(mine.close)
+    fault = await client.until_event(Faulted, 9.0)
+    assert 5.0 <= time.monotonic() - began < 8.0
+    assert fault.side != side
+    assert isinstance(await sender.error(message()), PairedMessagingFactoryError)
+
+
+async def test_losing_connections_is_never_a_fault(world: World, flavour: Flavour) -> None:
+    """The syphon goes on when the secondary is back."""
+    queue = world.namespaces.make_queue()
+    nemesis = world.nemesis("secondary")
+    client = await world.client(flavour, enable_syphon=True)
+    await client.sender(queue).send(message())
+    nemesis.refuse()
+    await asyncio.sleep(7.0)
+    assert client.told(Faulted) == []
+    nemesis.heal()
+    client.client.force_failover(queue)
+    await client.sender(queue).send(message())
+    await until(lambda: world.count(queue) == 2, "the syphon brings it home", within_s=15)

@@ -1,0 +1,240 @@
+"""How an entity comes back: pings, probes and trials; and which queue of the backlog is used meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.amqp.message import Message, Properties
+from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed, FailedOver, PingRefused, PingSent, Recovered
+from pairbus.pairing.failover import State
+from pairbus.pairing.policy import REACTIONS, FailurePolicy, Kind, Reaction
+from pairbus.send_errors import SendAvailabilityBacklogError
+from pairbus.testing import Accept, Reject
+from tests.client.world import Client, Stage, message, until
+from tests.sdk.flavours import Flavour, in_thread
+
+PING = "application/vnd.ms-servicebus-ping"
+
+
+async def lost(stage: Stage, flavour: Flavour, **options: Any) -> Client:
+    """A client whose entity `orders` is failed over, and a primary that still refuses it."""
+    client = stage.client(flavour, **options)
+    stage.primary.on("transfer", Reject("amqp:internal-error"))
+    await client.sender("orders").send(message("first"))
+    assert client.state("orders") is State.FAILED_OVER
+    return client
+
+
+# ── pings ──
+
+
+async def test_a_ping_is_an_empty_message_that_nobody_misses(stage: Stage, flavour: Flavour) -> None:
+    """Content type, a second to live, a session for entities that need one; refused until the primary is back."""
+    client = await lost(stage, flavour)
+    await until(lambda: len([each for each in stage.primary.received if each.is_ping]) >= 1, "the first ping")
+    stage.primary.heal()
+    await client.until_state("orders", State.HEALTHY, 4.0)
+    ping = Message.decode(next(each for each in stage.primary.received if each.is_ping).payload)
+    assert ping.properties is not None and ping.header is not None
+    assert (ping.properties.content_type, ping.header.ttl, ping.body) == (PING, 1000, b"")
+    assert ping.properties.group_id
+    pings = client.told(PingSent)
+    assert [event.accepted for event in pings][-1:] == [True]
+    assert [event.by for event in client.told(Recovered)] == ["a ping"]
+    await asyncio.sleep(1.2)
+    assert client.told(PingSent) == pings, "pings stop"
+
+
+async def test_several_pings_in_a_row_can_be_required(stage: Stage, flavour: Flavour) -> None:
+    """Against an entity that flaps."""
+    client = await lost(stage, flavour, healthy_pings_required=2)
+    stage.primary.heal()
+    await client.until_state("orders", State.HEALTHY, 6.0)
+    assert [event.accepted for event in client.told(PingSent)] == [True, True]
+
+
+@pytest.mark.parametrize("ping", ["auto", "attach"])
+async def test_where_pings_are_not_hidden_a_probe_earns_one_real_send_as_the_trial(
+    stage: Stage, flavour: Flavour, ping: str
+) -> None:
+    """A waiting receiver would get a ping message; opening a link proves too little by itself."""
+    stage.primary.hides_pings = False
+    client = await lost(stage, flavour, ping=ping)
+    sender = client.sender("orders")
+    await until(lambda: any(event.accepted for event in client.told(PingSent)), "the link opens")
+    assert client.state("orders") is State.FAILED_OVER
+    await sender.send(message("trial that fails"))
+    assert client.state("orders") is State.FAILED_OVER
+    assert len(stage.in_backlog()) == 2, "stored away in the same call"
+    stage.primary.heal()
+    seen = len(client.told(PingSent))
+    await until(lambda: len(client.told(PingSent)) > seen, "another probe")
+    await sender.send(message("trial"))
+    assert client.state("orders") is State.HEALTHY
+    assert [event.by for event in client.told(Recovered)] == ["a trial send"]
+    assert not any(each.is_ping for each in stage.primary.received)
+    assert len(stage.primary.stored("orders")) == 1
+
+
+async def test_ping_messages_can_be_forced(stage: Stage, flavour: Flavour) -> None:
+    stage.primary.hides_pings = False
+    client = await lost(stage, flavour, ping="message")
+    stage.primary.heal()
+    await client.until_state("orders", State.HEALTHY, 4.0)
+    assert any(each.is_ping for each in stage.primary.received)
+
+
+@pytest.mark.parametrize("condition", ["amqp:not-found", "amqp:unauthorized-access"])
+async def test_a_refused_ping_is_told_once_and_the_entity_stays_away(
+    stage: Stage, flavour: Flavour, condition: str
+) -> None:
+    """Somebody deleted the queue or turned a key in the outage: waiting will not heal it, but a person can."""
+    client = await lost(stage, flavour)
+    stage.primary.on("attach", Reject(condition), path="orders")
+    await until(lambda: len(client.told(PingSent)) >= 3, "three pings")
+    assert not any(event.accepted for event in client.told(PingSent))
+    assert len(client.told(PingRefused)) == 1
+    assert client.state("orders") is State.FAILED_OVER
+    await client.sender("orders").send(message())
+    assert len(stage.in_backlog()) == 2
+    stage.primary.heal()
+    await client.until_state("orders", State.HEALTHY, 4.0)
+
+
+async def test_receivers_never_hand_out_a_ping(stage: Stage, flavour: Flavour) -> None:
+    """Somebody else's, on a namespace that does not hide them."""
+    stage.primary.hides_pings = False
+    ping = Message(properties=Properties(message_id="p", content_type=PING), data=[b""]).encode()
+    real = Message(properties=Properties(message_id="real"), data=[b"x"]).encode()
+    stage.primary.put("orders", ping, real, ping)
+    client = stage.client(flavour)
+    receiver = client.client.get_queue_receiver("orders")
+    if flavour == "aio":
+        async with receiver:
+            found = await receiver.receive_messages(5, max_wait_time=2)
+    else:
+
+        def use() -> Any:
+            with receiver:
+                return receiver.receive_messages(5, max_wait_time=2)
+
+        found = await in_thread(use)
+    assert [one.message_id for one in found] == ["real"]
+
+
+async def test_topics_are_entities_like_queues(stage: Stage, flavour: Flavour) -> None:
+    client = stage.client(flavour)
+    sender = client.topic_sender("news")
+    await sender.send(message("home"))
+    stage.primary.on("transfer", Reject("amqp:internal-error"), path="news")
+    await sender.send(message("away"))
+    assert len(stage.primary.stored("news")) == len(stage.in_backlog()) == 1
+    assert b"news" in stage.in_backlog()[0]
+    stage.primary.heal()
+    await client.until_state("news", State.HEALTHY, 4.0)
+    await sender.send(message("home again"))
+    assert len(stage.primary.stored("news")) == 2
+
+
+# ── the policy ──
+
+
+async def test_endless_throttling_counts_when_an_operator_says_so(
+    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`busy_counts_after`, with a short wait instead of the ten seconds."""
+    monkeypatch.setattr("pairbus.pairing.sending.BUSY_WAIT_S", 0.3)
+    client = stage.client(flavour, busy_counts_after=10)
+    client.client.options.busy_counts_after = 1.0
+    stage.primary.on("transfer", Reject("com.microsoft:server-busy"))
+    took_s = await client.sender("orders").send(message())
+    assert 1.0 <= took_s < 3.0
+    assert len(stage.in_backlog()) == 1
+    assert client.state("orders") is State.FAILED_OVER
+
+
+async def test_the_failure_policy_can_be_replaced(stage: Stage, flavour: Flavour) -> None:
+    """One row of the table, for whoever sees it differently: here a disabled entity is an outage."""
+    policy = FailurePolicy({**REACTIONS, Kind.DISABLED: Reaction.COUNT, Kind.INTERNAL: Reaction.RAISE})
+    client = stage.client(flavour, policy=policy)
+    sender = client.sender("orders")
+    rule = stage.primary.on("transfer", Reject("amqp:internal-error"))
+    assert isinstance(await sender.error(message()), ServiceBusError)
+    assert rule.hits == 1 and client.told(FailedOver) == []
+    stage.primary.heal()
+    stage.primary.on("transfer", Reject("com.microsoft:entity-disabled"))
+    await sender.send(message())
+    assert len(stage.in_backlog()) == 1
+
+
+# ── the rotation ──
+
+
+async def test_a_failing_backlog_queue_is_out_for_all_senders_and_comes_back(stage: Stage, flavour: Flavour) -> None:
+    """The original never tried it again."""
+    client = await lost(stage, flavour, backlog_retry_interval=1)
+    [kept] = [queue for queue in stage.BACKLOG if stage.secondary.stored(queue)]
+    [other] = [queue for queue in stage.BACKLOG if queue != kept]
+    stage.secondary.on("transfer", Reject("amqp:internal-error"), path=kept, times=10)
+    sender = client.sender("orders")
+    for _ in range(4):
+        await client.sender("orders").send(message())
+    await sender.send(message())
+    assert len(stage.secondary.stored(other)) == 5 and len(stage.secondary.stored(kept)) == 1
+    [event] = client.told(BacklogQueueFailed)
+    assert event.queue == kept
+    stage.secondary.heal()
+    began = time.monotonic()
+    while not client.told(BacklogQueueBack):
+        await sender.send(message())
+        assert time.monotonic() - began < 4.0
+        await asyncio.sleep(0.05)
+
+
+async def test_a_sender_keeps_its_backlog_queue(stage: Stage, flavour: Flavour) -> None:
+    """Picked at random, once: clients that do not know each other spread over the queues."""
+    client = await lost(stage, flavour)
+    sender = client.sender("orders")
+    for _ in range(10):
+        await sender.send(message())
+    assert sorted(len(stage.secondary.stored(queue)) for queue in stage.BACKLOG) in ([1, 10], [0, 11])
+
+
+async def test_a_busy_backlog_queue_is_waited_for_and_stays_in_rotation(
+    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The waiting rule holds everywhere."""
+    monkeypatch.setattr("pairbus.pairing.sending.BUSY_WAIT_S", 0.3)
+    client = await lost(stage, flavour)
+    stage.secondary.on("transfer", Reject("com.microsoft:server-busy"), times=2)
+    await client.sender("orders").send(message())
+    assert client.told(BacklogQueueFailed) == []
+    assert len(stage.in_backlog()) == 2
+
+
+async def test_with_no_queue_left_the_error_says_where_the_message_is(stage: Stage, flavour: Flavour) -> None:
+    """And that an attempt may have stored it at the primary, when that is so."""
+    client = await lost(stage, flavour)
+    stage.secondary.on("transfer", Reject("amqp:resource-limit-exceeded"))
+    error = await client.sender("orders").error(message())
+    assert isinstance(error, SendAvailabilityBacklogError) and isinstance(error, ServiceBusError)
+    assert "the caller still owns it" in str(error)
+    assert {event.queue for event in client.told(BacklogQueueFailed)} == set(stage.BACKLOG)
+    began = time.monotonic()
+    assert isinstance(await client.sender("orders").error(message()), SendAvailabilityBacklogError)
+    assert time.monotonic() - began < 0.5, "with none in rotation nobody is asked"
+
+
+async def test_a_message_refused_by_a_backlog_queue_takes_no_queue_out(stage: Stage, flavour: Flavour) -> None:
+    """It would be refused by the next one too, until none is left for the good messages."""
+    client = await lost(stage, flavour)
+    stage.secondary.on("transfer", Reject("com.microsoft:argument-error"), times=1)
+    stage.secondary.on("transfer", Accept())
+    assert isinstance(await client.sender("orders").error(message()), ServiceBusError)
+    assert client.told(BacklogQueueFailed) == []
+    await client.sender("orders").send(message())

@@ -1,0 +1,77 @@
+"""Both namespaces are away: messages are kept on this machine, and forwarded in order when either is back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pairbus.pairing.events import Spooled, SpoolForwarded
+from pairbus.pairing.failover import State
+from pairbus.send_errors import SendAvailabilityBacklogError
+from tests.client.messages import id_of
+from tests.client.world import World, message, until
+from tests.sdk.flavours import Flavour
+
+pytestmark = pytest.mark.slow
+
+
+async def test_without_a_spool_the_caller_gets_the_error(world: World, flavour: Flavour) -> None:
+    queue = world.namespaces.make_queue()
+    client = await world.client(flavour)
+    world.nemesis(), world.nemesis("secondary")
+    client = await world.client(flavour)
+    world.nemesis().refuse()
+    world.nemesis("secondary").refuse()
+    error = await client.sender(queue).error(message())
+    assert isinstance(error, SendAvailabilityBacklogError)
+
+
+@pytest.mark.parametrize("first_back", ["primary", "secondary"])
+async def test_what_neither_namespace_takes_is_spooled_and_forwarded_in_order(
+    world: World, flavour: Flavour, first_back: str, tmp_path: Path
+) -> None:
+    """Later sends queue behind it, so that order is kept; either side that comes back will do."""
+    queue = world.namespaces.make_queue()
+    nemeses = {"primary": world.nemesis(), "secondary": world.nemesis("secondary")}
+    client = await world.client(flavour, spool_dir=tmp_path / "spool", backlog_retry_interval=1)
+    sender = client.sender(queue)
+    await world.send(sender, message(message_id="home"))
+    for nemesis in nemeses.values():
+        nemesis.refuse()
+    sent = [f"spooled-{number}" for number in range(5)]
+    for one in sent:
+        await world.send(sender, message(message_id=one))
+    assert sum(event.count for event in client.told(Spooled)) == 5
+    assert "spool=5" in repr(client.client)
+    nemeses[first_back].heal()
+    await until(lambda: sum(event.count for event in client.told(SpoolForwarded)) >= 5, "forwarded", within_s=20)
+    if first_back == "primary":
+        await client.until_state(queue, State.HEALTHY, 6.0)
+        payloads = await world.take(queue, 6)
+        assert [id_of(payload) for payload in payloads] == ["home", *sent]
+    else:
+        assert world.in_backlog() == 5
+        nemeses["primary"].heal()
+        await client.until_state(queue, State.HEALTHY, 6.0)
+        await world.send(sender, message(message_id="after"))
+        doubtful = client.doubtful_ids
+        verdict = await world.judge(queue)
+        assert (verdict.lost, verdict.misrouted, verdict.altered, verdict.unexpected) == ((), (), (), ()), str(verdict)
+        assert verdict.accepted == 7 and set(verdict.duplicated) <= doubtful
+
+
+async def test_a_spool_survives_its_client(world: World, flavour: Flavour, tmp_path: Path) -> None:
+    """Success was reported: a restart must not lose it. The next client on the folder forwards it."""
+    queue = world.namespaces.make_queue()
+    nemeses = world.nemesis(), world.nemesis("secondary")
+    client = await world.client(flavour, spool_dir=tmp_path)
+    for nemesis in nemeses:
+        nemesis.refuse()
+    await client.sender(queue).send(message(message_id="kept"))
+    await client.close()
+    for nemesis in nemeses:
+        nemesis.heal()
+    await world.client(flavour, spool_dir=tmp_path)
+    await until(lambda: world.count(queue) == 1, "forwarded by the next client", within_s=15)
+    assert [id_of(payload) for payload in await world.take(queue, 1)] == ["kept"]
