@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,15 @@ class SyphonWorld:
     away: str = "PAIRBUS_TEST_AWAY"
     sent: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     "Message id → destination, and what must arrive."
+    first_queue: int = 0
+    "Numbers of backlog queues are counted from this one."
 
     def divert(self, count: int, *paths: str, queue: int = 0, size: int = 20) -> None:
         asyncio.run(self._divert(count, paths, queue, size))
 
     async def _divert(self, count: int, paths: tuple[str, ...], queue: int, size: int) -> None:
         async with Carrier(self.broker.connection_string("fabrikam")) as carrier:
-            sender = await carrier.sender(f"{BACKLOG}/{queue}")
+            sender = await carrier.sender(f"{BACKLOG}/{self.first_queue + queue}")
             for page in range(0, count, PAGE):
                 answers = []
                 for number in range(page, min(page + PAGE, count)):
@@ -93,13 +96,17 @@ class SyphonWorld:
 
     def waiting(self, queue: int = 0) -> int:
         with self.broker.admin("fabrikam") as admin:
-            return admin.get_queue_runtime_properties(f"{BACKLOG}/{queue}").active_message_count or 0
+            return admin.get_queue_runtime_properties(f"{BACKLOG}/{self.first_queue + queue}").active_message_count or 0
 
     def journaled(self) -> list[dict[str, Any]]:
-        import json
-
         lines = [line for file in sorted(self.location.glob("journal/*/*.jsonl")) for line in file.open()]
         return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def secret_file(self, namespace: str) -> str:
+        """Processes of a Spark that runs already do not see what is set in the environment now."""
+        path = self.location.with_name(f"{namespace}.txt")
+        path.write_text(self.broker.connection_string(namespace))
+        return f"@{path}"
 
     def job(self, **changes: Any) -> Job:
         job = Job(
@@ -116,6 +123,7 @@ class SyphonWorld:
         job: Job | None = None,
         *,
         queues: int = 1,
+        paths: list[str] | None = None,
         quotas: Quotas | None = None,
         once: bool = False,
         slots: int | None = None,
@@ -123,15 +131,14 @@ class SyphonWorld:
         """As Spark would make it in the driver's source runner."""
         job = job or self.job()
         job.location.prepare(job.run)
-        known: list[tuple[str, int | None]] = [(f"{BACKLOG}/{index}", 1_000) for index in range(queues)]
+        paths = paths or [f"{BACKLOG}/{self.first_queue + index}" for index in range(queues)]
+        known: list[tuple[str, int | None]] = [(path, 1_000) for path in paths]
         options = options_of(job, quotas or Quotas(), known, once=once, slots=slots)
         return SyphonSource(options).streamReader(None)  # type: ignore[arg-type]
 
 
 @contextmanager
 def syphon_world(folder: Path, *, queues: int = 2, lock_s: int = 60, **home_queues: Any) -> Iterator[SyphonWorld]:
-    from datetime import timedelta
-
     with BrokerProcess(folder / "data") as broker, pytest.MonkeyPatch.context() as environment:
         world = SyphonWorld(broker, folder / "location")
         environment.setenv(world.home, broker.connection_string("contoso"))
@@ -145,4 +152,3 @@ def syphon_world(folder: Path, *, queues: int = 2, lock_s: int = 60, **home_queu
             for name, settings in home_queues.items():
                 admin.create_queue(name, **settings)
         yield world
-    assert world.home not in os.environ

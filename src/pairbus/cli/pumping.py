@@ -7,9 +7,9 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from azure.core.exceptions import AzureError
 
@@ -18,8 +18,11 @@ from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.backlog import queue_index, queue_path
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, PumpPaused
 from pairbus.sides import Side
-from pairbus.syphon import Syphon, SyphonSettings, redrive
+from pairbus.syphon import Progress, Syphon, SyphonSettings, redrive
 from pairbus.transport.carrier import Carrier
+
+if TYPE_CHECKING:
+    from pairbus.cli.spark_pump import SparkPump
 
 Settings = SyphonSettings
 
@@ -31,14 +34,26 @@ QUEUES_ASSUMED = 10
 SHOWN = (DeadLettered, DestinationSkipped, MaybeDuplicated, PumpPaused)
 
 
+class Pump(Protocol):
+    """What does the work: in this process, or on Spark."""
+
+    def run(self) -> Awaitable[object]: ...
+    def run_once(self) -> Awaitable[object]: ...
+    def stop(self, grace_s: float) -> Awaitable[None]: ...
+    def progress(self) -> Progress: ...
+
+
 class Pumping:
     """One run of either command."""
 
-    def __init__(self, home: Side, away: Side, settings: SyphonSettings, ledger: Path | None) -> None:
+    def __init__(
+        self, home: Side, away: Side, settings: SyphonSettings, ledger: Path | None, spark: SparkPump | None = None
+    ) -> None:
         self._home = home
         self._away = away
         self._settings = settings
-        self._ledger = None if ledger is None else Ledger(ledger, client="syphon")
+        self._ledger = None if ledger is None or spark is not None else Ledger(ledger, client="syphon")
+        self._spark = spark
         self._waiting: int | None = None
         self._reasons: Counter[str] = Counter()
         self._width = 0
@@ -47,13 +62,17 @@ class Pumping:
         queues, may_count = await self._find(primary_name, count)
         _say(f"{self._away.name} -> {self._home.name}: {len(queues)} backlog queues of {primary_name}")
 
-        def make(home: Carrier, away: Carrier) -> Syphon:
-            return Syphon(home, away, queues, settings=self._settings, publish=self._heard, meter=self._meter)
+        def make(home: Carrier, away: Carrier) -> Pump:
+            if self._spark is not None:
+                return self._spark.syphon(queues, self._problem, once=once)
+            return Syphon(home, away, list(queues), settings=self._settings, publish=self._heard, meter=self._meter)
 
-        return await self._run(make, once=once, counted=queues if may_count else [])
+        return await self._run(make, once=once, counted=list(queues) if may_count else [])
 
     async def redrive(self, queue: str, to: str | None, *, once: bool) -> int:
-        def make(home: Carrier, away: Carrier) -> Syphon:
+        def make(home: Carrier, away: Carrier) -> Pump:
+            if self._spark is not None:
+                return self._spark.redrive(queue, to, self._problem, once=once)
             return redrive(
                 away,
                 queue,
@@ -66,14 +85,14 @@ class Pumping:
 
         return await self._run(make, once=once, counted=[])
 
-    async def _run(self, make: Callable[[Carrier, Carrier], Syphon], *, once: bool, counted: list[str]) -> int:
+    async def _run(self, make: Callable[[Carrier, Carrier], Pump], *, once: bool, counted: list[str]) -> int:
         home, away = _carrier(self._home), _carrier(self._away)
         pump = make(home, away)
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        work: asyncio.Task[Any] = asyncio.create_task(pump.run_once() if once else pump.run())
+        work = asyncio.ensure_future(pump.run_once() if once else pump.run())
         told = asyncio.create_task(stop.wait())
         lines = asyncio.create_task(self._show(pump))
         counts = asyncio.create_task(self._count(counted))
@@ -96,39 +115,43 @@ class Pumping:
 
     # ── what is there ──
 
-    async def _find(self, primary_name: str, count: int | None) -> tuple[list[str], bool]:
-        """The backlog queues, and whether the secondary lets us look at their lengths."""
+    async def _find(self, primary_name: str, count: int | None) -> tuple[dict[str, int | None], bool]:
+        """The backlog queues, when each was created, and whether the secondary lets us look at their lengths."""
         if count is not None:
-            return [queue_path(primary_name, index) for index in range(count)], False
+            return dict.fromkeys(queue_path(primary_name, index) for index in range(count)), False
         try:
-            lengths = await asyncio.to_thread(self._lengths)
+            queues = await asyncio.to_thread(self._queues)
         except (AzureError, OSError) as error:
             _say(
                 f"the queues of {self._away.name} cannot be listed ({_line(error)});"
                 f" taking 0 … {QUEUES_ASSUMED - 1}: --backlog-queue-count says how many there are"
             )
-            return [queue_path(primary_name, index) for index in range(QUEUES_ASSUMED)], False
-        return [path for path in lengths if queue_index(primary_name, path) is not None], True
+            return dict.fromkeys(queue_path(primary_name, index) for index in range(QUEUES_ASSUMED)), False
+        return {
+            queue.name: None if queue.created_at_utc is None else int(queue.created_at_utc.timestamp() * 1000)
+            for queue in queues
+            if queue_index(primary_name, queue.name) is not None
+        }, True
 
-    def _lengths(self) -> dict[str, int]:
+    def _queues(self) -> list[Any]:
         admin: Any = self._away.new_admin()
         try:
-            return {queue.name: queue.active_message_count or 0 for queue in admin.list_queues_runtime_properties()}
+            return list(admin.list_queues_runtime_properties())
         finally:
             admin.close()
 
     async def _count(self, queues: list[str]) -> None:
         while queues:
             try:
-                lengths = await asyncio.to_thread(self._lengths)
-                self._waiting = sum(lengths.get(queue, 0) for queue in queues)
+                found = await asyncio.to_thread(self._queues)
+                self._waiting = sum(queue.active_message_count or 0 for queue in found if queue.name in queues)
             except (AzureError, OSError):
                 self._waiting = None  # shown as unknown until the next look
             await asyncio.sleep(COUNT_S)
 
     # ── what is shown ──
 
-    async def _show(self, pump: Syphon) -> None:
+    async def _show(self, pump: Pump) -> None:
         terminal = sys.stderr.isatty()
         last = ""
         while True:
@@ -141,15 +164,16 @@ class Pumping:
             last = line
             await asyncio.sleep(LINE_S if terminal else LOG_S)
 
-    def _progress(self, pump: Syphon) -> str:
+    def _progress(self, pump: Pump) -> str:
         now = pump.progress()
         waiting = "?" if self._waiting is None else self._waiting
+        eta = f", {self._waiting / now.per_s:.0f} s to go" if self._waiting and now.per_s >= 1 else ""
         return (
-            f"{now.queues} queues, {waiting} waiting, {now.moved} moved, {now.per_s:.0f}/s,"
+            f"{now.queues} queues, {waiting} waiting, {now.moved} moved, {now.per_s:.0f}/s{eta},"
             f" {now.blocked} blocked, {now.dead_lettered} dead-lettered, {now.errors} errors"
         )
 
-    def _summary(self, pump: Syphon, *, once: bool) -> int:
+    def _summary(self, pump: Pump, *, once: bool) -> int:
         """Says how it ended; the number of messages that had to stay, when everything was asked for."""
         self._clear_line()
         now = pump.progress()
@@ -169,6 +193,13 @@ class Pumping:
         if isinstance(event, SHOWN):
             self._clear_line()
             _say(str(event))
+
+    def _problem(self, text: str) -> None:
+        """Of a task of Spark: an event in words."""
+        if not self._reasons[text]:
+            self._clear_line()
+            _say(text)
+        self._reasons[text] += 1
 
     def _clear_line(self) -> None:
         if self._width:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,14 +14,22 @@ from pairbus.cli.secrets import connection_string
 from pairbus.errors import ConfigError
 from pairbus.pairing.options import RANGES, checked_name, primary_name_of
 
+if TYPE_CHECKING:
+    from pairbus.cli.pumping import Settings
+    from pairbus.cli.spark_pump import SparkPump
+
 SECRETS = (
     "Connection strings also come from PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET, or from a file as @FILE,"
     " which keep the keys off the command line."
 )
 
 
+MASTER = "local[*]"
+
+
 class Engine(StrEnum):
     local = "local"
+    spark = "spark"
 
 
 class Ttl(StrEnum):
@@ -36,6 +45,7 @@ Examples:
   pairbus syphon --primary @contoso.txt --secondary @fabrikam.txt
   pairbus syphon --once --max-messages-per-second 200
   pairbus syphon --primary-name contoso --secondary @fabrikam.txt --target @spare.txt --once
+  pairbus syphon --engine spark --master local[4] --journal journal --once
 \b
 {SECRETS}"""
     )(syphon)
@@ -53,6 +63,17 @@ Examples:
 Rate = Annotated[
     float | None,
     typer.Option(min=RANGES["max_messages_per_second"].least, help="Budget; halved for a while when throttled."),
+]
+WhichEngine = Annotated[Engine, typer.Option(help="local: in this process; spark: as a Spark job.")]
+Master = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs; only with --engine spark.")]
+Journal = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Of --engine spark, and needed by it: a folder that all its hosts share, for its journal."
+    ),
+]
+Checkpoint = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Spark's own notes; in the journal's folder unless said otherwise.")
 ]
 CaFile = Annotated[
     Path | None,
@@ -85,7 +106,10 @@ def syphon(
         typer.Option(min=1, help="Queues 0 … N-1, without asking for a list; needs only Listen and Send."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Move what is there, then end.")] = False,
-    engine: Annotated[Engine, typer.Option(help="Where it runs.")] = Engine.local,
+    engine: WhichEngine = Engine.local,
+    master: Master = MASTER,
+    journal: Journal = None,
+    checkpoint: Checkpoint = None,
     max_messages_per_second: Rate = None,
     ttl_policy: Annotated[
         Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
@@ -120,8 +144,13 @@ def syphon(
         ttl_policy=ttl_policy.value,
         max_messages_per_second=max_messages_per_second,
     )
-    pumping = Pumping(home, away, settings, ledger)
-    _end(asyncio.run(pumping.syphon(name, backlog_queue_count, once=once)))
+    spark = None
+    if engine is Engine.spark:
+        to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
+        sides = (to, (secondary, "PAIRBUS_SECONDARY"))
+        spark = _on_spark(sides, settings, master, journal, checkpoint, ledger, ca_file)
+    pumping = Pumping(home, away, settings, ledger, spark)
+    _run(lambda: pumping.syphon(name, backlog_queue_count, once=once), once=once)
 
 
 def redrive(
@@ -139,6 +168,10 @@ def redrive(
         str | None, typer.Option(envvar="PAIRBUS_TARGET", metavar="CS", help="Another namespace to send them to.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until stopped, instead of once.")] = False,
+    engine: WhichEngine = Engine.local,
+    master: Master = MASTER,
+    journal: Journal = None,
+    checkpoint: Checkpoint = None,
     max_messages_per_second: Rate = None,
     ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
     ca_file: CaFile = None,
@@ -153,8 +186,48 @@ def redrive(
     home = origin
     if target is not None:
         home = Side.from_connection_string(connection_string(target, "--target", "PAIRBUS_TARGET"), **trust)
-    pumping = Pumping(home, origin, Settings(max_messages_per_second=max_messages_per_second), ledger)
-    _end(asyncio.run(pumping.redrive(queue, to, once=not follow)))
+    settings = Settings(max_messages_per_second=max_messages_per_second)
+    spark = None
+    if engine is Engine.spark:
+        back = (source, "PAIRBUS_CONNECTION_STRING")
+        sides = ((target, "PAIRBUS_TARGET") if target is not None else back, back)
+        spark = _on_spark(sides, settings, master, journal, checkpoint, ledger, ca_file)
+    pumping = Pumping(home, origin, settings, ledger, spark)
+    _run(lambda: pumping.redrive(queue, to, once=not follow), once=not follow)
+
+
+def _on_spark(
+    sides: tuple[tuple[str | None, str], tuple[str | None, str]],
+    settings: Settings,
+    master: str,
+    journal: Path | None,
+    checkpoint: Path | None,
+    ledger: Path | None,
+    ca_file: Path | None,
+) -> SparkPump:
+    """`sides`: how the connection strings of home and away were given, and their variables."""
+    from pairbus.cli.spark_pump import Places, SparkPump, place_of
+
+    if journal is None:
+        raise typer.BadParameter("--engine spark needs --journal DIR, a folder that all hosts of Spark share")
+    home, away = (
+        place_of(given, connection_string(given, variable, variable), variable, master) for given, variable in sides
+    )
+    return SparkPump(Places(master, journal, checkpoint, ledger, ca_file, home, away), settings)
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, int]], *, once: bool) -> None:
+    """Exits with 1 when messages had to stay. On Spark a Java that dies is answered by a new process."""
+    from pairbus.spark.syphon_job import SparkGone
+
+    try:
+        left = asyncio.run(work())
+    except SparkGone as gone:
+        from pairbus.cli.spark_pump import again
+
+        again(gone, once=once)
+    if left:
+        raise typer.Exit(1)
 
 
 def _name(given: str | None, authority: str | None) -> str:
@@ -165,8 +238,3 @@ def _name(given: str | None, authority: str | None) -> str:
         return primary_name_of(authority)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-
-
-def _end(left: int) -> None:
-    if left:
-        raise typer.Exit(1)

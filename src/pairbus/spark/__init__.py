@@ -8,7 +8,21 @@
 Importing this package needs neither pyspark nor Java; both are asked for when a session is made.
 """
 
+from pairbus.spark.compaction import Compacted, compact
 from pairbus.spark.java import Java, find_java
+from pairbus.spark.rounds import Quotas
 from pairbus.spark.session import local_session, register
+from pairbus.spark.syphon_job import SparkGone, redrive, syphon
 
-__all__ = ["Java", "find_java", "local_session", "register"]
+__all__ = [
+    "Compacted",
+    "Java",
+    "Quotas",
+    "SparkGone",
+    "compact",
+    "find_java",
+    "local_session",
+    "redrive",
+    "register",
+    "syphon",
+]

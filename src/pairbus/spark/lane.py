@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, cast
 
@@ -34,12 +34,13 @@ from pairbus.spark.journal import (
 )
 from pairbus.spark.missing import SharedDestinations
 from pairbus.syphon.mover import Opener, Shared
-from pairbus.syphon.pump import Pump
+from pairbus.syphon.pump import AHEAD, Pump
 from pairbus.transport import Carrier, Received, TransportError
 
 STOP_LOOK_S = 0.5
 PROBLEMS_MAX = 10
 FLUSH_S = 1.0
+LOCK_MIN_S = 5.0  # of a queue at Service Bus
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class _Draining:
         shared = Shared(
             home,
             away,
-            job.settings,
+            replace(job.settings, batch_max=_batch_max(job.settings.batch_max, lane.per_s)),
             self._heard,
             self._meter,
             time.monotonic,
@@ -242,6 +243,12 @@ class _Draining:
         if self._ledger is not None:
             known = cast(MeterKind, kind)
             self._ledger.meter(side, self._names[side], entity, known, size_bytes, count, outcome, cause="syphon")
+
+
+def _batch_max(most: int, per_s: float | None) -> int:
+    """All batches that a pump has in hand must go within half of the shortest lock: a task has not the time to learn
+    how long it is, and one that begins with too many would hold them all back, and so would the next."""
+    return most if per_s is None else max(1, min(most, int(per_s * LOCK_MIN_S / 2 / (AHEAD + 1))))
 
 
 # ── what a worker keeps from one task to the next ──

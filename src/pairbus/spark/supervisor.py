@@ -22,6 +22,7 @@ from pairbus.spark.journal import read_reports
 from pairbus.spark.lane import Job
 from pairbus.spark.looks import count_left
 from pairbus.spark.rounds import Pause, Quotas
+from pairbus.spark.syphon_job import SparkGone
 from pairbus.spark.syphon_source import FORMAT, SyphonSource, options_of
 from pairbus.syphon import Progress
 
@@ -39,10 +40,6 @@ FAILURES_MAX = 5  # of a single drain, in a row, none of which moved anything
 RATE_WINDOW_S = 30.0
 STOP_S = 15.0
 KILL_S = 3.0  # of those, for the query itself
-
-
-class SparkGone(PairbusError):
-    """The Java process of Spark has ended. Nothing is lost; a new process can go on from there."""
 
 
 class SparkSyphon:

@@ -17,7 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, PairbusError
 from pairbus.pairing.backlog import queue_path
 from pairbus.pairing.options import TtlPolicy, checked_name, primary_name_of
 from pairbus.pairing.relay import SyphonSettings, entity_of_dead_letters
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 Folder = str | PathLike[str]
 QUOTAS = Quotas()
+
+
+class SparkGone(PairbusError):
+    """The Java process of Spark has ended. Nothing is lost: a new process goes on where this one stopped."""
 
 
 def syphon(

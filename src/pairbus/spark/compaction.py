@@ -1,0 +1,208 @@
+"""Journal and ledger as tables: Parquet by day, each moved message once.
+
+    LOCATION/moves/day=2026-11-15/*.parquet     a row for each message that a syphon moved or dead-lettered
+    LOCATION/ledger/day=2026-11-15/*.parquet    the rows of ledgers, as they are
+
+Laws of this file.
+ 1. A day is always made anew from everything that is known of it, so that compacting twice changes nothing.
+ 2. A message's day is that of its first attempt. Attempts are counted, they do not make rows.
+ 3. A day whose journal was removed is closed: it is never written again, and what is in it appears on no later day.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pairbus.errors import LedgerNewer
+from pairbus.ledger import SCHEMA as LEDGER_SCHEMA
+from pairbus.ledger.rows import Row as LedgerRow
+from pairbus.spark.journal import MOVED, SCHEMA, Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Folder = str | os.PathLike[str]
+
+JOURNAL_DDL = (
+    "schema int, outcome string, queue string, queue_created_ms bigint, sequence_number bigint, message_id string,"
+    " destination string, size_bytes bigint, enqueued_ms bigint, first_attempt_ms bigint, at_ms bigint, attempt string,"
+    " reason string, day string"
+)
+KEY = ("queue", "queue_created_ms", "sequence_number", "message_id")
+"What a message is known by. Sequence numbers begin anew when a queue is deleted and created again."
+CLOSED_DAYS_COMPARED = 3  # a lock lasts minutes: what is moved again was moved shortly before
+_CLOSED = "closed-"
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    moves: int
+    "Rows written to the table of moves."
+    ledger_rows: int
+    days: tuple[str, ...]
+    "Days of the moves that were written."
+
+
+def compact(
+    spark: SparkSession, location: Folder, *, ledgers: Sequence[Folder] = (), journal_kept_days: int | None = None
+) -> Compacted:
+    """Make the tables of a journal location, and of ledgers if there are any.
+
+    May run while a syphon does: what is written meanwhile comes with the next run. With `journal_kept_days` the journal
+    of older days is removed, once it is in the table.
+    """
+    place = Location(Path(location).absolute())
+    ledger = _read_ledgers(spark, ledgers)
+    moves = _moves(spark, place, ledger)
+    written, days = (0, ()) if moves is None else _write(moves, place.root / "moves")
+    ledger_rows = 0 if ledger is None else _write(ledger, place.root / "ledger")[0]
+    if journal_kept_days is not None:
+        _close_days(place, datetime.now(UTC) - timedelta(days=max(journal_kept_days, 1)))
+    return Compacted(written, ledger_rows, days)
+
+
+# ── what is known ──
+
+
+def _moves(spark: SparkSession, place: Location, ledger: DataFrame | None) -> DataFrame | None:
+    from pyspark.sql import functions as F
+
+    parts = []
+    if any(place.journal.glob("day=*/*.jsonl")):
+        rows = spark.read.option("basePath", str(place.journal)).schema(JOURNAL_DDL).json(str(place.journal / "day=*"))
+        rows = rows.where(F.col("at_ms").isNotNull())  # a line that a kill has torn is null throughout
+        _refuse_newer(rows, SCHEMA)
+        parts.append(_once(rows))
+    if ledger is not None:
+        local = _of_ledger(ledger)
+        if parts:
+            local = local.join(parts[0].select("queue", "message_id").distinct(), ["queue", "message_id"], "left_anti")
+        parts.append(local)
+    if not parts:
+        return None
+    moves = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+    closed = sorted(path.name.removeprefix(_CLOSED) for path in place.journal.glob(f"{_CLOSED}*"))
+    if closed and (place.root / "moves").is_dir():
+        before = spark.read.parquet(str(place.root / "moves")).where(F.col("day").isin(closed[-CLOSED_DAYS_COMPARED:]))
+        same = [moves[name].eqNullSafe(before[name]) for name in KEY]
+        moves = moves.where(~F.col("day").isin(closed)).join(before, same, "left_anti")
+    return moves
+
+
+def _once(rows: DataFrame) -> DataFrame:
+    """A row for each message."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    # One run could ask when the queue was created, another one had not the right to.
+    alike = Window.partitionBy("queue", "sequence_number", "message_id")
+    rows = rows.withColumn("queue_created_ms", F.coalesce("queue_created_ms", F.max("queue_created_ms").over(alike)))
+    # Without a sequence number (dead letters) a row is a message: only what was done is written down, once.
+    rows = rows.withColumn("single", F.when(F.col("sequence_number").isNull(), F.concat("attempt", F.col("at_ms"))))
+    firsts = [
+        F.min_by(name, "at_ms").alias(name)
+        for name in ("destination", "size_bytes", "enqueued_ms", "first_attempt_ms", "attempt", "reason")
+    ]
+    grouped = rows.groupBy("outcome", *KEY, "single").agg(
+        F.min("day").alias("day"),
+        F.min("at_ms").alias("at_ms"),
+        F.max("at_ms").alias("last_at_ms"),
+        F.count("*").alias("attempts"),
+        *firsts,
+    )
+    return _timed(grouped)
+
+
+def _of_ledger(ledger: DataFrame) -> DataFrame:
+    """What syphons inside of applications have moved: a row was written after each completion."""
+    from pyspark.sql import functions as F
+
+    at_ms = F.unix_millis(F.to_timestamp("time"))
+    moved = ledger.where(F.col("kind") == "moved").select(
+        F.lit(MOVED).alias("outcome"),
+        "queue",
+        F.lit(None).cast("bigint").alias("queue_created_ms"),
+        F.lit(None).cast("bigint").alias("sequence_number"),
+        "message_id",
+        "day",
+        at_ms.alias("at_ms"),
+        at_ms.alias("last_at_ms"),
+        F.lit(1).cast("bigint").alias("attempts"),
+        F.col("entity").alias("destination"),
+        *(F.lit(None).cast("bigint").alias(name) for name in ("size_bytes", "enqueued_ms", "first_attempt_ms")),
+        F.concat_ws("-", "client", "run").alias("attempt"),
+        F.lit(None).cast("string").alias("reason"),
+    )
+    return _timed(moved)
+
+
+def _timed(moves: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return moves.select(
+        "outcome",
+        *KEY,
+        "destination",
+        "size_bytes",
+        F.timestamp_millis("enqueued_ms").alias("enqueued_at"),
+        F.timestamp_millis("first_attempt_ms").alias("first_attempt_at"),
+        F.timestamp_millis("at_ms").alias("moved_at"),
+        F.timestamp_millis("last_at_ms").alias("last_moved_at"),
+        "attempts",
+        "attempt",
+        "reason",
+        "day",
+    )
+
+
+def _read_ledgers(spark: SparkSession, folders: Sequence[Folder]) -> DataFrame | None:
+    from pyspark.sql import functions as F
+
+    paths = [str(path) for folder in folders for path in sorted(Path(folder).absolute().glob("*.jsonl"))]
+    if not paths:
+        return None
+    numbers = {"schema", "pid", "count", "billable_operations", "bytes", "rows"}
+    ddl = ", ".join(f"`{field.name}` {'bigint' if field.name in numbers else 'string'}" for field in fields(LedgerRow))
+    rows = spark.read.schema(ddl).json(paths)
+    rows = rows.where(F.col("kind").isNotNull()).withColumn("day", F.substring("time", 1, 10))
+    _refuse_newer(rows, LEDGER_SCHEMA)
+    return rows
+
+
+def _refuse_newer(rows: DataFrame, known: int) -> None:
+    newest = rows.agg({"schema": "max"}).first()
+    if newest is not None and newest[0] is not None and newest[0] > known:
+        raise LedgerNewer(f"a row has schema {newest[0]}, and this version of Pairbus knows {known}: upgrade it")
+
+
+# ── the tables ──
+
+
+def _write(rows: DataFrame, table: Path) -> tuple[int, tuple[str, ...]]:
+    from pyspark.sql import functions as F
+
+    rows = rows.persist()
+    try:
+        counts: list[Any] = rows.groupBy("day").agg(F.count("*").alias("rows")).collect()
+        writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy("day")
+        writer.parquet(str(table))
+    finally:
+        rows.unpersist()
+    return sum(row["rows"] for row in counts), tuple(sorted(row["day"] for row in counts))
+
+
+def _close_days(place: Location, before: datetime) -> None:
+    for folder in sorted(place.journal.glob("day=*")):
+        day = folder.name.removeprefix("day=")
+        if day < before.strftime("%Y-%m-%d"):
+            # The mark first, then all files at once: a part of a day's journal must never be taken for the day.
+            (place.journal / f"{_CLOSED}{day}").touch()
+            gone = folder.with_name(f".gone-{day}")
+            folder.rename(gone)
+            shutil.rmtree(gone)

@@ -1,0 +1,134 @@
+"""The journal: on the disk before anybody is told so, and readable whatever became of its writer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pairbus.amqp.message import Message, Properties
+from pairbus.amqp.types import Long, Symbol
+from pairbus.errors import ConfigError
+from pairbus.spark.journal import MOVED, Journal, Location, Report, Row, encode_rows, read_reports, sequence_number_of
+
+
+def row(number: int, **changes: object) -> Row:
+    made = Row(MOVED, "q/0", 1_000, number, f"m{number}", "orders", 20, 5, None, 7, "run-1-0-0-abcd", None)
+    return made._replace(**changes)  # type: ignore[arg-type]
+
+
+@contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    """A disk that is full, as far as this process can tell."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_line_has_every_field_of_its_row() -> None:
+    """They are put together by hand for speed; JSON must read what was meant, quotes and all."""
+    rows = [row(1), row(2, message_id='a "b" \\ ü', reason="because", queue_created_ms=None, sequence_number=None)]
+    assert [json.loads(line) for line in encode_rows(rows)] == [{"schema": 1, **each._asdict()} for each in rows]
+
+
+async def test_append_returns_when_the_lines_are_in_the_file(tmp_path: Path) -> None:
+    """Whoever completes a message afterwards may rely on it."""
+    journal = Journal(tmp_path / "day=2026-01-01" / "a.jsonl")
+    await journal.append(encode_rows([row(1), row(2)]))
+    assert journal.path.read_bytes().count(b"\n") == 2
+    await journal.close()
+
+
+async def test_those_who_wait_at_the_same_time_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch goes to many destinations, and each asks on its own: a sync for each would be slower than the sends."""
+    syncs, real = [], os.fsync
+
+    def counted(fd: int) -> None:
+        syncs.append(fd)
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    journal = Journal(tmp_path / "a.jsonl")
+    syncs.clear()
+    await asyncio.gather(*[journal.append(encode_rows([row(number)])) for number in range(50)])
+    await journal.close()
+    assert len(syncs) <= 2
+    assert journal.path.read_bytes().count(b"\n") == 50
+
+
+async def test_after_a_failed_write_nothing_more_is_written(tmp_path: Path) -> None:
+    """The file may end in half a line; a line behind it would be lost with it."""
+    journal = Journal(tmp_path / "a.jsonl")
+    await journal.append(encode_rows([row(1)]))
+    whole = journal.path.stat().st_size
+    with files_of_at_most(whole + 10), pytest.raises(OSError, match="File too large"):
+        await journal.append(encode_rows([row(2)]))
+    with pytest.raises(OSError, match="File too large"):
+        await journal.append(encode_rows([row(3)]))
+    await journal.close()
+    assert journal.path.stat().st_size == whole + 10
+
+
+async def test_a_journal_without_rows_leaves_no_file(tmp_path: Path) -> None:
+    """An idle syphon must not fill a folder."""
+    journal = Journal(tmp_path / "a.jsonl")
+    await journal.close()
+    assert not journal.path.exists()
+
+
+def test_what_was_appended_survives_a_kill(tmp_path: Path) -> None:
+    """The kill comes right after `append`, from inside: no later moment could help."""
+    program = f"""
+import asyncio, os, signal
+from pathlib import Path
+from pairbus.spark.journal import Journal
+async def main():
+    journal = Journal(Path({str(tmp_path / "a.jsonl")!r}))
+    await journal.append([b'{{"at_ms":1}}\\n'] * 3)
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    assert done.returncode == -9
+    assert (tmp_path / "a.jsonl").read_bytes() == b'{"at_ms":1}\n' * 3
+
+
+def test_a_location_that_the_driver_has_not_prepared_is_refused(tmp_path: Path) -> None:
+    """A worker on another host with a folder of the same name would journal where nobody looks."""
+    driver, worker = Location(tmp_path / "driver"), Location(tmp_path / "worker")
+    driver.prepare("run1")
+    driver.check_shared("run1")
+    with pytest.raises(ConfigError, match=r"does not see the journal location .*worker"):
+        worker.check_shared("run1")
+
+
+def test_reports_are_read_once_each(tmp_path: Path) -> None:
+    """Tasks of one round end in any order, so that a name that sorts first may come last."""
+    location = Location(tmp_path)
+    location.prepare("run1")
+    Report(1, "q/0", moved=3, problems=("a",)).write(location, "run1", "b")
+    heard = {name for name, _ in read_reports(location, "run1")}
+    Report(1, "q/1", moved=4).write(location, "run1", "a")
+    assert [report.moved for _, report in read_reports(location, "run1", heard)] == [4]
+
+
+@pytest.mark.parametrize("number", [1, 77, 2**40 + 5, -3])
+def test_sequence_numbers_are_found_in_any_form(number: int) -> None:
+    """A service may write small numbers in one byte; a partitioned entity uses all eight."""
+    annotations = {Symbol("x-opt-enqueued-time"): 1, Symbol("x-opt-sequence-number"): Long(number)}
+    payload = Message(annotations=annotations, properties=Properties(message_id="m"), data=[b"x"]).encode()
+    assert sequence_number_of(payload) == number
+    wide = b"\x00Sr\xc1\x22\x02\xa3\x15x-opt-sequence-number\x81" + number.to_bytes(8, "big", signed=True)
+    assert sequence_number_of(wide + b"\x00Su\xa0\x01x") == number
+    assert sequence_number_of(Message(data=[b"x"]).encode()) is None

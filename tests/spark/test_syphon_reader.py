@@ -1,0 +1,334 @@
+"""The syphon's source without Spark: what the driver asks and what a task does, on real namespaces."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pairbus.errors import ConfigError
+from pairbus.ledger import read
+from pairbus.pairing.policy import Failure, Kind
+from pairbus.pairing.relay import Fate, SyphonSettings
+from pairbus.spark.connections import Borrowed, Secret, run
+from pairbus.spark.journal import DEAD_LETTERED, Location, Report, read_reports
+from pairbus.spark.lane import Job
+from pairbus.spark.looks import check, count_left
+from pairbus.spark.missing import FORGOTTEN_S, SharedDestinations
+from pairbus.spark.rounds import Quotas
+from pairbus.spark.syphon_source import SCHEMA, SyphonReader
+from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
+
+LIMIT = ReadAllAvailable()
+IN_FLIGHT_MAX = 500  # of one lane: batches of a hundred, four on their way and one in hand
+
+
+@pytest.fixture(scope="module")
+def broker_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SyphonWorld]:
+    with syphon_world(tmp_path_factory.mktemp("syphon"), queues=40, orders={}, bills={}) as world:
+        yield world
+
+
+@pytest.fixture
+def world(broker_world: SyphonWorld, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SyphonWorld]:
+    """The same namespaces for all tests, a backlog queue and a location for each."""
+    broker_world.location = tmp_path / "location"
+    broker_world.sent.clear()
+    broker_world.first_queue = _numbers[request.node.name] = len(_numbers)
+    yield broker_world
+    broker_world.found("orders", "bills")
+
+
+_numbers: dict[str, int] = {}
+
+
+def round_of(reader: SyphonReader, start: dict[str, int]) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """As Spark does it: the next tick, its partitions, their rows."""
+    end = reader.latestOffset(start, LIMIT)
+    worker = pickle.loads(pickle.dumps(reader))
+    batches = [
+        batch for part in reader.partitions(start, end) for batch in worker.read(pickle.loads(pickle.dumps(part)))
+    ]
+    assert all(batch.schema == SCHEMA for batch in batches)
+    return end, [row for batch in batches for row in batch.to_pylist()]
+
+
+def reports_of(job: Job) -> list[Report]:
+    return [report for _, report in read_reports(job.location, job.run)]
+
+
+def test_a_round_brings_everything_home_and_yields_what_is_in_the_journal(world: SyphonWorld) -> None:
+    """The rows are for whoever wants them; the journal is what counts, and both say the same."""
+    world.divert(700, "orders", "bills")
+    reader = world.reader()
+    end, rows = round_of(reader, reader.initialOffset())
+    assert end == {"tick": 1}
+    assert len(rows) == 700
+    journaled = [{key: value for key, value in row.items() if key != "schema"} for row in world.journaled()]
+    assert sorted(journaled, key=lambda row: row["sequence_number"]) == sorted(
+        rows, key=lambda row: row["sequence_number"]
+    )
+    assert {row["message_id"]: row["destination"] for row in rows} == {id: path for id, (path, _) in world.sent.items()}
+    assert all(row["size_bytes"] == len(world.sent[row["message_id"]][1]) for row in rows)
+    assert world.waiting() == 0
+    assert world.check("orders", "bills") == 0
+    assert round_of(reader, end) == (end, [])
+
+
+def test_an_empty_backlog_makes_no_tick_and_few_looks(world: SyphonWorld) -> None:
+    """Spark asks every second; most questions are answered without asking the namespace."""
+    reader = world.reader()
+    assert [reader.latestOffset({"tick": 3}, LIMIT) for _ in range(50)] == [{"tick": 3}] * 50
+    assert reader.partitions({"tick": 3}, {"tick": 3}) == []
+
+
+def test_no_tick_while_the_primary_cannot_be_reached(world: SyphonWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The circuit breaker: nothing is received, locked or counted as delivered during an outage."""
+    world.divert(3, "orders")
+    monkeypatch.setenv("NO_HOME", _nobody_there(world))
+    reader = world.reader(world.job(primary=Secret("env:NO_HOME")))
+    assert reader.latestOffset({"tick": 0}, LIMIT) == {"tick": 0}
+    monkeypatch.setenv("NO_HOME", world.broker.connection_string("contoso"))
+    time.sleep(1.1)  # the breaker's first pause
+    assert round_of(reader, {"tick": 0})[0] == {"tick": 1}
+    assert world.check("orders") == 0
+
+
+def test_a_single_drain_says_that_the_primary_is_away(world: SyphonWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is to end, so it cannot wait."""
+    world.divert(1, "orders")
+    monkeypatch.setenv("NO_HOME", _nobody_there(world))
+    reader = world.reader(world.job(primary=Secret("env:NO_HOME")), once=True)
+    with pytest.raises(Exception, match="no connection to 127"):
+        reader.latestOffset({"tick": 0}, LIMIT)
+
+
+def _nobody_there(world: SyphonWorld) -> str:
+    text = world.broker.connection_string("contoso")
+    return text.replace(f":{world.broker.ports['contoso']}", ":1")
+
+
+def test_a_task_keeps_its_quota_and_the_next_round_needs_no_look(world: SyphonWorld) -> None:
+    """Memory of a worker and the length of a round are bounded; what is in flight still arrives."""
+    world.divert(1500, "orders")
+    job = world.job()
+    reader = world.reader(job, quotas=Quotas(max_messages=300))
+    end, rows = round_of(reader, {"tick": 0})
+    assert 300 <= len(rows) <= 300 + IN_FLIGHT_MAX
+    assert [report.more for report in reports_of(job)] == [True]
+    while world.waiting():
+        end, more = round_of(reader, end)
+        rows += more
+    assert len(rows) == 1500
+    assert world.check("orders") == 0
+
+
+def test_a_task_keeps_its_share_of_the_budget(world: SyphonWorld) -> None:
+    """From its first second on: many short tasks would otherwise each begin with a burst."""
+    world.divert(400, "orders")
+    settings = SyphonSettings(max_messages_per_second=100.0)
+    reader = world.reader(world.job(settings=settings), quotas=Quotas(max_s=2.0), slots=1)
+    began = time.monotonic()
+    _, rows = round_of(reader, {"tick": 0})
+    took_s = time.monotonic() - began
+    assert 50 <= len(rows) <= 100 * took_s + 1
+    settings = SyphonSettings()
+    while world.waiting():
+        round_of(world.reader(world.job(settings=settings)), {"tick": 0})
+
+
+def test_a_journal_that_cannot_be_begun_fails_before_anything_is_received(world: SyphonWorld) -> None:
+    world.divert(2, "orders")
+    reader = world.reader()
+    (partition,) = reader.partitions({"tick": 0}, {"tick": 1})
+    day = world.job().location.new_file("x", time.time()).parent
+    day.parent.mkdir(parents=True, exist_ok=True)
+    day.touch()
+    with pytest.raises(OSError, match="exists"):
+        list(reader.read(partition))
+    day.unlink()
+    assert round_of(world.reader(), {"tick": 0})[1] != []
+    assert world.check("orders") == 0
+
+
+def test_a_journal_that_fails_completes_nothing(world: SyphonWorld) -> None:
+    """Messages that came home without a row stay in the backlog, to come again: rather twice than unrecorded."""
+    world.divert(200, "orders")
+    reader = world.reader()
+    (partition,) = reader.partitions({"tick": 0}, {"tick": 1})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert rows == []
+    assert world.waiting() == 200
+    assert len(world.found("orders")["orders"]) > 0
+
+
+def test_a_missing_destination_holds_its_messages_and_nobody_elses(world: SyphonWorld) -> None:
+    """The core of the in-process syphon decides, on Spark as well."""
+    world.divert(20, "orders", "nowhere")
+    job = world.job()
+    _, rows = round_of(world.reader(job), {"tick": 0})
+    assert Counter(row["destination"] for row in rows) == {"orders": 10}
+    (report,) = reports_of(job)
+    assert (report.moved, report.held) == (10, 10)
+    assert "nowhere" in report.problems[0]
+    assert len(list(job.location.missing.glob("*.json"))) == 1
+
+
+def test_a_destination_that_was_missing_too_long_is_dead_lettered_with_a_row(world: SyphonWorld) -> None:
+    world.divert(4, "nowhere")
+    job = world.job(settings=SyphonSettings(missing_destination_grace_s=0.0))
+    _, rows = round_of(world.reader(job), {"tick": 0})
+    assert {(row["outcome"], row["reason"].split(":")[0]) for row in rows} == {(DEAD_LETTERED, "DestinationMissing")}
+    assert len(world.journaled()) == len(rows) == 4
+    assert world.waiting() == 0
+
+
+def test_how_long_a_destination_is_missing_is_known_to_every_worker(tmp_path: Path) -> None:
+    """A task lasts seconds, the grace a quarter of an hour, and the next task may run on another host."""
+    now = [1_000.0]
+    one, other = (SharedDestinations(900.0, tmp_path, lambda: now[0]) for _ in range(2))
+    missing = Failure(Kind.NOT_FOUND, "no such entity")
+    for _ in range(9):
+        assert one.failed("Orders", missing, 5.0).fate is Fate.SKIP
+        now[0] += 100.0
+    assert other.failed("orders", missing, 77.0).fate is Fate.BURY
+    other.look()
+    other.delivered("orders")
+    assert one.failed("orders", missing, 6.0).fate is Fate.SKIP
+    now[0] += FORGOTTEN_S + 1
+    assert SharedDestinations(100.0, tmp_path, lambda: now[0]).failed("orders", missing, 0.0).fate is Fate.SKIP
+
+
+def test_connections_are_kept_from_one_task_to_the_next(world: SyphonWorld) -> None:
+    """Opening one costs more than moving a hundred messages."""
+
+    async def connection() -> object:
+        async with Borrowed(Secret(f"env:{world.home}"), None) as carrier:
+            return await carrier.connection()
+
+    assert run(connection()) is run(connection())
+
+
+def test_two_syphons_share_a_queue_without_a_duplicate(world: SyphonWorld) -> None:
+    """Locks decide who has which message: competing consumers are harmless."""
+    world.divert(2000, "orders", "bills")
+    rows: list[dict[str, Any]] = []
+
+    def drain() -> None:
+        rows.extend(round_of(world.reader(world.job()), {"tick": 0})[1])
+
+    threads = [threading.Thread(target=drain) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(rows) == len({row["sequence_number"] for row in rows}) == 2000
+    assert world.check("orders", "bills") == 0
+
+
+def test_a_task_ends_when_the_driver_asks_for_it(world: SyphonWorld) -> None:
+    """Spark would kill it in the middle of its work."""
+    world.divert(300, "orders")
+    job = world.job(settings=SyphonSettings(max_messages_per_second=20.0))
+    reader = world.reader(job, quotas=Quotas(max_s=60.0), slots=1)
+    end = reader.latestOffset({"tick": 0}, LIMIT)
+    (partition,) = reader.partitions({"tick": 0}, end)
+    threading.Timer(0.5, job.location.ask_to_stop, [job.run]).start()
+    began = time.monotonic()
+    list(reader.read(partition))
+    assert time.monotonic() - began < 15.0
+    assert reader.latestOffset(end, LIMIT) == end
+    world.found("orders")
+    world.sent.clear()
+
+
+def test_dead_letters_go_back_to_their_queue_on_the_same_engine(world: SyphonWorld) -> None:
+    with ServiceBusClient.from_connection_string(world.broker.connection_string("contoso")) as client:
+        client.get_queue_sender("bills").send_messages([ServiceBusMessage(f"poison {n}") for n in range(5)])
+        with client.get_queue_receiver("bills") as receiver:
+            for message in receiver.receive_messages(max_message_count=5, max_wait_time=5):
+                receiver.dead_letter_message(message, reason="test")
+    origin = Secret(f"env:{world.home}")
+    job = world.job(primary=origin, secondary=origin, redrive_to="bills")
+    reader = world.reader(job, paths=["bills"])
+    _, rows = round_of(reader, {"tick": 0})
+    assert [row["destination"] for row in rows] == ["bills"] * 5
+    assert len(world.found("bills")["bills"]) == 5
+    assert count_left(job, ["bills"]) == 0
+
+
+def test_operations_are_metered_into_a_ledger(world: SyphonWorld, tmp_path: Path) -> None:
+    world.divert(30, "orders")
+    round_of(world.reader(world.job(ledger=str(tmp_path / "ledger"))), {"tick": 0})
+    counted: Counter[str] = Counter()
+    for row in read(tmp_path / "ledger"):
+        counted[row.kind] += row.count or 1
+    assert (counted["send"], counted["complete"], counted["moved"]) == (30, 30, 30)
+
+
+def test_no_key_travels_with_options_or_tasks(world: SyphonWorld) -> None:
+    """Spark writes options into plans, logs and pages, and tasks to the disks of its hosts."""
+    reader = world.reader()
+    parts = world.broker.connection_string("contoso").split("SharedAccessKey=")
+    key = parts[1].split(";")[0].encode()
+    assert key not in pickle.dumps(reader)
+    with pytest.raises(ConfigError, match="primary: Spark shows options"):
+        Secret.parse(world.broker.connection_string("contoso"), "primary")
+
+
+@pytest.mark.parametrize(
+    ("secret", "says"), [("env:NOT_SET", "env:NOT_SET on host .*not set"), ("@/no/such/file", "@/no/such/file on host")]
+)
+def test_a_secret_that_is_missing_on_a_host_is_named_with_the_host(secret: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Secret.parse(secret, "primary").read()
+
+
+def test_a_wrong_key_is_refused_before_any_message_is_touched(
+    world: SyphonWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.divert(1, "orders")
+    queues = [f"{BACKLOG}/{world.first_queue}"]
+    for side, namespace in (("secondary", "fabrikam"), ("primary", "contoso")):
+        monkeypatch.setenv("WRONG", world.broker.connection_string(namespace, key="d3Jvbmc="))
+        with pytest.raises(ConfigError, match=f"{side}: the connection string in env:WRONG is refused"):
+            check(world.job(**{side: Secret("env:WRONG")}), queues)
+    with pytest.raises(ConfigError, match="none of the 1 queues can be read: no-such-queue"):
+        check(world.job(), ["no-such-queue"])
+    assert count_left(world.job(), queues) == 1
+
+
+def test_a_worker_that_does_not_see_the_location_touches_nothing(world: SyphonWorld, tmp_path: Path) -> None:
+    world.divert(1, "orders")
+    reader = world.reader()
+    (partition,) = reader.partitions({"tick": 0}, {"tick": 1})
+    world.location.rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="does not see the journal location"):
+        list(reader.read(partition))
+    assert Location(world.location).journal.exists() is False
+    assert world.waiting() == 1
+
+
+def test_locks_that_are_shorter_than_the_work_are_kept_all_the_same(tmp_path: Path) -> None:
+    """Locks of five seconds, ten messages a second: a task takes no more in hand than it can send in time."""
+    with syphon_world(tmp_path, queues=1, lock_s=5, orders={}) as world:
+        world.divert(70, "orders")
+        settings = SyphonSettings(max_messages_per_second=10.0)
+        reader = world.reader(world.job(settings=settings), quotas=Quotas(max_s=30.0), slots=1)
+        end, rows = round_of(reader, {"tick": 0})
+        assert (end, len(rows), world.waiting()) == ({"tick": 1}, 70, 0)
+        assert world.check("orders") == 0

@@ -1,0 +1,131 @@
+"""When the next round comes, moved by hand through time."""
+
+from __future__ import annotations
+
+import pytest
+
+from pairbus.spark.journal import Report
+from pairbus.spark.rounds import Quotas, Rounds
+
+
+def rounds(*, once: bool = False, rate: float | None = None, slots: int | None = None, **quotas: float) -> Rounds:
+    return Rounds(Quotas(**quotas), once=once, max_messages_per_s=rate, slots=slots)  # type: ignore[arg-type]
+
+
+MOVED, NOTHING, HELD = Report(1, "q", moved=5), Report(1, "q"), Report(1, "q", held=3)
+
+
+def test_a_round_that_moved_something_is_followed_at_once() -> None:
+    """While a backlog is large, nothing waits."""
+    made = rounds()
+    made.ended([NOTHING, MOVED], 10.0)
+    assert made.pause_s(10.0) == 0.0
+
+
+def test_rounds_that_move_nothing_come_ever_more_rarely() -> None:
+    """Messages that are blocked are there at every look; two minutes are the limit, as for every pump."""
+    made, pauses = rounds(), []
+    for _ in range(10):
+        made.ended([HELD], 0.0)
+        pauses.append(made.pause_s(0.0))
+    assert pauses == [1, 2, 4, 8, 16, 32, 64, 120, 120, 120]
+    made.ended([MOVED], 0.0)
+    made.ended([HELD], 0.0)
+    assert made.pause_s(0.0) == 1.0
+
+
+def test_an_idle_syphon_looks_once_in_the_idle_time() -> None:
+    """Every look is paid for: ten queues, a minute between looks, 600 peeks an hour."""
+    made, now, looks = rounds(idle_max_s=60.0), 0.0, 0
+    while now < 3600:
+        made.nothing_there(now)
+        looks += 1
+        now += made.pause_s(now)
+    assert looks <= 66
+
+
+def test_an_unreachable_side_is_asked_every_half_minute_at_least() -> None:
+    """The breaker closes soon after the primary is back."""
+    made = rounds()
+    assert [made.unhealthy(0.0) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    made.something_there(0.0)
+    assert made.unhealthy(0.0) == 1
+
+
+def test_a_single_drain_is_over_when_nothing_is_there() -> None:
+    made = rounds(once=True)
+    made.ended([MOVED], 0.0)
+    assert not made.is_over
+    made.nothing_there(1.0)
+    assert made.is_over
+
+
+def test_a_single_drain_does_not_wait_for_what_it_held_back_itself() -> None:
+    """It would be held back again: the destination is missing, full or busy."""
+    made = rounds(once=True)
+    made.something_there(0.0)
+    made.ended([MOVED, HELD], 1.0)
+    assert not made.is_over
+    made.ended([NOTHING], 2.0)
+    assert made.is_over
+
+
+def test_a_single_drain_waits_for_the_locks_of_others_within_its_patience() -> None:
+    """A worker that was killed leaves its messages locked: they are seen, and cannot be had until the lock ends."""
+    made, now = rounds(once=True, patience_s=20.0), 0.0
+    made.something_there(now)
+    while not made.is_over:
+        made.ended([NOTHING], now)
+        now += made.pause_s(now)
+        assert now < 30.0
+    assert now >= 20.0
+
+
+def test_a_continuous_syphon_is_never_over() -> None:
+    made = rounds()
+    made.something_there(0.0)
+    made.ended([HELD], 1.0)
+    made.ended([NOTHING], 1e6)
+    made.nothing_there(2e6)
+    assert not made.is_over
+
+
+@pytest.mark.parametrize(
+    ("queues", "lanes", "slots", "share"), [(10, 1, 2, 50), (10, 1, None, 10), (1, 4, 2, 50), (1, 1, 8, 100)]
+)
+def test_the_budget_is_shared_by_the_tasks_that_run_at_once(
+    queues: int, lanes: int, slots: int | None, share: float
+) -> None:
+    """Tasks of a later wave do not take part; where the number of slots is not known, all count."""
+    made = rounds(rate=100.0, slots=slots, lanes=lanes)
+    tasks = made.lanes(1, [(f"q/{number}", None) for number in range(queues)], 0.0)
+    assert len(tasks) == queues * lanes
+    assert {task.per_s for task in tasks} == {share}
+
+
+def test_a_destination_that_was_busy_halves_the_budget_of_the_next_round() -> None:
+    """Wherever the task ran that was told so."""
+    made = rounds(rate=100.0)
+    made.ended([MOVED, Report(1, "q", busy=True)], 0.0)
+    (task,) = made.lanes(2, [("q", None)], 0.0)
+    assert task.per_s == 50.0
+    (task,) = made.lanes(3, [("q", None)], 20.0)
+    assert task.per_s == 100.0
+
+
+def test_a_task_that_found_nothing_waits_longer_the_next_time() -> None:
+    """A quarter of a second is enough on a good line; on a slow one nothing would ever be received."""
+    made = rounds()
+    waits = []
+    for tick in range(7):
+        (task,) = made.lanes(tick, [("q", None)], 0.0)
+        waits.append(task.wait_s)
+        made.ended([NOTHING], 0.0)
+    assert waits == [0.25, 0.5, 1, 2, 4, 5, 5]
+
+
+def test_a_queue_that_ended_by_its_quota_needs_no_look() -> None:
+    """Draining a large backlog costs no peeks."""
+    made = rounds()
+    made.ended([Report(1, "a", moved=9, more=True), Report(1, "b", moved=9)], 0.0)
+    assert made.more == {"a"}
