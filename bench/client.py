@@ -137,11 +137,8 @@ def _healthy(work: ClientWork, shape: str, calls: int, ids: bool) -> Healthy:
     taken = run_client(replace(work, shape=shape, calls=calls, message_ids=ids))
     plain, ours = [turn[0] for turn in taken], [turn[1] for turn in taken]
     # Lists are handed to the SDK in another form, so that only a look from outside is fair there.
-    added = (
-        [mine["cpu_us"] - other["cpu_us"] for other, mine in taken]
-        if shape == "list"
-        else [mine["added_us"] for mine in ours]
-    )
+    look = "cpu_us" if shape == "list" else "added_us"
+    added = [mine[look] - other[look] for other, mine in taken]
     return _told(
         Healthy(
             FLAVOURS[work.aio],
