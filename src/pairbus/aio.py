@@ -21,10 +21,10 @@ from pairbus.counters import Snapshot
 from pairbus.hub import Hub, order_of, timeout_of
 from pairbus.outgoing import DEFAULT_LIMIT, Outgoing, batches, new_batch, outgoing
 from pairbus.pairing.events import Closed, Event
-from pairbus.pairing.failover import State
+from pairbus.pairing.failover import HEALTHY, State
 from pairbus.pairing.life import Life
 from pairbus.pairing.life import Side as SideName
-from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.sending import (
     Command,
@@ -223,8 +223,12 @@ class PairedServiceBusClient:
         hub.is_closed = True
         self._closing.set()
         await self._stop_upkeep()
-        for sender in list(self._senders):
+        senders = list(self._senders)
+        for sender in senders:
             await sender.close()
+        deadline = time.monotonic() + PUMP_GRACE_S
+        for sender in senders:
+            await sender._settle(deadline)
         await burials()
         sides: tuple[tuple[ServiceBusClient, SideName], ...]
         sides = ((self._primary, "primary"), (self._secondary, "secondary"))
@@ -317,6 +321,12 @@ class PairedSender:
             if link is not None:
                 link.retire()
 
+    async def _settle(self, deadline: float) -> None:
+        """Let sends that are under way end before the SDK's client closes its connections under them."""
+        for link in (self._home, self._away):
+            if link is not None and await link.enter(deadline - time.monotonic()):
+                link.leave()
+
     def _check(self) -> None:
         self._hub.check()
         if self._closed:
@@ -326,12 +336,13 @@ class PairedSender:
 
     async def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
         """Return when the primary, a backlog queue or the spool has stored it; raise when none did."""
-        timeout_s = timeout_of(timeout)
-        self._check()
+        hub, entity = self._hub, self._state.entity
+        timeout_s = SEND_TIMEOUT_S if timeout is None else timeout_of(timeout)
+        if self._closed or hub.is_closed or hub.lives.faulted:
+            self._check()
         going = outgoing(message)
         if going is None:
             return
-        hub, entity = self._hub, self._state.entity
         if not hub.is_paired:
             await self._client.pair()
         began = time.monotonic()
@@ -356,6 +367,8 @@ class PairedSender:
                 unknown = unknown or (reply.failure is not None and reply.failure.outcome_unknown)
         except Unsent as unsent:
             raise hub.error(unsent, entity, going) from unsent.failure.error
+        except ClientClosed as closed:
+            raise hub.closed_meanwhile(closed, entity, going, outcome_unknown=unknown) from None
         finally:
             plan.close()
         hub.sent(entity, step, going, outcome_unknown=unknown)
@@ -388,7 +401,7 @@ class PairedSender:
         link, hub, entity = self._home, self._hub, self._state.entity
         await self._stand_in_line(link, deadline)
         try:
-            if not trial and not hub.goes_home(entity):
+            if entity.state is not HEALTHY and not trial and not hub.goes_home(entity):
                 return Reply(time.monotonic(), rerouted=True)
             if fresh:
                 link.drop()
@@ -399,7 +412,8 @@ class PairedSender:
             hub.meter_send("primary", self.entity_name, going, failure, "application")
         if failure is not None:
             return Reply(time.monotonic(), failure)
-        hub.watch_size(entity, going, link.limits[0])
+        if not going.is_small:
+            hub.watch_size(entity, going, link.limits[0])
         return None
 
     async def _to_backlog(self, command: ToBacklog, going: Outgoing, deadline: float) -> Reply:
@@ -415,6 +429,7 @@ class PairedSender:
             failure = await self._send_wrapped(link, command, going, until)
         finally:
             link.leave()
+            hub.stored_away(self._state.entity, going, outcome_unknown=command.first_attempt_at is not None)
         return Reply(time.monotonic(), failure)
 
     async def _send_wrapped(self, link: AsyncLink, command: ToBacklog, going: Outgoing, until: float) -> Failure | None:
@@ -430,7 +445,7 @@ class PairedSender:
             hub.meter_send("secondary", command.queue, Outgoing(what, messages[:count]), failure, "failover")
             if failure is not None:
                 return failure
-            going.stored(count)
+            going.stored(count, command.queue)
             del messages[:count]
         return None
 
@@ -451,6 +466,9 @@ class PairedSender:
         left_s = deadline - time.monotonic()
         if not await link.enter(left_s):
             raise self._hub.line_is_long(self.entity_name, left_s)
+        if self._closed:
+            link.leave()
+            self._check()
 
     # ── the rest of the SDK's sender ──
 

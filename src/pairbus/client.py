@@ -22,10 +22,10 @@ from pairbus.hub import Hub, order_of, timeout_of
 from pairbus.links import Link
 from pairbus.outgoing import DEFAULT_LIMIT, Outgoing, batches, new_batch, outgoing
 from pairbus.pairing.events import Closed
-from pairbus.pairing.failover import State
+from pairbus.pairing.failover import HEALTHY, State
 from pairbus.pairing.life import Life
 from pairbus.pairing.life import Side as SideName
-from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.sending import (
     Command,
@@ -202,8 +202,12 @@ class PairedServiceBusClient:
             hub.is_closed = True
         self._closing.set()
         self._stop_upkeep()
-        for sender in list(self._senders):
+        senders = list(self._senders)
+        for sender in senders:
             sender.close()
+        deadline = time.monotonic() + PUMP_GRACE_S
+        for sender in senders:
+            sender._settle(deadline)
         burials()
         sides: tuple[tuple[ServiceBusClient, SideName], ...]
         sides = ((self._primary, "primary"), (self._secondary, "secondary"))
@@ -320,6 +324,12 @@ class PairedSender:
             if link is not None:
                 link.retire()
 
+    def _settle(self, deadline: float) -> None:
+        """Let sends that are under way end before the SDK's client closes its connections under them."""
+        for link in (self._home, self._away):
+            if link is not None and link.enter(deadline - time.monotonic()):
+                link.leave()
+
     def _check(self) -> None:
         self._hub.check()
         if self._closed:
@@ -329,12 +339,13 @@ class PairedSender:
 
     def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
         """Return when the primary, a backlog queue or the spool has stored it; raise when none did."""
-        timeout_s = timeout_of(timeout)
-        self._check()
+        hub, entity = self._hub, self._state.entity
+        timeout_s = SEND_TIMEOUT_S if timeout is None else timeout_of(timeout)
+        if self._closed or hub.is_closed or hub.lives.faulted:
+            self._check()
         going = outgoing(message)
         if going is None:
             return
-        hub, entity = self._hub, self._state.entity
         if not hub.is_paired:
             self._client.pair()
         began = time.monotonic()
@@ -359,6 +370,8 @@ class PairedSender:
                 unknown = unknown or (reply.failure is not None and reply.failure.outcome_unknown)
         except Unsent as unsent:
             raise hub.error(unsent, entity, going) from unsent.failure.error
+        except ClientClosed as closed:
+            raise hub.closed_meanwhile(closed, entity, going, outcome_unknown=unknown) from None
         finally:
             plan.close()
         hub.sent(entity, step, going, outcome_unknown=unknown)
@@ -384,9 +397,10 @@ class PairedSender:
     ) -> Reply | None:
         """One attempt; None when it was accepted."""
         link, hub, entity = self._home, self._hub, self._state.entity
-        self._stand_in_line(link, deadline)
+        if not link.enter(0):
+            self._stand_in_line(link, deadline)
         try:
-            if not trial and not hub.goes_home(entity):
+            if entity.state is not HEALTHY and not trial and not hub.goes_home(entity):
                 return Reply(time.monotonic(), rerouted=True)
             if fresh:
                 link.drop()
@@ -397,7 +411,8 @@ class PairedSender:
             hub.meter_send("primary", self.entity_name, going, failure, "application")
         if failure is not None:
             return Reply(time.monotonic(), failure)
-        hub.watch_size(entity, going, link.limits[0])
+        if not going.is_small:
+            hub.watch_size(entity, going, link.limits[0])
         return None
 
     def _to_backlog(self, command: ToBacklog, going: Outgoing, deadline: float) -> Reply:
@@ -413,6 +428,7 @@ class PairedSender:
             failure = self._send_wrapped(link, command, going, until)
         finally:
             link.leave()
+            hub.stored_away(self._state.entity, going, outcome_unknown=command.first_attempt_at is not None)
         return Reply(time.monotonic(), failure)
 
     def _send_wrapped(self, link: Link, command: ToBacklog, going: Outgoing, until: float) -> Failure | None:
@@ -428,7 +444,7 @@ class PairedSender:
             hub.meter_send("secondary", command.queue, Outgoing(what, messages[:count]), failure, "failover")
             if failure is not None:
                 return failure
-            going.stored(count)
+            going.stored(count, command.queue)
             del messages[:count]
         return None
 
@@ -451,6 +467,9 @@ class PairedSender:
         left_s = deadline - time.monotonic()
         if not link.enter(left_s):
             raise self._hub.line_is_long(self.entity_name, left_s)
+        if self._closed:
+            link.leave()
+            self._check()
 
     # ── the rest of the SDK's sender ──
 

@@ -20,7 +20,7 @@ from typing import Any, cast
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus import sdk, telemetry
-from pairbus.counters import Counters, EntityCounts
+from pairbus.counters import SPOOL, Counters, EntityCounts
 from pairbus.errors import SpoolError
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import Cause, MeterKind
@@ -252,12 +252,20 @@ class Hub:
             with self.lock:
                 self.counters.entity(entity.path).sent += len(going.messages)
             return
-        ids = (*going.stored_ids, *going.message_ids) if receipt.where is Where.SPOOL else tuple(going.stored_ids)
-        queue = receipt.queue or "spool"
-        with self.lock:
-            self.pair.stored_away(entity, queue, ids, outcome_unknown=outcome_unknown)
-            if receipt.where is Where.SPOOL and self.spool is not None:
+        if receipt.where is Where.SPOOL and self.spool is not None:
+            with self.lock:
+                self.pair.stored_away(entity, SPOOL, going.message_ids, outcome_unknown=outcome_unknown)
                 self.publish(Spooled(entity.path, len(going.messages), self.spool.waiting))
+            self.deliver()
+
+    def stored_away(self, entity: Entity, going: Outgoing, *, outcome_unknown: bool) -> None:
+        """Tell what backlog queues have stored since the last time, whatever becomes of the rest of the call."""
+        if not going.untold:
+            return
+        untold, going.untold = going.untold, ()
+        with self.lock:
+            for queue, ids in untold:
+                self.pair.stored_away(entity, queue, ids, outcome_unknown=outcome_unknown)
         self.deliver()
 
     def error(self, unsent: Unsent, entity: Entity, going: Outgoing) -> BaseException:
@@ -265,11 +273,11 @@ class Hub:
         failure = unsent.failure
         self.counters.entity(entity.path).failed += len(going.messages)
         error: BaseException | None
+        if going.stored_ids:
+            return _because(PartlySent(entity.path, going.stored_ids, list(going.message_ids), failure.text), failure)
         if unsent.where is Where.PRIMARY:
             error = failure.error
             return error if error is not None else OperationTimeoutError(message=failure.text)
-        if going.stored_ids:
-            return _because(PartlySent(entity.path, going.stored_ids, list(going.message_ids), failure.text), failure)
         if failure.kind is Kind.TOO_LARGE:
             return _because(BacklogMessageTooLarge(entity.path, overhead(Away(entity.path)), failure.text), failure)
         if failure.kind in MESSAGE_FAULTS and failure.error is not None:

@@ -41,15 +41,19 @@ class Order:
 class Outgoing:
     """One call's messages. Empty ones are None: there is nothing to do."""
 
-    __slots__ = ("_counters", "given", "messages", "stored_ids")
+    __slots__ = ("_counters", "given", "is_small", "messages", "stored_ids", "untold")
 
-    def __init__(self, given: Any, messages: list[ServiceBusMessage]) -> None:
+    def __init__(self, given: Any, messages: list[ServiceBusMessage], *, is_small: bool = False) -> None:
         self.given = given
         "For the primary."
         self.messages = messages
         "Those that no backlog queue has stored yet."
         self.stored_ids: list[str] = []
         "Those that one has."
+        self.untold: tuple[tuple[str, tuple[str, ...]], ...] = ()
+        "(backlog queue, ids) of those of them that no event has told yet."
+        self.is_small = is_small
+        "It fits every queue there is; False: somebody has to look."
         self._counters: list[int] = []
 
     @property
@@ -76,11 +80,14 @@ class Outgoing:
             for message, counter in zip(self.messages, self._counters, strict=True)
         ]
 
-    def stored(self, count: int) -> None:
-        """The first ones of what was left are in a backlog queue."""
-        self.stored_ids += self.message_ids[:count]
+    def stored(self, count: int, queue: str) -> None:
+        """The first ones of what was left are in this backlog queue; only the others may go anywhere else."""
+        ids = self.message_ids[:count]
+        self.stored_ids += ids
+        self.untold += ((queue, ids),)
         del self.messages[:count]
         del self._counters[:count]
+        self.given = list(self.messages)
 
     # ── to the spool ──
 
@@ -102,7 +109,9 @@ class Outgoing:
 def outgoing(given: Any) -> Outgoing | None:
     """What a caller wants to send; None when that is nothing. Raises what the SDK would, and ReservedPropertyError."""
     if type(given) is ServiceBusMessage:
-        message = given if sdk.is_complete(given) else _ready(given)
+        if sdk.is_simple(given):
+            return Outgoing(given, [given], is_small=True)
+        message = _ready(given)
         return Outgoing(message, [message])
     messages = sdk.as_messages(given)
     if not messages:

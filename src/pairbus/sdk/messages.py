@@ -22,6 +22,7 @@ AnyMessage = ServiceBusMessage | AmqpAnnotatedMessage
 Plain = TypeVar("Plain", AmqpAnnotatedMessage, AmqpMessageProperties, AmqpMessageHeader)
 
 _SCHEDULED_ANNOTATIONS = (b"x-opt-scheduled-enqueue-time", "x-opt-scheduled-enqueue-time")
+SMALL = 1 << 15  # bytes of a body that leave room for anything else in the smallest limit of any tier
 _TTL_MAX_MS = 0xFFFFFFFF  # a uint on the wire
 _TTL_UNLIMITED_MS = 922337203685477  # the SDK's own word for it
 
@@ -78,10 +79,13 @@ def ensure_message_id(message: ServiceBusMessage) -> ServiceBusMessage:
     return _message_of(raw)
 
 
-def is_complete(message: ServiceBusMessage) -> bool:
-    """It has an id, and no application properties to look at: true of most messages, and quickly said."""
+def is_simple(message: ServiceBusMessage) -> bool:
+    """It has an id, no application properties and a small body: true of many messages, and quickly said."""
     raw = message._raw_amqp_message
-    return bool(raw.properties and raw.properties.message_id) and not raw.application_properties
+    if raw.application_properties or not (raw.properties and raw.properties.message_id):
+        return False
+    sections = raw._data_body
+    return bool(sections) and len(sections) == 1 and len(sections[0]) < SMALL
 
 
 def reserved_property(message: AnyMessage, names: Container[str]) -> str | None:
