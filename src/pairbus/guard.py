@@ -153,12 +153,15 @@ def bury(owner: Any) -> None:
             logger.debug("closing %r: %s", owner, error)
 
     thread = threading.Thread(target=work, name="pairbus-burial", daemon=True)
-    _burials.add(thread)
-    thread.start()
+    with _start:  # whoever waits for burials sees this one started, or not at all
+        _burials.add(thread)
+        thread.start()
 
 
 def burials() -> None:
     """Wait for what is being closed: the SDK's client must not close it a second time at the same moment."""
     deadline = time.monotonic() + BURIAL_S + GRACE_S + LOOK_S
-    for thread in list(_burials):
+    with _start:
+        threads = list(_burials)
+    for thread in threads:
         thread.join(max(deadline - time.monotonic(), 0))
