@@ -37,6 +37,8 @@ class History:
     calls: dict[str, Call] = field(default_factory=dict)
     excused: set[str] = field(default_factory=set)
     "Ids that may be there twice: somebody stored them, or finished with them, and could not say so."
+    reported: set[str] = field(default_factory=set)
+    "Ids of which somebody was told that they may be there twice."
     lost_links: int = 0
     "Receivers that ended with messages under their locks, which their queue gives to nobody until those run out."
     _doubts: dict[asyncio.Future[Any], list[str]] = field(default_factory=dict)
@@ -94,7 +96,23 @@ def _check_call(world: World, call: Call, copies: list[Copy]) -> list[str]:
         found.append(f"unavailable: {call.message_id} was refused ({call.refusal}), and a queue had no trouble at all")
     if len(copies) > 1 and call.message_id not in world.history.excused:
         found.append(f"duplicate: {call.message_id} came via {[(copy.via, round(copy.at, 3)) for copy in copies]}")
-    return found
+    return found + _check_report(world, call, copies)
+
+
+def _check_report(world: World, call: Call, copies: list[Copy]) -> list[str]:
+    """A message that the primary had stored after all, and that comes home later than duplicate detection remembers.
+
+    Not one that was away before: when it was sent to the backlog queue, nothing was unknown that could be marked.
+    """
+    window_s = world.options.duplicate_detection_window
+    stored = [copy.at for copy in copies if copy.via.endswith("direct")]
+    late = [copy for copy in copies if copy.via.endswith("syphon") and stored and copy.at > stored[0] + window_s]
+    if not late or call.receipt is None or call.message_id in world.history.reported:
+        return []
+    away = [copy for queue in world.secondary.queues.values() for copy in queue.history]
+    if all(copy.at > stored[0] for copy in away if copy.message_id == call.message_id):
+        return [f"not reported: {call.message_id} is there twice, {late[0].at - stored[0]:.0f} s apart"]
+    return []
 
 
 def _check_rest(world: World) -> list[str]:

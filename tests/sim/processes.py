@@ -17,7 +17,7 @@ from pairbus.errors import SpoolError
 from pairbus.forwarder import Forwarder
 from pairbus.links import BROKEN
 from pairbus.pairing.envelope import Away, wrap
-from pairbus.pairing.events import BacklogQueueBack, Event, PingSent, Recovered
+from pairbus.pairing.events import BacklogQueueBack, Event, MaybeDuplicated, PingSent, Recovered
 from pairbus.pairing.failover import Entity, State
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Failure, Kind
@@ -82,6 +82,8 @@ class Process:
 
     def publish(self, event: Event) -> None:
         self.world.trace(f"{self.name}: {event}")
+        if isinstance(event, MaybeDuplicated):
+            self.world.history.reported.add(event.message_id)
 
     def crash(self) -> None:
         """Between one instruction and the next: nothing is said or written any more."""

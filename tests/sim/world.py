@@ -28,6 +28,7 @@ from tests.sim.wire import DELAY_MAX_S, Net
 HORIZONS_S = (20.0, 60.0, 200.0)  # sends begin and faults begin within one of these
 DRAIN_MAX_S = 3600.0  # after everything is healed; pumps pause for two minutes at most
 LOOK_S = 5.0
+WINDOW_S = 30.0  # what the options say of duplicate detection; entities have theirs, or none
 ID = b"sim-00000"
 
 
@@ -337,6 +338,7 @@ def _options(dice: Random) -> SendAvailabilityPairedNamespaceOptions:
         backlog_retry_interval=dice.choice((1, 10, 60)),
         ordered=dice.random() < 0.3,
         missing_destination_grace=dice.choice((20, 900)),
+        duplicate_detection_window=WINDOW_S,
         max_messages_per_second=dice.choice((None, None, 5)),
         spool_dir=dice.choice((None, "spool")),
     )
