@@ -129,3 +129,27 @@ class Outage:
         doubtful = {one for application in self.applications for one in application.client.doubtful_ids}
         paths = [path for application in self.applications for path in (application.orders, application.invoices)]
         return await self.world.judge(*paths), doubtful
+
+    async def nothing_is_lost(self) -> None:
+        """After the drain: 0 lost, misrouted or altered, and twice only what had an unknown outcome."""
+        verdict, doubtful = await self.judge()
+        assert (verdict.lost, verdict.misrouted, verdict.altered, verdict.unexpected) == ((), (), (), ()), str(verdict)
+        assert set(verdict.duplicated) <= doubtful, str(verdict)
+
+
+async def diverted_at_once(world: World, loss: Loss) -> None:
+    """The whole course with a failover interval of 0."""
+    async with outage(world, loss) as course:
+        await course.each(Application.diverts_at_once)
+        await course.heal()
+        await course.each(Application.comes_back)
+    await course.nothing_is_lost()
+
+
+async def diverted_after(world: World, loss: Loss, interval_s: float) -> None:
+    """The whole course with a failover interval."""
+    async with outage(world, loss, failover_interval=interval_s) as course:
+        await course.each(lambda application: application.fails_until(interval_s))
+        await course.heal()
+        await course.each(Application.comes_back)
+    await course.nothing_is_lost()

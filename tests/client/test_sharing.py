@@ -136,10 +136,11 @@ DEAF: list[tuple[Any, Any]] = [
 
 
 async def with_stages(check: Any) -> None:
-    """Every row at once, each on endpoints of its own: the time goes into waiting."""
+    """Several rows at once, each on endpoints of its own: the time goes into waiting."""
+    places = asyncio.Semaphore(6)
 
     async def row(step: Any, action: Any) -> None:
-        async with ScriptedEndpoint() as primary, ScriptedEndpoint() as secondary:
+        async with places, ScriptedEndpoint() as primary, ScriptedEndpoint() as secondary:
             stage = Stage(primary, secondary)
             try:
                 await check(stage, step, action)
