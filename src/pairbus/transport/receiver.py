@@ -191,6 +191,8 @@ class Receiver(LinkEnd):
         self._buffer.append(Received(delivery))
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
+        if self._link.credit <= 0 and self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)  # messages have used all of the credit: there is nothing left to answer
 
     def on_drained(self) -> None:
         if self._drained is not None and not self._drained.done():
