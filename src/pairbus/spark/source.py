@@ -15,6 +15,7 @@ from pairbus.spark.batch_reader import FilteringPeekReader, PeekReader, spark_pu
 from pairbus.spark.options import Options
 from pairbus.spark.schema import COLUMN_TYPES, check_written_columns, spark_schema
 from pairbus.spark.sink import BatchSink, StreamSink, message_sizes
+from pairbus.spark.stream_reader import StagedStreamReader
 
 
 class ServiceBusDataSource(DataSource):
@@ -32,6 +33,10 @@ class ServiceBusDataSource(DataSource):
         options = Options.parse(self.options, "read")
         kind = FilteringPeekReader if options.push_filters and spark_pushes_filters() else PeekReader
         return kind(options, read_columns(schema, options))
+
+    def streamReader(self, schema: StructType) -> StagedStreamReader:
+        options = Options.parse(self.options, "stream")
+        return StagedStreamReader(options, read_columns(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         options = self._sink_options(schema, overwrite)

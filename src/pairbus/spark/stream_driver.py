@@ -1,0 +1,152 @@
+"""The driver's part of a stream: when there is a next batch, what it consists of, and what has become of the last one.
+
+| what happened                                   | the next look at the queue | with Trigger.AvailableNow        |
+| ----------------------------------------------- | -------------------------- | -------------------------------- |
+| the batch brought something                     | at once                    | at once                          |
+| the look found nothing                          | after `idlePollSeconds`    | over                             |
+| the look found something, the batch received    | after `idlePollSeconds`    | the same; over after             |
+| nothing: somebody has locked it                 |                            | EMPTY_ROUNDS_MAX times in a row  |
+| sealed messages wait, or a batch has a plan     | none: it is the next batch | the same                         |
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from pairbus.errors import ConfigError
+from pairbus.spark.options import Options
+from pairbus.spark.stage_book import Plan, StageBook
+from pairbus.spark.stage_file import read_identities
+from pairbus.spark.staging import Staging
+from pairbus.spark.stream_look import PARTITIONED, QueueView, Waiting
+
+SLICE_S = 1.0  # the query can be stopped between two calls, hence no call sleeps for longer
+EMPTY_ROUNDS_MAX = 15  # × 5 s of idlePollSeconds: more than the lock of 60 s that a dead worker may have left
+BACKLOG_EVERY_S = 60.0
+RESOLVE_EVERY_S = 60.0
+
+logger = logging.getLogger("pairbus.spark")
+
+
+class StreamDriver:
+    """Made at the first call that Spark's source runner makes: the checks of a start happen here."""
+
+    def __init__(self, options: Options, staging: Staging) -> None:
+        self._options = options
+        self._view = QueueView(options)
+        self._view.first(patience_s=0.0)  # is the entity there, may we? Before the folder is taken from anybody
+        self.book = StageBook(staging, f"{options.endpoint.host}/{options.read_path}", options.stage_retention_s)
+        self._once = False
+        self._last_number: int | None = None
+        "With Trigger.AvailableNow: the last message that was there at its start. None: no limit."
+        self._max_messages = options.max_messages_per_batch
+        self._judged = -1
+        self._empty_rounds = 0
+        self._look_at = float("-inf")
+        self._resolve_at = float("-inf")
+        self._found: Waiting | None = None
+        self._backlog: tuple[float, int | None] = (float("-inf"), None)
+
+    def prepare_for_available_now(self) -> None:
+        self._once = True
+        found = self._view.extent()
+        last = -1 if found is None else found[1]
+        self._last_number = last if last < PARTITIONED else None
+
+    # ── batches ──
+
+    def next_batch(self, start: int, max_messages: int) -> int:
+        """`start` + 1 when there is a next batch; `start` when there is none, for now."""
+        self._max_messages = max_messages
+        book = self.book
+        book.staging.check_owner(book.owner)
+        self._judge(start)
+        if book.staging.has_plan(start + 1) or book.has_abandoned(start + 1):
+            return start + 1
+        if self._once and self._empty_rounds >= EMPTY_ROUNDS_MAX:
+            return start
+        if not self._may_look():
+            return start
+        self._resolve()
+        self._found = self._view.first(self._options.patience_s)
+        self._look_at = time.monotonic() + self._options.idle_poll_s
+        return start if self._found is None or self._is_later(self._found) else start + 1
+
+    def _judge(self, batch: int) -> None:
+        """`batch` is committed: what did it bring?"""
+        if batch == self._judged:
+            return
+        self._judged = batch
+        self.book.refresh()
+        received = self.book.received(batch)
+        self.book.commit(batch)
+        if received or self._found is None:  # nothing is known of a batch before this process, or of none
+            self._empty_rounds, self._look_at = 0, float("-inf")
+        else:
+            self._empty_rounds += 1
+
+    def _may_look(self) -> bool:
+        """Wait for the next look. A look is a billed operation, and Spark asks many times in a second."""
+        wait_s = self._look_at - time.monotonic()
+        if wait_s > 0:
+            time.sleep(wait_s if self._once else min(wait_s, SLICE_S))
+        return wait_s <= SLICE_S or self._once
+
+    def _is_later(self, found: Waiting) -> bool:
+        return self._last_number is not None and found.sequence_number > self._last_number
+
+    def plan(self, batch: int) -> Plan:
+        """Spark begins with a batch only after it has committed the one before."""
+        self.commit(batch - 1)
+        max_messages = self._max_messages
+        parts = min(self._options.partitions, max_messages)
+        shares = [max_messages // parts + (part < max_messages % parts) for part in range(parts)]
+        return self.book.plan(batch, shares)
+
+    def commit(self, batch: int) -> None:
+        if batch > self.book.committed:
+            self._judge(batch)
+
+    # ── what the queue still has ──
+
+    def _resolve(self) -> None:
+        """Seals whose completion nobody has confirmed, after a crash: is anything of them still in the queue?"""
+        book = self.book
+        now = time.monotonic()
+        if not book.unconfirmed or now < self._resolve_at:
+            return
+        self._resolve_at = now + RESOLVE_EVERY_S
+        for number in sorted(book.unconfirmed):
+            seal = book.staging.entry(number)
+            if seal is None or not seal.rows:
+                continue
+            identities = read_identities(book.staging.stages / seal.stage)
+            if self._view.gone(identities) == identities:
+                book.staging.confirm(number)
+        book.refresh()
+        if book.unconfirmed:
+            logger.info("%d stages have messages that are still in the queue", len(book.unconfirmed))
+
+    def backlog(self) -> dict[str, int | None]:
+        """For the progress of a query; asks the queue once a minute, and not at all while nothing waits."""
+        waiting: int | None = 0
+        if self._found is not None:
+            at, waiting = self._backlog
+            if time.monotonic() - at >= BACKLOG_EVERY_S:
+                waiting = self._count()
+                self._backlog = (time.monotonic(), waiting)
+        oldest_ms = None if self._found is None else self._found.enqueued_ms
+        return {"batch": max(self._judged, 0), "oldestEnqueuedMs": oldest_ms, "waitingAtMost": waiting}
+
+    def _count(self) -> int | None:
+        found = self._view.extent()
+        if found is None:
+            return 0
+        return None if found[1] >= PARTITIONED else found[1] - found[0] + 1
+
+
+def staging_of(options: Options) -> Staging:
+    if options.staging_location is None:
+        raise ConfigError("option stagingLocation is required to read a stream")
+    return Staging(options.staging_location)

@@ -1,0 +1,83 @@
+"""What the driver of a stream sees of its queue, by peeks: is there anything, how much, and is a message still there?
+
+A peek shows locked, deferred and scheduled messages too. Those that are deferred or scheduled say so, and are passed
+over; that one is locked shows only when a task receives nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pairbus.spark.batch_reader import PEEK_COUNT, Peeker, extent
+from pairbus.spark.connections import run
+from pairbus.spark.links import carrier_of
+from pairbus.spark.options import LONG_MAX, Options
+from pairbus.spark.rows import ENQUEUED_TIME, SEQUENCE_NUMBER
+from pairbus.spark.stage_file import Identity, annotations_of, identity_of
+
+PASS_PAGES_MAX = 20  # pages of deferred and scheduled messages that one look passes over
+PASS_COUNT = 50
+PARTITIONED = 1 << 48  # in numbers from here on the service says the partition: they are neither dense nor in one order
+_STATE = "x-opt-message-state"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The first message that could be received."""
+
+    sequence_number: int
+    enqueued_ms: int | None
+
+
+class QueueView:
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def first(self, patience_s: float) -> Waiting | None:
+        """One operation; more only when deferred or scheduled messages stand before it."""
+        return run(self._first(patience_s))
+
+    def extent(self) -> tuple[int, int] | None:
+        """Lowest and highest sequence number; about 2 × log₂(numbers between them / 256) + 2 operations."""
+        return run(self._extent())
+
+    def gone(self, identities: set[Identity]) -> set[Identity]:
+        """Those that are not in the queue any more; one operation for each 250 messages between them."""
+        return run(self._gone(identities))
+
+    def _peeker(self, patience_s: float) -> Peeker:
+        return Peeker(carrier_of(self._options), self._options, patience_s=patience_s)
+
+    async def _first(self, patience_s: float) -> Waiting | None:
+        peeker = self._peeker(patience_s)
+        from_number, count = 0, 1
+        for _ in range(PASS_PAGES_MAX):
+            page = await peeker.peek(from_number, count)
+            for payload in page:
+                annotations, _ = annotations_of(payload)
+                number, enqueued_ms = annotations.get(SEQUENCE_NUMBER), annotations.get(ENQUEUED_TIME)
+                from_number = max(from_number, number if isinstance(number, int) else 0)
+                if annotations.get(_STATE, 0) == 0:
+                    return Waiting(from_number, enqueued_ms if isinstance(enqueued_ms, int) else None)
+            if not page:
+                return None
+            from_number, count = from_number + 1, PASS_COUNT
+        return Waiting(from_number, None)  # not seen, and not excluded either
+
+    async def _extent(self) -> tuple[int, int] | None:
+        return await extent(self._peeker(self._options.patience_s), 0, LONG_MAX)
+
+    async def _gone(self, identities: set[Identity]) -> set[Identity]:
+        # Of a partitioned entity a peek from a number on does not prove that a message is not there.
+        left = {identity for identity in identities if identity[0] < PARTITIONED}
+        gone: set[Identity] = set()
+        peeker = self._peeker(self._options.patience_s)
+        while left:
+            page = await peeker.peek(min(number for number, _, _ in left), PEEK_COUNT)
+            present = {identity for identity in map(identity_of, page) if identity is not None}
+            # A page may be short because of its size: only an empty one says that nothing comes after.
+            last = max((number for number, _, _ in present), default=LONG_MAX)
+            seen = {identity for identity in left if identity[0] <= last}
+            gone |= seen - present
+            left -= seen
+        return gone

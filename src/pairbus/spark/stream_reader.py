@@ -1,0 +1,144 @@
+"""Stream reads: each message enters Spark exactly once, although a queue cannot be asked for a message again.
+
+A task receives under lock into a file of the staging location, seals it, completes the messages, and only then yields
+rows; whoever repeats the task yields the rows of the same file. `staging.py` has the laws of that folder, `intake.py`
+what a task does, `stream_driver.py` when there is a next batch.
+
+Who calls what. `read`: tasks, in any process on any host, from a pickled copy that knows nothing of the driver's. All
+other methods: the source runner of the query, a process beside the driver. An offset is the number of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from pairbus.errors import ConfigError
+from pairbus.spark.connections import run
+from pairbus.spark.intake import Share, take_in
+from pairbus.spark.links import carrier_of
+from pairbus.spark.options import Options
+from pairbus.spark.rows import to_columns
+from pairbus.spark.stage_file import read_payloads
+from pairbus.spark.staging import Entry, Owner
+from pairbus.spark.stream_driver import StreamDriver, staging_of
+
+Offset = dict[str, int]
+
+
+class SharePartition(InputPartition):
+    """A task that receives."""
+
+    def __init__(self, share: Share) -> None:
+        super().__init__((share.batch, share.partition))
+        self.share = share
+
+
+class AdoptedPartition(InputPartition):
+    """A task that reads what was sealed for a batch that Spark has given up."""
+
+    def __init__(self, owner: Owner, number: int) -> None:
+        super().__init__(number)
+        self.owner = owner
+        self.number = number
+
+
+class StagedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Made in several processes for each query; only one of them takes the staging location, at its first call."""
+
+    def __init__(self, options: Options, column_names: Sequence[str] | None = None) -> None:
+        self._options = options
+        self._column_names = None if column_names is None else list(column_names)
+        self._staging = staging_of(options)
+        self._driver: StreamDriver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_driver": None}
+
+    # ── the driver ──
+
+    def _on_driver(self) -> StreamDriver:
+        if self._driver is None:
+            self._driver = StreamDriver(self._options, self._staging)
+        return self._driver
+
+    def initialOffset(self) -> Offset:
+        """For a new checkpoint; called twice. What another checkpoint has left behind enters with the first batch."""
+        return {"batch": self._on_driver().book.first_offset()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_messages_per_batch)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._on_driver().prepare_for_available_now()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        most = self._options.max_messages_per_batch
+        if isinstance(limit, ReadMaxRows):
+            most = min(limit.max_rows, most)
+        return {"batch": self._on_driver().next_batch(start["batch"], most)}
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Shown in the progress of the query, as `latestOffset` of this source."""
+        return self._on_driver().backlog()
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Also called, alone, for a batch that a crash has interrupted: then it is the plan of that time."""
+        found: list[InputPartition] = []
+        for batch in range(start["batch"] + 1, end["batch"] + 1):
+            found += self._partitions(batch)
+        return found
+
+    def _partitions(self, batch: int) -> list[InputPartition]:
+        driver = self._on_driver()
+        plan = driver.plan(batch)
+        book = driver.book
+        book.refresh()
+        unsure = tuple(sorted(book.unconfirmed))
+        adopted: list[InputPartition] = [AdoptedPartition(book.owner, number) for number in plan.adopted]
+        return adopted + [
+            SharePartition(Share(book.owner, batch, part, max_messages, plan.head, unsure))
+            for part, max_messages in enumerate(plan.shares)
+        ]
+
+    def commit(self, end: Offset) -> None:
+        """Comes late, or never for the last batch of a run: `latestOffset` and `partitions` learn the same."""
+        self._on_driver().commit(end["batch"])
+
+    def stop(self) -> None:
+        """Connections end with the process; the staging location is taken by whoever comes next."""
+
+    # ── tasks ──
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """All of the work first: nothing is locked while Spark takes its time with the rows."""
+        seal: Entry | None
+        if isinstance(partition, AdoptedPartition):
+            self._staging.check_visible(partition.owner)
+            seal = self._staging.entry(partition.number)
+        elif isinstance(partition, SharePartition):
+            self._staging.check_visible(partition.share.owner)
+            seal = run(self._take_in(partition.share))
+        else:
+            return  # Spark asks for one empty partition when there are none
+        if seal is not None and seal.rows:
+            yield from self._rows(seal)
+
+    async def _take_in(self, share: Share) -> Entry | None:
+        return await take_in(self._options, self._staging, share, carrier_of(self._options))
+
+    def _rows(self, seal: Entry) -> Iterator[pa.RecordBatch]:
+        assert self._options.entity is not None
+        path = self._staging.stages / seal.stage
+        if not path.exists():
+            raise ConfigError(
+                f"option stagingLocation: the stage of batch {seal.batch}, which was committed, is not in"
+                f" {self._staging.root} any more: the checkpoint is older than what stageRetentionSeconds has kept"
+            )
+        for payloads in read_payloads(path, frozenset(seal.without)):
+            batch = to_columns(payloads, self._options.entity, include_raw=self._options.include_raw)
+            yield batch if self._column_names is None else batch.select(self._column_names)
