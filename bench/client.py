@@ -59,7 +59,9 @@ class Shared:
     ours_alone_per_second: float
     ours_shared_per_second: float
     ratio: float
-    "Of ours shared to ours alone; the medians' least of that and of ours shared to the plain SDK alone."
+    "Of the rates, ours shared to ours alone or to the plain SDK alone, whichever is less; medians."
+    cpu_ratio: float
+    "The same of CPU for each call, which tells more on a machine that others use."
     plain_shared: Outcome
 
 
@@ -154,11 +156,13 @@ def _healthy(work: ClientWork, shape: str, calls: int, ids: bool) -> Healthy:
 
 def _shared(work: ClientWork) -> Shared:
     work = replace(work, workers=WORKERS[work.aio])
-    taken = [[one["per_second"] for one in turn] for turn in run_client(work)]
+    told = run_client(work)
+    taken = [[one["per_second"] for one in turn] for turn in told]
     alone, ours, shared = (median(turn[place] for turn in taken) for place in range(3))
+    cpu_ratio = median(min(turn[0]["cpu_us"], turn[1]["cpu_us"]) / turn[2]["cpu_us"] for turn in told)
     outcome = plain_shared(work.primary, aio=work.aio, workers=work.workers, each=100)
     ratio = min(median(turn[2] / turn[1] for turn in taken), median(turn[2] / turn[0] for turn in taken))
-    return _told(Shared(FLAVOURS[work.aio], work.workers, alone, ours, shared, ratio, outcome))
+    return _told(Shared(FLAVOURS[work.aio], work.workers, alone, ours, shared, ratio, cpu_ratio, outcome))
 
 
 def _memory(aio: bool) -> Memory:
@@ -200,13 +204,17 @@ def client_tables(results: ClientResults) -> list[Table]:
         rates = (one.plain_per_second, one.ours_per_second)
         wanted = f"≤ {ADDED_US_WANTED:.0f}"
         healthy.add_row(f"{one.flavour}, {one.shape}", *(f"{n:,.1f}" for n in numbers), wanted, *map(_rate, rates))
-    shared = Table("one sender", "plain alone /s", "ours alone /s", "ours shared /s", "ratio", "wanted", "plain shared")
+    shared = Table(
+        "one sender", "plain alone /s", "ours alone /s", "ours shared /s", "ratio", "of CPU", "wanted", "plain shared"
+    )
     for each in results.shared:
         plain = each.plain_shared
         speeds = (each.plain_alone_per_second, each.ours_alone_per_second, each.ours_shared_per_second)
         fate = f"{plain.stored} of {plain.expected} stored in {plain.seconds:.0f} s, {plain.hung} hung"
         name = f"{each.workers} {plain.flavour}"
-        shared.add_row(name, *map(_rate, speeds), f"{each.ratio:.2f}", f"≥ {RATIO_WANTED}", fate)
+        shared.add_row(
+            name, *map(_rate, speeds), f"{each.ratio:.2f}", f"{each.cpu_ratio:.2f}", f"≥ {RATIO_WANTED}", fate
+        )
     memory = Table(f"{ENTITIES:,} open senders", "plain MB", "ours MB", "added MB", "wanted")
     for kept in results.memory:
         sizes = (kept.plain_mb, kept.ours_mb, kept.added_mb)

@@ -234,13 +234,12 @@ async def together(work: ClientWork) -> list[list[Block]]:
         plain = (await entered(stack, plain_client(work.primary, aio=work.aio))).get_queue_sender(work.queue)
         ours = (await entered(stack, paired_client(work))).get_queue_sender(work.queue)
         for turn in range(work.rounds + 1):
-            taken = [
-                await block(plain, work),
-                await block(ours, work),
-                await block(ours, work, workers=work.workers),
-            ]
+            ways = [(plain, 1), (ours, 1), (ours, work.workers)]
+            if turn % 2:
+                ways.reverse()
+            taken = [await block(sender, work, workers=workers) for sender, workers in ways]
             if turn:
-                rounds.append(taken)
+                rounds.append(taken[::-1] if turn % 2 else taken)
     return rounds
 
 
