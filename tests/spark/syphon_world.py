@@ -77,10 +77,14 @@ class SyphonWorld:
                 await receiver.close()
         return got
 
-    def check(self, *paths: str, duplicates_max: int = 0) -> int:
+    def check(self, *paths: str) -> int:
+        """All of these, and everything that was diverted, exactly once."""
+        return self.check_found(self.found(*paths), duplicates_max=0)
+
+    def check_found(self, found: dict[str, list[bytes]], *, duplicates_max: int) -> int:
         """Nothing lost, misrouted or altered; how many came more than once."""
         copies: Counter[str] = Counter()
-        for path, payloads in self.found(*paths).items():
+        for path, payloads in found.items():
             for payload in payloads:
                 properties = Message.decode(payload).properties
                 assert properties is not None
