@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pairbus.aio_links import Alarm
+from pairbus.aio_links import Alarm, AsyncLink
 
 
 async def test_a_late_call_is_cut_off_and_its_task_goes_on() -> None:
@@ -74,3 +74,14 @@ async def test_a_cancellation_that_comes_together_with_the_deadline_wins() -> No
     assert task.cancelling() == 2
     assert not alarm.clear()
     task.uncancel()
+
+
+async def test_who_comes_between_two_turns_stands_in_line_no_longer_than_asked() -> None:
+    """The line is not locked at that moment, but the turn is promised to somebody who may keep it for long."""
+    link = AsyncLink(None, "orders")  # type: ignore[arg-type]  # never opened
+    assert await link.enter(1)
+    second = asyncio.create_task(link.enter(60))
+    await asyncio.sleep(0)
+    link.leave()
+    assert await asyncio.wait_for(link.enter(0.01), 5) is False
+    assert await second

@@ -18,7 +18,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from pairbus import sdk
 from pairbus.aio_links import AsyncLink, burials
 from pairbus.counters import Snapshot
-from pairbus.hub import Hub, order_of, timeout_of
+from pairbus.hub import Hub, clients, order_of, timeout_of
 from pairbus.outgoing import DEFAULT_LIMIT, Outgoing, batches, new_batch, outgoing
 from pairbus.pairing.events import Closed, Event
 from pairbus.pairing.failover import HEALTHY, State
@@ -76,6 +76,7 @@ class PairedServiceBusClient:
         self._senders: weakref.WeakSet[PairedSender] = weakref.WeakSet()
         for given in (client, self._secondary):
             sdk.is_closed(given)  # from now on somebody else's closing is seen
+        clients.add(self)
 
     @classmethod
     def from_connection_strings(
@@ -158,7 +159,8 @@ class PairedServiceBusClient:
             if hub.pair.enabled:
                 await asyncio.to_thread(hub.open_spool)
                 try:
-                    hub.paired_with(await self._provision())
+                    if not hub.pair.rotation.queues:  # a forked process has them
+                        hub.paired_with(await self._provision())
                 except Exception as error:
                     if not hub.pairing_failed(error):
                         raise
@@ -285,6 +287,17 @@ class PairedServiceBusClient:
             done, _ = await asyncio.wait([task], timeout=PUMP_GRACE_S + 2.0)
             if not done:
                 task.cancel()
+
+    def _after_fork(self) -> None:
+        """In the child: no socket, event loop or spool of the parent is used."""
+        self._hub.after_fork(contextlib.nullcontext())
+        self._pairing = asyncio.Lock()
+        self._closing = asyncio.Event()
+        self._upkeep = self._upkeep_task = None
+        for given in (self._primary, self._secondary):
+            sdk.abandon_connections(given)
+        for sender in list(self._senders):
+            sender._after_fork()
 
 
 class PairedSender:
@@ -535,3 +548,7 @@ class PairedSender:
             return await self._home.call(use, timeout_s)
         finally:
             self._home.leave()
+
+    def _after_fork(self) -> None:
+        self._home.abandon()
+        self._away = None

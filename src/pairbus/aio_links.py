@@ -87,6 +87,7 @@ class AsyncLink:
 
     def __init__(self, client: ServiceBusClient, path: str, **sender_options: Any) -> None:
         self._line = asyncio.Lock()
+        self._in_line = 0
         self._retired = False
         self._client = client
         self.path = path
@@ -96,14 +97,17 @@ class AsyncLink:
 
     async def enter(self, timeout_s: float) -> bool:
         """Stand in line; False when the time was over first."""
-        if not self._line.locked():
+        if not self._line.locked() and not self._in_line:  # between two turns it is not locked, and others are first
             await self._line.acquire()
             return True
+        self._in_line += 1
         try:
             async with asyncio.timeout(max(timeout_s, 0)):
                 await self._line.acquire()
         except TimeoutError:
             return False
+        finally:
+            self._in_line -= 1
         return True
 
     def leave(self) -> None:
@@ -154,6 +158,13 @@ class AsyncLink:
         finally:
             alarm.clear()
 
+    def abandon(self) -> None:
+        """After a fork: socket and event loop are the parent's, and nothing may be said to either."""
+        self._sender = None
+        self._line = asyncio.Lock()
+        self._in_line = 0
+        self._alarm = Alarm()
+
     def drop(self) -> None:
         """The next use opens a new connection."""
         sender, self._sender = self._sender, None
@@ -181,6 +192,8 @@ async def _bury(sender: ServiceBusSender) -> None:
 
 
 async def burials() -> None:
-    """Wait for what was thrown away."""
-    if _burials:
-        await asyncio.wait(set(_burials))
+    """Wait for what was thrown away in this event loop: another one may never end what it has begun."""
+    loop = asyncio.get_running_loop()
+    ours = {task for task in _burials if task.get_loop() is loop}
+    if ours:
+        await asyncio.wait(ours)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 import weakref
@@ -18,7 +17,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch, ServiceBu
 from pairbus import sdk
 from pairbus.counters import Snapshot
 from pairbus.guard import burials
-from pairbus.hub import Hub, order_of, timeout_of
+from pairbus.hub import Hub, clients, order_of, timeout_of
 from pairbus.links import Link
 from pairbus.outgoing import DEFAULT_LIMIT, Outgoing, batches, new_batch, outgoing
 from pairbus.pairing.events import Closed
@@ -72,7 +71,7 @@ class PairedServiceBusClient:
         self._senders: weakref.WeakSet[PairedSender] = weakref.WeakSet()
         for given in (client, self._secondary):
             sdk.is_closed(given)  # from now on somebody else's closing is seen
-        _clients.add(self)
+        clients.add(self)
 
     @classmethod
     def from_connection_strings(
@@ -155,7 +154,8 @@ class PairedServiceBusClient:
             if hub.pair.enabled:
                 hub.open_spool()
                 try:
-                    hub.paired_with(self._provision())
+                    if not hub.pair.rotation.queues:  # a forked process has them
+                        hub.paired_with(self._provision())
                 except Exception as error:
                     if not hub.pairing_failed(error):
                         raise
@@ -275,17 +275,6 @@ class PairedServiceBusClient:
             sdk.abandon_connections(given)
         for sender in list(self._senders):
             sender._after_fork()
-
-
-_clients: weakref.WeakSet[PairedServiceBusClient] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for client in list(_clients):
-        client._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class PairedSender:

@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -151,7 +152,7 @@ class Hub:
         return self.pair.enabled and (self.options.enable_syphon or self.spool is not None)
 
     def open_spool(self) -> None:
-        if self.options.spool_dir is not None:
+        if self.options.spool_dir is not None and self.spool is None:  # pairing may be repeated
             self.spool = open_free(os.fspath(self.options.spool_dir), max_bytes=self.options.spool_max_bytes)
 
     def paired_with(self, queues: list[str]) -> None:
@@ -177,6 +178,8 @@ class Hub:
             self.pair.clear(time.monotonic())
             self.publish(PairingCleared(self.primary.name))
         self.deliver()
+        if self.spool is not None and self.spool.waiting:
+            logger.warning("%d messages stay in %s for the next client", self.spool.waiting, self.spool.folder)
 
     def force(self, path: str, *, over: bool) -> None:
         """The operator's hand."""
@@ -186,9 +189,14 @@ class Hub:
         self.deliver()
 
     def after_fork(self, lock: AbstractContextManager[Any]) -> None:
-        """In the child: a lock of its own, and a spool of its own beside the parent's."""
+        """In the child: a lock and a spool of its own, no listener that speaks to the parent's loop.
+
+        Its first send pairs again, which asks nobody when the queues are known, and starts what runs beside it.
+        """
         self.lock = lock
+        self.is_paired = False
         self._outbox.clear()
+        self.listeners = [] if self.options.on_event is None else [self.options.on_event]
         self.pair.pings.forget_running()
         if self.spool is not None:
             self.spool = self.spool.reopen()
@@ -209,14 +217,17 @@ class Hub:
 
     def needs_no_plan(self, entity: Entity) -> bool:
         """The next send goes to the primary: what nearly every send finds, so it costs nearly nothing."""
-        spool = self.spool
-        return entity.state is HEALTHY and (spool is None or not spool.has(entity.path))
+        return entity.state is HEALTHY and (self.spool is None or not self._queues_behind(entity, self.spool))
+
+    def _queues_behind(self, entity: Entity, spool: Spool) -> bool:
+        """Messages of this entity wait in the spool, and will be forwarded: what a plain client left there will not."""
+        return self.pair.enabled and spool.has(entity.path)
 
     def plan(self, sender: SenderState, timeout_s: float, now: float, tried: Reply | None) -> Plan:
         """What to do about one send. `tried`: an attempt was made at `now` already, and ended so."""
         with self.lock:
             spool = self.spool
-            behind = tried is None and spool is not None and spool.has(sender.entity.path)
+            behind = tried is None and spool is not None and self._queues_behind(sender.entity, spool)
             return sending(self.pair, sender, timeout_s, now, behind_spool=behind, tried=tried)
 
     def advance(self, plan: Plan, reply: Reply | None) -> Command | Receipt:
@@ -411,6 +422,17 @@ class Hub:
 
         return meter
 
+
+clients: weakref.WeakSet[Any] = weakref.WeakSet()
+"All that live, of both kinds."
+
+
+def _after_fork() -> None:
+    for client in list(clients):
+        client._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 ENVELOPE_DOUBT = 4096  # bytes of properties and aliases that a cheap look at a message does not see
 

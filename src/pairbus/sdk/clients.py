@@ -95,7 +95,7 @@ def link_limits(sender: AnySender) -> tuple[int, int]:
     return sender._max_message_size_on_link or 0, sender._max_batch_size_on_link or 0
 
 
-def abandon_connections(client: ServiceBusClient) -> None:
+def abandon_connections(client: AnyClient) -> None:
     """After a fork: every sender and receiver of the client opens a connection of its own when it is used next.
 
     The sockets are the parent's too. What the SDK would say on one while closing it, the parent's peer would hear.
