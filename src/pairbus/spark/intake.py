@@ -24,7 +24,7 @@ from pairbus.spark.staging import Entry, Owner, Staging
 from pairbus.transport import Carrier, Received, Receiver, TransportError
 
 CREDIT = 512  # 512 × 256 KiB = 128 MiB at the very worst
-FIRST_WAIT_S = 1.0  # for messages that must be there: the driver has seen some
+FIRST_WAIT_S = 0.5  # for messages that must be there: the driver has seen some
 NEXT_WAIT_S = 0.2
 RECEIVE_MAX_S = 10.0
 LOCK_SHARE = 0.4  # of a lock's time, for receiving; the rest is for the disk and for completing

@@ -119,9 +119,9 @@ class Staging:
                 " needs a folder of its own"
             )
 
-    def check_visible(self, owner: Owner, wait_s: float = VISIBLE_S) -> None:
+    def check_visible(self, owner: Owner, wait_s: float | None = None) -> None:
         """In a task, before a message is touched: whether this host sees what the driver has written."""
-        deadline = time.monotonic() + wait_s
+        deadline = time.monotonic() + (VISIBLE_S if wait_s is None else wait_s)
         while not self._sees(owner):
             if time.monotonic() > deadline:
                 raise ConfigError(

@@ -1,0 +1,86 @@
+"""A stream as Spark drives it, without Spark: offsets, partitions, tasks on pickled copies, and restarts."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from pairbus.spark.stage_book import StageBook
+from pairbus.spark.stream_reader import StagedStreamReader
+from tests.brokers import BrokerProcess
+from tests.spark.queues import options, put, text_message
+
+FAST = {"timeoutSeconds": "10", "patienceSeconds": "10", "idlePollSeconds": "0.1"}
+
+
+class Stream:
+    """One query with a checkpoint. `restart` is what Spark does after a crash: the open batch first, as it was."""
+
+    def __init__(self, broker: BrokerProcess, entity: str, location: Path, **given: str) -> None:
+        self._broker = broker
+        self.location = location
+        self.entity = entity
+        self._given = FAST | {"entity": entity, "stagingLocation": str(location)} | given
+        self.committed: dict[str, int] | None = None
+        self.open: dict[str, int] | None = None
+        self.bodies: list[bytes] = []
+        "Of all committed batches."
+        self.restart()
+
+    def restart(self) -> None:
+        self.reader = StagedStreamReader(options(self._broker, "stream", **self._given))
+
+    @property
+    def book(self) -> StageBook:
+        return self.reader._on_driver().book
+
+    def send(self, *texts: str) -> None:
+        put(self._broker, self.entity, [text_message(text) for text in texts])
+
+    def begin(self) -> list[InputPartition]:
+        """Construct a batch, or the open one again; no partitions when there is none."""
+        if self.committed is None:
+            self.committed = self.reader.initialOffset()
+            assert self.reader.initialOffset() == self.committed, "Spark asks twice"
+        if self.open is None:
+            end = self.reader.latestOffset(self.committed, self.reader.getDefaultReadLimit())
+            if end == self.committed:
+                return []
+            self.open = end
+        return self.reader.partitions(self.committed, self.open)
+
+    def task(self, partition: InputPartition) -> list[pa.RecordBatch]:
+        """Run in a worker: with a copy of everything."""
+        worker: Any
+        worker, share = pickle.loads(pickle.dumps((self.reader, partition)))
+        return list(worker.read(share))
+
+    def end(self, results: Sequence[list[pa.RecordBatch]]) -> list[bytes]:
+        """All tasks have succeeded: the batch is committed."""
+        bodies = [body for batches in results for batch in batches for body in batch.column("body").to_pylist()]
+        self.bodies += bodies
+        self.committed, self.open = self.open, None
+        return bodies
+
+    def batch(self) -> list[bytes]:
+        """A whole micro-batch; the bodies that it brought."""
+        partitions = self.begin()
+        return self.end([self.task(partition) for partition in partitions]) if partitions else []
+
+    def drain(self, batches_max: int = 20) -> list[bytes]:
+        """Batches until there is nothing more to see."""
+        for _ in range(batches_max):
+            if not self.begin():
+                return self.bodies
+            self.batch()
+        raise AssertionError(f"there is still more after {batches_max} batches")
+
+
+def new_stream(broker: BrokerProcess, entity: str, folder: Path, **given: str) -> Stream:
+    return Stream(broker, entity, folder / f"staging-{uuid.uuid4().hex[:8]}", **given)
