@@ -93,7 +93,10 @@ BROAD_EXCEPTS = {
     ("guard.py", "_given_up"),  # raised again in the caller's thread
     ("guard.py", "work"),  # the same; and closing what was thrown away already, logged
     ("guard.py", "bury"),
+    ("guard.py", "_break"),  # logs the traceback, and tries again at the next look
     ("aio_links.py", "_bury"),
+    ("upkeep.py", "_ping"),  # logs the traceback; the entity must be asked again
+    ("upkeep.py", "_kept"),  # logs the traceback and begins again
 }
 
 ENTRY_POINTS = {

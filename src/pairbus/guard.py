@@ -60,13 +60,19 @@ class _Watch(threading.Thread):
             for number, (deadline, owner) in list(self.calls.items()):
                 if now >= deadline and number in self.calls:
                     self.late.add(number)
-                    sdk.break_socket(owner)
+                    self._break(owner)
             if self.calls:
                 quiet_since = now
             elif now - quiet_since > QUIET_S:
                 self._sleep()
                 quiet_since = time.monotonic()
             time.sleep(LOOK_S)
+
+    def _break(self, owner: object) -> None:
+        try:
+            sdk.break_socket(owner)
+        except Exception:  # it looks into frames of running threads; without this thread no call would have a deadline
+            logger.exception("a late call could not be broken off; it is tried again")
 
     def _sleep(self) -> None:
         self.wake.clear()

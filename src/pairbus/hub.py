@@ -43,6 +43,7 @@ from pairbus.pairing.events import (
     PingSent,
     Spooled,
     SpoolForwarded,
+    SpoolRefused,
     Suspected,
     Unpaired,
 )
@@ -67,7 +68,7 @@ logger = logging.getLogger("pairbus")
 
 WARNINGS = (
     *(Suspected, FailedOver, PingRefused, BacklogQueueFailed, Spooled, Unpaired, Faulted),
-    *(DeadLettered, DestinationSkipped, MaybeDuplicated),
+    *(DeadLettered, DestinationSkipped, MaybeDuplicated, SpoolRefused),
 )
 "Events that somebody should look at."
 DETAILS = (Diverted, Moved, PingSent, SpoolForwarded)
@@ -108,6 +109,7 @@ class Hub:
         self._told_unpaired = False
         if os.environ.get(DISABLED) == "1":
             self.pair.enabled = False
+            logger.warning("%s=1: %s is not paired, sends go to it only", DISABLED, primary.name)
 
     def __repr__(self) -> str:
         away = [entity for entity in self.pair.entities() if entity.state is not HEALTHY]

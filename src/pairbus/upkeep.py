@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -38,6 +39,7 @@ logger = logging.getLogger("pairbus.upkeep")
 PUMP_GRACE_S = 5.0  # for pumps to finish what they hold when the client is closed
 LOOK_S = 1.0  # between two looks at whether a side was closed under us
 PAIR_AGAIN_S = 30.0
+BEGIN_AGAIN_S = 5.0  # after an error of ours that ended a task: without it the client would never be whole again
 
 PairAgain = Callable[[], Awaitable[list[str]]]
 
@@ -77,18 +79,18 @@ class Upkeep:
         self._changed.set()
 
     async def run(self) -> None:
-        """Until `stop` was called. What ends by an error of ours is logged and does not take the rest with it."""
+        """Until `stop` was called. What ends by an error of ours is logged and begun again; the rest goes on."""
         hub = self._hub
-        works: list[Coroutine[Any, Any, None]] = [self._keep_clocks()]
+        works: list[Callable[[], Coroutine[Any, Any, None]]] = [self._keep_clocks]
         if self._pair_again is not None:
-            works.append(self._pair_late(self._pair_again))
+            works.append(partial(self._pair_late, self._pair_again))
         elif hub.options.enable_syphon:
-            works.append(self._run_syphon())
+            works.append(self._run_syphon)
         if hub.options.enable_syphon:
-            works.append(self._watch_sides())
+            works.append(self._watch_sides)
         if hub.spool is not None:
-            works.append(self._run_forwarder())
-        tasks = [asyncio.create_task(_logged(work)) for work in works]
+            works.append(self._run_forwarder)
+        tasks = [asyncio.create_task(_kept(work)) for work in works]
         try:
             await self._stopping.wait()
             if self._syphon is not None:
@@ -137,6 +139,9 @@ class Upkeep:
             failure = failure_of(error)
         except TimeoutError:
             failure = Failure(Kind.TIMEOUT, f"no answer within {hub.pair.pings.timeout_s:g} s")
+        except Exception as error:  # a ping that never ended would be the last one of its entity
+            logger.exception("%s: the ping failed", entity.path)
+            failure = Failure(Kind.INTERNAL, f"{type(error).__name__}: {error}")
         outcome = "ok" if failure is None else failure.kind.value
         hub.meter("primary", entity.path, "ping", 0, outcome=outcome, cause="failover")
         with hub.lock:
@@ -216,15 +221,17 @@ class Upkeep:
     # ── pairing late ──
 
     async def _pair_late(self, pair_again: PairAgain) -> None:
-        """The client was told to start without its secondary: ask until it is there."""
+        """The client was told to start without its secondary: ask until it is there, whatever it answers meanwhile."""
+        told = ""
         while True:
             await asyncio.sleep(PAIR_AGAIN_S)
             try:
                 self._hub.paired_with(await pair_again())
                 break
-            except Exception as error:
-                if not self._hub.pairing_failed(error):
-                    raise
+            except PairbusError as error:
+                if str(error) != told:
+                    told = str(error)
+                    logger.warning("not paired yet: %s", told)
         if self._hub.options.enable_syphon:
             await self._run_syphon()
 
@@ -283,11 +290,13 @@ class HubWays:
         hub.deliver()
 
 
-async def _logged(work: Coroutine[Any, Any, None]) -> None:
-    try:
-        await work
-    except (PairbusError, OSError):
-        logger.exception("an upkeep task ended; what it did is not done any more")
+async def _kept(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    while True:
+        try:
+            return await work()
+        except Exception:  # a bug, or a disk that fails: the log has it, and what it broke off is needed
+            logger.exception("an upkeep task ended; it begins again in %g s", BEGIN_AGAIN_S)
+        await asyncio.sleep(BEGIN_AGAIN_S)
 
 
 class UpkeepThread:

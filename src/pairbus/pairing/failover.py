@@ -93,7 +93,7 @@ class Failover:
         self._suspects: dict[str, Entity] = {}
 
     def __iter__(self) -> Iterator[Entity]:
-        return iter(self._entities.values())
+        return iter(list(self._entities.values()))  # another thread may add one meanwhile
 
     def entity(self, path: str, now: float) -> Entity:
         """The one state of this path, however its case is written."""

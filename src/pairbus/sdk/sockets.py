@@ -68,6 +68,7 @@ def _in_use_by(transport: object) -> list[socket.socket]:
             if names.get("self") is transport:
                 found += held
                 break
-            held += [value for value in names.values() if isinstance(value, socket.socket)]
+            # Their type, not what they claim to be: asking a proxy of an application may run its code.
+            held += [value for value in list(names.values()) if issubclass(type(value), socket.socket)]
             frame = frame.f_back
     return found

@@ -1,0 +1,86 @@
+"""What runs beside the sends goes on after anything that can happen to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus import upkeep
+from pairbus.forwarder import Forwarder
+from pairbus.pairing.events import Paired
+from pairbus.pairing.failover import State
+from pairbus.send_errors import PairingUnauthorized, SecondaryUnreachable
+from pairbus.syphon import Syphon
+from pairbus.testing.script import Reject
+from pairbus.transport import connect as genuine_connect
+from tests.client.world import Stage, message, until
+from tests.sdk.flavours import Flavour
+
+
+async def test_a_ping_that_fails_in_an_unheard_of_way_is_not_the_last_one(
+    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of certificates that was replaced at that moment, a bug: the entity must not stay away for ever."""
+    calls = []
+
+    async def connect(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 1:
+            raise LookupError("unheard of")
+        return await genuine_connect(*args, **kwargs)
+
+    monkeypatch.setattr(upkeep, "connect", connect)
+    client = stage.client(flavour)
+    rule = stage.primary.on("transfer", Reject("amqp:internal-error"))
+    await client.sender("orders").send(message())
+    stage.primary.remove(rule)
+    await client.until_state("orders", State.HEALTHY, 5.0)
+    assert len(calls) >= 2
+
+
+@pytest.mark.parametrize("work", [Syphon, Forwarder], ids=["syphon", "forwarder"])
+async def test_what_ends_by_a_bug_begins_again(
+    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, work: Any
+) -> None:
+    """Otherwise messages would stay in the backlog or in the spool until somebody restarts the process."""
+    monkeypatch.setattr(upkeep, "BEGIN_AGAIN_S", 0.01)
+    genuine, runs = work.run, []
+
+    async def run(self: Any) -> None:
+        runs.append(self)
+        if len(runs) == 1:
+            raise LookupError("a bug")
+        await genuine(self)
+
+    monkeypatch.setattr(work, "run", run)
+    client = stage.client(flavour, enable_syphon=True, spool_dir=tmp_path)
+    await client.pair()
+    await until(lambda: len(runs) == 2, "it runs again")
+
+
+async def test_a_client_that_started_alone_pairs_whatever_it_is_told_meanwhile(
+    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is rotated during the outage is a refusal today, and not tomorrow."""
+    answers: list[Exception] = [
+        SecondaryUnreachable("fabrikam", "no answer"),
+        PairingUnauthorized("fabrikam", "old key"),
+    ]
+    monkeypatch.setattr(upkeep, "PAIR_AGAIN_S", 0.01)
+
+    def provision(*args: Any) -> list[str]:
+        if answers:
+            raise answers.pop(0)
+        return ["stage/x-servicebus-transfer/0"]
+
+    async def provision_async(*args: Any) -> list[str]:
+        return provision()
+
+    monkeypatch.setattr("pairbus.client.provision", provision)
+    monkeypatch.setattr("pairbus.aio.provision_async", provision_async)
+    client = stage.client(flavour, create_backlog_queues=True, require_secondary=False)
+    await client.pair()
+    await client.until_event(Paired, 5.0)
+    assert client.client.options.backlog_queue_count == 1

@@ -1,0 +1,37 @@
+"""The one thread that gives every call of the sync SDK a deadline."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from pairbus import guard
+
+
+def test_a_call_is_freed_although_breaking_an_earlier_one_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks into the frames of running threads, where anything may be; if it died, no call would have a deadline."""
+    freed, went_wrong = threading.Event(), threading.Event()
+
+    def break_socket(owner: object) -> bool:
+        if owner == "unlucky" and not freed.is_set():
+            went_wrong.set()
+            raise RuntimeError("dictionary changed size during iteration")
+        freed.set()
+        return True
+
+    def hangs() -> None:
+        assert freed.wait(10)
+        raise ConnectionError("the socket was shut down")
+
+    def late(owner: str) -> None:
+        with pytest.raises(guard.Late):
+            guard.guarded(hangs, owner, time.monotonic())
+
+    monkeypatch.setattr("pairbus.sdk.break_socket", break_socket)
+    unlucky = threading.Thread(target=late, args=("unlucky",))
+    unlucky.start()
+    assert went_wrong.wait(5)
+    late("another")
+    unlucky.join(10)
