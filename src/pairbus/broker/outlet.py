@@ -160,7 +160,8 @@ class Outlet:
         if settled:
             return
         if not lost:
-            for first, last in ranges([delivery.delivery_id for delivery in deliveries]):
+            # Of several dispositions that came in one read, in any order; ranges are of ascending ids.
+            for first, last in ranges(sorted([delivery.delivery_id for delivery in deliveries])):
                 session.settle_sent(first, last, ACCEPTED_BYTES)
         else:
             gone = set(lost)
