@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
 
 from pairbus.errors import ConfigError
 from pairbus.spark.session import local_session
@@ -141,7 +143,7 @@ class SparkPump:
 
     def _begin(self) -> SparkSyphon:
         assert self._make is not None
-        self._spark = local_session("pairbus syphon", self._places.master)
+        self._spark = local_session("pairbus syphon", self._places.master, **_conf(self._places.master))
         self._spark.sparkContext.setLogLevel("ERROR")
         return self._make(self._spark)
 
@@ -180,6 +182,17 @@ class SparkPump:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         return done.result() if done.done() else None
+
+
+def _conf(master: str) -> dict[str, str]:
+    """Executors of a cluster must find the driver: by the address of this host that leads to the master."""
+    where = urlsplit(master.removeprefix("k8s://"))
+    if where.hostname is None:
+        return {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
+        unsent.connect((where.hostname, where.port or 443))
+        address: str = unsent.getsockname()[0]
+    return {"spark.driver.host": address, "spark.driver.bindAddress": address}
 
 
 def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[..., Any], *arguments: Any) -> None:
