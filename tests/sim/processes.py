@@ -248,8 +248,10 @@ class SimClientSender:
             failure = await self._to_spool(command, call)
             return Reply(loop.time(), failure)
         line = self._lines["home" if isinstance(command, ToPrimary) else "away"]
+        came = loop.time()
         async with asyncio.timeout_at(deadline):
             await line.acquire()
+        call.waited_s += loop.time() - came
         try:
             if isinstance(command, ToPrimary):
                 if not command.trial and pair.is_away(entity, loop.time()):
