@@ -314,10 +314,14 @@ def test_errors_name_what_is_wrong_before_anything_is_touched(
     assert not location.exists()
     with pytest.raises(ConfigError, match="option stagingLocation is required"):
         options(broker, "stream", entity=stream.entity)
-    stream.begin()
+    stream.send("a")
+    partition = stream.begin()[0]
     Stream(broker, stream.entity, stream.location).begin()
     with pytest.raises(ConfigError, match="another query has taken"):
         stream.begin()
+    with pytest.raises(ConfigError, match="another query has taken"):
+        stream.task(partition)
+    assert bodies_in(broker, stream.entity) == [b"a"]
 
 
 def test_a_task_on_a_host_without_the_location_touches_no_message(

@@ -191,6 +191,7 @@ class _Intake:
             self.held[message.delivery_id] = message
             if identity is None or identity not in self._stage.identities:
                 self._stage.add(message.payload, identity)
+            message.payload = b""  # it is in the stage; a share may be larger than the memory
         if sealed:
             logger.info("%d messages came again that were sealed before", len(sealed))
             await _settled(self._receiver, sealed)

@@ -112,15 +112,16 @@ class Staging:
                 return owner
 
     def check_owner(self, owner: Owner) -> None:
-        """On the driver: whether nobody has taken it since."""
-        if (self.owners / _json_name(owner.number + 1)).exists() or not self._sees(owner):
+        """Whether nobody has taken it since."""
+        if max(self.numbers(self.owners), default=0) > owner.number:
             raise ConfigError(
                 f"option stagingLocation: another query has taken {self.root} while this one was running: every query"
                 " needs a folder of its own"
             )
 
     def check_visible(self, owner: Owner, wait_s: float | None = None) -> None:
-        """In a task, before a message is touched: whether this host sees what the driver has written."""
+        """In a task, before a message is touched: whether this host sees what the driver has written, and whether that
+        driver still has the folder."""
         deadline = time.monotonic() + (VISIBLE_S if wait_s is None else wait_s)
         while not self._sees(owner):
             if time.monotonic() > deadline:
@@ -129,6 +130,7 @@ class Staging:
                     " has written there: give a folder that every host of the cluster shares"
                 )
             time.sleep(LOOK_S)
+        self.check_owner(owner)
 
     def _sees(self, owner: Owner) -> bool:
         try:

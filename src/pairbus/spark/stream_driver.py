@@ -98,6 +98,7 @@ class StreamDriver:
 
     def plan(self, batch: int) -> Plan:
         """Spark begins with a batch only after it has committed the one before."""
+        self.book.staging.check_owner(self.book.owner)
         self.commit(batch - 1)
         max_messages = self._max_messages
         parts = min(self._options.partitions, max_messages)
