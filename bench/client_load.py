@@ -188,6 +188,8 @@ def plain_client(connection_string: str, *, aio: bool) -> Any:
 def paired_client(work: ClientWork, inside: Inside | None = None) -> Any:
     kind: Any = pairbus.aio.PairedServiceBusClient if work.aio else pairbus.PairedServiceBusClient
     options: dict[str, Any] = {"backlog_queue_count": 1, "primary_name": PRIMARY_NAME}
+    if work.kind == "entities":
+        options["attempt_timeout"] = 30  # many connections are opened at once
     if inside is None:
         return kind.from_connection_strings(work.primary, work.secondary, **options)
     clients = [inside.watch(plain_client(side, aio=work.aio), aio=work.aio) for side in (work.primary, work.secondary)]
