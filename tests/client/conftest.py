@@ -31,8 +31,9 @@ def namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]
         ours.close()
 
 
-@pytest.fixture(params=["sync", "aio"])
+@pytest.fixture(params=[pytest.param("sync", marks=pytest.mark.slow), "aio"])
 def flavour(request: pytest.FixtureRequest) -> Flavour:
+    """Both in `make test`; `make quick` has the aio one only, of the files that are not slow."""
     return "aio" if request.param == "aio" else "sync"
 
 

@@ -24,6 +24,7 @@ from pairbus import ledger
 from pairbus.pairing.events import Closed, Event, FailedOver, Paired, PairingCleared, Unpaired
 from pairbus.pairing.failover import State
 from pairbus.send_errors import ClientClosed, PairingUnauthorized, ScheduleWhileFailedOver, SecondaryUnreachable
+from pairbus.sides import Side
 from tests.client.world import SEND_ONLY, World, message, until
 from tests.sdk.flavours import Flavour, in_thread
 
@@ -206,7 +207,7 @@ async def test_failures_of_scheduling_count_as_those_of_sends_do(world: World, f
     assert world.in_backlog() == 1
 
 
-@pytest.mark.parametrize("fault", ["refuse", "black_hole"])
+@pytest.mark.parametrize("fault", ["refuse", pytest.param("black_hole", marks=pytest.mark.slow)])
 async def test_a_batch_can_be_made_while_the_primary_is_away_from_the_start(
     world: World, flavour: Flavour, fault: str
 ) -> None:
@@ -245,8 +246,6 @@ async def test_clients_of_the_sdk_can_be_given(world: World, flavour: Flavour) -
     kind: Any = pairbus.aio.PairedServiceBusClient if flavour == "aio" else pairbus.PairedServiceBusClient
     strings = [world.connection_string(side) for side in ("primary", "secondary")]
     given = [module.ServiceBusClient.from_connection_string(text, retry_total=0) for text in strings]
-    from pairbus.sides import Side
-
     side = Side.from_connection_string(strings[1])
     admin: Any = await in_thread(side.new_admin, aio=flavour == "aio")
     options = pairbus.SendAvailabilityPairedNamespaceOptions(
