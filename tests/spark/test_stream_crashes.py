@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow  # the locks of the dead run for 5 s, which is the
 
 SENT = [f"{number:03d}" for number in range(40)]
 ALL_POINTS = [*POINTS, "when the first rows are given"]
-DEAD_S = 30.0
-UNLOCKED_S = 20.0
+DEAD_S = 90.0
+UNLOCKED_S = 60.0
 SEALED_AT = 2  # the first of ALL_POINTS at which there is a seal
 
 

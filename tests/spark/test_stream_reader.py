@@ -123,7 +123,7 @@ def attempt_on_its_own(stream: Stream, partition: Any) -> list[pa.RecordBatch]:
     return list(reader._rows(asyncio.run(attempt())))
 
 
-@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("done", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_messages_whose_completion_failed_are_recognised_when_they_come_again(
     broker: BrokerProcess, make_queue: MakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:

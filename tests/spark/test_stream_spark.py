@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-RUN_S = 120
+RUN_S = 240  # a Spark starts in 15 s; the rest is for a machine busy with other things
 BATCHES_BEFORE_KILL = 2
 
 

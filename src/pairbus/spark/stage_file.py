@@ -45,12 +45,20 @@ def annotations_of(payload: bytes) -> tuple[dict[Any, Any], Any]:
             if code == MESSAGE_ANNOTATIONS:
                 annotations = dict(decode(payload, value_at)[0])
             elif code == PROPERTIES:
-                message_id = next(iter(decode(payload, value_at)[0]), None)
+                message_id = _first_item(payload, value_at)
             elif code > PROPERTIES:
                 break
-    except (ProtocolError, ValueError, TypeError):
+    except (ProtocolError, ValueError, TypeError, IndexError):
         return {}, None
     return annotations, message_id
+
+
+def _first_item(payload: bytes, value_at: int) -> Any:
+    """Of a list; the others, which nobody needs here, are not decoded."""
+    form = payload[value_at]
+    if form == 0xC0:  # sizes and counts of one byte
+        return decode(payload, value_at + 3)[0] if payload[value_at + 2] else None
+    return next(iter(decode(payload, value_at)[0]), None)
 
 
 def identity_of(payload: bytes) -> Identity | None:
