@@ -130,14 +130,13 @@ class SyphonWorld:
         paths: list[str] | None = None,
         quotas: Quotas | None = None,
         once: bool = False,
-        slots: int | None = None,
     ) -> SyphonReader:
         """As Spark would make it in the driver's source runner."""
         job = job or self.job()
         job.location.prepare(job.run)
         paths = paths or [f"{BACKLOG}/{self.first_queue + index}" for index in range(queues)]
         known: list[tuple[str, int | None]] = [(path, 1_000) for path in paths]
-        options = options_of(job, quotas or Quotas(), known, once=once, slots=slots)
+        options = options_of(job, quotas or Quotas(), known, once=once)
         return SyphonSource(options).streamReader(None)  # type: ignore[arg-type]
 
 

@@ -34,7 +34,7 @@ IN_FLIGHT_MAX = 500  # of one lane: batches of a hundred, four on their way and 
 
 @pytest.fixture(scope="module")
 def broker_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SyphonWorld]:
-    with syphon_world(tmp_path_factory.mktemp("syphon"), queues=40, orders={}, bills={}) as world:
+    with syphon_world(tmp_path_factory.mktemp("syphon"), queues=90, orders={}, bills={}) as world:
         yield world
 
 
@@ -43,7 +43,7 @@ def world(broker_world: SyphonWorld, tmp_path: Path, request: pytest.FixtureRequ
     """The same namespaces for all tests, a backlog queue and a location for each."""
     broker_world.location = tmp_path / "location"
     broker_world.sent.clear()
-    broker_world.first_queue = _numbers[request.node.name] = len(_numbers)
+    broker_world.first_queue = _numbers[request.node.name] = len(_numbers) * 3
     yield broker_world
     broker_world.found("orders", "bills")
 
@@ -136,7 +136,7 @@ def test_a_task_keeps_its_share_of_the_budget(world: SyphonWorld) -> None:
     """From its first second on: many short tasks would otherwise each begin with a burst."""
     world.divert(400, "orders")
     settings = SyphonSettings(max_messages_per_second=100.0)
-    reader = world.reader(world.job(settings=settings), quotas=Quotas(max_s=2.0), slots=1)
+    reader = world.reader(world.job(settings=settings), quotas=Quotas(max_s=2.0))
     began = time.monotonic()
     _, rows = round_of(reader, {"tick": 0})
     took_s = time.monotonic() - began
@@ -223,6 +223,18 @@ def test_connections_are_kept_from_one_task_to_the_next(world: SyphonWorld) -> N
     assert run(connection()) is run(connection())
 
 
+def test_a_task_has_several_pumps_and_one_journal(world: SyphonWorld) -> None:
+    """A pump waits most of its time: one for each task that can run at once would leave processors idle."""
+    for queue in range(3):
+        world.divert(100, "orders", queue=queue)
+    job = world.job()
+    _, rows = round_of(world.reader(job, queues=3, quotas=Quotas(tasks=1)), {"tick": 0})
+    assert len(rows) == 300
+    assert len(list(world.location.glob("journal/*/*.jsonl"))) == 1
+    assert sorted(report.moved for report in reports_of(job)) == [100, 100, 100]
+    assert world.check("orders") == 0
+
+
 def test_two_syphons_share_a_queue_without_a_duplicate(world: SyphonWorld) -> None:
     """Locks decide who has which message: competing consumers are harmless."""
     world.divert(2000, "orders", "bills")
@@ -244,7 +256,7 @@ def test_a_task_ends_when_the_driver_asks_for_it(world: SyphonWorld) -> None:
     """Spark would kill it in the middle of its work."""
     world.divert(300, "orders")
     job = world.job(settings=SyphonSettings(max_messages_per_second=20.0))
-    reader = world.reader(job, quotas=Quotas(max_s=60.0), slots=1)
+    reader = world.reader(job, quotas=Quotas(max_s=60.0))
     end = reader.latestOffset({"tick": 0}, LIMIT)
     (partition,) = reader.partitions({"tick": 0}, end)
     threading.Timer(0.5, job.location.ask_to_stop, [job.run]).start()
@@ -328,7 +340,7 @@ def test_locks_that_are_shorter_than_the_work_are_kept_all_the_same(tmp_path: Pa
     with syphon_world(tmp_path, queues=1, lock_s=5, orders={}) as world:
         world.divert(70, "orders")
         settings = SyphonSettings(max_messages_per_second=10.0)
-        reader = world.reader(world.job(settings=settings), quotas=Quotas(max_s=30.0), slots=1)
+        reader = world.reader(world.job(settings=settings), quotas=Quotas(max_s=30.0))
         end, rows = round_of(reader, {"tick": 0})
         assert (end, len(rows), world.waiting()) == ({"tick": 1}, 70, 0)
         assert world.check("orders") == 0

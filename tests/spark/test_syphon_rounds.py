@@ -8,8 +8,8 @@ from pairbus.spark.journal import Report
 from pairbus.spark.rounds import Quotas, Rounds
 
 
-def rounds(*, once: bool = False, rate: float | None = None, slots: int | None = None, **quotas: float) -> Rounds:
-    return Rounds(Quotas(**quotas), once=once, max_messages_per_s=rate, slots=slots)  # type: ignore[arg-type]
+def rounds(*, once: bool = False, rate: float | None = None, **quotas: float) -> Rounds:
+    return Rounds(Quotas(**quotas), once=once, max_messages_per_s=rate)  # type: ignore[arg-type]
 
 
 MOVED, NOTHING, HELD = Report(1, "q", moved=5), Report(1, "q"), Report(1, "q", held=3)
@@ -91,26 +91,28 @@ def test_a_continuous_syphon_is_never_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queues", "lanes", "slots", "share"), [(10, 1, 2, 50), (10, 1, None, 10), (1, 4, 2, 50), (1, 1, 8, 100)]
+    ("queues", "lanes", "tasks", "sizes"),
+    [(10, 1, 2, [5, 5]), (10, 1, None, [1] * 10), (3, 1, 2, [2, 1]), (1, 4, 2, [2, 2]), (1, 1, 8, [1])],
 )
-def test_the_budget_is_shared_by_the_tasks_that_run_at_once(
-    queues: int, lanes: int, slots: int | None, share: float
+def test_pumps_are_shared_by_tasks_and_the_budget_by_pumps(
+    queues: int, lanes: int, tasks: int | None, sizes: list[int]
 ) -> None:
-    """Tasks of a later wave do not take part; where the number of slots is not known, all count."""
-    made = rounds(rate=100.0, slots=slots, lanes=lanes)
-    tasks = made.lanes(1, [(f"q/{number}", None) for number in range(queues)], 0.0)
-    assert len(tasks) == queues * lanes
-    assert {task.per_s for task in tasks} == {share}
+    """All pumps of a round run at once; those of a task have its memory in common."""
+    made = rounds(rate=120.0, lanes=lanes, tasks=tasks, max_messages=1000)  # type: ignore[arg-type]
+    found = made.tasks(1, [(f"q/{number}", None) for number in range(queues)], 0.0)
+    assert [len(task) for task in found] == sizes
+    assert {lane.per_s for task in found for lane in task} == {120.0 / (queues * lanes)}
+    assert all(sum(lane.max_messages for lane in task) <= 1000 for task in found)
 
 
 def test_a_destination_that_was_busy_halves_the_budget_of_the_next_round() -> None:
     """Wherever the task ran that was told so."""
     made = rounds(rate=100.0)
     made.ended([MOVED, Report(1, "q", busy=True)], 0.0)
-    (task,) = made.lanes(2, [("q", None)], 0.0)
-    assert task.per_s == 50.0
-    (task,) = made.lanes(3, [("q", None)], 20.0)
-    assert task.per_s == 100.0
+    ((lane,),) = made.tasks(2, [("q", None)], 0.0)
+    assert lane.per_s == 50.0
+    ((lane,),) = made.tasks(3, [("q", None)], 20.0)
+    assert lane.per_s == 100.0
 
 
 def test_a_task_that_found_nothing_waits_longer_the_next_time() -> None:
@@ -118,8 +120,8 @@ def test_a_task_that_found_nothing_waits_longer_the_next_time() -> None:
     made = rounds()
     waits = []
     for tick in range(7):
-        (task,) = made.lanes(tick, [("q", None)], 0.0)
-        waits.append(task.wait_s)
+        ((lane,),) = made.tasks(tick, [("q", None)], 0.0)
+        waits.append(lane.wait_s)
         made.ended([NOTHING], 0.0)
     assert waits == [0.25, 0.5, 1, 2, 4, 5, 5]
 

@@ -1,4 +1,7 @@
-"""One task of the Spark syphon: a pump of the syphon on one queue, for a few seconds, with a journal.
+"""One task of the Spark syphon: pumps of the syphon on one or more queues, for a few seconds, with a journal.
+
+A pump waits most of its time, for a send to be committed and for the journal's disk. So a task has as many of them as
+there are queues for each task that can run at once.
 
 Receive under lock, send home, journal, complete: all of it happens before the first row is given to Spark, so that no
 lock ever waits for what Spark does next. A lost lock, a primary or a queue that cannot be reached end the task; what it
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, cast
@@ -68,7 +72,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What one task is to do."""
+    """What one pump is to do."""
 
     tick: int
     queue: str
@@ -80,26 +84,31 @@ class Lane:
     wait_s: float
     "For the first message, and for the next one."
     per_s: float | None = None
-    "This task's share of the budget."
+    "Its share of the budget."
 
 
-async def drain(job: Job, lane: Lane, attempt: str) -> tuple[list[Row], Report]:
-    """Bring home what there is, within the lane's quota. OSError when the journal cannot be written, before anything
-    is received; ConfigError when a secret or the location is missing on this host."""
+async def drain(job: Job, lanes: Sequence[Lane], attempt: str) -> list[Row]:
+    """Bring home what there is, within the quotas of the lanes. OSError when the journal cannot be written, before
+    anything is received; ConfigError when a secret or the location is missing on this host."""
     job.location.check_shared(job.run)
     async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
-        draining = _Draining(job, lane, attempt, home, away)
+        journal = Journal(job.location.new_file(attempt, time.time()))
         try:
-            await draining.run()
+            drainings = [_Draining(job, lane, attempt, home, away, journal) for lane in lanes]
+            async with asyncio.TaskGroup() as running:
+                for draining in drainings:
+                    running.create_task(draining.run())
         finally:
-            await draining.close()
-    report = draining.report()
-    report.write(job.location, job.run, attempt)
-    return draining.rows, report
+            await journal.close()
+    if job.ledger is not None:
+        await asyncio.to_thread(_ledger(job.ledger).flush, FLUSH_S)  # Spark ends its workers without a word
+    for index, draining in enumerate(drainings):
+        draining.report().write(job.location, job.run, f"{attempt}-{index}")
+    return [row for draining in drainings for row in draining.rows]
 
 
 class _Share(Budget):
-    """A task's part of the budget. It begins empty: many short tasks must not each begin with a second's worth."""
+    """A pump's part of the budget. It begins empty: many short tasks must not each begin with a second's worth."""
 
     def __init__(self, per_s: float | None, now: float) -> None:
         super().__init__(per_s)
@@ -113,7 +122,9 @@ class _Share(Budget):
 
 
 class _Draining:
-    def __init__(self, job: Job, lane: Lane, attempt: str, home: Carrier, away: Carrier) -> None:
+    """One lane."""
+
+    def __init__(self, job: Job, lane: Lane, attempt: str, home: Carrier, away: Carrier, journal: Journal) -> None:
         self.rows: list[Row] = []
         self._job = job
         self._lane = lane
@@ -125,7 +136,7 @@ class _Draining:
         self._asked_to_stop = False
         self._names = {"primary": home.endpoint.authority, "secondary": away.endpoint.authority}
         self._ledger = None if job.ledger is None else _ledger(job.ledger)
-        self._journal = Journal(job.location.new_file(attempt, time.time()))
+        self._journal = journal
         self._share = _Share(lane.per_s, time.monotonic())
         shared = Shared(
             home,
@@ -155,11 +166,6 @@ class _Draining:
         finally:
             timer.cancel()
             watch.cancel()
-
-    async def close(self) -> None:
-        await self._journal.close()
-        if self._ledger is not None:
-            await asyncio.to_thread(self._ledger.flush, FLUSH_S)  # Spark ends its workers without a word
 
     def report(self) -> Report:
         return Report(

@@ -29,10 +29,12 @@ WAIT_S, WAIT_MAX_S = 0.25, 5.0  # in a task, for messages that must be there: th
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """What one task may do, and how rounds follow each other."""
+    """How rounds follow each other, and what one task may do."""
 
     lanes: int = 1
-    "Tasks for each queue. More than one gives up the order of messages."
+    "Pumps for each queue. More than one gives up the order of messages."
+    tasks: int | None = None
+    "Of a round, sharing the pumps; None: as many as run at once with a local master, otherwise one for each pump."
     max_messages: int = 20_000
     max_s: float = 10.0
     idle_max_s: float = 60.0
@@ -58,11 +60,9 @@ class Pause:
 class Rounds:
     """`once`: a drain that ends. Otherwise `is_over` never becomes true."""
 
-    def __init__(self, quotas: Quotas, *, once: bool, max_messages_per_s: float | None, slots: int | None) -> None:
+    def __init__(self, quotas: Quotas, *, once: bool, max_messages_per_s: float | None) -> None:
         self._quotas = quotas
         self._once = once
-        self._slots = slots
-        "Tasks that run at once; None: all."
         self._budget = Budget(max_messages_per_s)
         self._fruitless = Pause(PAUSE_S, ONCE_PAUSE_MAX_S if once else PAUSE_MAX_S)
         self._idle = Pause(PAUSE_S, quotas.idle_max_s)
@@ -118,14 +118,19 @@ class Rounds:
         waited_s = now - (now if self._moved_at is None else self._moved_at)
         self.is_over = self._once and (self._held or waited_s >= self._quotas.patience_s)
 
-    def lanes(self, tick: int, queues: list[tuple[str, int | None]], now: float) -> list[Lane]:
-        """The tasks of a round over these queues (each with the time of its creation), and the budget shared out."""
+    def tasks(self, tick: int, queues: list[tuple[str, int | None]], now: float) -> list[list[Lane]]:
+        """The lanes of each task of a round over these queues (each with the time of its creation).
+
+        Budget and quota are shared out: the lanes of a round run at once, those of a task in one process.
+        """
         quotas, rate = self._quotas, self._budget.rate_per_s(now)
         count = len(queues) * quotas.lanes
-        at_once = max(min(count, self._slots or count), 1)
-        per_s = None if rate is None else rate / at_once
-        return [
-            Lane(tick, queue, number, created_ms, quotas.max_messages, quotas.max_s, self._wait_s, per_s)
-            for queue, created_ms in queues
+        tasks = max(min(count, quotas.tasks or count), 1)
+        per_s = None if rate is None else rate / max(count, 1)
+        max_messages = max(quotas.max_messages // -(-count // tasks), 1) if count else quotas.max_messages
+        lanes = [
+            Lane(tick, queue, number, created_ms, max_messages, quotas.max_s, self._wait_s, per_s)
             for number in range(quotas.lanes)
+            for queue, created_ms in queues
         ]
+        return [lanes[index::tasks] for index in range(tasks) if lanes[index::tasks]]

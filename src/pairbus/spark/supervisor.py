@@ -54,7 +54,6 @@ class SparkSyphon:
         *,
         once: bool,
         checkpoint: str,
-        slots: int | None,
     ) -> None:
         self.problems: Counter[str] = Counter()
         "Why messages stayed and queries failed, and how often it was told."
@@ -67,7 +66,6 @@ class SparkSyphon:
         self._quotas = quotas
         self._once = once
         self._checkpoint = checkpoint
-        self._slots = slots
         self._moved = self._dead_lettered = self._errors = 0
         self._blocked: dict[int, int] = {}
         "Of the last round, by its tick."
@@ -166,7 +164,7 @@ class SparkSyphon:
             self._hear(job, heard)
 
     def _start_query(self, job: Job) -> StreamingQuery:
-        options = options_of(job, self._quotas, list(self._queues.items()), once=self._once, slots=self._slots)
+        options = options_of(job, self._quotas, list(self._queues.items()), once=self._once)
         stream = self._spark.readStream.format(FORMAT).options(**options).load()
         # The rows end here: the journal has them all, and those that Spark gets lack what a kill has lost.
         writer = stream.writeStream.format("noop").option("checkpointLocation", self._checkpoint)

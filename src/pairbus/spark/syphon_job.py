@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,10 +134,9 @@ def _start(
         spark,
         job,
         known,
-        quotas,
+        quotas if quotas.tasks is not None else replace(quotas, tasks=_slots(spark.conf.get("spark.master") or "")),
         once=once,
         checkpoint=str(checkpoint or job.location.checkpoint),
-        slots=_slots(spark.conf.get("spark.master", "") or ""),
     )
     syphon.start()
     return syphon

@@ -57,9 +57,7 @@ assert tuple(SCHEMA.names) == Row._fields
 DDL = ", ".join(f"{field.name} {'string' if field.type == pa.string() else 'bigint'}" for field in SCHEMA)
 
 
-def options_of(
-    job: Job, quotas: Quotas, queues: list[tuple[str, int | None]], *, once: bool, slots: int | None
-) -> dict[str, str]:
+def options_of(job: Job, quotas: Quotas, queues: list[tuple[str, int | None]], *, once: bool) -> dict[str, str]:
     """One option, as JSON: what is in it was checked by whoever starts the query."""
     said = {
         "primary": job.primary.source,
@@ -73,7 +71,6 @@ def options_of(
         "quotas": {name: getattr(quotas, name) for name in Quotas.__slots__},
         "queues": queues,
         "once": once,
-        "slots": slots,
     }
     return {"job": json.dumps(said)}
 
@@ -92,10 +89,10 @@ class SyphonSource(DataSource):
         return SyphonReader(json.loads(self.options["job"]))
 
 
-class LanePartition(InputPartition):
-    def __init__(self, lane: Lane) -> None:
-        super().__init__(lane.number)
-        self.lane = lane
+class LanesPartition(InputPartition):
+    def __init__(self, lanes: list[Lane]) -> None:
+        super().__init__(lanes[0].tick)
+        self.lanes = lanes
 
 
 class SyphonReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -116,7 +113,6 @@ class SyphonReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Quotas(**said["quotas"]),
             once=self._once,
             max_messages_per_s=self._job.settings.max_messages_per_second,
-            slots=said["slots"],
         )
         self._waiting: list[str] = list(self._queues)
         "Where something was at the last look."
@@ -156,7 +152,7 @@ class SyphonReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end["tick"] <= start["tick"]:
             return []
         queues = [(queue, self._queues[queue]) for queue in self._waiting]
-        return [LanePartition(lane) for lane in self._rounds.lanes(end["tick"], queues, time.monotonic())]
+        return [LanesPartition(lanes) for lanes in self._rounds.tasks(end["tick"], queues, time.monotonic())]
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing is kept for a repetition."""
@@ -216,12 +212,11 @@ class SyphonReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """All of the work first, then one batch of rows: nothing is locked while Spark takes its time with them."""
-        assert isinstance(partition, LanePartition)
-        lane = partition.lane
+        assert isinstance(partition, LanesPartition)
         context = TaskContext.get()
         where = "0-0" if context is None else f"{context.partitionId()}-{context.attemptNumber()}"
-        attempt = f"{self._job.run}-{lane.tick}-{where}-{secrets.token_hex(4)}"
-        rows, _ = run(drain(self._job, lane, attempt))
+        attempt = f"{self._job.run}-{partition.lanes[0].tick}-{where}-{secrets.token_hex(4)}"
+        rows = run(drain(self._job, partition.lanes, attempt))
         if rows:
             columns = [
                 pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)
