@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus import sdk
 from pairbus.ledger import billable_operations
-from pairbus.pairing.envelope import RESERVED
+from pairbus.pairing.envelope import RESERVED, Away, wrap
 from pairbus.send_errors import ReservedPropertyError
 from pairbus.spool import Entry
 
@@ -58,7 +58,7 @@ class Outgoing:
 
     @property
     def message_ids(self) -> tuple[str, ...]:
-        return tuple(_id_of(message) for message in self.messages)
+        return tuple(sdk.message_id_of(message) for message in self.messages)
 
     def size(self) -> tuple[int, int]:
         """(bytes, billable operations) of the whole call; exact wherever a limit of billing is near."""
@@ -70,14 +70,22 @@ class Outgoing:
 
     # ── to a backlog queue ──
 
-    def wrapped(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[ServiceBusMessage]:
-        """Copies of what is left. A message keeps the number it got first, however often it is wrapped."""
+    def wrapped(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[Any]:
+        """Copies of what is left for `batches`: one as a message, several as bytes, which is half the work.
+
+        A message keeps the number it got first, however often it is wrapped.
+        """
+        sender, counters = self._numbered(order)
+        if len(self.messages) == 1:
+            (message,), (counter,) = self.messages, counters
+            return [sdk.wrapped(message, path=path, first_attempt_ms=first_attempt_ms, sender=sender, counter=counter)]
+        payloads = sdk.encoded(self.given, self.messages)
         if order is None:
-            return [sdk.wrapped(message, path=path, first_attempt_ms=first_attempt_ms) for message in self.messages]
-        self._number(order)
+            away = Away(path, first_attempt_ms)
+            return [wrap(payload, away) for payload in payloads]
         return [
-            sdk.wrapped(message, path=path, first_attempt_ms=first_attempt_ms, sender=order.sender, counter=counter)
-            for message, counter in zip(self.messages, self._counters, strict=True)
+            wrap(payload, Away(path, first_attempt_ms, sender, counter))
+            for payload, counter in zip(payloads, counters, strict=True)
         ]
 
     def stored(self, count: int, queue: str) -> None:
@@ -92,18 +100,20 @@ class Outgoing:
     # ── to the spool ──
 
     def entries(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[Entry]:
-        if order is not None:
-            self._number(order)
-        sender, counters = (None, [None] * len(self.messages)) if order is None else (order.sender, self._counters)
+        sender, counters = self._numbered(order)
         now_ms = time.time_ns() // 1_000_000
         return [
-            Entry(path, sdk.encode(message), _id_of(message), first_attempt_ms, sender, counter, now_ms)
+            Entry(path, sdk.encode(message), sdk.message_id_of(message), first_attempt_ms, sender, counter, now_ms)
             for message, counter in zip(self.messages, counters, strict=True)
         ]
 
-    def _number(self, order: Order) -> None:
+    def _numbered(self, order: Order | None) -> tuple[str | None, Sequence[int | None]]:
+        """The sender and the numbers that the messages carry, where order is kept."""
+        if order is None:
+            return None, [None] * len(self.messages)
         while len(self._counters) < len(self.messages):
             self._counters.append(order.next())
+        return order.sender, self._counters
 
 
 def outgoing(given: Any) -> Outgoing | None:
@@ -134,21 +144,21 @@ class PairedMessageBatch(ServiceBusMessageBatch):
         super().add_message(_ready(one))
 
 
-def batches(messages: list[ServiceBusMessage], limit: int, *, aio: bool = False) -> list[tuple[Any, int]]:
+def batches(messages: list[Any], limit: int, *, aio: bool = False) -> list[tuple[Any, int]]:
     """In as few sends as the limit of the link allows: (what to send, how many messages it holds)."""
     if len(messages) == 1:
         return [(messages[0], 1)]
     transport = sdk.batch_transport(aio=aio)
     parts: list[tuple[Any, int]] = []
-    batch = ServiceBusMessageBatch(max_size_in_bytes=limit, amqp_transport=transport)
-    for message in messages:
+    batch = sdk.EncodedBatch(max_size_in_bytes=limit, amqp_transport=transport)
+    for payload in messages:
         try:
-            batch.add_message(message)
+            batch.add_encoded(payload)
         except MessageSizeExceededError:
             if len(batch):
                 parts.append((batch, len(batch)))
-            batch = ServiceBusMessageBatch(max_size_in_bytes=limit, amqp_transport=transport)
-            batch.add_message(message)  # MessageSizeExceededError: alone it is too large, and nothing was sent yet
+            batch = sdk.EncodedBatch(max_size_in_bytes=limit, amqp_transport=transport)
+            batch.add_encoded(payload)  # MessageSizeExceededError: alone it is too large, and nothing was sent yet
     parts.append((batch, len(batch)))
     return parts
 
@@ -167,10 +177,6 @@ def _ready(message: ServiceBusMessage) -> ServiceBusMessage:
         if name is not None:
             raise ReservedPropertyError(name)
     return sdk.ensure_message_id(message)
-
-
-def _id_of(message: ServiceBusMessage) -> str:
-    return str(message.message_id)
 
 
 def _size_of(message: ServiceBusMessage) -> int:

@@ -11,10 +11,12 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus._common.constants import _BATCH_MESSAGE_OVERHEAD_COST
 from azure.servicebus._common.utils import transform_outbound_messages
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
+from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.pairing.aliases import COUNTER, FIRST_ATTEMPT, PATH, SCHEDULED, SENDER, SESSION_ID, TIME_TO_LIVE
 
@@ -79,10 +81,18 @@ def ensure_message_id(message: ServiceBusMessage) -> ServiceBusMessage:
     return _message_of(raw)
 
 
+def message_id_of(message: ServiceBusMessage) -> str:
+    """As text, whatever type it has. The SDK's own property counts all fields first."""
+    properties = message._raw_amqp_message.properties
+    value = None if properties is None else properties.message_id
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
 def is_simple(message: ServiceBusMessage) -> bool:
     """It has an id, no application properties and a small body: true of many messages, and quickly said."""
     raw = message._raw_amqp_message
-    if raw.application_properties or not (raw.properties and raw.properties.message_id):
+    properties = raw.properties  # asked for None only: the SDK counts all fields to say whether it is true
+    if raw.application_properties or properties is None or not properties.message_id:
         return False
     sections = raw._data_body
     return bool(sections) and len(sections) == 1 and len(sections[0]) < SMALL
@@ -109,6 +119,26 @@ def encode(message: AnyMessage) -> bytes:
         raw.application_properties = dict(properties)  # the SDK turns bytes into text in the one that it is given
     outgoing = ServiceBusMessage(None, message=PyamqpTransport.to_outgoing_amqp_message(raw), raw_amqp_message=raw)
     return bytes(PyamqpTransport.encode_message(outgoing))
+
+
+def encoded(given: Any, messages: list[ServiceBusMessage]) -> list[bytes]:
+    """Each message as it would be sent; those of a batch were encoded when they were added."""
+    if isinstance(given, ServiceBusMessageBatch):
+        return [bytes(payload) for payload in cast(list[Any], given._message)[5]]
+    return [encode(message) for message in messages]
+
+
+class EncodedBatch(ServiceBusMessageBatch):
+    """Takes messages as bytes. The SDK's own encodes each of them twice."""
+
+    def add_encoded(self, payload: bytes) -> None:
+        """MessageSizeExceededError when it does not fit."""
+        size = self._size + len(payload) + _BATCH_MESSAGE_OVERHEAD_COST[0 if len(payload) < 256 else 1]
+        if size > self.max_size_in_bytes:
+            raise MessageSizeExceededError(message=f"the batch has reached its size limit: {self.max_size_in_bytes}")
+        cast(list[Any], self._message)[5].append(payload)
+        self._size = size
+        self._count += 1
 
 
 def batch_transport(*, aio: bool) -> Any:
