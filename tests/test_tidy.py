@@ -65,7 +65,7 @@ SHELL = {"counters", "hub", "outgoing", "pairing", "provisioning", "sdk", "send_
 MAY_IMPORT |= {
     "client": SHELL | {"guard", "links"},
     "aio": SHELL | {"aio_links"},
-    "cli": set(MAY_IMPORT) - {"testing"},
+    "cli": (set(MAY_IMPORT) | {"aio", "client"}) - {"testing"},
     "__main__": {"cli"},
     "__init__": {"client", "errors", "pairing", "send_errors"},
 }
@@ -90,7 +90,7 @@ BROAD_EXCEPTS = {
     ("broker/store/committer.py", "commit"),  # logs the traceback and tells every sender of the group
     ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
     ("hub.py", "deliver"),  # logs the traceback; a send must not fail because of a user's callback
-    ("guard.py", "_given_up"),  # raised again in the caller's thread
+    ("guard.py", "given_up"),  # raised again in the caller's thread
     ("guard.py", "work"),  # the same; and closing what was thrown away already, logged
     ("guard.py", "bury"),
     ("guard.py", "_break"),  # logs the traceback, and tries again at the next look

@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
 from pairbus import sdk
-from pairbus.aio_links import AsyncLink, burials
+from pairbus.aio_links import GRACE_S, AsyncLink, burials
 from pairbus.counters import Snapshot
 from pairbus.hub import Hub, clients, order_of, timeout_of
 from pairbus.outgoing import DEFAULT_LIMIT, Outgoing, batches, new_batch, outgoing
@@ -70,6 +70,7 @@ class PairedServiceBusClient:
         self._hub = Hub(primary, secondary, options, contextlib.nullcontext())
         self._hub.wake = self._wake
         self._pairing = asyncio.Lock()
+        self._pairings: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         self._upkeep: Upkeep | None = None
         self._upkeep_task: asyncio.Task[None] | None = None
@@ -166,11 +167,29 @@ class PairedServiceBusClient:
                         raise
                     late = True
             hub.is_paired = True
-            if late or hub.needs_upkeep:
+            if (late or hub.needs_upkeep) and not hub.is_closed:
                 self._start_upkeep(late=late)
+
+    async def _pair_within(self, timeout_s: float) -> float:
+        """For a call that has a time-out: what is left of it. Pairing goes on when it is over."""
+        ends = time.monotonic() + timeout_s
+        pairing = asyncio.create_task(self.pair())
+        self._pairings.add(pairing)
+        pairing.add_done_callback(self._paired)
+        await asyncio.wait([pairing], timeout=timeout_s)
+        if not pairing.done():
+            raise self._hub.pairing_takes_long(timeout_s)
+        pairing.result()
+        return max(ends - time.monotonic(), GRACE_S)
+
+    def _paired(self, pairing: asyncio.Task[None]) -> None:
+        self._pairings.discard(pairing)
+        if not pairing.cancelled():
+            pairing.exception()  # when its caller has given up, nobody else asks
 
     async def _provision(self) -> list[str]:
         hub = self._hub
+        hub.pairing_begins()
         return await provision_async(hub.secondary, hub.primary_name, hub.options)
 
     async def clear_pairing(self) -> None:
@@ -224,6 +243,8 @@ class PairedServiceBusClient:
             return
         hub.is_closed = True
         self._closing.set()
+        for pairing in list(self._pairings):
+            pairing.cancel()
         await self._stop_upkeep()
         senders = list(self._senders)
         for sender in senders:
@@ -357,7 +378,7 @@ class PairedSender:
         if going is None:
             return
         if not hub.is_paired:
-            await self._client.pair()
+            timeout_s = await self._client._pair_within(timeout_s)
         began = time.monotonic()
         tried: Reply | None = None
         if hub.needs_no_plan(entity):
@@ -499,32 +520,35 @@ class PairedSender:
         self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None
     ) -> list[int]:
         """On the primary only: a backlog queue has no numbers to cancel by."""
-        await self._check_home()
+        timeout_s = await self._check_home(timeout)
         going = outgoing(messages)
         if going is None:
             return []
         return await self._manage(  # type: ignore[no-any-return]
-            lambda sender, left_s: sender.schedule_messages(going.given, schedule_time_utc, timeout=left_s), timeout
+            lambda sender, left_s: sender.schedule_messages(going.given, schedule_time_utc, timeout=left_s), timeout_s
         )
 
     async def cancel_scheduled_messages(
         self, sequence_numbers: int | list[int], *, timeout: float | None = None
     ) -> None:
-        await self._check_home()
+        timeout_s = await self._check_home(timeout)
         await self._manage(
-            lambda sender, left_s: sender.cancel_scheduled_messages(sequence_numbers, timeout=left_s), timeout
+            lambda sender, left_s: sender.cancel_scheduled_messages(sequence_numbers, timeout=left_s), timeout_s
         )
 
-    async def _check_home(self) -> None:
+    async def _check_home(self, timeout: float | None) -> float:
+        """What is left of the time-out."""
+        timeout_s = timeout_of(timeout)
         self._check()
         if not self._hub.is_paired:
-            await self._client.pair()
+            timeout_s = await self._client._pair_within(timeout_s)
         if not self._hub.goes_home(self._state.entity):
             raise ScheduleWhileFailedOver(self.entity_name)
+        return timeout_s
 
-    async def _manage(self, use: Any, timeout: float | None) -> Any:
+    async def _manage(self, use: Any, timeout_s: float) -> Any:
         """A request to the primary, repeated once on a fresh connection; a failure counts as a send's does."""
-        deadline = time.monotonic() + timeout_of(timeout)
+        deadline = time.monotonic() + timeout_s
         hub, entity = self._hub, self._state.entity
         for fresh in (False, True):
             left_s = deadline - time.monotonic()
@@ -541,11 +565,12 @@ class PairedSender:
         raise failure.error
 
     async def _use_home(self, use: Any, timeout_s: float, *, fresh: bool = False) -> tuple[Any, Failure | None]:
-        await self._stand_in_line(self._home, time.monotonic() + timeout_s)
+        deadline = time.monotonic() + timeout_s
+        await self._stand_in_line(self._home, deadline)
         try:
             if fresh:
                 self._home.drop()
-            return await self._home.call(use, timeout_s)
+            return await self._home.call(use, max(deadline - time.monotonic(), 0.001))
         finally:
             self._home.leave()
 

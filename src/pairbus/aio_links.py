@@ -93,6 +93,7 @@ class AsyncLink:
         self.path = path
         self._options = sender_options
         self._sender: ServiceBusSender | None = None
+        self._limits = (0, 0)
         self._alarm = Alarm()
 
     async def enter(self, timeout_s: float) -> bool:
@@ -123,8 +124,9 @@ class AsyncLink:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """(largest message, largest batch) that the link takes; 0 while that is not known."""
-        return (0, 0) if self._sender is None else sdk.link_limits(self._sender)
+        """(largest message, largest batch) that the link takes, or took when it was last open; 0: not known yet."""
+        known = self._limits if self._sender is None else sdk.link_limits(self._sender)
+        return known if known[0] else self._limits
 
     async def send(self, what: Any, timeout_s: float) -> Failure | None:
         """One attempt; the failure, or None when the namespace has accepted it."""
@@ -167,6 +169,7 @@ class AsyncLink:
 
     def drop(self) -> None:
         """The next use opens a new connection."""
+        self._limits = self.limits
         sender, self._sender = self._sender, None
         self._alarm.stop()
         if sender is not None:

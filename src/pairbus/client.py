@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch, ServiceBu
 
 from pairbus import sdk
 from pairbus.counters import Snapshot
-from pairbus.guard import burials
+from pairbus.guard import GRACE_S, Late, burials, given_up
 from pairbus.hub import Hub, clients, order_of, timeout_of
 from pairbus.links import Link
 from pairbus.outgoing import DEFAULT_LIMIT, Outgoing, batches, new_batch, outgoing
@@ -161,12 +161,22 @@ class PairedServiceBusClient:
                         raise
                     late = True
             hub.is_paired = True
-            if late or hub.needs_upkeep:
+            if (late or hub.needs_upkeep) and not hub.is_closed:
                 self._start_upkeep(late=late)
+
+    def _pair_within(self, timeout_s: float) -> float:
+        """For a call that has a time-out: what is left of it. Pairing goes on when it is over."""
+        ends = time.monotonic() + timeout_s
+        try:
+            given_up(self.pair, ends - GRACE_S)
+        except Late as late:
+            raise self._hub.pairing_takes_long(timeout_s) from late
+        return max(ends - time.monotonic(), GRACE_S)
 
     def _provision(self) -> list[str]:
         hub = self._hub
-        return provision(hub.secondary, hub.primary_name, hub.options)
+        hub.pairing_begins()
+        return provision(hub.secondary, hub.primary_name, hub.options, self._closing.wait)
 
     def clear_pairing(self) -> None:
         """Forget all state and timers, and be a plain client of the primary from now on."""
@@ -196,11 +206,11 @@ class PairedServiceBusClient:
     def close(self) -> None:
         """Stop pings and pumps (they get 5 seconds to finish what they hold) and close both sides."""
         hub = self._hub
+        self._closing.set()  # pairing that is under way pauses no more
         with self._pairing:
             if hub.is_closed:
                 return
             hub.is_closed = True
-        self._closing.set()
         self._stop_upkeep()
         senders = list(self._senders)
         for sender in senders:
@@ -336,7 +346,7 @@ class PairedSender:
         if going is None:
             return
         if not hub.is_paired:
-            self._client.pair()
+            timeout_s = self._client._pair_within(timeout_s)
         began = time.monotonic()
         tried: Reply | None = None
         if hub.needs_no_plan(entity):
@@ -475,28 +485,32 @@ class PairedSender:
         self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None
     ) -> list[int]:
         """On the primary only: a backlog queue has no numbers to cancel by."""
-        self._check_home()
+        timeout_s = self._check_home(timeout)
         going = outgoing(messages)
         if going is None:
             return []
         return self._manage(  # type: ignore[no-any-return]
-            lambda sender, left_s: sender.schedule_messages(going.given, schedule_time_utc, timeout=left_s), timeout
+            lambda sender, left_s: sender.schedule_messages(going.given, schedule_time_utc, timeout=left_s), timeout_s
         )
 
     def cancel_scheduled_messages(self, sequence_numbers: int | list[int], *, timeout: float | None = None) -> None:
-        self._check_home()
-        self._manage(lambda sender, left_s: sender.cancel_scheduled_messages(sequence_numbers, timeout=left_s), timeout)
+        timeout_s = self._check_home(timeout)
+        self._manage(
+            lambda sender, left_s: sender.cancel_scheduled_messages(sequence_numbers, timeout=left_s), timeout_s
+        )
 
-    def _check_home(self) -> None:
+    def _check_home(self, timeout: float | None) -> float:
+        """What is left of the time-out."""
+        timeout_s = timeout_of(timeout)
         self._check()
         if not self._hub.is_paired:
-            self._client.pair()
+            timeout_s = self._client._pair_within(timeout_s)
         if not self._hub.goes_home(self._state.entity):
             raise ScheduleWhileFailedOver(self.entity_name)
+        return timeout_s
 
-    def _manage(self, use: Any, timeout: float | None) -> Any:
+    def _manage(self, use: Any, timeout_s: float) -> Any:
         """A request to the primary, repeated once on a fresh connection; a failure counts as a send's does."""
-        timeout_s = timeout_of(timeout)
         deadline = time.monotonic() + timeout_s
         hub, entity = self._hub, self._state.entity
         for fresh in (False, True):
@@ -514,11 +528,12 @@ class PairedSender:
         raise failure.error
 
     def _use_home(self, use: Any, timeout_s: float, *, fresh: bool = False) -> tuple[Any, Failure | None]:
-        self._stand_in_line(self._home, time.monotonic() + timeout_s)
+        deadline = time.monotonic() + timeout_s
+        self._stand_in_line(self._home, deadline)
         try:
             if fresh:
                 self._home.drop()
-            return self._home.call(use, timeout_s)
+            return self._home.call(use, max(deadline - time.monotonic(), 0.001))
         finally:
             self._home.leave()
 

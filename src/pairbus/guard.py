@@ -108,7 +108,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def guarded(call: Callable[..., T], owner: object, deadline: float, *arguments: Any) -> T:
     """Make one SDK call of `owner`; Late when it had to be broken off at its deadline (of `time.monotonic`)."""
     if not sdk.CAN_BREAK:
-        return _given_up(lambda: call(*arguments), deadline)
+        return given_up(lambda: call(*arguments), deadline)
     watch = _watch or _watcher()
     number = next(_numbers)
     watch.calls[number] = (deadline + GRACE_S, owner)
@@ -125,7 +125,7 @@ def guarded(call: Callable[..., T], owner: object, deadline: float, *arguments: 
         watch.late.discard(number)
 
 
-def _given_up(call: Callable[[], T], deadline: float) -> T:
+def given_up(call: Callable[[], T], deadline: float) -> T:
     """In a thread of its own; when it is late it is left behind, with the SDK object it hangs in."""
     results: list[T] = []
     errors: list[BaseException] = []

@@ -92,6 +92,7 @@ class Hub:
         self.options = options
         self.lock = lock
         self.primary_name = options.primary_name or primary_name_of(primary.authority)
+        self._wanted_queues = options.backlog_queue_count
         self.pair = Pair(options, self.publish, random.randrange)
         self.lives = Lives()
         self.counters = Counters()
@@ -164,8 +165,14 @@ class Hub:
             self.publish(Paired(self.primary.name, self.secondary.name, len(queues)))
         self.deliver()
 
+    def pairing_begins(self) -> None:
+        """Perhaps once more: what the options say then is what was found the last time."""
+        self.options.backlog_queue_count = self._wanted_queues
+
     def pairing_failed(self, error: BaseException) -> bool:
         """Whether the client may start without its secondary; the error is the caller's otherwise."""
+        if isinstance(error, SendAvailabilityBacklogError):
+            self.options.backlog_queue_count = 0
         failure = sdk.failure_of(error, sending=False)
         is_away = failure is not None and self.options.policy.reaction(failure) is not Reaction.RAISE
         if self.options.require_secondary or not (is_away or isinstance(error, SendAvailabilityBacklogError)):
@@ -320,6 +327,12 @@ class Hub:
                     self.pair.failed(entity, failure, now)
         self.deliver()
         return reaction
+
+    def pairing_takes_long(self, timeout_s: float) -> OperationTimeoutError:
+        return OperationTimeoutError(
+            message=f"pairing of {self.primary.name} with {self.secondary.name} has not completed within"
+            f" {timeout_s:.1f} s. Nothing was sent by this call; pairing goes on."
+        )
 
     def line_is_long(self, path: str, timeout_s: float) -> OperationTimeoutError:
         """A send waited for those before it until its time was over. It says nothing about the entity."""

@@ -38,6 +38,7 @@ class Link:
         self._connect_timeout_s = connect_timeout_s
         self._options = sender_options
         self._sender: ServiceBusSender | None = None
+        self._limits = (0, 0)
 
     def enter(self, timeout_s: float) -> bool:
         """Stand in line; False when the time was over first."""
@@ -56,8 +57,10 @@ class Link:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """(largest message, largest batch) that the link takes; 0 while that is not known."""
-        return (0, 0) if self._sender is None else sdk.link_limits(self._sender)
+        """(largest message, largest batch) that the link takes, or took when it was last open; 0: not known yet."""
+        sender = self._sender
+        known = self._limits if sender is None else sdk.link_limits(sender)
+        return known if known[0] else self._limits
 
     def send(self, what: Any, timeout_s: float) -> Failure | None:
         """One attempt; the failure, or None when the namespace has accepted it."""
@@ -97,6 +100,7 @@ class Link:
 
     def drop(self) -> None:
         """The next use opens a new connection."""
+        self._limits = self.limits
         sender, self._sender = self._sender, None
         if sender is not None:
             bury(sender)

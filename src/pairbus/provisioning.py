@@ -19,14 +19,19 @@ from pairbus.sides import Side
 _log = logging.getLogger("pairbus")
 
 
-def provision(secondary: Side, primary_name: str, options: SendAvailabilityPairedNamespaceOptions) -> list[str]:
+def provision(
+    secondary: Side,
+    primary_name: str,
+    options: SendAvailabilityPairedNamespaceOptions,
+    pause: Callable[[float], object] = time.sleep,
+) -> list[str]:
     """The paths of the backlog queues, found or created as the options say.
 
     Raises PairingUnauthorized, SecondaryUnreachable, or SendAvailabilityBacklogError when there is none.
     """
     if not options.create_backlog_queues:
         return assumed(primary_name, options.backlog_queue_count)
-    return list(find_or_create(secondary, primary_name, options.backlog_queue_count).paths)
+    return list(find_or_create(secondary, primary_name, options.backlog_queue_count, pause).paths)
 
 
 async def provision_async(

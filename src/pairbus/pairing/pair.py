@@ -63,14 +63,17 @@ class Pair:
 
     # ── sends ──
 
+    @property
+    def has_elsewhere(self) -> bool:
+        """There is another place than the primary; without one, a send may give it all of its time."""
+        return self.enabled and (self.has_spool or bool(self.rotation.queues))
+
     def is_away(self, entity: Entity, now: float) -> bool:
         """No send of this entity goes to the primary at this moment."""
         if entity.state is HEALTHY or not self.enabled:
             return False
         # Without anywhere else to go, the primary is asked however often it failed.
-        return self.failover.settle(entity, now) not in (HEALTHY, SUSPECT) and (
-            self.has_spool or bool(self.rotation.queues)
-        )
+        return self.failover.settle(entity, now) not in (HEALTHY, SUSPECT) and self.has_elsewhere
 
     def route(self, entity: Entity, now: float) -> Route:
         """Where the next send of this entity goes. A trial is granted once."""

@@ -110,10 +110,10 @@ class _Call:
 
     __slots__ = ("attempts", "deadline", "failure", "first_attempt_at", "now", "primary_left_s", "tries_since")
 
-    def __init__(self, timeout_s: float, now: float) -> None:
+    def __init__(self, timeout_s: float, now: float, primary_share: float) -> None:
         self.now = now
         self.deadline = now + timeout_s
-        self.primary_left_s = timeout_s * PRIMARY_SHARE
+        self.primary_left_s = timeout_s * primary_share
         self.attempts = 0
         "On the primary, since the last time that the entity was healthy."
         self.tries_since = now
@@ -151,7 +151,7 @@ def sending(
 
     `tried`: the first attempt on a healthy entity needs no plan; it began at `now`, and this is how it ended.
     """
-    call = _Call(timeout_s, now)
+    call = _Call(timeout_s, now, PRIMARY_SHARE if pair.has_elsewhere else 1.0)
     if behind_spool:
         return (yield from _to_spool(call))
     receipt = None
@@ -168,7 +168,7 @@ def sending(
 
 def first_timeout_s(pair: Pair, timeout_s: float) -> float:
     """What the first attempt on a healthy entity may take."""
-    return min(pair.options.attempt_timeout, timeout_s * PRIMARY_SHARE)
+    return min(pair.options.attempt_timeout, timeout_s * PRIMARY_SHARE) if pair.has_elsewhere else timeout_s
 
 
 def _home(
@@ -176,7 +176,9 @@ def _home(
 ) -> Generator[Command, Reply, Receipt | None]:
     """One attempt on the primary, and what follows from it. None: ask for the route again."""
     entity = sender.entity
-    timeout_s = min(pair.options.attempt_timeout, call.primary_left_s, call.left_s)
+    timeout_s = min(call.primary_left_s, call.left_s)
+    if pair.has_elsewhere:
+        timeout_s = min(timeout_s, pair.options.attempt_timeout)
     if timeout_s <= 0:
         if trial:
             return None  # the primary had its share of this call; the backlog has not

@@ -1,0 +1,91 @@
+"""Calls that do more than send, and clients that have nowhere else to send to: what a time-out means for them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from pairbus.send_errors import SendAvailabilityBacklogError
+from pairbus.testing.script import Delay, Silent
+from tests.client.world import Stage, message, new_client, until
+from tests.sdk.flavours import Flavour
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A namespace that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield (
+            f"Endpoint=sb://127.0.0.1:{listening.getsockname()[1]};SharedAccessKeyName=k;SharedAccessKey=c2VuZA==;"
+            "UseDevelopmentEmulator=true"
+        )
+
+
+async def test_a_first_send_that_pairs_does_not_outlive_its_time_out(
+    stage: Stage, flavour: Flavour, silent: str
+) -> None:
+    """Who never called `pair` has a time-out all the same; pairing goes on behind the call that gave up."""
+    client = new_client(flavour, stage.primary.connection_string, silent)
+    began = time.monotonic()
+    error = await client.sender("orders").error(message(), timeout=0.5)
+    assert time.monotonic() - began < 1.5
+    assert isinstance(error, OperationTimeoutError) and "Nothing was sent" in str(error)
+    await client.close()
+
+
+async def test_when_no_backlog_queue_can_be_had_the_options_say_so(
+    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And who pairs again asks for as many as were wanted, not for none."""
+    asked: list[int] = []
+
+    def provision(secondary: Any, name: str, options: Any, *pause: Any) -> list[str]:
+        asked.append(options.backlog_queue_count)
+        if len(asked) == 1:
+            raise SendAvailabilityBacklogError.of_pairing("fabrikam", "quota")
+        return ["stage/x-servicebus-transfer/0"]
+
+    async def provision_async(*args: Any) -> list[str]:
+        return provision(*args)
+
+    monkeypatch.setattr("pairbus.client.provision", provision)
+    monkeypatch.setattr("pairbus.aio.provision_async", provision_async)
+    client = stage.client(flavour)
+    with pytest.raises(SendAvailabilityBacklogError):
+        await client.pair()
+    assert client.client.options.backlog_queue_count == 0
+    await client.pair()
+    assert (client.client.options.backlog_queue_count, asked) == (1, [2, 2])
+
+
+async def test_a_plain_client_gives_the_primary_all_of_its_time(stage: Stage, flavour: Flavour) -> None:
+    """A third of it, three seconds at most, is for those who can go elsewhere."""
+    client = stage.client(flavour, attempt_timeout=0.3)
+    await client.pair()
+    await client.clear_pairing()
+    stage.primary.on("transfer", Delay(1.5))
+    await client.sender("orders").send(message(), timeout=4)
+    assert len(stage.primary.stored("orders")) == 1
+
+
+async def test_a_request_that_stood_in_line_has_only_the_rest_of_its_time(stage: Stage, flavour: Flavour) -> None:
+    """Not its time-out once more: the caller counts from the call."""
+    client = stage.client(flavour, failover_interval=60)
+    sender = client.sender("orders")
+    await sender.send(message())
+    stage.primary.on("transfer", Delay(1.2))
+    stage.primary.on("request", Silent())
+    first = asyncio.create_task(sender.send(message()))
+    await until(lambda: len(stage.primary.received_by("orders")) == 2, "the send is under way")
+    began = time.monotonic()
+    with pytest.raises(OperationTimeoutError):
+        await sender.schedule(message(), datetime.now(UTC), timeout=1.5)
+    assert time.monotonic() - began < 2.2
+    await first
