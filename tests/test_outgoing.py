@@ -1,0 +1,69 @@
+"""What one call was given, on its way to the SDK: quick ways lead to the same bytes and the same errors."""
+
+from __future__ import annotations
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from pairbus import sdk
+from pairbus.outgoing import PairedMessageBatch, batches, new_batch, outgoing
+from pairbus.pairing.envelope import Home, unwrap
+from pairbus.send_errors import ReservedPropertyError
+
+
+def messages(count: int, size: int = 300) -> list[ServiceBusMessage]:
+    return [ServiceBusMessage("x" * size, message_id=f"id-{number}") for number in range(count)]
+
+
+def payloads_of(batch: ServiceBusMessageBatch) -> list[bytes]:
+    return [bytes(payload) for payload in batch._message[5]]
+
+
+@pytest.mark.parametrize("size", [10, 300])
+def test_a_batch_of_bytes_is_the_batch_that_the_sdk_would_make(size: int) -> None:
+    """Its size counts against the link's limit, so it must be exact on both sides of the one-byte lengths."""
+    given = messages(3, size)
+    theirs, ours = ServiceBusMessageBatch(), sdk.EncodedBatch()
+    for message in given:
+        theirs.add_message(message)
+        ours.add_encoded(sdk.encode(message))
+    assert (ours.size_in_bytes, len(ours)) == (theirs.size_in_bytes, len(theirs))
+    assert payloads_of(ours) == payloads_of(theirs)
+
+
+def test_a_batch_is_split_where_the_link_has_its_limit() -> None:
+    """Copies for a backlog queue are larger than what they are copies of."""
+    payloads = [sdk.encode(message) for message in messages(4, 400)]
+    parts = batches(payloads, 1100)
+    assert [count for _, count in parts] == [2, 2]
+    with pytest.raises(MessageSizeExceededError):
+        batches(payloads, 300)
+
+
+@pytest.mark.parametrize("form", ["list", "batch"])
+def test_every_message_of_a_list_or_batch_comes_back_as_it_was(form: str) -> None:
+    """They travel as bytes: unwrapping them must give the bytes that the primary would have got."""
+    given: list[ServiceBusMessage] | ServiceBusMessageBatch = messages(3)
+    plain = [sdk.encode(message) for message in messages(3)]
+    if form == "batch":
+        batch = new_batch(0, None)
+        for message in messages(3):
+            batch.add_message(message)
+        given = batch
+    going = outgoing(given)
+    assert going is not None
+    homes = [unwrap(payload) for payload in going.wrapped("orders", None, None)]
+    assert [(home.path, home.payload) for home in homes if isinstance(home, Home)] == [("orders", one) for one in plain]
+
+
+def test_a_batch_looks_at_its_messages_when_they_are_added() -> None:
+    """At the send nobody looks again, so what is missing or forbidden must be found here."""
+    batch = new_batch(0, None)
+    batch.add_message(ServiceBusMessage("no id"))
+    batch.add_message({"body": "a mapping, without an id"})
+    assert type(batch) is PairedMessageBatch
+    assert all(message.message_id for message in batch._messages)
+    with pytest.raises(ReservedPropertyError):
+        batch.add_message(ServiceBusMessage("x", application_properties={"x-ms-path": "elsewhere"}))
+    assert len(batch) == 2
