@@ -259,8 +259,23 @@ def test_a_batch_is_what_can_be_moved_in_half_of_its_lock() -> None:
     assert size.next() == 15
     assert size.next(allowed_per_s=0.5) == 7
     assert size.next(allowed_per_s=0.001) == 1
-    size.locked_for(-5.0)  # a clock that is wrong
+
+
+def test_a_delivery_that_comes_after_its_lock_has_no_time_left() -> None:
+    """Whoever sent it home all the same would make a duplicate of what another syphon has received by now."""
+    size = BatchSize(100)
+    size.locked_for(59.0)
+    size.locked_for(-5.0)
+    assert size.lock_s == 0.0
+
+
+def test_a_clock_that_is_wrong_is_told_from_a_late_delivery() -> None:
+    """The longest lock is taken for a fresh one, and late deliveries are compared with it."""
+    size = BatchSize(100)
+    size.locked_for(-600.0)
     assert size.lock_s == 60.0
+    size.locked_for(-640.0)
+    assert size.lock_s == 20.0
 
 
 # ── the rest ──

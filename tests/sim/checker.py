@@ -151,7 +151,7 @@ def _check_order(world: World) -> list[str]:
 
     Only while the syphon keeps its links: what was on its way on a lost one is locked, and the syphon has not seen it.
     """
-    roles = {"spool", "syphon"} if world.keeps_order and not world.history.lost_links else {"spool"}
+    roles = {"spool", "syphon"} if world.keeps_order else {"spool"}
     places = {message_id: place for place, message_id in enumerate(world.history.calls)}
     found = []
     for queue in world.primary.queues.values():

@@ -74,6 +74,8 @@ class BatchSize:
         self._per_s: float | None = None
         "Messages moved a second, the last batches counting most."
         self._lock_s = LOCK_S
+        self._longest_s = float("-inf")
+        "The most that was left of any lock: what a fresh one looks like."
 
     def moved(self, count: int, took_s: float) -> None:
         if count and took_s > 0:
@@ -81,8 +83,14 @@ class BatchSize:
             self._per_s = rate if self._per_s is None else 0.5 * self._per_s + 0.5 * rate
 
     def locked_for(self, lock_s: float) -> None:
-        """What is left of a lock when its message comes. Clocks differ: what cannot be true is not believed."""
-        self._lock_s = lock_s if 1.0 <= lock_s <= 300.0 else LOCK_S
+        """What is left of a lock when its message comes, perhaps nothing: a delivery can be late.
+
+        Clocks differ: where not even the longest lock can be true, it is taken for a fresh one, and others are compared
+        with it.
+        """
+        self._longest_s = max(self._longest_s, lock_s)
+        is_clock_good = 1.0 <= self._longest_s <= 300.0
+        self._lock_s = max(lock_s if is_clock_good else LOCK_S - (self._longest_s - lock_s), 0.0)
 
     @property
     def lock_s(self) -> float:

@@ -14,10 +14,12 @@ from typing import Any, Literal, TypeVar
 
 from pairbus.pairing.events import PumpPaused
 from pairbus.pairing.pace import BatchSize, Pauses
+from pairbus.pairing.policy import Kind
 from pairbus.pairing.relay import NOTHING_KNOWN, PASS_MAX_S, Item, moment_of
 from pairbus.syphon.mover import Mover, Pass, Shared, Trip
 from pairbus.transport import Received, Receiver, TransportError
 from pairbus.transport.errors import Timeout
+from pairbus.wire_failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -55,6 +57,8 @@ class Pump:
         self._linger_s = LINGER_S
         self._last = NOTHING_KNOWN
         "When the last message that was seen came to the queue."
+        self._hidden_until = float("-inf")
+        "A link was lost, and what it had fetched ahead is locked until then: the queue may only seem empty."
 
     def __repr__(self) -> str:
         return f"<Pump {self.queue} moved={self.moved} blocked={self.blocked} errors={self.errors}>"
@@ -86,7 +90,10 @@ class Pump:
         except TransportError as error:
             self.errors += 1
             reason, delivered = str(error), False
-            self._shared.tide.empty(self.queue)  # one queue that cannot be read must not hold up the others
+            if failure_of(error).kind is Kind.NOT_FOUND:
+                self._shared.tide.empty(self.queue)
+            else:  # lanes of the other queues wait: what lies here unread may be earlier
+                self._shared.tide.reached(self.queue, self._last)
         pause_s = self._pauses.after(delivered)
         if not delivered and not self._stopping.is_set():
             self._shared.publish(PumpPaused(self.queue, reason, pause_s))
@@ -222,11 +229,12 @@ class Pump:
     async def _take(self, receiver: Receiver, until: float) -> list[Received]:
         """The first messages; a queue that has none for a moment is empty, which others may be waiting to hear."""
         clock = self._shared.clock
-        batch = await receiver.receive(self._next_size(), max(min(self._linger_s, until - clock()), 0.0))
-        if not batch:
-            self._shared.tide.empty(self.queue)
-            batch = await receiver.receive(self._next_size(), max(until - clock(), 0.0))
-        return batch
+        for moment in (clock() + self._linger_s, self._hidden_until, until):
+            batch = await receiver.receive(self._next_size(), max(min(moment, until) - clock(), 0.0))
+            if batch:
+                return batch
+            self._seems_empty()
+        return []
 
     async def _more(self, this: Pass, moves: set[asyncio.Task[None]]) -> list[Received]:
         """What comes shortly; nothing when the link is lost, for what is on its way is worth waiting for."""
@@ -243,8 +251,14 @@ class Pump:
             return []
         if not batch:
             this.drained = True
-            self._shared.tide.empty(self.queue)
+            self._seems_empty()
         return self._metered(batch)
+
+    def _seems_empty(self) -> None:
+        if self._shared.clock() >= self._hidden_until:
+            self._shared.tide.empty(self.queue)
+        else:
+            self._shared.tide.reached(self.queue, self._last)
 
     def _metered(self, batch: list[Received]) -> list[Received]:
         if batch:
@@ -261,7 +275,9 @@ class Pump:
         return size
 
     async def _link(self) -> Receiver:
-        if self._receiver is None or self._receiver.over is not None:
+        if self._receiver is not None and self._receiver.over is not None:
+            self._lost()
+        if self._receiver is None:
             self._receiver = await self._shared.secondary.receiver(
                 self.queue, credit=self._next_size(), sub_queue=self._sub_queue
             )
@@ -269,8 +285,10 @@ class Pump:
 
     async def _close_link(self, *, held_by: Pass | None = None) -> None:
         """What was fetched ahead goes back, or is held like everything that the pass has left under its locks."""
+        if self._receiver is not None and self._receiver.over is not None:
+            self._lost()
         receiver, self._receiver = self._receiver, None
-        if receiver is None or receiver.over is not None:
+        if receiver is None:
             return
         receiver.credit = 0
         try:
@@ -284,7 +302,12 @@ class Pump:
                 trip.hold(self._mover.open(fetched).items)
         except TransportError as error:
             logger.debug("%s: what was fetched ahead comes back when its locks run out: %s", self.queue, error)
+            self._lost()
         await receiver.close(CLOSE_TIMEOUT_S)
+
+    def _lost(self) -> None:
+        self._receiver = None
+        self._hidden_until = self._shared.clock() + self._size.lock_s
 
     async def _unless_stopping(self, wait: Coroutine[Any, Any, T]) -> T | None:
         """The result, or None as soon as the pump is told to stop."""
