@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -56,6 +57,11 @@ class Alarm:
         if self._timer is None or ends < self._timer_ends:
             self._arm(ends)
 
+    @property
+    def is_cancelled_by_others(self) -> bool:
+        """Somebody else wants the task to end. The SDK turns a cancellation into errors of its own, or forgets it."""
+        return self._task is not None and self._task.cancelling() > self._cancelling + self._cancelled
+
     def clear(self) -> bool:
         """The call has ended. True when this alarm has cancelled it, and nobody else did."""
         task, self._task = self._task, None
@@ -82,12 +88,66 @@ class Alarm:
             self._task.cancel()
 
 
+class Line:
+    """First come, first served; who waits too long goes away. A turn is handed over, so that nobody gets in between.
+
+    One timer for all who wait: a timer for each costs more than the waiting itself.
+    """
+
+    __slots__ = ("_timer", "_timer_ends", "_waiting", "is_taken")
+
+    def __init__(self) -> None:
+        self.is_taken = False
+        self._waiting: deque[tuple[asyncio.Future[bool], float]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ends = 0.0
+
+    async def enter(self, timeout_s: float) -> bool:
+        """False when the time was over first."""
+        if not self.is_taken:
+            self.is_taken = True
+            return True
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[bool] = loop.create_future()
+        ends = loop.time() + timeout_s
+        self._waiting.append((turn, ends))
+        if self._timer is None or ends < self._timer_ends:
+            self._arm(loop, ends)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled() and turn.result():
+                self.leave()  # the turn came in the same moment
+            raise
+
+    def leave(self) -> None:
+        while self._waiting:
+            turn, _ = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(True)
+                return
+        self.is_taken = False
+
+    def _arm(self, loop: asyncio.AbstractEventLoop, ends: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_ends = loop.call_at(ends, self._ring, loop), ends
+
+    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer, now = None, loop.time()
+        for turn, ends in self._waiting:
+            if ends <= now and not turn.done():
+                turn.set_result(False)
+        left = [ends for turn, ends in self._waiting if not turn.done()]
+        if left:
+            self._arm(loop, min(left))
+
+
 class AsyncLink:
     """One sender of the SDK. Whoever uses it has entered the line, and leaves it again."""
 
     def __init__(self, client: ServiceBusClient, path: str, **sender_options: Any) -> None:
-        self._line = asyncio.Lock()
-        self._in_line = 0
+        self._line = Line()
         self._retired = False
         self._client = client
         self.path = path
@@ -98,28 +158,17 @@ class AsyncLink:
 
     async def enter(self, timeout_s: float) -> bool:
         """Stand in line; False when the time was over first."""
-        if not self._line.locked() and not self._in_line:  # between two turns it is not locked, and others are first
-            await self._line.acquire()
-            return True
-        self._in_line += 1
-        try:
-            async with asyncio.timeout(max(timeout_s, 0)):
-                await self._line.acquire()
-        except TimeoutError:
-            return False
-        finally:
-            self._in_line -= 1
-        return True
+        return await self._line.enter(timeout_s)
 
     def leave(self) -> None:
         if self._retired:
             self.drop()
-        self._line.release()
+        self._line.leave()
 
     def retire(self) -> None:
         """Not needed any more: its connection is closed as soon as nobody uses it."""
         self._retired = True
-        if not self._line.locked():
+        if not self._line.is_taken:
             self.drop()
 
     @property
@@ -144,8 +193,14 @@ class AsyncLink:
         alarm = self._alarm
         alarm.set(timeout_s + GRACE_S)
         try:
-            return await use(sender, timeout_s), None
+            result = await use(sender, timeout_s)
+            if alarm.is_cancelled_by_others:
+                raise asyncio.CancelledError
+            return result, None
         except (Exception, asyncio.CancelledError) as error:
+            if alarm.is_cancelled_by_others and not isinstance(error, asyncio.CancelledError):
+                self.drop()
+                raise asyncio.CancelledError from error
             late = alarm.clear()
             if late:
                 told = OperationTimeoutError(message=f"{self.path}: no answer within {timeout_s:.1f} s")
@@ -163,8 +218,7 @@ class AsyncLink:
     def abandon(self) -> None:
         """After a fork: socket and event loop are the parent's, and nothing may be said to either."""
         self._sender = None
-        self._line = asyncio.Lock()
-        self._in_line = 0
+        self._line = Line()
         self._alarm = Alarm()
 
     def drop(self) -> None:
