@@ -433,13 +433,14 @@ class PairedSender:
     ) -> Reply | None:
         """One attempt; None when it was accepted."""
         link, hub, entity = self._home, self._hub, self._state.entity
-        await self._stand_in_line(link, deadline)
+        await self._stand_in_line(link, deadline, going)
         try:
             if entity.state is not HEALTHY and not trial and not hub.goes_home(entity):
                 return Reply(time.monotonic(), rerouted=True)
             if fresh:
                 link.drop()
-            failure = await link.send(going.given, min(timeout_s, deadline - time.monotonic()))
+            left_s = deadline - time.monotonic()  # after the line; the backlog needs its part of it
+            failure = await link.send(going.given, min(timeout_s, first_timeout_s(hub.pair, left_s)))
         finally:
             link.leave()
         if hub.ledger is not None:
@@ -453,7 +454,7 @@ class PairedSender:
     async def _to_backlog(self, command: ToBacklog, going: Outgoing, deadline: float) -> Reply:
         hub = self._hub
         link = self._backlog_link(command.queue)
-        await self._stand_in_line(link, deadline)
+        await self._stand_in_line(link, deadline, going)
         try:
             if not hub.pair.rotation.has(command.queue):
                 return Reply(time.monotonic(), rerouted=True)
@@ -496,10 +497,10 @@ class PairedSender:
         if link is not None:
             link.retire()
 
-    async def _stand_in_line(self, link: AsyncLink, deadline: float) -> None:
+    async def _stand_in_line(self, link: AsyncLink, deadline: float, going: Outgoing | None = None) -> None:
         left_s = deadline - time.monotonic()
         if not await link.enter(left_s):
-            raise self._hub.line_is_long(self.entity_name, left_s)
+            raise self._hub.line_is_long(self.entity_name, left_s, going)
         if self._closed:
             link.leave()
             self._check()

@@ -397,7 +397,9 @@ class PairedSender:
         """One attempt; None when it was accepted."""
         link, hub, entity = self._home, self._hub, self._state.entity
         if not link.enter(0):
-            self._stand_in_line(link, deadline)
+            self._stand_in_line(link, deadline, going)
+            # Of what the line has left, the backlog needs its part.
+            timeout_s = min(timeout_s, first_timeout_s(hub.pair, deadline - time.monotonic()))
         try:
             if entity.state is not HEALTHY and not trial and not hub.goes_home(entity):
                 return Reply(time.monotonic(), rerouted=True)
@@ -417,7 +419,7 @@ class PairedSender:
     def _to_backlog(self, command: ToBacklog, going: Outgoing, deadline: float) -> Reply:
         hub = self._hub
         link = self._backlog_link(command.queue)
-        self._stand_in_line(link, deadline)
+        self._stand_in_line(link, deadline, going)
         try:
             if not hub.pair.rotation.has(command.queue):
                 return Reply(time.monotonic(), rerouted=True)
@@ -462,10 +464,10 @@ class PairedSender:
         if link is not None:
             link.retire()
 
-    def _stand_in_line(self, link: Link, deadline: float) -> None:
+    def _stand_in_line(self, link: Link, deadline: float, going: Outgoing | None = None) -> None:
         left_s = deadline - time.monotonic()
         if not link.enter(left_s):
-            raise self._hub.line_is_long(self.entity_name, left_s)
+            raise self._hub.line_is_long(self.entity_name, left_s, going)
         if self._closed:
             link.leave()
             self._check()

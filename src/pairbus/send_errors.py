@@ -8,7 +8,6 @@ PairingError
 ├── ClientClosed                    ServiceBusError, ValueError  closed by its owner
 ├── ReservedPropertyError           ValueError                   an application property has one of our names
 ├── ScheduleWhileFailedOver         ServiceBusError              scheduling needs the primary
-├── NotPairedYet                    ServiceBusError              the secondary was never reached
 ├── PairingUnauthorized             ServiceBusAuthorizationError pairing needs the Manage claim
 └── SecondaryUnreachable            ServiceBusConnectionError    pairing got no answer
 """
@@ -126,16 +125,6 @@ class ScheduleWhileFailedOver(PairingError, ServiceBusError):
             " cancelled. Send the message with scheduled_enqueue_time_utc instead: that works while failed over."
         )
         self.path = path
-
-
-class NotPairedYet(PairingError, ServiceBusError):
-    """The secondary has not been reached since the client started. The caller still owns the message."""
-
-    def __init__(self, path: str, secondary: str) -> None:
-        super().__init__(
-            f"{path}: the primary did not take the message, and {secondary} has not been reached since this client"
-            " started. It was not sent; the caller still owns it. The client pairs when it can; send it again."
-        )
 
 
 class PairingUnauthorized(PairingError, ServiceBusAuthorizationError):

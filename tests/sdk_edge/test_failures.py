@@ -183,11 +183,19 @@ class Broken:
         raise self._error
 
 
+def _wrapped_as_authentication() -> ClientAuthenticationError:
+    """As azure-identity tells that it could not reach its authority."""
+    error = ClientAuthenticationError("authentication failed: connection refused")
+    error.__cause__ = ServiceRequestError("connection refused")
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
         (ClientAuthenticationError("no such user"), Kind.UNAUTHORIZED),
         (ServiceRequestError("the authority cannot be reached"), Kind.COMMUNICATION),
+        (_wrapped_as_authentication(), Kind.COMMUNICATION),
     ],
 )
 def test_a_credential_that_was_refused_differs_from_one_that_got_no_answer(

@@ -43,11 +43,6 @@ ERRORS: list[tuple[PairingError, type[Exception], list[str]]] = [
         ["orders", "Nothing was scheduled", "scheduled_enqueue_time_utc"],
     ),
     (
-        send_errors.NotPairedYet("orders", "fabrikam"),
-        ServiceBusError,
-        ["orders", "fabrikam", "caller still owns it"],
-    ),
-    (
         send_errors.PairingUnauthorized("fabrikam", "no"),
         ServiceBusAuthorizationError,
         ["fabrikam", "Manage claim", "pairbus pair create", "create_backlog_queues=False"],

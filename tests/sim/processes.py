@@ -256,7 +256,10 @@ class SimClientSender:
             if isinstance(command, ToPrimary):
                 if not command.trial and pair.is_away(entity, loop.time()):
                     return Reply(loop.time(), rerouted=True)
-                failure = await self._attempt(self._home, call.path, call.payload, command, deadline)
+                share = replace(
+                    command, timeout_s=min(command.timeout_s, first_timeout_s(pair, deadline - loop.time()))
+                )
+                failure = await self._attempt(self._home, call.path, call.payload, share, deadline)
             else:
                 if not pair.rotation.has(command.queue):
                     return Reply(loop.time(), rerouted=True)

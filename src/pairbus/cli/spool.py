@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from pairbus.cli.secrets import connection_string
 from pairbus.cli.table import print_table
-from pairbus.errors import ConfigError, SpoolError
+from pairbus.errors import SpoolError, SpoolInUse
 from pairbus.pairing.options import checked_name, primary_name_of
 from pairbus.spool import Spool, spools_in
 from pairbus.spool.files import Standing, look
@@ -87,13 +88,22 @@ def drain(
     from pairbus.cli.draining import Drain
     from pairbus.transport import Endpoint
 
-    home = Endpoint.parse(_given(primary))
-    away = None if secondary is None else Endpoint.parse(_given(secondary))
+    home = Endpoint.parse(connection_string(primary, "--primary", "PAIRBUS_PRIMARY"))
+    given = None if secondary is None else connection_string(secondary, "--secondary", "PAIRBUS_SECONDARY")
+    away = None if given is None else Endpoint.parse(given)
     name = primary_name_of(home.authority) if primary_name is None else _checked(primary_name)
     drained = Drain(home, away, name, backlog_queues, ca_file, timeout)
     left: list[list[object]] = []
-    for path in _spools(folder):
-        spool = Spool(path)
+    spools, owned = _spools(folder), 0
+    for path in spools:
+        try:
+            spool = Spool(path)
+        except SpoolInUse as error:
+            if len(spools) == 1:
+                raise
+            owned += 1
+            typer.echo(f"{error} It is passed over.", err=True)  # its owner forwards by itself; others may be orphans
+            continue
         try:
             if retry_refused:
                 spool.retry_refused()
@@ -104,6 +114,7 @@ def drain(
     typer.echo(f"forwarded {drained.forwarded} messages")
     if left:
         print_table(("spool", "path", "waiting", "bytes", "oldest", "refused", "why"), left)
+    if left or owned:
         raise typer.Exit(1)
 
 
@@ -119,15 +130,6 @@ def _cells(standing: Standing, reason: str = "") -> list[Any]:
     since = "-" if oldest is None else datetime.fromtimestamp(oldest / 1000, UTC).isoformat(timespec="seconds")
     why = "; ".join(text for text in (reason, *standing.reasons) if text)
     return [standing.path, standing.waiting, standing.waiting_bytes, since, standing.refused, why or "-"]
-
-
-def _given(text: str) -> str:
-    if not text.startswith("@"):
-        return text
-    try:
-        return Path(text[1:]).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the connection string cannot be read: {error}") from None
 
 
 def _checked(name: str) -> str:

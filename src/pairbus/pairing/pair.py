@@ -85,7 +85,9 @@ class Pair:
         return Route.AWAY
 
     def accepted(self, entity: Entity, now: float, *, trial: bool = False) -> None:
-        self.failover.accepted(entity, now, trial=trial)
+        """A send that went to the primary because there is no other place proves as much as a trial does."""
+        forlorn = entity.state is FAILED_OVER and not self.has_elsewhere
+        self.failover.accepted(entity, now, trial=trial or forlorn)
 
     def failed(self, entity: Entity, failure: Failure, now: float) -> None:
         """A failure that counts, after its retries."""

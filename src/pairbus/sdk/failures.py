@@ -16,7 +16,7 @@ import ssl
 import traceback
 from collections.abc import Iterator
 
-from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.core.exceptions import AzureError, ClientAuthenticationError, ServiceRequestError
 from azure.servicebus import _pyamqp, exceptions
 from azure.servicebus._pyamqp import error as amqp_error
 
@@ -101,7 +101,9 @@ def _of_wrapped(inner: Exception) -> Kind:
 def _of_foreign(error: BaseException) -> Kind | None:
     match error:
         case ClientAuthenticationError():
-            return Kind.UNAUTHORIZED
+            # A token credential says so too when its authority cannot be reached; the reason is inside.
+            unanswered = any(isinstance(one, ServiceRequestError | OSError) for one in _chain(error))
+            return Kind.COMMUNICATION if unanswered else Kind.UNAUTHORIZED
         case AzureError():
             return Kind.COMMUNICATION  # a token credential, or the administration client, got no answer
         case FileNotFoundError():
