@@ -84,6 +84,8 @@ class Divert:
     plain_per_second: float
     ours_per_second: float
     ratio: float
+    "Of the rates."
+    cpu_ratio: float
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,8 @@ def _diverted(aio: bool, shape: str, calls: int, _ids: bool, *, rounds: int) -> 
         taken = run_client(work, when_paired=primary.stop)
     plain, ours = (median(turn[place]["per_second"] for turn in taken) for place in range(2))
     ratio = median(turn[1]["per_second"] / turn[0]["per_second"] for turn in taken)
-    return _told(Divert(FLAVOURS[aio], shape, plain, ours, ratio))
+    cpu_ratio = median(turn[0]["cpu_us"] / turn[1]["cpu_us"] for turn in taken)
+    return _told(Divert(FLAVOURS[aio], shape, plain, ours, ratio, cpu_ratio))
 
 
 def client_tables(results: ClientResults) -> list[Table]:
@@ -219,11 +222,11 @@ def client_tables(results: ClientResults) -> list[Table]:
     for kept in results.memory:
         sizes = (kept.plain_mb, kept.ours_mb, kept.added_mb)
         memory.add_row(kept.flavour, *(f"{size:.1f}" for size in sizes), f"≤ {MEMORY_MB_WANTED:.0f}")
-    diverted = Table("diverted send", "plain /s", "ours /s", "ratio", "wanted")
+    diverted = Table("diverted send", "plain /s", "ours /s", "ratio", "of CPU", "wanted")
     for away in results.diverted:
         rates = (away.plain_per_second, away.ours_per_second)
         name = f"{away.flavour}, {away.shape}"
-        diverted.add_row(name, *map(_rate, rates), f"{away.ratio:.2f}", f"≥ {RATIO_WANTED}")
+        diverted.add_row(name, *map(_rate, rates), f"{away.ratio:.2f}", f"{away.cpu_ratio:.2f}", f"≥ {RATIO_WANTED}")
     return [healthy, shared, memory, diverted]
 
 
