@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, LedgerNewer
 from pairbus.ledger import Ledger
 from pairbus.pairing.events import Moved
 from pairbus.spark import compact, syphon
@@ -92,6 +92,10 @@ def test_a_drain_on_spark_and_the_table_that_tells_of_it(
     assert row["enqueued_at"] <= row["moved_at"] == row["last_moved_at"]
 
     (day,) = world.location.glob("journal/day=*")
+    (day / "newer.jsonl").write_text('{"schema":2,"outcome":"moved","queue":"q","at_ms":1,"attempt":"a"}\n')
+    with pytest.raises(LedgerNewer, match="schema 2"):
+        compact(spark, world.location)
+    (day / "newer.jsonl").unlink()
     day.rename(day.with_name("day=2020-01-01"))
     assert compact(spark, world.location, journal_kept_days=7).days == ("2020-01-01",)
     assert not list(world.location.glob("journal/day=*"))

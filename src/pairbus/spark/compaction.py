@@ -60,8 +60,8 @@ def compact(
     place = Location(Path(location).absolute())
     ledger = _read_ledgers(spark, ledgers)
     moves = _moves(spark, place, ledger)
-    written, days = (0, ()) if moves is None else _write(moves, place.root / "moves")
-    ledger_rows = 0 if ledger is None else _write(ledger, place.root / "ledger")[0]
+    written, days = (0, ()) if moves is None else _write(moves, place.root / "moves", SCHEMA)
+    ledger_rows = 0 if ledger is None else _write(ledger, place.root / "ledger", LEDGER_SCHEMA)[0]
     if journal_kept_days is not None:
         _close_days(place, datetime.now(UTC) - timedelta(days=max(journal_kept_days, 1)))
     return Compacted(written, ledger_rows, days)
@@ -77,7 +77,6 @@ def _moves(spark: SparkSession, place: Location, ledger: DataFrame | None) -> Da
     if any(place.journal.glob("day=*/*.jsonl")):
         rows = spark.read.option("basePath", str(place.journal)).schema(JOURNAL_DDL).json(str(place.journal / "day=*"))
         rows = rows.where(F.col("at_ms").isNotNull())  # a line that a kill has torn is null throughout
-        _refuse_newer(rows, SCHEMA)
         parts.append(_once(rows))
     if ledger is not None:
         local = _of_ledger(ledger)
@@ -114,6 +113,7 @@ def _once(rows: DataFrame) -> DataFrame:
         F.min("at_ms").alias("at_ms"),
         F.max("at_ms").alias("last_at_ms"),
         F.count("*").alias("attempts"),
+        F.max("schema").alias("schema"),
         *firsts,
     )
     return _timed(grouped)
@@ -134,6 +134,7 @@ def _of_ledger(ledger: DataFrame) -> DataFrame:
         at_ms.alias("at_ms"),
         at_ms.alias("last_at_ms"),
         F.lit(1).cast("bigint").alias("attempts"),
+        F.lit(SCHEMA).alias("schema"),
         F.col("entity").alias("destination"),
         *(F.lit(None).cast("bigint").alias(name) for name in ("size_bytes", "enqueued_ms", "first_attempt_ms")),
         F.concat_ws("-", "client", "run").alias("attempt"),
@@ -157,6 +158,7 @@ def _timed(moves: DataFrame) -> DataFrame:
         "attempts",
         "attempt",
         "reason",
+        "schema",
         "day",
     )
 
@@ -170,26 +172,24 @@ def _read_ledgers(spark: SparkSession, folders: Sequence[Folder]) -> DataFrame |
     numbers = {"schema", "pid", "count", "billable_operations", "bytes", "rows"}
     ddl = ", ".join(f"`{field.name}` {'bigint' if field.name in numbers else 'string'}" for field in fields(LedgerRow))
     rows = spark.read.schema(ddl).json(paths)
-    rows = rows.where(F.col("kind").isNotNull()).withColumn("day", F.substring("time", 1, 10))
-    _refuse_newer(rows, LEDGER_SCHEMA)
-    return rows
-
-
-def _refuse_newer(rows: DataFrame, known: int) -> None:
-    newest = rows.agg({"schema": "max"}).first()
-    if newest is not None and newest[0] is not None and newest[0] > known:
-        raise LedgerNewer(f"a row has schema {newest[0]}, and this version of Pairbus knows {known}: upgrade it")
+    return rows.where(F.col("kind").isNotNull()).withColumn("day", F.substring("time", 1, 10))
 
 
 # ── the tables ──
 
 
-def _write(rows: DataFrame, table: Path) -> tuple[int, tuple[str, ...]]:
+def _write(rows: DataFrame, table: Path, schema: int) -> tuple[int, tuple[str, ...]]:
+    """How many rows, and of which days. LedgerNewer, and nothing is written, for a schema that is not known here."""
     from pyspark.sql import functions as F
 
     rows = rows.persist()
     try:
-        counts: list[Any] = rows.groupBy("day").agg(F.count("*").alias("rows")).collect()
+        counts: list[Any] = (
+            rows.groupBy("day").agg(F.count("*").alias("rows"), F.max("schema").alias("newest")).collect()
+        )
+        newest = max((row["newest"] for row in counts), default=schema)
+        if newest > schema:
+            raise LedgerNewer(f"a row has schema {newest}, and this version of Pairbus knows {schema}: upgrade it")
         writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy("day")
         writer.parquet(str(table))
     finally:

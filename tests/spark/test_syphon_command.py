@@ -1,0 +1,33 @@
+"""What the commands say about `--engine spark` before Spark is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pairbus.cli import main
+
+CS = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["syphon", "--primary", CS, "--secondary", CS], "--engine spark needs --journal"),
+        (["syphon", "--primary", CS, "--secondary", CS, "--journal", "j", "--master", "spark://h:7077"], "@FILE"),
+        (["redrive", "orders", "--connection-string", CS], "--engine spark needs --journal"),
+    ],
+)
+def test_what_spark_needs_is_said_at_once(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that executors could not read, or a journal that nobody has named, would be noticed minutes later."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--engine", "spark", "--primary-name", "contoso"] if arguments[0] == "syphon" else
+             [*arguments, "--engine", "spark"])  # fmt: skip
+    assert ended.value.code in (1, 2)
+    said = capsys.readouterr()
+    assert says in " ".join((said.out + said.err).split())
+    assert "c2VjcmV0" not in said.out + said.err
