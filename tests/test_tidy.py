@@ -61,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "wire_failures",
     },
 }
-SHELL = {"counters", "hub", "outgoing", "pairing", "provisioning", "sdk", "send_errors", "sides", "upkeep"}
+SHELL = {"counters", "hub", "outgoing", "pairing", "provisioning", "sdk", "send_errors", "sides", "telemetry", "upkeep"}
 MAY_IMPORT |= {
     "client": SHELL | {"guard", "links"},
     "aio": SHELL | {"aio_links"},

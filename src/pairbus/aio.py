@@ -15,7 +15,7 @@ from uuid import uuid4
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
-from pairbus import sdk
+from pairbus import sdk, telemetry
 from pairbus.aio_links import GRACE_S, AsyncLink, burials
 from pairbus.counters import Snapshot
 from pairbus.hub import Hub, clients, order_of, timeout_of
@@ -461,7 +461,8 @@ class PairedSender:
             if command.fresh:
                 link.drop()
             until = min(deadline, time.monotonic() + command.timeout_s)
-            failure = await self._send_wrapped(link, command, going, until)
+            with telemetry.span("divert", {telemetry.DESTINATION: self.entity_name}):
+                failure = await self._send_wrapped(link, command, going, until)
         finally:
             link.leave()
             hub.stored_away(self._state.entity, going, outcome_unknown=command.first_attempt_at is not None)

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch, ServiceBusReceiver
 
-from pairbus import sdk
+from pairbus import sdk, telemetry
 from pairbus.counters import Snapshot
 from pairbus.guard import GRACE_S, Late, burials, given_up
 from pairbus.hub import Hub, clients, order_of, timeout_of
@@ -426,7 +426,8 @@ class PairedSender:
             if command.fresh:
                 link.drop()
             until = min(deadline, time.monotonic() + command.timeout_s)
-            failure = self._send_wrapped(link, command, going, until)
+            with telemetry.span("divert", {telemetry.DESTINATION: self.entity_name}):
+                failure = self._send_wrapped(link, command, going, until)
         finally:
             link.leave()
             hub.stored_away(self._state.entity, going, outcome_unknown=command.first_attempt_at is not None)

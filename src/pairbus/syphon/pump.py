@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
+from pairbus import telemetry
 from pairbus.pairing.events import PumpPaused
 from pairbus.pairing.pace import BatchSize, Pauses
 from pairbus.pairing.policy import Kind
@@ -123,6 +124,10 @@ class Pump:
         batch = await first()
         if not batch:
             return None
+        with telemetry.span("syphon", {telemetry.DESTINATION: self.queue}):
+            return await self._pass_from(batch)
+
+    async def _pass_from(self, batch: list[Received]) -> Pass:
         self._this = this = Pass()
         moves: set[asyncio.Task[None]] = set()
         began = self._shared.clock()
