@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 
 help:
 	@echo "make setup   .venv with everything"
-	@echo "make demo    two namespaces, a SIGKILL in the middle, every accepted message still there"
+	@echo "make demo    an outage of a pair of namespaces, from the first send to the last check"
 	@echo "make test    every test, the JavaScript SDK included when node is here"
 	@echo "make quick   the tests that need neither node nor Spark, in under a minute"
 	@echo "make sim     the simulation, SEEDS=1000 of them; prints every violation with its seed"
