@@ -4,12 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test quick sim check bench clean
+.PHONY: help setup demo test deep quick sim check bench clean
 
 help:
 	@echo "make setup   .venv with everything"
 	@echo "make demo    an outage of a pair of namespaces, from the first send to the last check"
 	@echo "make test    every test, the JavaScript SDK included when node is here"
+	@echo "make deep    the tests on Spark that take a minute each"
 	@echo "make quick   the tests that need neither node nor Spark, in under a minute"
 	@echo "make sim     the simulation, SEEDS=1000 of them; prints every violation with its seed"
 	@echo "make check   ruff and mypy --strict"
@@ -26,10 +27,13 @@ demo: setup
 	$(BIN)/pairbus demo
 
 test: setup
-	$(BIN)/pytest -n 3 --dist loadfile
+	$(BIN)/pytest -n 4 --dist loadfile -m 'not deep'
+
+deep: setup
+	$(BIN)/pytest -m deep
 
 quick: setup
-	$(BIN)/pytest -n 3 --dist loadfile -m 'not node and not slow and not spark'
+	$(BIN)/pytest -n 3 --dist loadfile -m 'not node and not slow and not deep and not spark'
 
 SEEDS ?= 1000
 

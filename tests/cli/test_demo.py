@@ -89,6 +89,7 @@ def test_a_pair_that_loses_messages_is_found_out(
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.deep
 def test_spark_moves_them_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same story with the other engine, whose operations are in the same ledger."""
     file = tmp_path / "demo.json"

@@ -20,6 +20,14 @@ QUICK_S, SILENT_S = 2.0, 5.0
 Heal = Callable[[], Awaitable[None]]
 
 
+def slowness() -> float:
+    """1 on a machine that is not overloaded, where the limits are those of the promises.
+
+    Where more wants to run than there are processors, everything takes as much longer, the SDK's own work included.
+    """
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), 4.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     name: str
@@ -38,7 +46,7 @@ class Loss:
 
     @property
     def limit_s(self) -> float:
-        return SILENT_S if self.is_silent else QUICK_S
+        return (SILENT_S if self.is_silent else QUICK_S) * slowness()
 
     def make_queue(self, world: World, **settings: Any) -> str:
         return world.namespaces.make_queue(max_size_in_megabytes=self.max_size_mb, **settings)

@@ -12,7 +12,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.pairing.events import FailedOver, Suspected
 from pairbus.pairing.failover import State
-from tests.client.losses import Heal, Loss
+from tests.client.losses import Heal, Loss, slowness
 from tests.client.world import Client, Sender, World, message
 from tests.history.check import Verdict
 from tests.sdk.flavours import Flavour
@@ -54,9 +54,9 @@ class Application:
         assert len(self.client.diverted_ids) == 1
         assert self.client.state(self.orders) is State.FAILED_OVER
         if self.loss.of_one_entity:
-            assert await self.send_other() < 1.0
+            assert await self.send_other() < slowness()
         for _ in range(3):
-            assert await self.send() < 1.0
+            assert await self.send() < slowness()
         assert len(self.client.diverted_ids) == 4
         assert self.client.state(self.invoices) is State.HEALTHY
 
@@ -76,15 +76,17 @@ class Application:
         suspected, failed_over = self.client.told(Suspected), self.client.told(FailedOver)
         assert len(suspected) == len(failed_over) == 1
         waited_s = failed_over[0].at_s - suspected[0].at_s
-        assert interval_s <= waited_s < interval_s + 0.5, f"{self}: {waited_s:.2f} s"
-        assert ended_badly and max(ended_badly) < failed_over[0].at_s + 0.2, "nobody gets an error afterwards"
-        assert await self.send() < 1.0
+        assert interval_s <= waited_s < interval_s + 0.5 * slowness(), f"{self}: {waited_s:.2f} s"
+        assert ended_badly and max(ended_badly) < failed_over[0].at_s + 0.2 * slowness(), (
+            "nobody gets an error afterwards"
+        )
+        assert await self.send() < slowness()
         assert len(self.client.diverted_ids) == 2
         assert self.client.state(self.invoices) is State.HEALTHY
 
     async def comes_back(self) -> None:
-        back_s = await self.client.until_state(self.orders, State.HEALTHY, BACK_S)
-        assert back_s < BACK_S
+        back_s = await self.client.until_state(self.orders, State.HEALTHY, BACK_S * slowness())
+        assert back_s < BACK_S * slowness()
         diverted = len(self.client.diverted_ids)
         await self.send()
         await self.send_other()

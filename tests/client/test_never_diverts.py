@@ -14,6 +14,7 @@ from azure.servicebus.management import EntityStatus
 
 from pairbus.pairing.failover import State
 from pairbus.testing import Reject
+from tests.client.losses import slowness
 from tests.client.world import Client, Stage, World, message
 from tests.sdk.flavours import Flavour
 
@@ -40,7 +41,7 @@ async def test_thirty_seconds_of_throttling_are_waited_for_ten_at_a_time(stage: 
     stage.primary.remove(rule)
     for client, took_s in zip(clients, await asyncio.gather(*sends), strict=True):
         path = f"orders-{client.flavour}"
-        assert 30 <= took_s < 33
+        assert 30 <= took_s < 30 + 3 * slowness()
         assert [each.stored for each in stage.primary.received_by(path)] == [False, False, False, True]
         assert_nothing_happened(client, path)
     assert stage.secondary.received == []

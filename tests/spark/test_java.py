@@ -109,6 +109,7 @@ print(find_java().origin, local_session("bare", "local[1]").range(7).count())
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.deep
 def test_a_job_runs_on_a_machine_without_java(tmp_path: Path) -> None:
     """What the packages bring is enough; the commands of Spark's own scripts are all that is left on PATH."""
     tools = tmp_path / "bin"

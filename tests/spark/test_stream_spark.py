@@ -61,6 +61,7 @@ def test_an_option_that_is_missing_is_named(spark: SparkSession, queue_name: str
         ).start().processAllAvailable()
 
 
+@pytest.mark.deep
 def test_every_message_is_in_the_table_once_after_the_jvm_was_killed(
     spark: SparkSession, broker: BrokerProcess, make_queue: MakeQueue, tmp_path: Path
 ) -> None:

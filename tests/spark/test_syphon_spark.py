@@ -157,6 +157,7 @@ def test_what_is_wrong_is_said_before_anything_starts(spark: SparkSession, world
         start(spark, world, primary_name="northwind")
 
 
+@pytest.mark.deep
 def test_the_command_survives_the_death_of_its_java_and_stops_cleanly(world: SyphonWorld) -> None:
     """It starts anew by itself; SIGTERM ends it within 20 seconds with nothing half moved."""
     world.divert(3000, "orders", "safe")

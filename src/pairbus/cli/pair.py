@@ -10,7 +10,6 @@ import typer
 
 from pairbus.cli.secrets import connection_string
 from pairbus.errors import EntityError
-from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, primary_name_of
 
 _app = typer.Typer(
     help="Prepare a pair of namespaces.",
@@ -78,6 +77,7 @@ def create(
     Applications can then pair with create_backlog_queues=False and need only Send (and Listen for the syphon).
     """
     # Imported when needed: the SDK takes a quarter of a second, which other commands should not pay.
+    from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, primary_name_of
     from pairbus.provisioning import find_or_create
     from pairbus.sides import Side
 

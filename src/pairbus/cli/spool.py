@@ -6,16 +6,16 @@ import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pairbus.cli.secrets import connection_string
 from pairbus.cli.table import print_table
 from pairbus.errors import SpoolError, SpoolInUse
-from pairbus.pairing.options import checked_name, primary_name_of
-from pairbus.spool import Spool, spools_in
-from pairbus.spool.files import Standing, look
+
+if TYPE_CHECKING:
+    from pairbus.spool.files import Standing
 
 _app = typer.Typer(
     help="Look into a client's local spool, and drain one whose client is gone.",
@@ -37,6 +37,8 @@ def register(app: typer.Typer) -> None:
 @_app.command("list", epilog="Example: pairbus spool list /var/spool/orders --json")
 def list_spool(folder: Folder, as_json: Json = False) -> None:
     """Show what waits in a spool, and what was set aside, for each path. Changes nothing; its client may be running."""
+    from pairbus.spool.files import look
+
     spools = [(spool, look(spool)) for spool in _spools(folder)]
     if as_json:
         typer.echo(json.dumps([{"spool": str(spool), "paths": [*map(asdict, found)]} for spool, found in spools]))
@@ -86,6 +88,9 @@ def drain(
     """
     # Imported when needed: the network takes a third of a second, which the other commands should not pay.
     from pairbus.cli.draining import Drain
+    from pairbus.pairing.options import primary_name_of
+    from pairbus.spool import Spool
+    from pairbus.spool.files import look
     from pairbus.transport import Endpoint
 
     home = Endpoint.parse(connection_string(primary, "--primary", "PAIRBUS_PRIMARY"))
@@ -119,6 +124,8 @@ def drain(
 
 
 def _spools(folder: Path) -> list[Path]:
+    from pairbus.spool import spools_in
+
     found = spools_in(folder)
     if not found:
         raise SpoolError(f"There is no spool in {folder}.")
@@ -133,6 +140,8 @@ def _cells(standing: Standing, reason: str = "") -> list[Any]:
 
 
 def _checked(name: str) -> str:
+    from pairbus.pairing.options import checked_name
+
     try:
         return checked_name(name)
     except ValueError as error:

@@ -12,7 +12,6 @@ import typer
 
 from pairbus.cli.secrets import connection_string
 from pairbus.errors import ConfigError
-from pairbus.pairing.options import RANGES, checked_name, primary_name_of
 
 if TYPE_CHECKING:
     from pairbus.cli.pumping import Settings
@@ -62,7 +61,7 @@ Examples:
 
 Rate = Annotated[
     float | None,
-    typer.Option(min=RANGES["max_messages_per_second"].least, help="Budget; halved for a while when throttled."),
+    typer.Option(min=0.1, help="Budget; halved for a while when throttled."),
 ]
 WhichEngine = Annotated[Engine, typer.Option(help="local: in this process; spark: as a Spark job.")]
 Master = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs; only with --engine spark.")]
@@ -231,6 +230,8 @@ def _run(work: Callable[[], Coroutine[Any, Any, int]], *, once: bool) -> None:
 
 
 def _name(given: str | None, authority: str | None) -> str:
+    from pairbus.pairing.options import checked_name, primary_name_of
+
     try:
         if given is not None:
             return checked_name(given)
