@@ -150,8 +150,9 @@ class Hub:
 
     @property
     def needs_upkeep(self) -> bool:
-        """There is something to do besides sending, whatever happens to the primary."""
-        return self.pair.enabled and (self.options.enable_syphon or self.spool is not None)
+        """There is something to do besides sending; a process that was forked in an outage has clocks that run."""
+        clocks_run = self.pair.next_due() is not None
+        return self.pair.enabled and (self.options.enable_syphon or self.spool is not None or clocks_run)
 
     def open_spool(self) -> None:
         if self.options.spool_dir is not None and self.spool is None:  # pairing may be repeated
