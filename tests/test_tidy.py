@@ -26,6 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sas": {"errors"},
     "emulator": {"errors"},
     "ledger": {"errors"},
+    "pricing": {"errors"},
+    "estimate": {"errors", "ledger", "pricing"},
     # the wire, and what stands on it
     "amqp": set(),
     "broker": {"amqp", "connection_string", "errors", "hosts", "sas"},
