@@ -1,0 +1,58 @@
+"""A report as one HTML file that needs nothing else, and as a summary for a terminal."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from pairbus.report.model import Report
+from pairbus.report.page.costs import costs
+from pairbus.report.page.findings import headline
+from pairbus.report.page.markup import Html, tag
+from pairbus.report.page.pictures import backlog, delays, states
+from pairbus.report.page.sections import dead_letters, entities, head, key_figures, ledger, outages
+from pairbus.report.page.summary import summary
+from pairbus.report.page.words import Calendar
+
+__all__ = ["render", "summary"]
+
+# The page fetches nothing and runs nothing, and the browser holds it to that, whatever stands in a message id.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+def render(report: Report) -> str:
+    """The page: complete without a network, a script or another file."""
+    calendar = Calendar.of(report.begins, report.ends)
+    style = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+    made = f"Made by Pairbus {report.version} on {report.made_at}. Everything in money is an estimate."
+    page = tag(
+        "html",
+        tag(
+            "head",
+            tag("meta", charset="utf-8"),
+            tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("meta", name="color-scheme", content="light dark"),
+            tag("meta", name="description", content=headline(report)),
+            tag("title", f"Pairbus report, {calendar.period()}"),
+            tag("style", Html(style)),
+        ),
+        tag(
+            "body",
+            head(report, calendar),
+            tag(
+                "main",
+                key_figures(report),
+                states(report, calendar),
+                outages(report, calendar),
+                backlog(report, calendar),
+                delays(report),
+                costs(report, calendar),
+                dead_letters(report),
+                entities(report),
+                ledger(report),
+            ),
+            tag("footer", tag("p", made)),
+        ),
+        lang="en",
+    )
+    return f"<!DOCTYPE html>\n{page}\n"

@@ -1,0 +1,145 @@
+"""What the report says in one sentence and in eight figures: the same words on the page and in a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from pairbus.report.model import Report
+from pairbus.report.page.words import count, counted, duration, listed, money, percent, times
+
+GOOD, BAD, PLAIN = "good", "bad", "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    name: str
+    value: str
+    words: str
+    mood: str = PLAIN
+    "GOOD and BAD have a colour."
+
+
+def waiting(report: Report) -> int:
+    """Messages that were not home when the ledger ended."""
+    backlog = report.availability.backlog
+    return backlog[-1].waiting if backlog else sum(outage.waiting for outage in report.availability.outages)
+
+
+def added(report: Report) -> Decimal:
+    """What pairing cost beside what the application would have paid anyway."""
+    return report.bill.total.money - report.bill.alone.money
+
+
+def headline(report: Report) -> str:
+    """2 outages of orders and payments; 1 204 messages diverted, all home, none lost; pairing added …"""
+    cost = f"pairing added {money(added(report), report.prices.currency)} (estimate)"
+    said = "; ".join([_outages(report), _messages(report), cost]) + "."
+    return said[0].upper() + said[1:]
+
+
+def _outages(report: Report) -> str:
+    found = report.availability.outages
+    real = [outage for outage in found if outage.failed_over is not None]
+    names = list(dict.fromkeys(outage.entity for outage in real))
+    said = counted(len(real), "outage") + (f" of {listed(names)}" if names else "")
+    unfinished = sum(outage.recovered is None for outage in real)
+    if unfinished:
+        said += ", not over" if unfinished == len(real) == 1 else f", {count(unfinished)} not over"
+    if suspicions := len(found) - len(real):
+        said += f", {counted(suspicions, 'short suspicion')}"
+    return said
+
+
+def _messages(report: Report) -> str:
+    total = report.availability.total
+    failed = f", {counted(total.failed, 'send')} failed" if total.failed else ""
+    if not total.diverted:
+        return f"no message diverted{failed}"
+    left, dead = waiting(report), total.dead_lettered
+    said = counted(total.diverted, "message") + " diverted"
+    if not left and not dead:
+        # Rows that were never written may have told of a message that is not home.
+        return said + (", all home" if report.source.lost_rows else ", all home, none lost") + failed
+    said += f", {count(total.moved)} home"
+    said += f", {count(left)} waiting" if left else ""
+    said += f", {count(dead)} dead-lettered" if dead else ""
+    return said + failed
+
+
+def figures(report: Report) -> list[Figure]:
+    total, bill = report.availability.total, report.bill
+    left = waiting(report)
+    return [
+        Figure(
+            "Send availability",
+            percent(total.with_pairing_percent),
+            f"with pairing; {percent(total.without_pairing_percent)} without",
+            GOOD if total.with_pairing_percent >= 100 else PLAIN,
+        ),
+        Figure(
+            "Failed sends",
+            count(total.failed),
+            "messages whose callers got an error",
+            BAD if total.failed else GOOD,
+        ),
+        _time_to_divert(report),
+        _delay(report),
+        Figure(
+            "Duplicates",
+            count(total.duplicated),
+            f"moved more than once; {count(total.maybe_duplicated)} more are possible",
+            BAD if total.duplicated else PLAIN,
+        ),
+        Figure(
+            "Dead letters",
+            count(total.dead_lettered),
+            "diverted messages that could not go home",
+            BAD if total.dead_lettered else PLAIN,
+        ),
+        Figure(
+            "Waiting", count(left), f"of {count(total.diverted)} diverted, not home at the end", BAD if left else PLAIN
+        ),
+        Figure(
+            "Pairing added (estimate)",
+            money(added(report), report.prices.currency),
+            f"to {money(bill.alone.money, report.prices.currency)} (estimate) of the application alone",
+        ),
+    ]
+
+
+def _time_to_divert(report: Report) -> Figure:
+    name = "Time to divert"
+    found = [o.time_to_divert_s for o in report.availability.outages if o.time_to_divert_s is not None]
+    if not found:
+        return Figure(name, "–", "nothing was diverted")
+    if len(found) == 1:
+        return Figure(name, duration(found[0]), "from the first failure to the first diverted send")
+    return Figure(
+        name, duration(max(found)), f"the longest of {count(len(found))}; the shortest {duration(min(found))}"
+    )
+
+
+def _delay(report: Report) -> Figure:
+    delay = report.availability.total.delay
+    if delay is None:
+        return Figure("Added delay", "–", "no diverted message came home")
+    rest = (("p95", delay.p95_s), ("p99", delay.p99_s), ("max", delay.max_s))
+    return Figure(
+        "Added delay, p50", duration(delay.p50_s), ", ".join(f"{name} {duration(value)}" for name, value in rest)
+    )
+
+
+def comparison(report: Report) -> str:
+    """Against geo-replication, in a sentence."""
+    bill, currency = report.bill, report.prices.currency
+    ours, theirs = bill.with_pairing, bill.geo_replication
+    said = (
+        f"With the base charge of its namespaces this period cost {money(ours, currency)} (estimate); "
+        f"Azure's geo-replication would have cost {money(theirs, currency)} (estimate) for the same period and traffic"
+    )
+    if ours > 0 and theirs > ours:
+        return f"{said}: {times(theirs, ours)} times as much."
+    if theirs > 0 and ours > theirs:
+        return f"{said}: pairing cost {times(ours, theirs)} times as much."
+    return f"{said}."

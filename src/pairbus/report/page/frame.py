@@ -1,0 +1,31 @@
+"""The pieces that sections are built from."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pairbus.report.page.markup import Html, tag
+from pairbus.report.page.words import Calendar, moment
+
+
+def section(key: str, title: str, *content: object) -> Html:
+    return tag("section", tag("h2", title, id=key), *content, aria_labelledby=key)
+
+
+def nothing(sentence: str) -> Html:
+    """For a section without content: a sentence, not a gap."""
+    return tag("p", sentence, class_="nothing")
+
+
+def share_of(calendar: Calendar, time: str) -> float:
+    """Where in the period, from 0 to 1."""
+    if calendar.seconds <= 0:
+        return 0.0
+    return min(max((moment(time) - calendar.begins).total_seconds() / calendar.seconds, 0.0), 1.0)
+
+
+def closer(calendar: Calendar, begins: datetime, ends: datetime) -> Calendar | None:
+    """A window around what happened, when it is much shorter than the period: an outage of minutes in a month."""
+    margin = max((ends - begins) / 10, timedelta(seconds=0.5))
+    window = Calendar(max(calendar.begins, begins - margin), min(calendar.ends, ends + margin))
+    return window if 0 < window.seconds < calendar.seconds / 2 else None

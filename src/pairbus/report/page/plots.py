@@ -1,0 +1,249 @@
+"""Plots as inline SVG that keep the size of their letters at every width.
+
+An `svg` here is the area between the axes and nothing else. Along it, places are percentages, so that the browser
+stretches the plot and not the letters; curves, which cannot be written in percentages, are drawn 1000 wide in a frame
+of their own that is stretched. Labels stand outside the area, in the padding that the style sheet gives to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pairbus.report.page.markup import Html, join, tag
+from pairbus.report.page.scales import Tick
+
+WIDE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A part of an area, from left to right as shares of it, with the name of its colour and its words."""
+
+    left: float
+    right: float
+    colour: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Some of a column or a lane: how much, in which colour, in which words."""
+
+    amount: float
+    colour: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class YAxis:
+    ticks: Sequence[float]
+    labels: Sequence[str]
+
+    @property
+    def top(self) -> float:
+        return self.ticks[-1]
+
+
+def part(share: float) -> str:
+    """0.12345 → 12.35%"""
+    return f"{share * 100:.2f}".rstrip("0").rstrip(".") + "%"
+
+
+def picture(title: str, description: str, height: int, *content: object, class_: str = "plot") -> Html:
+    """An svg that says what it is, to those who do not see it too."""
+    return tag(
+        "svg",
+        tag("title", title),
+        tag("desc", description),
+        *content,
+        class_=class_,
+        role="img",
+        aria_label=f"{title}. {description}",
+        width="100%",
+        height=height,
+    )
+
+
+def time_axis(ticks: Sequence[Tick], height: int, *, lines: bool = True, labels: bool = True) -> Html:
+    def drawn() -> Iterator[Html]:
+        for tick in ticks:
+            if lines:
+                yield tag("line", x1=part(tick.at), x2=part(tick.at), y1=0, y2=height, class_="grid")
+            if labels:
+                anchor = "start" if tick.at < 0.03 else "end" if tick.at > 0.97 else "middle"
+                narrow = "tick minor" if tick.minor else "tick"
+                yield tag("text", tick.label, x=part(tick.at), y=height + 18, text_anchor=anchor, class_=narrow)
+
+    return join(drawn())
+
+
+def y_axis(axis: YAxis, height: int) -> Html:
+    def drawn() -> Iterator[Html]:
+        for value, label in zip(axis.ticks, axis.labels, strict=True):
+            y = round(height * (1 - value / axis.top), 1)
+            yield tag("line", x1="0%", x2="100%", y1=y, y2=y, class_="base" if value == 0 else "grid")
+            yield tag("text", label, x=-8, y=y + 4, text_anchor="end", class_="tick")
+
+    return join(drawn())
+
+
+def lane(title: str, bars: Sequence[Bar], ticks: Sequence[Tick], height: int = 18) -> Html:
+    """One line of a timeline: healthy, but for its bars."""
+    drawn = (
+        tag(
+            "rect",
+            tag("title", bar.words),
+            x=part(bar.left),
+            width=part(max(bar.right - bar.left, 0.0)),
+            y=1,
+            height=height - 2,
+            class_=f"bar {bar.colour}",
+        )
+        for bar in bars
+    )
+    words = "; ".join(bar.words for bar in bars) or "healthy all the time"
+    whole = tag("rect", tag("title", title), x=0, y=1, width="100%", height=height - 2, rx=3, class_="healthy quiet")
+    return picture(title, words, height, whole, time_axis(ticks, height, labels=False), join(drawn), class_="lane")
+
+
+def axis_below(ticks: Sequence[Tick]) -> Html:
+    """The labels of a timeline, under its last lane."""
+    return tag("svg", time_axis(ticks, -6, lines=False), class_="axis", width="100%", height=14, aria_hidden="true")
+
+
+def curve(
+    title: str,
+    description: str,
+    points: Sequence[tuple[float, float]],
+    axis: YAxis,
+    ticks: Sequence[Tick],
+    *,
+    steps: bool,
+    colour: str,
+    hints: Sequence[Bar],
+    height: int = 160,
+) -> Html:
+    """An area under a line; `steps`: a value lasts until the next one."""
+    shape = _path(points, axis, height, steps=steps)
+    frame = tag(
+        "svg",
+        tag("path", d=f"{shape}V{height}H0Z", class_=f"area {colour}"),
+        tag("path", d=shape, class_=f"line {colour}"),
+        x=0,
+        y=0,
+        width="100%",
+        height=height,
+        viewBox=f"0 0 {WIDE} {height}",
+        preserveAspectRatio="none",
+    )
+    hovers = (
+        tag(
+            "rect",
+            tag("title", hint.words),
+            x=part(hint.left),
+            width=part(hint.right - hint.left),
+            y=0,
+            height=height,
+            class_="hint",
+        )
+        for hint in hints
+    )
+    return picture(title, description, height, time_axis(ticks, height), y_axis(axis, height), frame, join(hovers))
+
+
+def _path(points: Sequence[tuple[float, float]], axis: YAxis, height: int, *, steps: bool) -> str:
+    written: list[str] = []
+    last_y = ""
+    for share, value in points:
+        x, y = f"{share * WIDE:.4g}", f"{height * (1 - value / axis.top):.4g}"
+        if not written:
+            written.append(f"M{x} {y}")
+        elif steps:
+            written.append(f"H{x}" + ("" if y == last_y else f"V{y}"))
+        else:
+            written.append(f"L{x} {y}")
+        last_y = y
+    return "".join(written) + f"H{WIDE}"
+
+
+def columns(
+    title: str,
+    description: str,
+    stacks: Sequence[Sequence[Stack]],
+    axis: YAxis,
+    ticks: Sequence[Tick],
+    *,
+    marks: Sequence[Tick] = (),
+    height: int = 160,
+) -> Html:
+    """Columns side by side, each piled up; `marks` are lines across them, with a word at their head."""
+    width = 1 / max(len(stacks), 1)
+
+    def drawn() -> Iterator[Html]:
+        for number, stack in enumerate(stacks):
+            top = float(height)
+            for piece in stack:
+                if tall := height * piece.amount / axis.top:
+                    top -= tall
+                    yield tag(
+                        "rect",
+                        tag("title", piece.words),
+                        x=part((number + 0.08) * width),
+                        width=part(width * 0.84),
+                        y=f"{top:.2f}",
+                        height=f"{tall:.2f}",
+                        class_=f"bar {piece.colour}",
+                    )
+
+    return picture(
+        title,
+        description,
+        height,
+        y_axis(axis, height),
+        join(drawn()),
+        time_axis(ticks, height, lines=False),
+        join(_marked(marks, height)),
+    )
+
+
+def _marked(marks: Sequence[Tick], height: int) -> Iterator[Html]:
+    """Their words stand above the area, one below the other, so that near ones can be read."""
+    for number, mark in enumerate(marks):
+        y = 15 * (number - len(marks))
+        yield tag("line", x1=part(mark.at), x2=part(mark.at), y1=y, y2=height, class_="mark")
+        beside = tag("tspan", mark.label, dx=-6 if mark.at > 0.5 else 6)
+        anchor = "end" if mark.at > 0.5 else "start"
+        yield tag("text", beside, x=part(mark.at), y=y + 9, text_anchor=anchor, class_="tick strong")
+
+
+def stacked_lane(title: str, stack: Sequence[Stack], whole: float, height: int = 18) -> Html:
+    """Parts of a whole, from left to right."""
+
+    def drawn() -> Iterator[Html]:
+        left = 0.0
+        for piece in stack:
+            width = piece.amount / whole if whole else 0.0
+            if width:
+                yield tag(
+                    "rect",
+                    tag("title", piece.words),
+                    x=part(left),
+                    width=part(width),
+                    y=0,
+                    height=height,
+                    class_=f"bar {piece.colour}",
+                )
+            left += width
+
+    words = "; ".join(piece.words for piece in stack)
+    return picture(title, words, height, join(drawn()), class_="lane")
+
+
+def legend(entries: Sequence[tuple[str, str]]) -> Html:
+    """(colour, words) of each."""
+    return tag(
+        "ul",
+        *(tag("li", tag("span", class_=f"swatch {colour}", aria_hidden="true"), words) for colour, words in entries),
+        class_="legend",
+    )

@@ -1,0 +1,147 @@
+"""What happened, in figures and tables: key figures, outages, dead letters, entities, and how good the ledger is."""
+
+from __future__ import annotations
+
+from pairbus.report.model import Delay, EntityAvailability, Outage, Report
+from pairbus.report.page.findings import Figure, figures, headline
+from pairbus.report.page.frame import nothing, section
+from pairbus.report.page.markup import Html, name, tag
+from pairbus.report.page.tables import folded, long_table, pairs, table
+from pairbus.report.page.words import Calendar, count, counted, duration, moment, percent
+
+
+def head(report: Report, calendar: Calendar) -> Html:
+    entities = counted(len(report.availability.entities), "entity", "entities")
+    return tag(
+        "header",
+        tag("p", "Pairbus report", class_="brand"),
+        tag("h1", headline(report)),
+        tag("p", f"{calendar.period()} · {duration(report.seconds)} · {entities}", class_="period"),
+    )
+
+
+def key_figures(report: Report) -> Html:
+    def tile(figure: Figure) -> Html:
+        return tag(
+            "div",
+            tag("dt", figure.name),
+            tag("dd", figure.value, class_=f"value {figure.mood}"),
+            tag("dd", figure.words),
+        )
+
+    tiles = tag("dl", *map(tile, figures(report)), class_="tiles")
+    return tag("section", tag("h2", "Key figures", id="figures", class_="unseen"), tiles, aria_labelledby="figures")
+
+
+def outages(report: Report, calendar: Calendar) -> Html:
+    found = report.availability.outages
+    if not found:
+        return section("outages", "Outages", nothing("No outage in this period."))
+    heads = (
+        *("entity", "#first failure", "#diverting after", "#recovered", "#lasted", "#drained"),
+        *("#diverted", "#failed sends", "#waiting", "#clients", "reason"),
+    )
+    rows = [_outage_row(outage, calendar) for outage in found]
+    shown = table("Outages, as the clients of an entity saw them; times are UTC", heads, rows[:50])
+    rest = long_table("More outages", "Further outages; times are UTC", heads, rows[50:]) if len(rows) > 50 else ""
+    return section("outages", "Outages", shown, rest)
+
+
+def _outage_row(outage: Outage, calendar: Calendar) -> tuple[object, ...]:
+    ends = moment(outage.recovered) if outage.recovered else calendar.ends
+    lasted = duration((ends - moment(outage.begins)).total_seconds())
+    if outage.forced:
+        after = "by hand"
+    elif outage.failed_over is None:
+        after = "did not divert"
+    else:
+        after = "–" if outage.time_to_divert_s is None else duration(outage.time_to_divert_s)
+    drained = "–" if not outage.diverted else "not yet" if outage.drained is None else calendar.time(outage.drained)
+    return (
+        name(outage.entity),
+        calendar.time(outage.begins),
+        after,
+        calendar.time(outage.recovered) if outage.recovered else tag("strong", "not over", class_="bad"),
+        lasted,
+        drained,
+        count(outage.diverted),
+        count(outage.failed_sends),
+        count(outage.waiting),
+        count(outage.clients),
+        tag("span", outage.reason, class_="reason"),
+    )
+
+
+def dead_letters(report: Report) -> Html:
+    found = report.availability.dead_letters
+    if not found:
+        return section("dead-letters", "Dead letters", nothing("No diverted message was dead-lettered in this period."))
+    rows = [(name(one.entity), tag("span", one.reason, class_="reason"), count(one.messages)) for one in found]
+    caption = "Diverted messages that could not go home; they are in the dead-letter queues of their backlog queues"
+    return section("dead-letters", "Dead letters", table(caption, ("entity", "reason", "#messages"), rows[:100]))
+
+
+def entities(report: Report) -> Html:
+    found = report.availability.entities
+    if not found:
+        return section("entities", "Entities", nothing("No entity was used in this period."))
+    heads = (
+        *("entity", "#with pairing", "#without", "#sent", "#diverted", "#failed", "#moved", "#duplicated"),
+        *("#maybe twice", "#dead letters", "#pings", "#p50", "#p95", "#p99", "#max"),
+    )
+    rows = [_entity_row(entity, name(entity.entity)) for entity in found]
+    total = [_entity_row(report.availability.total, "all")] if len(found) > 1 else []
+    caption = "Send availability, messages and added delay of each entity"
+    if len(rows) > 40:
+        return section(
+            "entities",
+            "Entities",
+            long_table(counted(len(rows), "entity", "entities"), caption, heads, [*total, *rows]),
+        )
+    return section("entities", "Entities", table(caption, heads, [*rows, *total]))
+
+
+def _entity_row(entity: EntityAvailability, title: object) -> tuple[object, ...]:
+    return (
+        title,
+        percent(entity.with_pairing_percent),
+        percent(entity.without_pairing_percent),
+        *map(count, (entity.sent, entity.diverted, entity.failed, entity.moved, entity.duplicated)),
+        *map(count, (entity.maybe_duplicated, entity.dead_lettered, entity.pings)),
+        *_delay_cells(entity.delay),
+    )
+
+
+def _delay_cells(delay: Delay | None) -> tuple[str, ...]:
+    if delay is None:
+        return ("–",) * 4
+    return tuple(map(duration, (delay.p50_s, delay.p95_s, delay.p99_s, delay.max_s)))
+
+
+def ledger(report: Report) -> Html:
+    source = report.source
+    whole = not (source.damaged or source.lost_rows or source.clock_jumps)
+    sentence = f"Made from {counted(source.rows, 'row')} in {counted(source.files, 'file')}. " + (
+        "All of them could be used." if whole else "Not all is well with them:"
+    )
+    facts = pairs(
+        [
+            ("Damaged lines", f"{count(source.damaged)}; they are left out, the rest is used"),
+            (
+                "Lost rows",
+                f"{count(source.lost_rows)} that writers could not write; "
+                "their operations are in the bill, as the application's",
+            ),
+            (
+                "Clock jumps",
+                f"{count(source.clock_jumps)} places where a writer's time went back by more than a second",
+            ),
+        ]
+    )
+    damage = ""
+    if source.damage:
+        rows = [(name(one.file), count(one.line) if one.line else "whole file", one.reason) for one in source.damage]
+        caption = f"Places that could not be used, the first {count(len(rows))} of {count(source.damaged)}"
+        shown = table(caption, ("file", "#line", "reason"), rows)
+        damage = shown if len(rows) <= 10 else folded("Damaged places", shown)
+    return section("ledger", "The ledger", tag("p", sentence), facts, damage)

@@ -1,0 +1,80 @@
+"""The report in a terminal: the sentence, the figures, the outages. Plain text where there are no colours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pairbus.report.model import Outage, Report
+from pairbus.report.page.findings import BAD, GOOD, comparison, figures, headline
+from pairbus.report.page.words import THIN, WIDE, Calendar, count, counted, duration
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+COLOURS = {GOOD: "bold green", BAD: "bold red"}
+OUTAGES_MAX = 10
+
+
+def summary(report: Report) -> Text:
+    """For `rich.console.Console.print`; `.plain` of it is the text alone."""
+    from rich.text import Text
+
+    calendar = Calendar.of(report.begins, report.ends)
+    told = Text(no_wrap=False)
+    told.append(f"{_plain(headline(report))}\n", "bold")
+    told.append(f"{_plain(calendar.period())}, {_plain(duration(report.seconds))}\n\n", "dim")
+    shown = figures(report)
+    names = max(len(figure.name) for figure in shown)
+    values = max(len(figure.value) for figure in shown)
+    for figure in shown:
+        told.append(f"{figure.name:>{names}}  ")
+        told.append(f"{_plain(figure.value):>{values}}", COLOURS.get(figure.mood, "bold"))
+        told.append(f"  {_plain(figure.words)}\n", "dim")
+    told.append("\n")
+    outages = report.availability.outages
+    for outage in outages[:OUTAGES_MAX]:
+        told.append(f"{_plain(_outage(outage, calendar))}\n")
+    if len(outages) > OUTAGES_MAX:
+        told.append(f"and {count(len(outages) - OUTAGES_MAX)} more outages\n")
+    prices = report.prices
+    told.append(f"{_plain(comparison(report))}\n")
+    told.append(f"Estimates by {prices.sheet}, {prices.currency}, {prices.date}, {prices.counting} counting.\n", "dim")
+    for line in _health(report):
+        told.append(f"{_plain(line)}\n", "yellow")
+    told.rstrip()
+    return told
+
+
+def _outage(outage: Outage, calendar: Calendar) -> str:
+    if outage.failed_over is None:
+        how = "suspected, did not divert"
+    elif outage.forced:
+        how = "diverted by hand"
+    else:
+        how = "diverted" + ("" if outage.time_to_divert_s is None else f" after {duration(outage.time_to_divert_s)}")
+    ends = "not over" if outage.recovered is None else f"recovered {calendar.time(outage.recovered)}"
+    rest = f", {counted(outage.diverted, 'message')}" if outage.diverted else ""
+    rest += f", {count(outage.waiting)} waiting" if outage.waiting else ""
+    return f"{outage.entity}: {calendar.time(outage.begins)} {outage.reason}; {how}{rest}; {ends}"
+
+
+def _health(report: Report) -> list[str]:
+    source = report.source
+    lines = []
+    if source.damaged:
+        first = source.damage[0] if source.damage else None
+        where = ""
+        if first is not None:
+            line = f", line {first.line}" if first.line else ""
+            where = f", the first in {first.file}{line}: {first.reason}"
+        lines.append(f"{counted(source.damaged, 'damaged line')} left out{where}")
+    if source.lost_rows:
+        lines.append(f"{counted(source.lost_rows, 'row')} could not be written; their operations are in the bill")
+    if source.clock_jumps:
+        lines.append(f"{counted(source.clock_jumps, 'clock jump')} in the ledger")
+    return lines
+
+
+def _plain(words: str) -> str:
+    """Ordinary spaces, one line, and no character that steers a terminal: ids and reasons come from anywhere."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in words.replace(THIN, " ").replace(WIDE, " "))

@@ -1,0 +1,151 @@
+"""Numbers, lengths of time, money and times of day as people write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import ROUND_DOWN, Decimal
+from math import floor, log10
+
+THIN = "\u202f"
+"""A narrow space that does not break: between thousands, before units."""
+WIDE = "\u00a0"
+"""A space that does not break: within a length of time."""
+SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£"}
+SMALLEST = Decimal("1e-9")
+
+
+def count(number: int) -> str:
+    """1 204"""
+    return f"{number:,}".replace(",", THIN)
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """1 outage, 2 outages, no outage"""
+    many = plural or f"{noun}s"
+    return f"no {noun}" if number == 0 else f"{count(number)} {noun if number == 1 else many}"
+
+
+def listed(names: Sequence[str], shown: int = 3) -> str:
+    """orders, payments and shipping; orders, payments, shipping and 4 more"""
+    if len(names) > shown + 1:
+        return f"{', '.join(names[:shown])} and {len(names) - shown} more"
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+
+
+def duration(seconds: float) -> str:
+    """820 ms, 12.4 s, 8 min 24 s, 2 h 05 min, 3 d 4 h"""
+    if seconds < 0:
+        return f"−{duration(-seconds)}"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f}{THIN}ms" if seconds else f"0{THIN}s"
+    if seconds < 59.95:
+        return f"{seconds:.1f}".removesuffix(".0") + f"{THIN}s"
+    whole = round(seconds)
+    minutes, rest_s = divmod(whole, 60)
+    if whole < 3600:
+        return f"{minutes}{THIN}min" + (f"{WIDE}{rest_s}{THIN}s" if rest_s else "")
+    hours, rest_min = divmod(round(seconds / 60), 60)
+    if hours < 48:
+        return f"{hours}{THIN}h" + (f"{WIDE}{rest_min:02d}{THIN}min" if rest_min else "")
+    days, rest_h = divmod(round(seconds / 3600), 24)
+    return f"{days}{THIN}d" + (f"{WIDE}{rest_h}{THIN}h" if rest_h else "")
+
+
+def percent(value: float) -> str:
+    """Never flattering: cut, not rounded, with enough digits to tell 99.9987 from 100."""
+    if value >= 100:
+        return f"100{THIN}%"
+    missing = Decimal(repr(100 - value))
+    digits = min(max(1 - floor(log10(missing)), 1), 6)
+    cut = Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_DOWN)
+    return f"{cut}{THIN}%"
+
+
+def size(number: int) -> str:
+    """1.2 MB; of a thousand, as bandwidth is sold."""
+    value = float(number)
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if value < 999.5 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.0f}{THIN}{unit}" if unit == "bytes" or value >= 99.5 else f"{value:.3g}{THIN}{unit}"
+
+
+def money(amount: Decimal, currency: str) -> str:
+    """$1 204.50, $0.0123: cents when it is more than one, three figures when it is less."""
+    sign = "−" if amount < 0 else ""
+    amount = abs(amount)
+    if amount == 0:
+        figures = "0"
+    elif amount < SMALLEST:
+        sign, figures = f"{sign}<", f"{SMALLEST:f}"
+    elif amount >= Decimal("0.9995"):
+        figures = f"{amount:,.2f}".replace(",", THIN)
+    else:
+        places = min(2 - amount.adjusted(), 9)
+        figures = f"{amount:.{max(places, 2)}f}"
+    symbol = SYMBOLS.get(currency, f"{currency}{THIN}")
+    return f"{sign}{symbol}{figures}"
+
+
+def share(part: Decimal | int, whole: Decimal | int) -> str:
+    """12 %, <1 %, and nothing of nothing."""
+    if not whole or not part:
+        return f"0{THIN}%"
+    value = float(100 * part / whole)
+    return f"<1{THIN}%" if value < 1 else f"{value:.0f}{THIN}%"
+
+
+def times(larger: Decimal, smaller: Decimal) -> str:
+    """How many times: 66, 1.4, 12 000."""
+    ratio = larger / smaller
+    return count(round(ratio)) if ratio >= 10 else f"{ratio:.1f}"
+
+
+def shortened(name: str, length: int = 48) -> str:
+    """Its middle left out: backlog queues differ at their end."""
+    if len(name) <= length:
+        return name
+    kept = (length - 1) // 2
+    return f"{name[:kept]}…{name[-kept:]}"
+
+
+def moment(text: str) -> datetime:
+    """Of a text of the ledger: 2026-03-01T12:00:05.000Z, 2026-03-01T12:00Z."""
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """The report's period: how much of a time must be written for it to be clear."""
+
+    begins: datetime
+    ends: datetime
+
+    @classmethod
+    def of(cls, begins: str, ends: str) -> Calendar:
+        return cls(moment(begins), moment(ends))
+
+    @property
+    def seconds(self) -> float:
+        return (self.ends - self.begins).total_seconds()
+
+    def time(self, text: str) -> str:
+        """12:00:05; with tenths when all of it is short, with the day when there is more than one."""
+        at = moment(text)
+        clock = f"{at:%H:%M:%S}" + (f".{at.microsecond // 100_000}" if self.seconds < 300 else "")
+        return clock if self.begins.date() == self.ends.date() else f"{at.day} {at:%b} {clock}"
+
+    def between(self, window: Calendar) -> str:
+        """10:59:43 to 11:29:51 UTC, of a part of the period."""
+        return f"{self.time(window.begins.isoformat())} to {self.time(window.ends.isoformat())} UTC"
+
+    def period(self) -> str:
+        """1 March 2026, 09:00:00 to 15:00:00 UTC"""
+        first, last = self.begins, self.ends
+        day = f"{first.day} {first:%B %Y}"
+        if first.date() == last.date():
+            return f"{day}, {first:%H:%M:%S} to {last:%H:%M:%S} UTC"
+        return f"{day}, {first:%H:%M} to {last.day} {last:%B %Y}, {last:%H:%M} UTC"
