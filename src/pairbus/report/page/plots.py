@@ -209,9 +209,10 @@ def columns(
 
 def _marked(marks: Sequence[Tick], height: int) -> Iterator[Html]:
     """Their words stand above the area, one below the other, so that near ones can be read."""
-    for number, mark in enumerate(marks):
-        y = 15 * (number - len(marks))
+    heads = [15 * (number - len(marks)) for number in range(len(marks))]
+    for mark, y in zip(marks, heads, strict=True):
         yield tag("line", x1=part(mark.at), x2=part(mark.at), y1=y, y2=height, class_="mark")
+    for mark, y in zip(marks, heads, strict=True):  # over the lines of all
         beside = tag("tspan", mark.label, dx=-6 if mark.at > 0.5 else 6)
         anchor = "end" if mark.at > 0.5 else "start"
         yield tag("text", beside, x=part(mark.at), y=y + 9, text_anchor=anchor, class_="tick strong")

@@ -9,6 +9,9 @@ from pairbus.report.page.markup import Html, name, tag
 from pairbus.report.page.tables import folded, long_table, pairs, table
 from pairbus.report.page.words import Calendar, count, counted, duration, moment, percent
 
+ROWS_MAX = 40
+"""Longer tables are folded."""
+
 
 def head(report: Report, calendar: Calendar) -> Html:
     entities = counted(len(report.availability.entities), "entity", "entities")
@@ -87,35 +90,44 @@ def entities(report: Report) -> Html:
         return section("entities", "Entities", nothing("No entity was used in this period."))
     heads = (
         *("entity", "#with pairing", "#without", "#sent", "#diverted", "#failed", "#moved", "#duplicated"),
-        *("#maybe twice", "#dead letters", "#pings", "#p50", "#p95", "#p99", "#max"),
+        *("#maybe twice", "#dead letters", "#pings"),
     )
-    rows = [_entity_row(entity, name(entity.entity)) for entity in found]
-    total = [_entity_row(report.availability.total, "all")] if len(found) > 1 else []
-    caption = "Send availability, messages and added delay of each entity"
-    if len(rows) > 40:
+    everything = [*found, report.availability.total] if len(found) > 1 else list(found)
+    rows = [_entity_row(entity) for entity in everything]
+    delays = [(_title(one), *_delay_cells(one.delay)) for one in everything if one.delay is not None]
+    captions = "Send availability with pairing and without, and messages", "Added delay of the messages that came home"
+    delay_heads = ("entity", "#messages", "#p50", "#p95", "#p99", "#max")
+    if len(found) > ROWS_MAX:
         return section(
             "entities",
             "Entities",
-            long_table(counted(len(rows), "entity", "entities"), caption, heads, [*total, *rows]),
+            long_table(counted(len(found), "entity", "entities"), captions[0], heads, rows),
+            long_table("Added delay by entity", captions[1], delay_heads, delays) if delays else "",
         )
-    return section("entities", "Entities", table(caption, heads, [*rows, *total]))
+    return section(
+        "entities",
+        "Entities",
+        table(captions[0], heads, rows),
+        table(captions[1], delay_heads, delays) if delays else "",
+    )
 
 
-def _entity_row(entity: EntityAvailability, title: object) -> tuple[object, ...]:
+def _title(entity: EntityAvailability) -> object:
+    return "all" if entity.entity == "*" else name(entity.entity)
+
+
+def _entity_row(entity: EntityAvailability) -> tuple[object, ...]:
     return (
-        title,
+        _title(entity),
         percent(entity.with_pairing_percent),
         percent(entity.without_pairing_percent),
         *map(count, (entity.sent, entity.diverted, entity.failed, entity.moved, entity.duplicated)),
         *map(count, (entity.maybe_duplicated, entity.dead_lettered, entity.pings)),
-        *_delay_cells(entity.delay),
     )
 
 
-def _delay_cells(delay: Delay | None) -> tuple[str, ...]:
-    if delay is None:
-        return ("–",) * 4
-    return tuple(map(duration, (delay.p50_s, delay.p95_s, delay.p99_s, delay.max_s)))
+def _delay_cells(delay: Delay) -> tuple[str, ...]:
+    return count(delay.messages), *map(duration, (delay.p50_s, delay.p95_s, delay.p99_s, delay.max_s))
 
 
 def ledger(report: Report) -> Html:
@@ -141,7 +153,8 @@ def ledger(report: Report) -> Html:
     damage = ""
     if source.damage:
         rows = [(name(one.file), count(one.line) if one.line else "whole file", one.reason) for one in source.damage]
-        caption = f"Places that could not be used, the first {count(len(rows))} of {count(source.damaged)}"
+        caption = "Places that could not be used"
+        caption += f", the first {count(len(rows))} of {count(source.damaged)}" if len(rows) < source.damaged else ""
         shown = table(caption, ("file", "#line", "reason"), rows)
         damage = shown if len(rows) <= 10 else folded("Damaged places", shown)
     return section("ledger", "The ledger", tag("p", sentence), facts, damage)

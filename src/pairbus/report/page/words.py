@@ -24,7 +24,7 @@ def count(number: int) -> str:
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """1 outage, 2 outages, no outage"""
     many = plural or f"{noun}s"
-    return f"no {noun}" if number == 0 else f"{count(number)} {noun if number == 1 else many}"
+    return f"no {noun}" if number == 0 else f"{count(number)}{WIDE}{noun if number == 1 else many}"
 
 
 def listed(names: Sequence[str], shown: int = 3) -> str:
