@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "estimate": {"errors", "ledger", "pricing"},
     # the wire, and what stands on it
     "amqp": set(),
-    "broker": {"amqp", "connection_string", "errors", "hosts", "sas"},
+    "broker": {"amqp", "connection_string", "errors", "hosts", "ledger", "sas"},
     "transport": {"amqp", "connection_string", "errors", "hosts", "sas"},
     "testing": {"amqp", "connection_string", "errors", "hosts", "sas"},
     # The syphon works on raw messages: the core of pairing reads and writes them, and nothing else of the wire.
@@ -45,8 +45,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry": {"counters"},
     "provisioning": {"errors", "pairing", "send_errors", "sides"},
     "spool": {"errors"},
-    "forwarder": {"errors", "pairing", "spool", "transport", "wire_failures"},
-    "syphon": {"amqp", "errors", "pairing", "telemetry", "transport", "wire_failures"},
+    "forwarder": {"errors", "ledger", "pairing", "spool", "transport", "wire_failures"},
+    "syphon": {"amqp", "errors", "ledger", "pairing", "telemetry", "transport", "wire_failures"},
     "spark": {
         *("amqp", "connection_string", "errors", "hosts", "ledger", "pairing", "sas", "syphon", "transport"),
         "wire_failures",

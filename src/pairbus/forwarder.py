@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from pairbus.errors import ConfigError, SpoolError
+from pairbus.ledger.rows import alike
 from pairbus.pairing.envelope import Away
 from pairbus.pairing.events import Event, SpoolForwarded, SpoolRefused
 from pairbus.pairing.forwarding import MISSING_GRACE_S, PAUSE_MAX_S, PRIMARY, Lane, Verdict, Way, together, wrapped
@@ -304,8 +305,8 @@ class Forwarder:
         if self._meter is not None:
             side: Literal["primary", "secondary"] = "primary" if way == PRIMARY else "secondary"
             outcome = "ok" if failure is None else failure.kind.value
-            size, namespace = sum(map(len, payloads)), carrier.endpoint.authority
-            self._meter(side, namespace, target, "send", size, len(payloads), outcome, cause="spool")
+            for count, size_bytes in alike(map(len, payloads)):
+                self._meter(side, carrier.endpoint.authority, target, "send", size_bytes, count, outcome, cause="spool")
 
 
 async def _is_set(event: asyncio.Event, timeout_s: float) -> bool:

@@ -159,6 +159,8 @@ class SimReceiver(SimLink):
         self._buffer: list[Received] = []
         self._count = 0
         self._granted = 0
+        self._granted_at: int | None = None
+        self._empty = 0
         self._locks: dict[int, UUID] = {}
         "Unsettled."
         self._arrival: asyncio.Future[None] | None = None
@@ -199,6 +201,8 @@ class SimReceiver(SimLink):
         until = self._count + self.credit - len(self._buffer)
         if self.over is None and until > self._granted:
             self._granted = until
+            self._ask_is_over()
+            self._granted_at = self._count
             outlet = self._outlet
             assert outlet is not None
             self.wire.up(lambda: outlet.grant(until))
@@ -212,7 +216,16 @@ class SimReceiver(SimLink):
             outlet.credit = 0
 
         self._granted = 0
+        self._ask_is_over()
         await self.within(self.wire.ask(drain, doubtful=False), timeout_s, "drain", outcome_unknown=False)
+
+    def take_empty(self) -> int:
+        empty, self._empty = self._empty, 0
+        return empty
+
+    def _ask_is_over(self) -> None:
+        self._empty += self._granted_at == self._count
+        self._granted_at = None
 
     def arrived(self, batch: list[tuple[UUID, bytes]]) -> None:
         if self.over is not None:

@@ -140,6 +140,10 @@ class SenderLink(Link):
     def __init__(self, session: Session, name: str, handle: int) -> None:
         super().__init__(session, name, handle)
         self.heads = TransferHeads(session.channel, handle)
+        self.granted = 0
+        "The credit that the receiver's last flow named."
+        self.seen_count = 0
+        "The delivery count in it: what the receiver had seen of us then."
         self._initial_delivery_count = 0
 
     def _on_attaching(self, max_message_size: int | None) -> None:
@@ -170,7 +174,9 @@ class SenderLink(Link):
         on_their_way = (self.delivery_count - seen) & MASK
         if on_their_way > 0x7FFFFFFF:
             on_their_way = 0  # the receiver counts more than we sent: its credit is all we can go by
-        self.credit = max((flow.link_credit or 0) - on_their_way, 0)
+        self.seen_count = seen
+        self.granted = flow.link_credit or 0
+        self.credit = max(self.granted - on_their_way, 0)
         self.drain = flow.drain
         events.append(LinkFlow(self))
 

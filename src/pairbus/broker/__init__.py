@@ -21,6 +21,7 @@ from pairbus.broker.admin.app import admin_app
 from pairbus.broker.certificate import ca_path, server_context
 from pairbus.broker.config import load_config
 from pairbus.broker.description import QueueDescription
+from pairbus.broker.meter import Meter
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.server import Port
 from pairbus.broker.store import Store
@@ -28,6 +29,7 @@ from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import ConfigError, EntityExists
 from pairbus.hosts import in_url, is_loopback
+from pairbus.ledger import Ledger
 from pairbus.sas import KeyRing, SharedAccessKey
 
 __all__ = ["Broker", "NamespaceOptions", "QueueDescription", "load_config"]
@@ -35,6 +37,7 @@ __all__ = ["Broker", "NamespaceOptions", "QueueDescription", "load_config"]
 logger = logging.getLogger("pairbus.broker")
 
 ROOT_KEY_NAME = "RootManageSharedAccessKey"
+LEDGER_CLOSE_S = 2.0  # what stopping grants the last rows of the meter
 WELL_KNOWN_KEY = "SAS_KEY_VALUE"  # the official emulator's; good enough on loopback, refused elsewhere
 
 
@@ -52,7 +55,7 @@ class NamespaceOptions:
 
 
 class Broker:
-    """Namespaces on one machine. `data=None` keeps everything in memory."""
+    """Namespaces on one machine. `data=None` keeps everything in memory; `meter` is a folder for what was counted."""
 
     def __init__(
         self,
@@ -62,6 +65,7 @@ class Broker:
         host: str = "127.0.0.1",
         key: str | None = None,
         allowed_hosts: Sequence[str] = (),
+        meter: Path | None = None,
         progress: Callable[[str], None] | None = None,
         trace: Trace | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -83,6 +87,8 @@ class Broker:
         self._progress = progress
         self._trace = trace
         self._now_ms = now_ms
+        self._meter = meter
+        self._ledger: Ledger | None = None
         self._namespaces: dict[str, Namespace] = {}
         self._ports: dict[str, Port] = {}
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -116,6 +122,8 @@ class Broker:
     async def start(self) -> None:
         """Recover every namespace, then listen. When one cannot be served, none is."""
         loop = asyncio.get_running_loop()
+        if self._meter is not None:
+            self._ledger = Ledger(self._meter, client="broker", clock=lambda: self._now_ms() / 1000)
         try:
             for options in self._options:
                 self._recover(options, loop)
@@ -140,13 +148,18 @@ class Broker:
             await namespace.close()
         for port in ports:
             await port.close()
+        if self._ledger is not None:
+            await asyncio.to_thread(self._ledger.close, LEDGER_CLOSE_S)
+            self._ledger = None
         if self._scratch is not None:
             self._scratch.cleanup()
             self._scratch = None
 
     def _recover(self, options: NamespaceOptions, loop: asyncio.AbstractEventLoop) -> None:
         keys = KeyRing([*self._root_key(options), *options.keys])
-        namespace = Namespace(options.name, self._store(options.name, loop), keys, loop=loop, now_ms=self._now_ms)
+        meter = None if self._ledger is None else Meter(self._ledger, options.name)
+        store = self._store(options.name, loop)
+        namespace = Namespace(options.name, store, keys, loop=loop, now_ms=self._now_ms, meter=meter)
         self._namespaces[options.name.lower()] = namespace  # before it can fail: `stop` then releases its store
         for sentence in namespace.recover():
             logger.error("%s: %s", options.name, sentence)
@@ -164,6 +177,7 @@ class Broker:
             hosts=frozenset({options.name, self._host, *self._hosts}),
             ca_pem=self.ca_file.read_bytes(),
             websocket=port.web_socket,
+            meter=namespace.meter,
         )
         await port.open(self._host, options.port, app)
         self._ports[options.name.lower()] = port

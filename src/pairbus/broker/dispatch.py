@@ -32,6 +32,7 @@ class Dispatcher:
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
         on_locked: Callable[[Queue], None],
+        is_metered: bool = False,
     ) -> None:
         self.queue = queue
         self.box = box
@@ -39,6 +40,7 @@ class Dispatcher:
         self._loop = loop
         self._now_ms = now_ms
         self._on_locked = on_locked
+        self._is_metered = is_metered
         self._is_scheduled = False
 
     def add(self, outlet: Outlet) -> None:
@@ -88,6 +90,9 @@ class Dispatcher:
                 break
         if handed:
             self._on_locked(self.queue)
+        if self._is_metered:
+            for outlet in outlets:
+                outlet.meter_deliveries()
         if exhausted or not box.available(now_ms):
             for outlet in outlets:
                 outlet.nothing_left()

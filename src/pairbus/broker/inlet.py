@@ -15,6 +15,7 @@ from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import MASK, ReceiverLink, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.broker.messages import DraftReader, drafts_of
+from pairbus.broker.meter import sizes_of
 from pairbus.broker.queue import Draft, Queue
 from pairbus.broker.refusal import Refusal, refusal_of, refused
 from pairbus.errors import StoreError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from pairbus.broker.peer import Peer
 
 CREDIT = 1000
+Sizes = tuple[list[int], list[int]] | None
+"For the meter, where there is one: bytes of the messages, and of the pings, that are answered together."
 BATCH_ENVELOPE_SIZE = 1024  # the SDKs do not count the envelope of a batch against the limit
 
 
@@ -52,6 +55,7 @@ class Inlet:
         run, self._run = self._run, []
         drafts: list[Draft] = []
         ids: list[int] = []
+        sizes: list[int] | None = None if self.peer.namespace.meter is None else []
         size, size_max, read = 0, self.queue.message_size_max, self._reader.draft_of
         for delivery in run:
             payload = delivery.payload
@@ -64,10 +68,12 @@ class Inlet:
                 self._refuse(delivery, Refusal(error.condition, error.description))
                 continue
             size += len(payload)
+            if sizes is not None:
+                sizes += [len(payload)] if delivery.message_format == 0 else sizes_of(payload)
             if not delivery.settled:
                 ids.append(delivery.delivery_id)
         if drafts:
-            self._offer(drafts, ids, size, now_ms)
+            self._offer(drafts, ids, size, sizes, now_ms)
 
     def _drafts_of(self, delivery: Delivery) -> list[Draft]:
         """Of a delivery that is a batch, or too large."""
@@ -76,39 +82,51 @@ class Inlet:
             raise Refusal(MESSAGE_SIZE_EXCEEDED, f"The message is larger than the {limit} bytes of this link.")
         return drafts_of(delivery.payload, delivery.message_format)
 
-    def _offer(self, drafts: list[Draft], ids: list[int], size: int, now_ms: int) -> None:
+    def _offer(self, drafts: list[Draft], ids: list[int], size: int, each: list[int] | None, now_ms: int) -> None:
         """One call for all of them; the answer to `ids` follows the commit, or comes now when the queue refuses."""
+        sizes: Sizes = None if each is None else (each, [])
         pings = [draft for draft in drafts if draft.is_ping]
         if pings:
+            if each is not None:
+                of_pings = [one for one, draft in zip(each, drafts, strict=True) if draft.is_ping]
+                sizes = [one for one, draft in zip(each, drafts, strict=True) if not draft.is_ping], of_pings
             drafts = [draft for draft in drafts if not draft.is_ping]
         try:
             if drafts:
-                self.queue.send(drafts, now_ms, partial(self._committed, ids, size))
+                self.queue.send(drafts, now_ms, partial(self._committed, ids, size, sizes))
             else:
                 # A ping proves that the queue takes messages now, and leaves nothing behind.
                 self.queue.check_room()
-                self.peer.namespace.store.after_commit(partial(self._ponged, ids, size))
+                self.peer.namespace.store.after_commit(partial(self._ponged, ids, size, sizes))
         except Refusal as refusal:
-            self._answer(ids, refusal)
+            self._answer(ids, refusal, sizes)
         else:
             self.peer.holds(size, len(ids))
 
-    def _ponged(self, ids: list[int], size: int, error: StoreError | None) -> None:
-        self._committed(ids, size, None if error is None else refusal_of(error))
+    def _ponged(self, ids: list[int], size: int, sizes: Sizes, error: StoreError | None) -> None:
+        self._committed(ids, size, sizes, None if error is None else refusal_of(error))
 
-    def _committed(self, ids: list[int], size: int, refusal: Refusal | None) -> None:
+    def _committed(self, ids: list[int], size: int, sizes: Sizes, refusal: Refusal | None) -> None:
         self.peer.lets_go(size, len(ids))
-        self._answer(ids, refusal)
+        self._answer(ids, refusal, sizes)
 
-    def _answer(self, ids: list[int], refusal: Refusal | None) -> None:
+    def _answer(self, ids: list[int], refusal: Refusal | None, sizes: Sizes) -> None:
+        meter = self.peer.namespace.meter
+        if meter is not None and sizes is not None:
+            of_messages, of_pings = sizes
+            if of_messages:
+                meter.messages(self.queue.path, "send", of_messages, refusal)
+            if of_pings:
+                meter.messages(self.queue.path, "ping", of_pings, refusal)
         outcome = ACCEPTED_BYTES if refusal is None else refused(refusal)
         for first, last in ranges(ids):
             self.link.settle(first, last, outcome, ((last - first) & MASK) + 1)
         self.peer.flush_soon()
 
     def _refuse(self, delivery: Delivery, refusal: Refusal) -> None:
-        if not delivery.settled:
-            self._answer([delivery.delivery_id], refusal)
+        """What cannot be read, or is too large, is one operation."""
+        ids = [] if delivery.settled else [delivery.delivery_id]
+        self._answer(ids, refusal, ([len(delivery.payload)], []))
 
     def close(self) -> None:
         """Nothing is kept here that a closed link would leave behind."""

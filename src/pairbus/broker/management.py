@@ -22,6 +22,7 @@ from pairbus.amqp.message import Message
 from pairbus.amqp.types import Array, Int, Long, Symbol, Timestamp
 from pairbus.broker.box import Box, Lock
 from pairbus.broker.messages import draft_of, encode_delivery, patch_of
+from pairbus.broker.meter import Meter
 from pairbus.broker.queue import Outcome, Queue
 from pairbus.broker.refusal import (
     ARGUMENT_ERROR,
@@ -54,19 +55,27 @@ _STATUS_OF = {
 }
 
 
+Told = Callable[[dict[str, Any] | None, Refusal | None], None]
+"Hears the answer: what it says, or why it was refused."
+
+
 class Answer:
     """The answer to one request; given exactly once, now or after a commit."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: Reply, told: Told) -> None:
         self._reply = reply
+        self._told = told
 
     def ok(self, body: dict[str, Any] | None = None) -> None:
+        self._told(body, None)
         self._reply({"statusCode": Int(200), "statusDescription": "OK"}, body or {})
 
     def nothing(self) -> None:
+        self._told(None, None)
         self._reply({"statusCode": Int(204), "statusDescription": "No Content"}, None)
 
     def refuse(self, refusal: Refusal) -> None:
+        self._told(None, refusal)
         self._reply(
             {
                 "statusCode": Int(_STATUS_OF.get(refusal.condition, 400)),
@@ -95,6 +104,7 @@ class ManagementNode:
         find: Callable[[], Queue | None],
         allows: Callable[[str], bool],
         changed: Callable[[Queue], None],
+        meter: Meter | None = None,
     ) -> None:
         self.address = address
         self.queue = queue
@@ -102,10 +112,16 @@ class ManagementNode:
         self._find = find
         self._allows = allows
         self._changed = changed
+        self._meter = meter
 
     def on_request(self, request: Message, reply: Reply, now_ms: int) -> None:
-        answer = Answer(reply)
         operation = request.property("operation")
+
+        def told(body: dict[str, Any] | None, refusal: Refusal | None) -> None:
+            if self._meter is not None:
+                self._meter.request(self.queue.path, operation, request.body, body, refusal)
+
+        answer = Answer(reply, told)
         try:
             known = OPERATIONS.get(operation) if isinstance(operation, str) else None
             if known is None:

@@ -16,6 +16,7 @@ from pairbus.broker.description import QueueDescription, path_key
 from pairbus.broker.dispatch import Dispatcher
 from pairbus.broker.due import Agenda
 from pairbus.broker.inlet import Inlet
+from pairbus.broker.meter import Meter
 from pairbus.broker.outlet import Outlet
 from pairbus.broker.peer import Peer
 from pairbus.broker.queue import Queue
@@ -42,11 +43,13 @@ class Namespace:
         *,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
+        meter: Meter | None = None,
     ) -> None:
         self.name = name
         self.store = store
         self.keys = keys
         self.now_ms = now_ms
+        self.meter = meter
         self.peers: set[Peer] = set()
         self.links: set[Link] = set()
         "Links to entities; they are told when their queue is deleted or disabled."
@@ -143,7 +146,14 @@ class Namespace:
     def _add(self, queue: Queue) -> None:
         self._queues[path_key(queue.path)] = queue
         for box in (queue.main, queue.dead):
-            self._dispatchers[box] = Dispatcher(queue, box, loop=self._loop, now_ms=self.now_ms, on_locked=self.changed)
+            self._dispatchers[box] = Dispatcher(
+                queue,
+                box,
+                loop=self._loop,
+                now_ms=self.now_ms,
+                on_locked=self.changed,
+                is_metered=self.meter is not None,
+            )
         self.changed(queue)
 
     def _remove(self, queue: Queue) -> None:

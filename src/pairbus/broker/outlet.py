@@ -42,6 +42,10 @@ class Outlet:
         self._takes_for_good = attach is not None and attach.snd_settle_mode == SETTLED_BY_SENDER
         self._completing: list[SentDelivery] = []
         self._completing_in: tuple[Session, bool] | None = None
+        self._sizes: list[int] = []
+        "For the meter: bytes of each message that was delivered since the last time it was told."
+        self._asked_at: int | None = None
+        "For the meter: what the receiver had seen when it gave credit; None: it has asked for nothing."
         self._on_their_way = 0
         "Messages whose deletion is being committed; they will need credit when they come."
 
@@ -73,7 +77,7 @@ class Outlet:
             return False
         payload = encode_delivery(lock.message, lock.until_ms)
         self.link.send(payload, lock.token)
-        self.peer.flush_soon(len(payload))
+        self._delivered(len(payload))
         return True
 
     def _taken(self, message: StoredMessage | None) -> None:
@@ -85,17 +89,51 @@ class Outlet:
         if self.link.is_open and not self.peer.is_over:
             payload = encode_delivery(message)
             self.link.send(payload, self.box.new_token(), settled=True)
-            self.peer.flush_soon(len(payload))
+            self._delivered(len(payload))
         else:
             logger.info("%s: message %d was taken by a receiver that is gone", self.queue.path, message.seq)
         self.peer.namespace.wake(self.box)
+
+    def _delivered(self, size: int) -> None:
+        if self.peer.namespace.meter is not None:
+            self._sizes.append(size)
+        self.peer.flush_soon(size)
 
     def nothing_left(self) -> None:
         """The box is empty: a receiver that asked to drain gets its credit back."""
         link = self.link
         if link.drain and link.is_open and not self._on_their_way:
+            self._ask_is_over(link.delivery_count)
             link.drained()
             self.peer.flush_soon()
+
+    # ── the meter ──
+
+    def meter_deliveries(self) -> None:
+        """Tell those since the last time; they are counted one by one and told together."""
+        meter = self.peer.namespace.meter
+        if self._sizes and meter is not None:
+            sizes, self._sizes = self._sizes, []
+            meter.messages(self.queue.path, "receive", sizes)
+
+    def on_flow(self) -> None:
+        """The receiver gives credit, or takes it back: what it asked for before is over."""
+        link = self.link
+        had_asked = self._asked_at is not None
+        self._ask_is_over(link.seen_count)
+        if link.granted and not (link.drain and had_asked):  # a drain asks for nothing more, unless it is the first
+            self._asked_at = link.seen_count
+
+    def _ask_is_over(self, count: int) -> None:
+        asked_at, self._asked_at = self._asked_at, None
+        meter = self.peer.namespace.meter
+        if asked_at == count and meter is not None:
+            meter.count(self.queue.path, "empty receive")
+
+    def _meter_settled(self, count: int, refusal: Refusal | None) -> None:
+        meter = self.peer.namespace.meter
+        if count and meter is not None:
+            meter.count(self.queue.path, "complete", count, 0, refusal)
 
     # ── settlements ──
 
@@ -157,6 +195,8 @@ class Outlet:
         lost: list[bytes],
         error: Refusal | None,
     ) -> None:
+        self._meter_settled(len(deliveries) - len(lost), None)
+        self._meter_settled(len(lost), error or lock_lost())
         if settled:
             return
         if not lost:
@@ -174,9 +214,12 @@ class Outlet:
     def _settled(
         self, session: Session, delivery_id: int, settled: bool, answer: bytes, refusal: Refusal | None
     ) -> None:
+        self._meter_settled(1, refusal)
         if not settled:
             session.settle_sent(delivery_id, delivery_id, answer if refusal is None else refused(refusal))
             self.peer.flush_soon()
 
     def close(self) -> None:
+        self.meter_deliveries()
+        self._ask_is_over(self.link.delivery_count)
         self.peer.namespace.stop_listening(self)

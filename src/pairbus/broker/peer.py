@@ -349,6 +349,7 @@ class Peer:
     def _on_flow(self, event: LinkFlow) -> None:
         context = event.link.context
         if isinstance(context, Outlet):
+            context.on_flow()
             self.namespace.wake(context.box)
         elif isinstance(context, ResponseLink):
             context.pump()

@@ -69,6 +69,7 @@ def _management(peer: Peer, address: Address) -> ManagementNode:
         find=lambda: peer.namespace.queue(address.entity),
         allows=lambda right: peer.allows(address.text, right),
         changed=peer.namespace.changed,
+        meter=peer.namespace.meter,
     )
 
 

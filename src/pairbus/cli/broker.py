@@ -59,6 +59,10 @@ def broker(
         str | None,
         typer.Option(envvar="PAIRBUS_KEY", help="Key of RootManageSharedAccessKey. Default: the emulator's."),
     ] = None,
+    meter: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for a ledger of what every client did. Default: nothing is counted."),
+    ] = None,
     log_level: Annotated[str, typer.Option(help=f"One of {', '.join(_LEVELS)}.")] = "warning",
     trace: Annotated[bool, typer.Option("--trace", help="Log every AMQP frame.")] = False,
 ) -> None:
@@ -83,6 +87,7 @@ def broker(
         host=host,
         key=key,
         allowed_hosts=allowed_host or (),
+        meter=meter,
         progress=lambda sentence: print(sentence, file=sys.stderr, flush=True),
         trace=_trace if trace else None,
     )

@@ -4,6 +4,7 @@ Laws
 * `meter` and `record` do no input or output, wait for nobody who does, and raise nothing because of a disk.
 * What waits in memory is bounded by `PENDING_ROWS_MAX`. When it is full, what comes is dropped, but its operations and
   bytes are kept in one sum, which a row tells as soon as the disk works again: the bill stays whole.
+* The files of a folder are bounded by `max_folder_bytes`: the oldest go, and a row tells their sums.
 * A row is written once. What a write left out is written again; what it took is not. A child of `fork` starts empty.
 """
 
@@ -23,6 +24,7 @@ from os import PathLike
 from pathlib import Path
 
 from pairbus.ledger.files import Files
+from pairbus.ledger.room import Removed
 from pairbus.ledger.rows import (
     BILLING_UNIT_BYTES,
     LOST_ROWS,
@@ -42,10 +44,11 @@ log = logging.getLogger(__name__)
 
 PENDING_ROWS_MAX = 100_000  # × about 500 bytes = 50 MB at the very worst
 FILE_BYTES_MAX = 64 * 1024 * 1024
+FOLDER_BYTES_MAX = 1024 * 1024 * 1024  # of all files of all processes: a service's operations of some weeks
 FILE_BYTES_LEAST = 4096  # one row with long texts still fits
 AT_EXIT_S = 2.0  # what a process that forgot to close grants its last rows
 
-Key = tuple[str, str, str, str, str, str]
+Key = tuple[str | None, str, str, str, str, str | None]
 "Side, namespace, entity, kind, outcome, cause."
 Sums = list[int]
 "Operations, billable operations, bytes."
@@ -68,10 +71,13 @@ class Ledger:
         client: str,
         clock: Callable[[], float] = time.time,
         max_file_bytes: int = FILE_BYTES_MAX,
+        max_folder_bytes: int = FOLDER_BYTES_MAX,
         flush_interval_s: float = 1.0,
     ) -> None:
         if max_file_bytes < FILE_BYTES_LEAST:
             raise ValueError(f"max_file_bytes is {max_file_bytes}; it must be at least {FILE_BYTES_LEAST}")
+        if max_folder_bytes < max_file_bytes:
+            raise ValueError(f"max_folder_bytes is {max_folder_bytes}; one file has up to {max_file_bytes}")
         if not 0 < flush_interval_s <= 3600:
             raise ValueError(f"flush_interval_s is {flush_interval_s}; it must be more than 0, and 3600 at most")
         if not client or "\0" in os.fspath(folder):
@@ -80,6 +86,7 @@ class Ledger:
         self.client = client
         self._clock = clock
         self._max_file_bytes = max_file_bytes
+        self._max_folder_bytes = max_folder_bytes
         self._flush_interval_s = flush_interval_s
         self._closed = False
         self._start_empty()
@@ -87,7 +94,7 @@ class Ledger:
 
     def _start_empty(self) -> None:
         self._author = Author(self.client, os.getpid(), secrets.token_hex(4))
-        self._files = Files(self.folder, self._author, self._max_file_bytes)
+        self._files = Files(self.folder, self._author, self._max_file_bytes, self._max_folder_bytes)
         self._lock = threading.RLock()  # a signal handler or finalizer that meters must not wait for itself
         self._work = threading.Condition(self._lock)
         self._done = threading.Condition(self._lock)
@@ -111,7 +118,7 @@ class Ledger:
 
     def meter(
         self,
-        side: Side,
+        side: Side | None,
         namespace: str,
         entity: str,
         kind: MeterKind,
@@ -119,13 +126,14 @@ class Ledger:
         count: int = 1,
         outcome: str = "ok",
         *,
-        cause: Cause = "application",
+        cause: Cause | None = "application",
         billable: int | None = None,
     ) -> None:
         """Count `count` operations of `size_bytes` bytes altogether.
 
         They are billed as if all were of the same size, which is exact unless some of several are larger than 64 KB:
-        then give `billable=billable_operations(sizes)`. `outcome` is `ok` or a short word for what went wrong.
+        then give `billable=billable_operations(sizes)`. `outcome` is `ok` or a short word for what went wrong. A broker
+        knows neither side nor cause.
         """
         if billable is None:
             if outcome == UNREACHED:
@@ -279,7 +287,7 @@ class Ledger:
         given = len(lines)
         left = _append(files, lines)
         if not left:
-            lost = self._lost_line()
+            lost = self._lost_line(files)
             given += len(lost)
             left = _append(files, lost)
         if given:
@@ -298,14 +306,17 @@ class Ledger:
         elif was_failing and failure is None:
             log.warning("ledger %s is written again", self.folder)
 
-    def _lost_line(self) -> list[Line]:
+    def _lost_line(self, files: Files) -> list[Line]:
+        removed, files.removed = files.removed, []
         with self._lock:
+            for one in removed:
+                self._lost.add_removed(one)
             if not self._lost.rows:
                 return []
             lost, self._lost = self._lost, _Lost()
             self._pending_rows += 1
             self._accepted_rows += 1
-        log.warning("ledger %s lost %d rows since %s", self.folder, lost.rows, time_text(lost.since_s))
+        log.warning("ledger %s lost %d rows since %s, %d files of it", self.folder, lost.rows, lost.since, lost.files)
         now_s = self._clock()
         return [(day_of(now_s), encode(lost.row(self._author, now_s)))]
 
@@ -314,17 +325,25 @@ class _Lost:
     """What had to be dropped, added up."""
 
     def __init__(self) -> None:
-        self.rows = self.count = self.billable = self.size_bytes = 0
-        self.since_s = 0.0
+        self.rows = self.count = self.billable = self.size_bytes = self.files = 0
+        self.since = ""
 
     def add(self, at_s: float, what: object, rows: int) -> None:
-        self.since_s = self.since_s if self.rows else at_s
+        self.since = self.since if self.rows else time_text(at_s)
         self.rows += rows
         if isinstance(what, dict):
             for count, billable, size_bytes in what.values():
                 self.count += count
                 self.billable += billable
                 self.size_bytes += size_bytes
+
+    def add_removed(self, removed: Removed) -> None:
+        self.since = min(filter(None, (self.since, removed.since)), default="")
+        self.rows += removed.rows
+        self.count += removed.count
+        self.billable += removed.billable
+        self.size_bytes += removed.size_bytes
+        self.files += removed.files
 
     def row(self, author: Author, at_s: float) -> Row:
         return author.row(
@@ -334,7 +353,8 @@ class _Lost:
             billable_operations=self.billable,
             bytes=self.size_bytes,
             rows=self.rows,
-            since=time_text(self.since_s),
+            since=self.since or time_text(at_s),
+            details={"files": self.files} if self.files else None,
         )
 
 

@@ -14,17 +14,18 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from pairbus.ledger.room import SUFFIX, Removed, hold, make_room
 from pairbus.ledger.rows import Author
 
-SUFFIX = ".jsonl"
 WRITE_BYTES_MAX = 1 << 20  # of one write, so that a slow disk makes progress that can be counted
 MODE = 0o600  # entities and message ids are nobody else's business
 
 
 class Files:
-    def __init__(self, folder: Path, author: Author, max_file_bytes: int) -> None:
+    def __init__(self, folder: Path, author: Author, max_file_bytes: int, max_folder_bytes: int) -> None:
         self._folder = folder
         self._max_file_bytes = max_file_bytes
+        self._max_folder_bytes = max_folder_bytes
         safe_client = re.sub(r"[^A-Za-z0-9._-]+", "-", author.client)[:64]
         self._tail = f"{safe_client}-{author.pid}-{author.run}"
         self._numbers = count()
@@ -34,6 +35,8 @@ class Files:
         self._size = 0
         self.error: OSError | None = None
         "Why the last append stopped early."
+        self.removed: list[Removed] = []
+        "What had to go to keep the folder within its bound; the writer tells it and clears this."
 
     def append(self, day: str, lines: Sequence[bytes]) -> int:
         """Write lines of one day. Answers how many are whole on the disk; when fewer than given, `error` says why."""
@@ -88,6 +91,10 @@ class Files:
         path = self._folder / f"{day}-{self._tail}-{next(self._numbers)}{SUFFIX}"
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, MODE)
         self._path, self._day, self._size = path, day, 0
+        hold(self._fd)
+        removed = make_room(self._folder, self._max_folder_bytes, self._tail, path)
+        if removed.files:
+            self.removed.append(removed)
 
     def _chunk(self, lines: Sequence[bytes], start: int) -> bytes:
         room = min(WRITE_BYTES_MAX, self._max_file_bytes - self._size)

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 from pairbus.errors import LedgerNewer
-from pairbus.ledger.files import SUFFIX
+from pairbus.ledger.room import SUFFIX
 from pairbus.ledger.rows import Row, decode
 
 Source = str | PathLike[str]

@@ -20,7 +20,9 @@ SCHEMA = 1
 TEXT_MAX = 1000  # characters of one text; the reasons of a service can be pages long
 
 Side = Literal["primary", "secondary"]
-MeterKind = Literal["send", "receive", "empty receive", "ping", "complete", "renew", "peek", "management"]
+MeterKind = Literal[
+    "send", "receive", "empty receive", "ping", "complete", "renew", "peek", "management", "failed send"
+]
 Cause = Literal["application", "failover", "syphon", "spool", "pairing"]
 "What an operation was for: without pairing only those of the application would have been paid."
 
@@ -30,6 +32,8 @@ KIND_OF_EVENT = {"Diverted": "diverted", "Moved": "moved"}
 "Events that are steps of a message's journey have a kind of their own; all others are of kind `event`."
 
 BILLING_UNIT_BYTES = 64 * 1024
+FAILED_SEND = "failed send"
+"A call that ended with an error: its attempts have rows of their own, so that nothing is billed here."
 UNREACHED = "communication"
 "The outcome of an attempt that lost, or never had, its connection: nothing is billed for it."
 
@@ -37,6 +41,19 @@ UNREACHED = "communication"
 def billable_operations(sizes: Iterable[int]) -> int:
     """One for each started 64 KB of each message; a message without bytes is one operation too."""
     return sum(max(1, -(-size // BILLING_UNIT_BYTES)) for size in sizes)
+
+
+def alike(sizes: Iterable[int]) -> list[tuple[int, int]]:
+    """(messages, bytes) of groups that are billed as `Ledger.meter` does: those of one unit together, others alone."""
+    small_count = small_bytes = 0
+    groups: list[tuple[int, int]] = []
+    for size in sizes:
+        if size <= BILLING_UNIT_BYTES:
+            small_count += 1
+            small_bytes += size
+        else:
+            groups.append((1, size))
+    return [(small_count, small_bytes), *groups] if small_count else groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.errors import ConfigError
+from pairbus.ledger.rows import alike
 from pairbus.pairing.envelope import Home, Spoiled, batch_head, home_payload
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, Moved
 from pairbus.pairing.pace import Budget
@@ -337,7 +338,12 @@ class Trip:
             shared.publish(Moved(path, self._queue, len(ids), ids))
 
     def _meter_send(self, path: str, items: list[Item], outcome: str) -> None:
-        self._shared.meter("primary", path, "send", len(items), sum([len(item.payload) for item in items]), outcome)
+        for count, size_bytes in alike([len(item.payload) for item in items]):
+            self._shared.meter("primary", path, "send", count, size_bytes, outcome)
+
+    def _meter_settled(self, count: int, outcome: str) -> None:
+        if count:
+            self._shared.meter("secondary", self._queue, "complete", count, 0, outcome)
 
     # ── settling ──
 
@@ -358,11 +364,11 @@ class Trip:
         except TransportError as error:
             kept = set(error.delivery_ids) if isinstance(error, Refused) and error.delivery_ids else None
             self.stop(f"messages that are at home could not be completed, and may come again: {error}")
-            self._shared.meter("secondary", self._queue, "complete", len(items), 0, failure_of(error).kind.value)
-            if kept is None:
-                return []
-            return [item for item in items if self._received[item.place].delivery_id not in kept]
-        self._shared.meter("secondary", self._queue, "complete", len(items), 0, "ok")
+            gone = [item for item in items if kept is not None and self._received[item.place].delivery_id not in kept]
+            self._meter_settled(len(items) - len(gone), failure_of(error).kind.value)
+            self._meter_settled(len(gone), "ok")
+            return gone
+        self._meter_settled(len(items), "ok")
         return items
 
     async def _bury(self, places: list[int], ids: Iterable[str | None], reason: str, description: str) -> None:
@@ -375,7 +381,9 @@ class Trip:
             await self._receiver.dead_letter(self._at(places), reason, description, timeout_s=SETTLE_TIMEOUT_S)
         except TransportError as error:
             self.stop(f"a message could not be dead-lettered, and will come again: {error}")
+            self._meter_settled(len(places), failure_of(error).kind.value)
             return
+        self._meter_settled(len(places), "ok")
         self._pass.buried += len(places)
         for message_id in ids:
             shared.publish(DeadLettered(self._queue, message_id or "", reason, description))

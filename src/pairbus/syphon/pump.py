@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
 from pairbus import telemetry
+from pairbus.ledger.rows import alike
 from pairbus.pairing.events import PumpPaused
 from pairbus.pairing.pace import BatchSize, Pauses
 from pairbus.pairing.policy import Kind
@@ -106,7 +107,8 @@ class Pump:
 
         async def take() -> list[Received]:
             receiver = await self._link()
-            return self._metered(await self._unless_stopping(receiver.receive(self._next_size(), wait_s)) or [])
+            batch = await self._unless_stopping(receiver.receive(self._next_size(), wait_s)) or []
+            return self._metered(receiver, batch)
 
         try:
             while not self._stopping.is_set():
@@ -227,9 +229,17 @@ class Pump:
                 break
             self._poll_ends = None
             if not batch:
-                shared.meter("secondary", self.queue, "empty receive", 1, 0, "ok")
-            return self._metered(batch)
+                await self._end_poll(receiver)
+            return self._metered(receiver, batch)
         return []
+
+    async def _end_poll(self, receiver: Receiver) -> None:
+        """Take the credit back: to ask again is another receive, and a peer that does not answer is not there."""
+        try:
+            await receiver.pause(CLOSE_TIMEOUT_S)
+        except TransportError as error:
+            logger.info("%s: the link ended with a poll and will be opened again: %s", self.queue, error)
+            await self._close_link()
 
     async def _take(self, receiver: Receiver, until: float) -> list[Received]:
         """The first messages; a queue that has none for a moment is empty, which others may be waiting to hear."""
@@ -257,7 +267,7 @@ class Pump:
         if not batch:
             this.drained = True
             self._seems_empty()
-        return self._metered(batch)
+        return self._metered(receiver, batch)
 
     def _seems_empty(self) -> None:
         if self._shared.clock() >= self._hidden_until:
@@ -265,10 +275,12 @@ class Pump:
         else:
             self._shared.tide.reached(self.queue, self._last)
 
-    def _metered(self, batch: list[Received]) -> list[Received]:
-        if batch:
-            size_bytes = sum([len(message.payload) for message in batch])
-            self._shared.meter("secondary", self.queue, "receive", len(batch), size_bytes, "ok")
+    def _metered(self, receiver: Receiver, batch: list[Received]) -> list[Received]:
+        meter, queue = self._shared.meter, self.queue
+        if empty := receiver.take_empty():
+            meter("secondary", queue, "empty receive", empty, 0, "ok")
+        for count, size_bytes in alike([len(message.payload) for message in batch]):
+            meter("secondary", queue, "receive", count, size_bytes, "ok")
         return batch
 
     def _next_size(self) -> int:
@@ -298,9 +310,10 @@ class Pump:
         receiver.credit = 0
         try:
             await receiver.pause(CLOSE_TIMEOUT_S)
-            fetched = self._metered(await receiver.receive(receiver.buffered, 0.0)) if receiver.buffered else []
+            fetched = await receiver.receive(receiver.buffered, 0.0) if receiver.buffered else []
+            self._metered(receiver, fetched)
             if held_by is None:
-                await receiver.release(fetched, timeout_s=CLOSE_TIMEOUT_S)
+                await self._release(receiver, fetched)
             elif fetched:
                 locks_end = self._shared.clock() + self._size.lock_s
                 trip = Trip(self._shared, self.queue, fetched, receiver, held_by, locks_end)
@@ -309,6 +322,17 @@ class Pump:
             logger.debug("%s: what was fetched ahead comes back when its locks run out: %s", self.queue, error)
             self._lost()
         await receiver.close(CLOSE_TIMEOUT_S)
+
+    async def _release(self, receiver: Receiver, fetched: list[Received]) -> None:
+        outcome = "ok"
+        try:
+            await receiver.release(fetched, timeout_s=CLOSE_TIMEOUT_S)
+        except TransportError as error:
+            outcome = failure_of(error).kind.value
+            raise
+        finally:
+            if fetched:
+                self._shared.meter("secondary", self.queue, "complete", len(fetched), 0, outcome)
 
     def _lost(self) -> None:
         self._receiver = None

@@ -6,6 +6,9 @@ messages that wait in the buffer have their lock running: give a small `credit`,
 which nothing more arrives until the next `receive`. Closing gives unread messages back to the queue (released), in
 receive-and-delete mode it cannot: `pause`, then `receive` until empty, then close.
 
+An empty receive is a flow of credit after which nothing came until the next flow or drain. Both ends can count them, and
+come to the same number: which delivery count a flow was sent with is in the flow.
+
 Settlement. Deliveries are settled as ranges of consecutive ids. The peer is asked (unsettled) and its answer awaited;
 only `settle_nowait` tells without asking.
 """
@@ -62,6 +65,9 @@ class Receiver(LinkEnd):
         self._arrival: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._asked: dict[int, Settlement] = {}
+        self._granted_at: int | None = None
+        "The delivery count when credit was given the last time; None: there is none to wait for."
+        self._empty = 0
 
     @property
     def buffered(self) -> int:
@@ -88,6 +94,11 @@ class Receiver(LinkEnd):
         self._top_up()
         return taken
 
+    def take_empty(self) -> int:
+        """Empty receives since the last call."""
+        empty, self._empty = self._empty, 0
+        return empty
+
     async def pause(self, timeout_s: float | None = None) -> None:
         """Take the credit back: when this returns, nothing more arrives until the next `receive`."""
         self._check()
@@ -95,6 +106,7 @@ class Receiver(LinkEnd):
             return
         assert self._drained is None, "one task receives and pauses"
         self._drained = self._loop.create_future()
+        self._ask_is_over()
         self._link.grant(self._link.credit, drain=True)
         self._wire.queued(0)
         try:
@@ -110,8 +122,14 @@ class Receiver(LinkEnd):
         if self.over is None and link.credit <= self.credit >> 1:
             room = self.credit - len(self._buffer)
             if room > link.credit:
+                self._ask_is_over()
+                self._granted_at = link.delivery_count
                 link.grant(room)
                 self._wire.queued(0)
+
+    def _ask_is_over(self) -> None:
+        self._empty += self._granted_at == self._link.delivery_count
+        self._granted_at = None
 
     # ── settling ──
 

@@ -4,6 +4,7 @@
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
     GET /$namespaceinfo                 any right
     GET /$Resources/queues              any right
+    GET /$meter                         any right; operations since the start, when the broker has a meter
     GET /{queue}                        any right
     PUT, DELETE /{queue}                Manage; PUT with `If-Match: *` is an update
 
@@ -23,6 +24,7 @@ from aiohttp import web
 
 from pairbus.broker.admin import AdminNamespace, QueueInfo, atom
 from pairbus.broker.admin.gate import ForeignRequest, check_request_source
+from pairbus.broker.meter import Meter
 from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError, StoreFull
 from pairbus.sas import MANAGE, Grant, TokenRefused
 
@@ -67,26 +69,40 @@ def admin_app(
     hosts: frozenset[str] = frozenset(),
     ca_pem: bytes = b"",
     websocket: WebSocketHandler | None = None,
+    meter: Meter | None = None,
 ) -> web.Application:
     """The application for one namespace, to be served plain and over TLS.
 
     `hosts` are the names, besides loopback names and IP addresses, under which clients may call this broker.
     """
-    routes = _Routes(namespace, frozenset(host.lower() for host in hosts), ca_pem, websocket)
+    routes = _Routes(namespace, frozenset(host.lower() for host in hosts), ca_pem, websocket, meter)
     app = web.Application(client_max_size=BODY_SIZE_MAX)
-    app.router.add_route("*", "/{path:.*}", routes.handle)
+    app.router.add_route("*", "/{path:.*}", routes.handle_metered)
     return app
 
 
 class _Routes:
     def __init__(
-        self, namespace: AdminNamespace, hosts: frozenset[str], ca_pem: bytes, websocket: WebSocketHandler | None
+        self,
+        namespace: AdminNamespace,
+        hosts: frozenset[str],
+        ca_pem: bytes,
+        websocket: WebSocketHandler | None,
+        meter: Meter | None,
     ) -> None:
         self._namespace = namespace
         self._hosts = hosts
         self._ca_pem = ca_pem
         self._websocket = websocket
+        self._meter = meter
         self._started_ms = namespace.now_ms()
+
+    async def handle_metered(self, request: web.Request) -> web.StreamResponse:
+        answer = await self.handle(request)
+        path = request.path.strip("/")
+        if self._meter is not None and "Authorization" in request.headers and path != "$meter":
+            self._meter.http(path, answer.status)
+        return answer
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -145,6 +161,8 @@ class _Routes:
                 return self._list(request, "queues", self._namespace.queue_infos())
             case ["$resources", "topics"]:
                 return self._list(request, "topics", [])
+            case ["$meter"] if self._meter is not None:
+                return web.json_response(self._meter.as_json())
         raise _Refusal(404, f"SubCode=40400. there is nothing at '/{path}'")
 
     def _health(self) -> web.Response:

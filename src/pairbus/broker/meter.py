@@ -1,0 +1,132 @@
+"""What a namespace did for its clients, counted where it is answered, in the rows and the words of the ledger.
+
+One call counts a whole run of messages, as it was sent, delivered or settled: the price of a message is a fraction of a
+microsecond. Nothing here waits, and nothing fails because of a disk (`Ledger`).
+
+An empty receive is a flow of credit that brought nothing: the receiver's next flow, drain or detach finds it with as
+many deliveries as before. Its own count decides, which it says in every flow, so that both ends come to one answer
+whatever was on its way between them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pairbus.amqp.errors import (
+    DECODE_ERROR,
+    INVALID_FIELD,
+    MESSAGE_SIZE_EXCEEDED,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    RESOURCE_LIMIT_EXCEEDED,
+    UNAUTHORIZED_ACCESS,
+)
+from pairbus.amqp.message import DATA, sections
+from pairbus.broker.refusal import ARGUMENT_ERROR, ENTITY_DISABLED, Refusal
+from pairbus.ledger import Ledger, MeterKind, billable_operations
+from pairbus.ledger.rows import BILLING_UNIT_BYTES
+
+_OUTCOMES = {
+    RESOURCE_LIMIT_EXCEEDED: "full",
+    UNAUTHORIZED_ACCESS: "unauthorized",
+    NOT_FOUND: "not found",
+    ENTITY_DISABLED: "disabled",
+    MESSAGE_SIZE_EXCEEDED: "too large",
+    **dict.fromkeys((ARGUMENT_ERROR, DECODE_ERROR, INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED), "invalid"),
+}
+"What a client calls a refusal with this condition; any other one is `internal` to it."
+_HTTP_OUTCOMES = {400: "invalid", 401: "unauthorized", 403: "full", 404: "not found", 409: "invalid", 412: "invalid"}
+
+_REQUESTS: dict[str, MeterKind] = {
+    "com.microsoft:peek-message": "peek",
+    "com.microsoft:renew-lock": "renew",
+    "com.microsoft:schedule-message": "send",
+    "com.microsoft:receive-by-sequence-number": "receive",
+    "com.microsoft:update-disposition": "complete",
+}
+"Operations of `$management` that are not counted as `management`."
+
+
+class Meter:
+    """The operations of one namespace. `totals` are those since the broker started."""
+
+    def __init__(self, ledger: Ledger, namespace: str) -> None:
+        self.totals: dict[tuple[str, MeterKind, str], list[int]] = {}
+        "(entity, kind, outcome) → operations, billable operations, bytes."
+        self._ledger = ledger
+        self._namespace = namespace
+
+    def __repr__(self) -> str:
+        return f"<Meter {self._namespace} operations={sum(count for count, _, _ in self.totals.values())}>"
+
+    def count(
+        self,
+        entity: str,
+        kind: MeterKind,
+        count: int = 1,
+        size_bytes: int = 0,
+        refusal: Refusal | None = None,
+        billable: int | None = None,
+    ) -> None:
+        """`count` operations of `size_bytes` altogether; billed as one each, unless told otherwise."""
+        outcome = "ok" if refusal is None else outcome_of(refusal)
+        self._count(entity, kind, outcome, count, count if billable is None else billable, size_bytes)
+
+    def messages(self, entity: str, kind: MeterKind, sizes: list[int], refusal: Refusal | None = None) -> None:
+        """A run of messages, at least one, with the bytes of each."""
+        count = len(sizes)
+        billable = count if max(sizes) <= BILLING_UNIT_BYTES else billable_operations(sizes)
+        self.count(entity, kind, count, sum(sizes), refusal, billable)
+
+    def request(self, entity: str, operation: Any, asked: Any, answered: Any, refusal: Refusal | None) -> None:
+        """A request to `$management` was answered; the bodies are maps that the operation has read already."""
+        kind: MeterKind = _REQUESTS.get(operation, "management") if isinstance(operation, str) else "management"
+        if refusal is not None:
+            self.count(entity, kind, 1, 0, refusal)
+        elif kind in ("send", "receive"):
+            self.messages(
+                entity, kind, [len(one["message"]) for one in (asked if kind == "send" else answered)["messages"]]
+            )
+        else:
+            self.count(entity, kind, len(asked["lock-tokens"]) if kind in ("renew", "complete") else 1)
+
+    def http(self, path: str, status: int) -> None:
+        """A request of the administration was answered."""
+        outcome = "ok" if status < 400 else _HTTP_OUTCOMES.get(status, "internal")
+        self._count(path, "management", outcome, 1, 1, 0)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "entity": entity,
+                "kind": kind,
+                "outcome": outcome,
+                "count": count,
+                "billable_operations": billable,
+                "bytes": size_bytes,
+            }
+            for (entity, kind, outcome), (count, billable, size_bytes) in sorted(self.totals.items())
+        ]
+
+    def _count(self, entity: str, kind: MeterKind, outcome: str, count: int, billable: int, size_bytes: int) -> None:
+        self._ledger.meter(
+            None, self._namespace, entity, kind, size_bytes, count, outcome, cause=None, billable=billable
+        )
+        totals = self.totals.get((entity, kind, outcome))
+        if totals is None:
+            self.totals[entity, kind, outcome] = [count, billable, size_bytes]
+        else:
+            totals[0] += count
+            totals[1] += billable
+            totals[2] += size_bytes
+
+
+def outcome_of(refusal: Refusal) -> str:
+    return _OUTCOMES.get(refusal.condition, "internal")
+
+
+def sizes_of(batch: bytes) -> list[int]:
+    """Bytes of each message of a batch that was read without complaint."""
+    found = [(batch[at], end - at) for code, _, at, end in sections(batch) if code == DATA]
+    return [size - (2 if form == 0xA0 else 5) for form, size in found]

@@ -1,0 +1,122 @@
+"""The bound of a folder: the oldest files go, never one of a process that may still write.
+
+Every writer holds a shared lock on the file that it appends to. A run, which is one process's ledger, is over when the
+lock of its last file can be had alone. Where locks cannot be had (Windows, some network disks) only the own files of a
+run are ever removed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+SUFFIX = ".jsonl"
+_NAME = re.compile(r"\d{4}-\d\d-\d\d-(?P<run>.+)-(?P<number>\d+)\.jsonl")
+_SUMS = re.compile(rb'"count":(\d+),"billable_operations":(\d+),"bytes":(\d+)(?:,"rows":(\d+))?')
+_TIME = re.compile(rb'"time":"([^"]{24})"')
+
+
+@dataclass(slots=True)
+class Removed:
+    """What was in files that are gone, added up."""
+
+    files: int = 0
+    rows: int = 0
+    count: int = 0
+    billable: int = 0
+    size_bytes: int = 0
+    since: str = ""
+    "Time of the first row; empty: there was none."
+
+    def add_file(self, path: Path) -> None:
+        with path.open("rb") as file:
+            for line in file:
+                sums = _SUMS.search(line)
+                self.rows += 1
+                if sums is not None:
+                    self.count += int(sums[1])
+                    self.billable += int(sums[2])
+                    self.size_bytes += int(sums[3])
+                    self.rows += int(sums[4] or 0) - (sums[4] is not None)  # rows that were lost before
+                if not self.since and (time := _TIME.search(line)) is not None:
+                    self.since = time[1].decode()
+        self.files += 1
+
+
+def make_room(folder: Path, max_bytes: int, run: str, keep: Path) -> Removed:
+    """Remove the oldest files until all have `max_bytes` at most; `keep` stays, whatever it has."""
+    removed = Removed()
+    found = _files(folder)
+    total = sum(file.size_bytes for file in found)
+    if total <= max_bytes:
+        return removed
+    last_of = {file.run: file.path for file in sorted(found, key=lambda file: file.number)}
+    writing = {other for other, last in last_of.items() if other != run and _is_in_use(last)}
+    for file in sorted(found, key=lambda file: (file.path.name[:10], file.changed_ns)):
+        if total <= max_bytes:
+            break
+        if file.path == keep or file.run in writing:
+            continue
+        try:
+            removed.add_file(file.path)
+            file.path.unlink()
+        except OSError:  # another user's, or another process was faster: what cannot be removed stays
+            continue
+        total -= file.size_bytes
+    return removed
+
+
+def hold(fd: int) -> None:
+    """Tell other processes that this file is being written, as long as it is open."""
+    if fcntl is not None:
+        with suppress(OSError):  # a disk without locks: nobody will get the one that is needed to remove it either
+            fcntl.flock(fd, fcntl.LOCK_SH)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    run: str
+    number: int
+    size_bytes: int
+    changed_ns: int
+
+
+def _files(folder: Path) -> list[_File]:
+    found = []
+    for path in folder.iterdir():
+        match = _NAME.fullmatch(path.name)
+        if match is not None:
+            with suppress(FileNotFoundError):  # somebody compacts, or makes room as well
+                status = path.stat()
+                found.append(_File(path, match["run"], int(match["number"]), status.st_size, status.st_mtime_ns))
+    return found
+
+
+def _is_in_use(path: Path) -> bool:
+    if fcntl is None:
+        return True
+    try:
+        with _opened(path) as fd:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,273 @@
+"""What the broker counts: every operation once, in the words of the ledger, where it was answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from pairbus import sas
+from pairbus.amqp.message import Message, Properties
+from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
+from pairbus.broker.description import QueueDescription
+from pairbus.ledger import read
+from pairbus.transport import Connection, Received, Receiver, Refused, Scheduled, connect
+from pairbus.upkeep import ping_payload
+
+KB = 1024
+NOW_MS = 1_772_366_400_000
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    queues = (QueueDescription("orders"), QueueDescription("shut", status="SendDisabled"))
+    options = NamespaceOptions("contoso", queues=queues)
+    async with Broker([options], data=None, meter=tmp_path / "meter", now_ms=lambda: NOW_MS) as running:
+        yield running
+
+
+@pytest.fixture
+async def connection(broker: Broker) -> AsyncIterator[Connection]:
+    async with await connect(broker.connection_string("contoso")) as connection:
+        yield connection
+
+
+def message(number: int, size: int = 10) -> bytes:
+    return Message(properties=Properties(message_id=f"m{number}"), data=[b"x" * size]).encode()
+
+
+def counted(broker: Broker, kind: str, outcome: str = "ok") -> tuple[int, int, int]:
+    """Operations, billable operations, bytes of the one entity that has any."""
+    meter = broker.namespace("contoso").meter
+    assert meter is not None
+    found = [sums for (_, k, o), sums in meter.totals.items() if (k, o) == (kind, outcome)]
+    assert len(found) <= 1
+    return (found[0][0], found[0][1], found[0][2]) if found else (0, 0, 0)
+
+
+async def until_counted(broker: Broker, kind: str, count: int) -> None:
+    async with asyncio.timeout(5):
+        while counted(broker, kind)[0] < count:  # noqa: ASYNC110 - the meter tells nobody
+            await asyncio.sleep(0.005)
+    assert counted(broker, kind)[0] == count
+
+
+async def all_of(receiver: Receiver, count: int) -> list[Received]:
+    received: list[Received] = []
+    while len(received) < count:
+        received += await receiver.receive(count, 5.0)
+    return received
+
+
+# ── sends ──
+
+
+async def test_a_batch_is_counted_and_billed_message_by_message(broker: Broker, connection: Connection) -> None:
+    """One of 100 KB is two operations, also between small ones: the batch's size says nothing about its messages."""
+    sender = await connection.sender("orders")
+    payloads = [message(1), message(2, 100 * KB), message(3)]
+    await sender.send_batch(payloads)
+    await sender.send(payloads[1])
+    assert counted(broker, "send") == (4, 6, sum(map(len, payloads)) + len(payloads[1]))
+
+
+async def test_a_ping_is_not_a_send(broker: Broker, connection: Connection) -> None:
+    """Also when both arrive in one read."""
+    sender = await connection.sender("orders")
+    await asyncio.gather(sender.send_nowait(ping_payload()), sender.send_nowait(message(1)))
+    assert counted(broker, "ping") == (1, 1, len(ping_payload()))
+    assert counted(broker, "send") == (1, 1, len(message(1)))
+
+
+async def test_what_was_refused_has_its_outcome(broker: Broker, connection: Connection) -> None:
+    """No message at all, and a queue that was switched off after the link was opened: no `ok`, but operations all the same."""
+    sender = await connection.sender("orders")
+    with pytest.raises(Refused):
+        await sender.send(b"no message")
+    assert counted(broker, "send", "invalid") == (1, 1, 10)
+    namespace = broker.namespace("contoso")
+    await namespace.update_queue(QueueDescription("orders", status="SendDisabled"))
+    with pytest.raises(Refused):
+        await sender.send_batch([message(1), message(2)])
+    assert counted(broker, "send", "disabled")[:2] == (2, 2)
+    assert counted(broker, "send") == (0, 0, 0)
+
+
+# ── receives ──
+
+
+async def test_a_receive_is_counted_for_each_message_and_a_settlement_too(
+    broker: Broker, connection: Connection
+) -> None:
+    """With the bytes that went over the wire, the broker's own annotations among them."""
+    await (await connection.sender("orders")).send_batch([message(n) for n in range(5)])
+    receiver = await connection.receiver("orders", credit=5)
+    received = await all_of(receiver, 5)
+    await receiver.pause()
+    await receiver.complete(received[:3])
+    await receiver.abandon(received[3:4])
+    await receiver.release(received[4:])
+    assert counted(broker, "receive") == (5, 5, sum(len(one.payload) for one in received))
+    assert counted(broker, "complete") == (5, 5, 0)
+
+
+async def test_what_is_taken_for_good_is_counted_when_it_leaves(broker: Broker, connection: Connection) -> None:
+    """Receive-and-delete has no settlement."""
+    await (await connection.sender("orders")).send_batch([message(n) for n in range(3)])
+    receiver = await connection.receiver("orders", credit=3, mode="receive-and-delete")
+    await all_of(receiver, 3)
+    await until_counted(broker, "receive", 3)
+    assert counted(broker, "complete") == (0, 0, 0)
+
+
+async def test_a_lock_that_was_lost_is_no_completion(broker: Broker, connection: Connection) -> None:
+    """It is refused, and counted as that."""
+    await (await connection.sender("orders")).send_batch([message(1), message(2)])
+    receiver = await connection.receiver("orders", credit=2)
+    received = await all_of(receiver, 2)
+    await receiver.complete(received[:1])
+    management = await connection.management("orders")
+    await management.update_disposition("completed", [received[1].lock_token])
+    with pytest.raises(Refused):
+        await receiver.complete(received[1:])
+    with pytest.raises(Refused):
+        await management.renew_lock([received[1].lock_token])
+    assert counted(broker, "complete") == (2, 2, 0)
+    assert counted(broker, "complete", "internal") == (1, 1, 0)
+    assert counted(broker, "renew", "internal") == (1, 1, 0)
+
+
+# ── empty receives ──
+
+
+async def test_credit_that_brings_nothing_is_one_empty_receive(broker: Broker, connection: Connection) -> None:
+    """It is over at the drain; what comes after it is asked for anew."""
+    receiver = await connection.receiver("orders", credit=10)
+    assert await receiver.receive(10, 0.05) == []
+    assert await receiver.receive(10, 0.05) == []  # the same credit
+    assert counted(broker, "empty receive")[0] == 0
+    await receiver.pause()
+    assert counted(broker, "empty receive")[0] == 1
+    assert await receiver.receive(10, 0.05) == []
+    await receiver.close()
+    await until_counted(broker, "empty receive", 2)
+
+
+async def test_credit_that_brought_something_is_no_empty_receive(broker: Broker, connection: Connection) -> None:
+    """However much of it is left at the end."""
+    receiver = await connection.receiver("orders", credit=10)
+    waiting = asyncio.create_task(receiver.receive(10, 5.0))
+    await (await connection.sender("orders")).send(message(1))
+    await receiver.complete(await waiting)
+    await receiver.pause()
+    await receiver.close()
+    await until_counted(broker, "complete", 1)
+    assert counted(broker, "empty receive")[0] == 0
+
+
+async def test_a_connection_that_is_lost_ends_what_it_asked_for(broker: Broker) -> None:
+    """Nobody will ever ask for the rest."""
+    lost = await connect(broker.connection_string("contoso"))
+    receiver = await lost.receiver("orders", credit=10)
+    assert await receiver.receive(10, 0.05) == []
+    await lost.close()
+    await until_counted(broker, "empty receive", 1)
+
+
+async def test_the_client_counts_its_empty_receives_as_the_broker_does(broker: Broker, connection: Connection) -> None:
+    """Credit that is renewed while messages are on their way is where two ends could disagree."""
+    sender = await connection.sender("orders")
+    receiver = await connection.receiver("orders", credit=4)
+    empty = 0
+    for round_size in (0, 1, 7, 0, 3, 12, 1, 0, 0, 5):
+        for number in range(round_size):
+            sender.send_nowait(message(number))
+        left = round_size
+        while left:
+            received = await receiver.receive(3, 5.0)
+            left -= len(received)
+            await receiver.complete(received)
+        await receiver.pause()
+        assert await receiver.receive(1, 0.02) == []
+        empty += receiver.take_empty()
+    await receiver.close()
+    await until_counted(broker, "empty receive", empty + 1)  # the one that the close ended
+
+
+# ── requests ──
+
+
+async def test_requests_have_the_kind_of_what_they_do(broker: Broker, connection: Connection) -> None:
+    """A message that is scheduled was sent, and a renewal is counted by locks."""
+    management = await connection.management("orders")
+    await management.schedule([Scheduled("m1", message(1))])
+    assert counted(broker, "send") == (1, 1, len(message(1)))
+    await (await connection.sender("orders")).send(message(2))
+    receiver = await connection.receiver("orders", credit=1)
+    received = await receiver.receive(1, 5.0)
+    await receiver.renew(received)
+    assert counted(broker, "renew") == (1, 1, 0)
+    await management.peek(0, 10)
+    assert counted(broker, "peek") == (1, 1, 0)
+
+
+async def test_the_administration_is_counted_and_tells_what_was_counted(broker: Broker, connection: Connection) -> None:
+    """`GET /$meter` has the sums since the start; reading them is not an operation."""
+    await (await connection.sender("orders")).send(message(1))
+    url = f"http://127.0.0.1:{broker._ports['contoso'].number}"
+    token = sas.sign(f"{url}/", ROOT_KEY_NAME, WELL_KNOWN_KEY, NOW_MS // 1000 + 3600)
+    async with aiohttp.ClientSession(headers={"Authorization": token}) as session:
+        async with session.get(f"{url}/$Resources/queues") as answer:
+            assert answer.status == 200
+        async with session.get(f"{url}/missing") as answer:
+            assert answer.status == 404
+        async with session.get(f"{url}/$meter") as answer:
+            told = await answer.json()
+    found = {(one["entity"], one["kind"], one["outcome"]): one["count"] for one in told}
+    assert found == {
+        ("$Resources/queues", "management", "ok"): 1,
+        ("missing", "management", "not found"): 1,
+        ("orders", "send", "ok"): 1,
+    }
+
+
+# ── the ledger ──
+
+
+async def test_the_rows_are_those_of_the_ledger_and_say_who_wrote_them(tmp_path: Path) -> None:
+    """A broker knows neither which side of a pair it is nor what an operation was for."""
+    options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))
+    async with (
+        Broker([options], data=None, meter=tmp_path, now_ms=lambda: NOW_MS) as broker,
+        await connect(broker.connection_string("contoso")) as connection,
+    ):
+        await (await connection.sender("orders")).send(message(1))
+    [row] = read(tmp_path)
+    assert (row.client, row.namespace, row.entity, row.kind) == ("broker", "contoso", "orders", "send")
+    assert (row.count, row.billable_operations, row.bytes) == (1, 1, len(message(1)))
+    assert (row.side, row.cause, row.outcome) == (None, None, "ok")
+    assert row.time == "2026-03-01T12:00:00.000Z"
+
+
+async def test_a_broker_without_a_meter_counts_nothing(tmp_path: Path) -> None:
+    """And does not answer for one."""
+    options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))
+    async with Broker([options], data=None) as broker:
+        assert broker.namespace("contoso").meter is None
+
+
+async def test_a_meter_without_a_disk_disturbs_nobody(tmp_path: Path) -> None:
+    """Its folder is a file: messages are taken and delivered all the same."""
+    folder = tmp_path / "meter"
+    folder.write_text("not a folder")
+    options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))
+    async with (
+        Broker([options], data=None, meter=folder) as broker,
+        await connect(broker.connection_string("contoso")) as connection,
+    ):
+        await (await connection.sender("orders")).send(message(1))
+        receiver = await connection.receiver("orders", credit=1)
+        assert len(await receiver.receive(1, 5.0)) == 1
