@@ -1,0 +1,137 @@
+"""Outages from transitions. No Spark here: transitions are few, and their order is everything.
+
+A span is one process's view of one entity, from the first failure to the recovery. Spans of one entity that overlap are
+one outage. A process that ends in the middle of an outage has said its last word: its span ends with its last row, and
+is over only if another process of the same outage recovers later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+
+from pairbus.report.model import StateSpan
+from pairbus.report.times import text_of
+
+SUSPECTED, FAILED_OVER, RECOVERED, CLEARED = "Suspected", "FailedOver", "Recovered", "PairingCleared"
+TRANSITIONS = (SUSPECTED, FAILED_OVER, RECOVERED, CLEARED)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    run: str
+    entity: str
+    "Empty for PairingCleared, which is about all of them."
+    event: str
+    time_ms: int
+    reason: str
+    forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Of one process, or, merged, of all."""
+
+    entity: str
+    begins_ms: int
+    failed_over_ms: int | None
+    ends_ms: int
+    is_over: bool
+    "It ended with a recovery, and not with the end of what is known."
+    forced: bool
+    reason: str
+    runs: frozenset[str]
+
+
+def spans(transitions: Iterable[Transition], last_row_ms: dict[str, int]) -> list[Span]:
+    """Of each process and entity. Transitions of one process come in their order; `last_row_ms` is by run."""
+    open_spans: dict[tuple[str, str], Span] = {}
+    ended: list[Span] = []
+    for step in transitions:
+        key = step.run, step.entity
+        span = open_spans.get(key)
+        if step.event == CLEARED:
+            of_run = [other for other in open_spans if other[0] == step.run]
+            ended += [_over(open_spans.pop(other), step.time_ms) for other in of_run]
+        elif step.event == RECOVERED:
+            if span is not None:
+                ended.append(_over(open_spans.pop(key), step.time_ms))
+        else:
+            span = span or Span(
+                step.entity, step.time_ms, None, step.time_ms, False, False, step.reason, frozenset([step.run])
+            )
+            if step.event == FAILED_OVER:
+                first_ms = step.time_ms if span.failed_over_ms is None else span.failed_over_ms
+                span = replace(span, failed_over_ms=first_ms, forced=span.forced or step.forced)
+            open_spans[key] = span
+    for (run, _), span in open_spans.items():
+        ended.append(replace(span, ends_ms=max(span.begins_ms, last_row_ms.get(run, span.begins_ms))))
+    return ended
+
+
+def _over(span: Span, time_ms: int) -> Span:
+    return replace(span, ends_ms=max(span.begins_ms, time_ms), is_over=True)
+
+
+def merged(views: Iterable[Span]) -> list[Span]:
+    """The outages, by entity and beginning. The reason is that of the first to see it."""
+    outages = []
+    by_entity = attrgetter("entity")
+    for _, group in groupby(sorted(views, key=lambda span: (span.entity, span.begins_ms, span.ends_ms)), by_entity):
+        outage: Span | None = None
+        for span in group:
+            if outage is None or span.begins_ms > outage.ends_ms:
+                outages += [outage] if outage else []
+                outage = span
+            else:
+                outage = _together(outage, span)
+        outages += [outage] if outage else []
+    return outages
+
+
+def _together(one: Span, other: Span) -> Span:
+    times = [time for time in (one.failed_over_ms, other.failed_over_ms) if time is not None]
+    last = max(one, other, key=lambda span: (span.ends_ms, span.is_over))
+    return replace(
+        one,
+        failed_over_ms=min(times, default=None),
+        ends_ms=last.ends_ms,
+        is_over=last.is_over,
+        forced=one.forced or other.forced,
+        runs=one.runs | other.runs,
+    )
+
+
+def states(views: Sequence[Span]) -> list[StateSpan]:
+    """For each entity the worst state that anybody saw, as pieces that touch and do not overlap."""
+    found: list[StateSpan] = []
+    by_entity = attrgetter("entity")
+    for entity, group in groupby(sorted(views, key=by_entity), by_entity):
+        for state, begins_ms, ends_ms in _worst(list(group)):
+            found.append(StateSpan(entity, state, text_of(begins_ms), text_of(ends_ms)))
+    return found
+
+
+def _worst(views: Sequence[Span]) -> Iterator[tuple[str, int, int]]:
+    """One walk over the times at which anything changes, counting who is in which state."""
+    changes: dict[int, list[int]] = {}
+    for span in views:
+        away_ms = span.ends_ms if span.failed_over_ms is None else min(span.failed_over_ms, span.ends_ms)
+        for index, begins_ms, ends_ms in ((0, span.begins_ms, away_ms), (1, away_ms, span.ends_ms)):
+            changes.setdefault(begins_ms, [0, 0])[index] += 1
+            changes.setdefault(ends_ms, [0, 0])[index] -= 1
+    suspect = away = since_ms = 0
+    state = ""
+    for time_ms, (suspects, aways) in sorted(changes.items()):
+        suspect, away = suspect + suspects, away + aways
+        now = "FAILED_OVER" if away else "SUSPECT" if suspect else ""
+        if now != state:
+            if state:
+                yield state, since_ms, time_ms
+            state, since_ms = now, time_ms
+
+
+def floor_second(time_ms: int) -> int:
+    return time_ms // 1000 * 1000

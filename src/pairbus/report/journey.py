@@ -1,0 +1,83 @@
+"""The way of one message, from every row that has its id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from pairbus.ledger.rows import Row
+from pairbus.report.model import Hop
+from pairbus.report.rows import json_lines, ledger_tables, usable
+from pairbus.report.sources import find_sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOPS_MAX = 10_000  # an id that is not one, such as an empty text, may be in every row
+
+WORDS = {
+    "Diverted": "diverted",
+    "SpoolForwarded": "forwarded",
+    "SpoolRefused": "set aside",
+    "Moved": "moved",
+    "MaybeDuplicated": "may be there twice",
+    "DeadLettered": "dead-lettered",
+}
+
+
+def journey(spark: SparkSession, ledgers: Sequence[str | PathLike[str]], message_id: str) -> list[Hop]:
+    """Every hop in the order of time; empty when no ledger knows the message. Damaged lines are left out.
+
+    Spark looks for the id in the texts, with and without JSON's escapes; only what has it is parsed.
+    """
+    sources = find_sources(ledgers)
+    rows: list[Row] = []
+    if sources.lines:
+        texts = json_lines(spark, sources.lines).select("value")
+        escaped = json.dumps(message_id)
+        has_id = F.col("value").contains(escaped) | F.col("value").contains(f'"{message_id}"')
+        for line in texts.where(has_id).limit(HOPS_MAX).collect():
+            try:
+                rows.append(usable(line["value"].encode()))
+            except ValueError:
+                continue  # the report names it
+    if sources.tables:
+        found = ledger_tables(spark, sources.tables).where(F.col("message_id") == message_id).limit(HOPS_MAX)
+        for row in found.collect():
+            values = {name: value for name, value in row.asDict().items() if value is not None}
+            rows.append(Row(**values | {"details": json.loads(values.get("details", "{}"))}))
+    return hops(row for row in rows if row.message_id == message_id)
+
+
+def hops(rows: Iterable[Row]) -> list[Hop]:
+    """Rows of one message. The same row from a ledger and from its compacted form is one hop."""
+    steps = sorted({_step(row) for row in rows})
+    first_s = datetime.fromisoformat(steps[0][0]).timestamp() if steps else 0.0
+    return [
+        Hop(time, what, where, client, round(datetime.fromisoformat(time).timestamp() - first_s, 3), details)
+        for time, what, where, client, details in steps
+    ]
+
+
+def _step(row: Row) -> tuple[str, str, str, str, str]:
+    event = row.event or row.kind
+    what = "spooled" if event == "Diverted" and row.queue == "spool" else WORDS.get(event, event)
+    # A moved or forwarded message is where it belongs; any other one is in a queue.
+    where = (
+        (row.entity or row.queue)
+        if event in ("Moved", "SpoolForwarded", "MaybeDuplicated")
+        else (row.queue or row.entity)
+    )
+    details = ", ".join(
+        f"{name}: {_plain(value)}" for name, value in (row.details or {}).items() if value not in ("", None)
+    )
+    return row.time, what, where or "", row.client, details
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

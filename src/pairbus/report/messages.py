@@ -1,0 +1,148 @@
+"""Every diverted message once: when it went away, when and how that ended, and the outage it belongs to.
+
+Rows say the same of a message more than once: it was spooled and then sent to a backlog queue, moved twice,
+dead-lettered after a second look. The first of each counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from pairbus.report.availability import Span, floor_second
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SPOOL = "spool"
+SET_ASIDE = "set aside in the spool"
+"The reason of what the spool could not forward; it counts as dead-lettered."
+
+MESSAGES_DDL = (
+    "entity string, message_id string, diverted_ms bigint, queue string, moved_ms bigint, moved_queue string,"
+    " moves bigint, home_ms bigint, ended_ms bigint, outage bigint"
+)
+
+
+def message_table(rows: DataFrame, dead: DataFrame, outages: Sequence[Span], folder: Path) -> DataFrame:
+    """A row for each message with an id that was diverted, moved, or both; `folder` holds it.
+
+    `diverted_ms` is null when these ledgers do not tell where it came from, `ended_ms` while it waits, `home_ms` when
+    it did not come home. A clock that is behind cannot let a message come home before it left: the way took no time.
+    """
+    spark = rows.sparkSession
+    is_forward = (F.col("event") == "SpoolForwarded") & (detail("to") == "primary")
+    steps = rows.where("message_id <> '' and (kind in ('diverted', 'moved') or event = 'SpoolForwarded')").select(
+        "entity",
+        "message_id",
+        *(F.when(F.col("kind") == kind, F.struct("time_ms", "queue")).alias(kind) for kind in ("diverted", "moved")),
+        F.when(is_forward, F.col("time_ms")).alias("forwarded_ms"),
+    )
+    known = steps.groupBy("entity", "message_id").agg(
+        *(F.min(name).alias(name) for name in ("diverted", "moved", "forwarded_ms")), F.count("moved").alias("moves")
+    )
+    buried = dead.where("message_id <> ''").groupBy("entity", "message_id").agg(F.min("time_ms").alias("dead_ms"))
+    messages = known.join(buried, ["entity", "message_id"], "left").select(
+        "entity",
+        "message_id",
+        F.col("diverted.time_ms").alias("diverted_ms"),
+        F.col("diverted.queue").alias("queue"),
+        F.col("moved.time_ms").alias("moved_ms"),
+        F.col("moved.queue").alias("moved_queue"),
+        "moves",
+        "forwarded_ms",
+        "dead_ms",
+    )
+    messages = _forwarded_in_order(messages, rows.where(is_forward & (F.coalesce("message_id", F.lit("")) == "")))
+    home = F.greatest("diverted_ms", F.least("moved_ms", "forwarded_ms"))
+    home = F.when(F.coalesce("moved_ms", "forwarded_ms").isNotNull(), home)
+    ended = F.when(
+        F.coalesce("home_ms", "dead_ms").isNotNull(), F.greatest("diverted_ms", F.least("home_ms", "dead_ms"))
+    )
+    messages = messages.withColumn("home_ms", home).withColumn("ended_ms", ended)
+    place = str(folder / "messages")
+    with_outage(messages, "diverted_ms", outages).select(*_names()).write.parquet(place)
+    return spark.read.schema(MESSAGES_DDL).parquet(place)
+
+
+def _names() -> list[str]:
+    return [column.split()[0] for column in MESSAGES_DDL.split(", ")]
+
+
+def _forwarded_in_order(messages: DataFrame, forwards: DataFrame) -> DataFrame:
+    """Give what went from a spool straight to the primary its time.
+
+    A row `SpoolForwarded` without ids says only how many. A spool is first in, first out: the oldest spooled messages
+    of the entity whose end is not known otherwise are taken to be those. The k-th of them went with the forward that
+    brought the sum to k or more: both are sorted by this number, downwards, and the last forward seen is the one.
+    """
+    is_open = (F.col("queue") == SPOOL) & F.coalesce("moved_ms", "forwarded_ms", "dead_ms").isNull()
+    by_age = Window.partitionBy("entity").orderBy("diverted_ms", "message_id")
+    spooled = messages.where(is_open).select("entity", "message_id", F.row_number().over(by_age).alias("k"))
+    by_time = Window.partitionBy("entity").orderBy("time_ms").rowsBetween(Window.unboundedPreceding, 0)
+    count = F.coalesce(detail("count").try_cast("bigint"), F.lit(1))
+    sums = forwards.select("entity", F.sum(count).over(by_time).alias("k"), F.col("time_ms").alias("went_ms"))
+    both = spooled.withColumn("went_ms", F.lit(None).cast("bigint")).unionByName(sums, allowMissingColumns=True)
+    downwards = Window.partitionBy("entity").orderBy(F.desc("k"), F.col("message_id").isNotNull())
+    seen = F.last("went_ms", ignorenulls=True).over(downwards.rowsBetween(Window.unboundedPreceding, 0))
+    gone = both.withColumn("seen_ms", seen).where("message_id is not null and seen_ms is not null")
+    gone = gone.select("entity", "message_id", "seen_ms")
+    joined = messages.join(gone, ["entity", "message_id"], "left")
+    return joined.withColumn("forwarded_ms", F.coalesce("forwarded_ms", "seen_ms")).drop("seen_ms")
+
+
+def dead_letters(rows: DataFrame) -> DataFrame:
+    """What was dead-lettered by a syphon or set aside in a spool: entity, message_id, reason, time_ms.
+
+    A dead letter's row names the backlog queue; its entity is that of the message diverted there, or spooled, with this
+    id. Where there is none, the queue stands for it.
+    """
+    buried = rows.where("event = 'DeadLettered'").select(
+        "queue", "message_id", detail("reason").alias("reason"), "time_ms", _one_for_each("message_id", "id", "file")
+    )
+    buried = buried.groupBy("queue", "message_id", "reason", "single").agg(F.min("time_ms").alias("time_ms"))
+    sent = rows.where("kind = 'diverted' and message_id <> ''").select(
+        F.col("message_id").alias("sent_id"), F.col("queue").alias("sent_to"), F.col("entity").alias("sent_entity")
+    )
+    is_here = F.col("queue").eqNullSafe(F.col("sent_to"))
+    is_it = (F.col("message_id") == F.col("sent_id")) & (is_here | (F.col("sent_to") == SPOOL))
+    found = buried.join(sent.distinct(), is_it, "left").groupBy(*buried.columns)
+    best = found.agg(F.min(F.struct((~is_here).alias("elsewhere"), F.col("sent_entity").alias("entity"))).alias("sent"))
+    entity = F.coalesce("sent.entity", "queue").alias("entity")
+    aside = rows.where("event = 'SpoolRefused'").groupBy("entity", "message_id").agg(F.min("time_ms").alias("time_ms"))
+    return best.select(entity, "message_id", "reason", "time_ms").unionByName(
+        aside.withColumn("reason", F.lit(SET_ASIDE))
+    )
+
+
+def _one_for_each(message_id: str, *place: str) -> Column:
+    """Null for rows that have an id; rows without one are messages of their own."""
+    has_none = F.coalesce(message_id, F.lit("")) == ""
+    return F.when(has_none, F.concat_ws("-", *place)).alias("single")
+
+
+def with_outage(frame: DataFrame, time: str, outages: Sequence[Span]) -> DataFrame:
+    """The number of the last outage of the row's entity that began before it, or in the same second; else null.
+
+    Metered rows carry only their second. One sort of rows and beginnings together, because both may be many.
+    """
+    spark = frame.sparkSession
+    starts = spark.createDataFrame(
+        [(span.entity, floor_second(span.begins_ms), number) for number, span in enumerate(outages)],
+        "entity string, starts_ms bigint, number bigint",
+    )
+    if not outages:
+        return frame.withColumn("outage", F.lit(None).cast("bigint"))
+    marked = frame.unionByName(starts.withColumnRenamed("starts_ms", time), allowMissingColumns=True)
+    in_time = Window.partitionBy("entity").orderBy(F.col(time), F.col("number").isNull(), F.col("number"))
+    outage = F.last("number", ignorenulls=True).over(in_time.rowsBetween(Window.unboundedPreceding, 0))
+    return marked.withColumn("outage", outage).where("number is null").drop("number")
+
+
+def detail(name: str) -> Column:
+    """A field of the event, as text."""
+    return F.get_json_object("details", f"$.{name}")

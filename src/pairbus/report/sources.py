@@ -1,0 +1,90 @@
+"""Which files a report is made from. What cannot be read is left out and said, so that the rest can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from glob import glob, has_magic
+from os import PathLike
+from pathlib import Path
+
+from pairbus.errors import ConfigError
+from pairbus.report.model import Damage
+
+SUFFIX = ".jsonl"
+TABLE_SUFFIX = ".parquet"
+EMPTY = "the file is empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    lines: tuple[Path, ...]
+    "Files as a ledger writes them."
+    tables: tuple[Path, ...]
+    "Files as `pairbus.spark.compaction` writes them."
+    damage: tuple[Damage, ...]
+
+    @property
+    def files(self) -> int:
+        return len(self.lines) + len(self.tables) + len(self.damage)
+
+
+def find_sources(ledgers: Sequence[str | PathLike[str]]) -> Sources:
+    """Files of folders, files by name or pattern, and compacted locations. A file that is named twice counts once.
+
+    ConfigError when a name leads to no file at all: a report without it would be taken for a whole one.
+    """
+    found = dict.fromkeys(path.resolve() for each in ledgers for path in _files(each))
+    lines: list[Path] = []
+    tables: list[Path] = []
+    damage: list[Damage] = []
+    for path in found:
+        is_table = path.suffix == TABLE_SUFFIX
+        try:
+            problem = _problem_of_table(path) if is_table else _problem_of_lines(path)
+        except OSError as error:
+            problem = f"the file cannot be read: {error.strerror or error}"
+        if problem:
+            damage.append(Damage(str(path), 0, problem))
+        else:
+            (tables if is_table else lines).append(path)
+    return Sources(tuple(lines), tuple(tables), tuple(damage))
+
+
+def _files(name: str | PathLike[str]) -> list[Path]:
+    path = Path(name)
+    if path.is_dir():
+        found = [*path.glob(f"*{SUFFIX}"), *_tables(path), *_tables(path / "ledger")]
+    elif path.exists() or path.is_symlink():
+        found = [path]
+    elif has_magic(str(name)):
+        found = [Path(match) for match in glob(str(name))]
+    else:
+        raise ConfigError(f"There is no ledger {name}")
+    if not found:
+        raise ConfigError(f"There is no file of a ledger in {name}: they end in {SUFFIX}")
+    return sorted(found)
+
+
+def _tables(folder: Path) -> Iterable[Path]:
+    return folder.glob(f"day=*/*{TABLE_SUFFIX}")
+
+
+def _problem_of_lines(path: Path) -> str:
+    with path.open("rb") as file:
+        return "" if file.read(1) else EMPTY
+
+
+def _problem_of_table(path: Path) -> str:
+    from pyarrow import ArrowInvalid, parquet
+
+    from pairbus.ledger.rows import Row
+
+    if not path.stat().st_size:
+        return EMPTY
+    try:
+        names = set(parquet.read_schema(path).names)
+    except ArrowInvalid as error:
+        return f"the file cannot be read: {error}"
+    missing = set(Row.__dataclass_fields__) - names
+    return f"the table is not one of a ledger: it has no {', '.join(sorted(missing))}" if missing else ""
