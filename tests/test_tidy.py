@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pairing": {"amqp", "errors"},
     # edges: the SDK's words and the transport's in those of pairing
     "send_errors": {"errors"},
-    "sdk": {"pairing"},
+    "sdk": {"ledger", "pairing"},
     "wire_failures": {"pairing", "transport"},
     "sides": {"connection_string", "emulator", "hosts", "sdk", "transport"},
     # pieces of the client

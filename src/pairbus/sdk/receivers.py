@@ -15,11 +15,13 @@ from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode, S
 from azure.servicebus import aio as sdk_aio
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.sdk.messages import body_size
+from pairbus.ledger.rows import BILLING_UNIT_BYTES, alike
+from pairbus.sdk.failures import failure_of
+from pairbus.sdk.messages import body_size, size
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 Meter = Callable[[str, int, int, str], None]
-"Called with kind, messages, bytes of their bodies, outcome: `ok`, or the name of the exception."
+"Called with kind, messages, their bytes, outcome: `ok`, or the kind of failure. One of more than 64 KB comes alone."
 
 _log = logging.getLogger("pairbus")
 _WAIT_S = 60.0  # the SDK's own, for a receive without max_wait_time
@@ -27,8 +29,10 @@ _OPERATIONS = {
     b"com.microsoft:peek-message": "peek",
     b"com.microsoft:renew-lock": "renew",
     b"com.microsoft:renew-session-lock": "renew",
-    b"com.microsoft:receive-by-sequence-number": "receive",
 }
+_BY_NUMBER = b"com.microsoft:receive-by-sequence-number"
+_ENVELOPE_BYTES = 200  # header, annotations and properties that a service puts around a body
+_DOUBT_BYTES = 1024  # how far from that a message may be; near a multiple of 64 KB it is measured
 Messages = list[ServiceBusReceivedMessage]
 
 
@@ -51,10 +55,17 @@ def _without_pings(messages: Messages) -> tuple[Messages, Messages]:
 def _tell_received(meter: Meter, messages: Messages) -> None:
     if meter is _no_meter:
         return
-    if messages:
-        meter("receive", len(messages), sum(map(body_size, messages)), "ok")
-    else:
+    if not messages:
         meter("empty receive", 1, 0, "ok")
+    for count, size_bytes in alike(map(_size_of, messages)):
+        meter("receive", count, size_bytes, "ok")
+
+
+def _size_of(message: ServiceBusReceivedMessage) -> int:
+    estimate = body_size(message) + _ENVELOPE_BYTES + 40 * len(message.application_properties or ())
+    above = estimate + _DOUBT_BYTES
+    is_near = above > BILLING_UNIT_BYTES and above % BILLING_UNIT_BYTES < 2 * _DOUBT_BYTES
+    return size(message) if is_near else estimate
 
 
 def _deadline(own_wait_s: float | None, wait_s: float | None) -> float:
@@ -119,8 +130,13 @@ class _SkipsPings(ServiceBusReceiver):
             return super()._settle_message_with_retry(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _mgmt_request_response_with_retry(self, mgmt_operation: bytes, *args: Any, **kwargs: Any) -> Any:
-        with _Metered(self._meter, _OPERATIONS.get(mgmt_operation, "management"), tell_ok=True):
-            return super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
+        is_receive = mgmt_operation == _BY_NUMBER
+        kind = "receive" if is_receive else _OPERATIONS.get(mgmt_operation, "management")
+        with _Metered(self._meter, kind, tell_ok=not is_receive):
+            answer = super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
+        if is_receive:
+            _tell_received(self._meter, answer)
+        return answer
 
 
 class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
@@ -172,8 +188,13 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
             return await super()._settle_message_with_retry(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     async def _mgmt_request_response_with_retry(self, mgmt_operation: bytes, *args: Any, **kwargs: Any) -> Any:
-        with _Metered(self._meter, _OPERATIONS.get(mgmt_operation, "management"), tell_ok=True):
-            return await super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
+        is_receive = mgmt_operation == _BY_NUMBER
+        kind = "receive" if is_receive else _OPERATIONS.get(mgmt_operation, "management")
+        with _Metered(self._meter, kind, tell_ok=not is_receive):
+            answer = await super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
+        if is_receive:
+            _tell_received(self._meter, answer)
+        return answer
 
 
 class _Metered:
@@ -195,8 +216,9 @@ class _Metered:
                 self._meter(self._kind, 1, 0, "ok")
         elif issubclass(kind, StopIteration | StopAsyncIteration):
             self._meter("empty receive", 1, 0, "ok")
-        elif issubclass(kind, ServiceBusError):
-            self._meter(self._kind, 1, 0, kind.__name__)
+        elif isinstance(error, ServiceBusError):
+            failure = failure_of(error, sending=False)
+            self._meter(self._kind, 1, 0, "internal" if failure is None else failure.kind.value)
 
 
 Receiver = TypeVar("Receiver", bound=ServiceBusReceiver | sdk_aio.ServiceBusReceiver)
