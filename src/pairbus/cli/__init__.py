@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pairbus import __version__
-from pairbus.cli import broker, demo, estimate, pair, queue, spool, store, syphon
+from pairbus.cli import broker, demo, estimate, pair, queue, report, spool, store, syphon
 from pairbus.errors import PairbusError
 
 __all__ = ["app", "main"]
@@ -22,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # its panels cut option names off in a terminal of 80 columns
     pretty_exceptions_enable=False,  # their listing of local variables would print connection strings
 )
-for command in (broker, queue, pair, syphon, demo, estimate, spool, store):
+for command in (broker, queue, pair, syphon, demo, estimate, report, spool, store):
     command.register(app)
 
 

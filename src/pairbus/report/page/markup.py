@@ -42,4 +42,4 @@ def tag(name: str, /, *children: object, **attributes: object) -> Html:
 
 def name(value: str) -> Html:
     """Of an entity, a message, a file: may break anywhere, and cannot turn the text around it."""
-    return tag("bdi", value, class_="name")
+    return tag("bdi", value)

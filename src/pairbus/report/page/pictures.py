@@ -14,7 +14,7 @@ from pairbus.report.page.scales import Tick, count_labels, duration_ticks, numbe
 from pairbus.report.page.tables import long_table
 from pairbus.report.page.words import THIN, Calendar, count, counted, duration, moment, shortened
 
-LANES_MAX = 24
+LANES_MAX = 20
 HINTS = 60
 STATES = {"SUSPECT": ("suspect", "suspect"), "FAILED_OVER": ("failed", "failed over")}
 """State → colour, words."""
@@ -181,7 +181,6 @@ def backlog(report: Report, calendar: Calendar) -> Html:
             "Backlog over time",
             ("#time (UTC)", "#waiting", "#oldest"),
             [(calendar.time(p.time), count(p.waiting), duration(p.oldest_s)) for p in points],
-            most=500,
         ),
     )
 

@@ -59,7 +59,6 @@ def picture(title: str, description: str, height: int, *content: object, class_:
         *content,
         class_=class_,
         role="img",
-        aria_label=f"{title}. {description}",
         width="100%",
         height=height,
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pairbus.report.model import Outage, Report
 from pairbus.report.page.findings import BAD, GOOD, comparison, figures, headline
-from pairbus.report.page.words import THIN, WIDE, Calendar, count, counted, duration
+from pairbus.report.page.words import Calendar, count, counted, duration, plain
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -21,26 +21,27 @@ def summary(report: Report) -> Text:
 
     calendar = Calendar.of(report.begins, report.ends)
     told = Text(no_wrap=False)
-    told.append(f"{_plain(headline(report))}\n", "bold")
-    told.append(f"{_plain(calendar.period())}, {_plain(duration(report.seconds))}\n\n", "dim")
+    told.append(f"{plain(headline(report))}\n", "bold")
+    told.append(f"{plain(calendar.period())}, {plain(duration(report.seconds))}\n\n", "dim")
     shown = figures(report)
     names = max(len(figure.name) for figure in shown)
     values = max(len(figure.value) for figure in shown)
     for figure in shown:
         told.append(f"{figure.name:>{names}}  ")
-        told.append(f"{_plain(figure.value):>{values}}", COLOURS.get(figure.mood, "bold"))
-        told.append(f"  {_plain(figure.words)}\n", "dim")
+        told.append(f"{plain(figure.value):>{values}}", COLOURS.get(figure.mood, "bold"))
+        told.append(f"  {plain(figure.words)}\n", "dim")
     told.append("\n")
     outages = report.availability.outages
     for outage in outages[:OUTAGES_MAX]:
-        told.append(f"{_plain(_outage(outage, calendar))}\n")
+        told.append(f"{plain(_outage(outage, calendar))}\n")
     if len(outages) > OUTAGES_MAX:
         told.append(f"and {count(len(outages) - OUTAGES_MAX)} more outages\n")
     prices = report.prices
-    told.append(f"{_plain(comparison(report))}\n")
-    told.append(f"Estimates by {prices.sheet}, {prices.currency}, {prices.date}, {prices.counting} counting.\n", "dim")
+    told.append(f"{plain(comparison(report))}\n")
+    by = f"Estimates by {prices.sheet}, {prices.currency}, {prices.date}, {prices.counting} counting."
+    told.append(f"{plain(by)}\n", "dim")
     for line in _health(report):
-        told.append(f"{_plain(line)}\n", "yellow")
+        told.append(f"{plain(line)}\n", "yellow")
     told.rstrip()
     return told
 
@@ -73,8 +74,3 @@ def _health(report: Report) -> list[str]:
     if source.clock_jumps:
         lines.append(f"{counted(source.clock_jumps, 'clock jump')} in the ledger")
     return lines
-
-
-def _plain(words: str) -> str:
-    """Ordinary spaces, one line, and no character that steers a terminal: ids and reasons come from anywhere."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in words.replace(THIN, " ").replace(WIDE, " "))

@@ -11,7 +11,7 @@ from pairbus.report.page.words import count
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
     """The first cell of a row is its head. A head that begins with `#` is of numbers: they stand at the right."""
     numbers = [head.startswith("#") for head in heads]
-    right = ["number" if number else None for number in numbers]
+    right = ["n" if number else None for number in numbers]
     titles = [head.removeprefix("#") for head in heads]
     return tag(
         "div",

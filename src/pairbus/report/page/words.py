@@ -112,6 +112,11 @@ def shortened(name: str, length: int = 48) -> str:
     return f"{name[:kept]}…{name[-kept:]}"
 
 
+def plain(words: str) -> str:
+    """For a terminal: ordinary spaces, one line, and no character that steers it, as ids and reasons may have."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in words.replace(THIN, " ").replace(WIDE, " "))
+
+
 def moment(text: str) -> datetime:
     """Of a text of the ledger: 2026-03-01T12:00:05.000Z, 2026-03-01T12:00Z."""
     return datetime.fromisoformat(text).astimezone(UTC)

@@ -1,0 +1,193 @@
+"""`pairbus report`: from ledgers to a page, a summary, JSON and Parquet; or the way of one message."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pairbus.cli.estimate import GEO, Counting
+from pairbus.cli.table import print_table
+from pairbus.errors import ConfigError, PairbusError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from pairbus.report.model import Hop, Report
+
+EPILOG = """\b
+Examples:
+  pairbus report ledger --out report.html
+  pairbus report ledger/2026-03-*.jsonl --out march.html --prices premium
+  pairbus report host-a/ledger host-b/ledger --json report.json --parquet tables
+  pairbus report ledger --journey order-17
+"""
+MASTER = "local[*]"
+
+
+def register(app: typer.Typer) -> None:
+    """Mounts `pairbus report`."""
+    app.command(name="report", epilog=EPILOG)(report)
+
+
+def report(
+    ledgers: Annotated[
+        list[str], typer.Argument(metavar="LEDGER", help="Folders of ledgers, files, or patterns of them.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the page to this file: HTML that needs nothing else.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the same numbers to this file.")
+    ] = None,
+    parquet: Annotated[Path | None, typer.Option(metavar="DIR", help="Write them as tables to this folder.")] = None,
+    prices: Annotated[
+        str, typer.Option(metavar="SHEET", help="basic, standard, premium, or a file; see docs/prices.md.")
+    ] = "standard",
+    counting: Annotated[
+        Counting, typer.Option(help="documented: settlements are free; strict: each is an operation.")
+    ] = Counting.documented,
+    operations_before: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Of the month, before the ledger begins; decides the tier. Default: all included ones."
+        ),
+    ] = None,
+    journey: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only print the way of the message with this id, hop by hop.")
+    ] = None,
+) -> None:
+    """Tell what an outage did and what pairing cost, from the ledgers of any number of clients and syphons.
+
+    Prints a summary, and writes a page with plots where --out says. Lines that are damaged are named, and the rest is
+    used. Everything in money is an estimate. Computed by Spark on this machine (pip install 'pairbus[spark-local]').
+    """
+    # Imported when needed: other commands should not pay for it.
+    from pairbus.pricing import load
+    from pairbus.report.sources import find_sources
+
+    sheet, geo = load(prices), load(GEO)
+    for option, file in (("--out", out), ("--json", json_file), ("--parquet", parquet)):
+        if file is not None and not file.parent.is_dir():
+            raise ConfigError(f"{option} {file}: the folder {file.parent} does not exist")
+    files = find_sources(ledgers).files  # before Spark is started, which takes seconds
+    with _progress() as told, _spark(told) as spark:
+        from pairbus.report.job import make_report
+        from pairbus.report.journey import journey as hops_of
+
+        told(f"reading {files} file{'s' if files != 1 else ''}")
+        if journey is not None:
+            hops = hops_of(spark, ledgers, journey)
+        else:
+            made = make_report(
+                spark,
+                ledgers,
+                prices=sheet,
+                geo=geo,
+                counting=counting.value,
+                operations_before=operations_before,
+                now_s=time.time(),
+            )
+    if journey is not None:
+        _print_hops(journey, hops)
+        return
+    if not made.source.rows:
+        raise PairbusError(f"{', '.join(ledgers)}: there is no row to report on{_why(made)}")
+    _show(made)
+    _write(made, out, json_file, parquet)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """What is being done: one changing line on a terminal, a line each elsewhere; always on standard error."""
+    from rich.console import Console
+
+    console = Console(stderr=True, markup=False, highlight=False)
+    if not console.is_terminal:
+        yield lambda words: print(words, file=sys.stderr, flush=True)
+        return
+    with console.status("") as status:
+        yield lambda words: status.update(f"{words} …")
+
+
+@contextmanager
+def _spark(told: Callable[[str], None]) -> Iterator[SparkSession]:
+    from pairbus.spark.session import local_session
+
+    told(f"starting Spark on {MASTER}")
+    try:
+        from pairbus.report.job import SESSION_CONF
+    except ImportError as error:
+        raise ConfigError(f"pyspark is missing ({error}): pip install 'pairbus[spark-local]'") from None
+    session = local_session("pairbus report", MASTER, **SESSION_CONF)
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _show(made: Report) -> None:
+    from rich.console import Console
+
+    from pairbus.report.page import summary
+
+    Console(markup=False, highlight=False, soft_wrap=True).print(summary(made))
+
+
+def _why(made: Report) -> str:
+    """The first place that could not be used: with no row at all, it is the reason."""
+    if not made.source.damage:
+        return ""
+    place = made.source.damage[0]
+    return f"; {place.file}" + (f", line {place.line}" if place.line else "") + f": {place.reason}"
+
+
+def _write(made: Report, out: Path | None, json_file: Path | None, parquet: Path | None) -> None:
+    from pairbus.report.files import write_json, write_parquet
+    from pairbus.report.page import render
+
+    try:
+        if out is not None:
+            _replace(out, render(made))
+        if json_file is not None:
+            write_json(made, json_file)
+        if parquet is not None:
+            write_parquet(made, parquet)
+    except OSError as error:
+        raise ConfigError(f"The report cannot be written: {error.strerror or error} ({error.filename})") from error
+    for written in (out, json_file, parquet):
+        if written is not None:
+            typer.echo(f"wrote {written}", err=True)
+
+
+def _replace(file: Path, text: str) -> None:
+    """Whole or not at all: who has the page open reloads the old one or the new one."""
+    draft = file.with_name(f".{file.name}.draft")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(file)
+
+
+def _print_hops(message_id: str, hops: Sequence[Hop]) -> None:
+    from pairbus.report.page.words import duration, plain
+
+    if not hops:
+        raise PairbusError(
+            f"No row of the ledger tells of a message with the id {plain(message_id)!r}: it was not diverted, or went"
+            " through a client without a ledger"
+        )
+    rows = [
+        [
+            *(hop.time, plain(duration(hop.since_first_s)), plain(hop.what), plain(hop.where)),
+            *(plain(hop.client), plain(hop.details) or "-"),
+        ]
+        for hop in hops
+    ]
+    print_table(("time", "after", "what", "where", "client", "details"), rows)

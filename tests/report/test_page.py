@@ -1,0 +1,418 @@
+"""The page: every number is on it, nothing from outside is HTML in it, and it is one file that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.report.model import PARTS, Amount, BillLine, EntityAvailability, Outage, Report
+from pairbus.report.page import render, summary
+from pairbus.report.page.costs import COLUMNS_MAX, by_time
+from pairbus.report.page.findings import headline
+from pairbus.report.page.scales import duration_ticks, number_ticks, time_ticks
+from pairbus.report.page.words import Calendar, count, duration, listed, money, percent, shortened, size
+from tests.report.example import empty_report, example_report
+
+VOID = {"br", "meta", "hr"}
+SIZE_MAX = 300_000
+
+
+class Page(HTMLParser):
+    """Elements, attributes and text of a page; an element that is not closed in its place fails the test."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.texts)
+
+    def named(self, *names: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name in names]
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return example_report(trouble=True)
+
+
+@pytest.fixture(scope="module")
+def page(report: Report) -> Page:
+    return Page(render(report))
+
+
+# ── what is on it ──
+
+
+def entity_numbers(entity: EntityAvailability) -> Iterator[str]:
+    yield percent(entity.with_pairing_percent)
+    yield percent(entity.without_pairing_percent)
+    for number in (entity.sent, entity.diverted, entity.failed, entity.moved, entity.duplicated, entity.pings):
+        yield count(number)
+    yield from (count(entity.maybe_duplicated), count(entity.dead_lettered))
+    if entity.delay is not None:
+        delay = entity.delay
+        yield count(delay.messages)
+        yield from map(duration, (delay.p50_s, delay.p95_s, delay.p99_s, delay.max_s))
+
+
+def outage_numbers(outage: Outage, calendar: Calendar) -> Iterator[str]:
+    for time in (outage.begins, outage.recovered, outage.drained):
+        if time is not None:
+            yield calendar.time(time)
+    if outage.time_to_divert_s is not None:
+        yield duration(outage.time_to_divert_s)
+    yield from map(count, (outage.failed_sends, outage.diverted, outage.waiting, outage.clients))
+    yield outage.reason
+
+
+def bill_numbers(report: Report) -> Iterator[str]:
+    bill, currency = report.bill, report.prices.currency
+    for amount in (
+        bill.total,
+        bill.alone,
+        *bill.parts.values(),
+        *(a for o in bill.outages for a in (o.during, o.after)),
+    ):
+        yield count(amount.operations)
+        yield money(amount.money, currency)
+    for sum_ in (bill.bandwidth.money, bill.base, bill.geo_replication, bill.with_pairing):
+        yield money(sum_, currency)
+    yield from (size(bill.bandwidth.bytes), size(bill.total.bytes), count(report.prices.operations_before))
+    yield from (report.prices.sheet, currency, report.prices.date, report.prices.source, report.prices.counting)
+
+
+def test_every_number_of_the_report_is_on_the_page(report: Report, page: Page) -> None:
+    """A number that the jobs compute and nobody sees was not worth computing."""
+    there, calendar = report.availability, Calendar.of(report.begins, report.ends)
+    wanted = [
+        *bill_numbers(report),
+        *(number for entity in (*there.entities, there.total) for number in entity_numbers(entity)),
+        *(number for outage in there.outages for number in outage_numbers(outage, calendar)),
+        *(
+            text
+            for span in there.states
+            for text in (span.entity, calendar.time(span.begins), calendar.time(span.ends))
+        ),
+        *(text for point in there.backlog for text in (calendar.time(point.time), duration(point.oldest_s))),
+        *(count(point.waiting) for point in there.backlog),
+        *(count(messages) for _, messages in there.delays),
+        *(text for one in there.dead_letters for text in (one.entity, one.reason, count(one.messages))),
+        *(text for one in report.source.damage for text in (one.file, one.reason)),
+        *map(count, (report.source.files, report.source.rows, report.source.damaged, report.source.lost_rows)),
+        *(count(report.source.clock_jumps), count(report.source.damage[0].line), report.version, report.made_at),
+    ]
+    cells = set(re.split(r"[ (),;:]+", page.text)) | set(page.texts)
+    missing = [text for text in wanted if text not in cells and text not in page.text]
+    assert missing == []
+
+
+def test_the_first_sentence_says_what_happened() -> None:
+    """Who reads no further knows the outcome."""
+    said = headline(example_report()).replace("\u202f", " ").replace("\u00a0", " ")
+    assert said == (
+        "2 outages of orders and payments, 1 short suspicion; 2 615 messages diverted, all home, none lost;"
+        " pairing added $0.00452 (estimate)."
+    )
+
+
+def test_what_is_not_well_is_in_the_first_sentence(report: Report) -> None:
+    """Dead letters, failed sends, messages that wait, and an outage that is not over."""
+    there = report.availability
+    first, *others = there.outages
+    backlog = (*there.backlog[:-1], replace(there.backlog[-1], waiting=7))
+    unfinished = replace(there, outages=(replace(first, recovered=None, drained=None), *others), backlog=backlog)
+    said = headline(replace(report, availability=unfinished))
+    for words in ("1 not over", "7 waiting", "2 dead-lettered", "3\u00a0sends failed"):
+        assert words in said
+    assert "all home" not in said and "none lost" not in said
+
+
+def test_nothing_is_called_lost_or_not_where_rows_are_missing() -> None:
+    """A row that was never written may have told of a message that never came home."""
+    report = example_report()
+    assert "none lost" not in headline(replace(report, source=replace(report.source, lost_rows=1)))
+
+
+def test_money_is_called_an_estimate_wherever_it_stands(report: Report) -> None:
+    """In the same text, in the head of its column or the caption of its table, or in the heading over its plot."""
+    text = render(report)
+    body = text[text.index("<body") :]
+    for place in re.finditer(r"\$\d", body):
+        starts = [
+            body.rfind(opening, 0, place.start()) for opening in ("<table", "<figure", "<dl", "<p", "<h1", "<desc")
+        ]
+        start = max(starts)
+        if start == starts[1]:
+            start = body.rfind("<h", 0, start)
+        end = min(
+            body.find(closing, place.end())
+            for closing in ("</dl>", "</p>", "</h1>", "</figure>", "</table>")
+            if closing in body[place.end() :]
+        )
+        assert "stimate" in body[start:end], body[place.start() - 80 : place.end() + 80]
+
+
+def test_an_empty_report_is_made_of_sentences() -> None:
+    """A gap would look like a fault of the page."""
+    page = Page(render(empty_report()))
+    for sentence in (
+        *("No outage in this period.", "No entity was used in this period.", "No billable operation in this period."),
+        *("No message waited in a backlog queue in this period.", "No diverted message came home in this period."),
+        *("No diverted message was dead-lettered in this period.", "Made from 1\u00a0row in 1\u00a0file."),
+    ):
+        assert sentence in page.text
+    assert page.named("svg", "table") == []
+
+
+def test_operations_that_cost_nothing_are_still_shown_as_parts(report: Report) -> None:
+    """Within the included operations every part costs nothing, and the stack shows operations instead."""
+    bill = report.bill
+    free = {part: replace(amount, money=Decimal(0)) for part, amount in bill.parts.items()}
+    none = replace(bill, parts=free, total=replace(bill.total, money=bill.bandwidth.money), lines=())
+    page = Page(render(replace(report, bill=none)))
+    assert "within the included ones, which cost nothing" in page.text
+    assert [attributes["class"] for attributes in page.named("rect") if attributes.get("height") == "26"] == [
+        f"bar {part}" for part in PARTS
+    ]
+
+
+# ── how it is made ──
+
+
+def test_the_page_is_one_small_file_that_fetches_nothing(report: Report, page: Page) -> None:
+    """It is mailed, attached to a ticket, opened years later without a network."""
+    text = render(report)
+    assert len(text.encode()) < SIZE_MAX
+    assert page.named("script", "link", "img", "iframe", "object", "embed", "image", "use", "a") == []
+    assert not re.search(r"url\(|@import|https?://", text)
+    [policy] = [tag["content"] for tag in page.named("meta") if tag.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None and policy.startswith("default-src 'none'")
+
+
+def test_a_large_report_stays_small() -> None:
+    """A hundred entities with an outage each, 500 points of backlog, a month of hours."""
+    report = example_report(trouble=True)
+    there = report.availability
+    outage, entity, line = there.outages[0], there.entities[0], report.bill.lines[0]
+    names = [f"area-{number}/entity-with-a-long-name-{number}" for number in range(100)]
+    begins = datetime(2026, 3, 1, tzinfo=UTC)
+    hours = [(begins + timedelta(hours=number)).strftime("%Y-%m-%dT%H:%MZ") for number in range(720)]
+    points = [there.backlog[5]] * 500
+    large = replace(
+        report,
+        availability=replace(
+            there,
+            entities=tuple(replace(entity, entity=name) for name in names),
+            outages=tuple(replace(outage, entity=name) for name in names),
+            states=tuple(replace(span, entity=name) for name in names for span in there.states[:2]),
+            backlog=tuple(points),
+            delays=tuple((float(limit), 5) for limit in range(1, 41)),
+        ),
+        bill=replace(
+            report.bill, lines=tuple(replace(line, entity=name, hour=hour) for hour in hours for name in names[:30])
+        ),
+    )
+    text = render(large)
+    assert len(text.encode()) < SIZE_MAX
+    assert "80\u00a0more entities not drawn" in text
+
+
+def test_a_reader_who_does_not_see_it_can_follow(page: Page) -> None:
+    """One h1, no level left out, ids that are unique, names for every plot and table."""
+    levels = [int(name[1]) for name, _ in page.elements if re.fullmatch("h[1-6]", name)]
+    assert levels.count(1) == 1 and levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids)) and {"states", "backlog", "delay", "outages", "bill", "ledger"} <= set(ids)
+    names = [name for name, _ in page.elements]
+    for number, (name, attributes) in enumerate(page.elements):
+        if name == "svg" and attributes.get("role") == "img":
+            assert names[number + 1 : number + 3] == ["title", "desc"]
+        elif name == "svg":  # the labels below lanes that say it all, and the stretched frame of a curve
+            assert attributes.get("aria-hidden") or attributes.get("viewbox")
+    assert names.count("caption") == names.count("table") > 5
+    assert all(cell.get("scope") in ("col", "row") for cell in page.named("th"))
+    assert page.named("html")[0]["lang"] == "en"
+
+
+EVIL = [
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror='alert(1)'>",
+    "</style></title></svg><b>bold</b>",
+    "&lt;b&gt; &amp;amp; {braces} %s [bold]markup[/]",
+    "half a \ud800 pair, a \x00 zero, a \x1b[31m colour",
+]
+
+
+@pytest.mark.parametrize("evil", EVIL)
+def test_nothing_from_outside_becomes_html(report: Report, page: Page, evil: str) -> None:
+    """Names, ids, reasons, files: any text of the model may hold anything."""
+    there, bill, source = report.availability, report.bill, report.source
+    hostile = replace(
+        report,
+        availability=replace(
+            there,
+            entities=tuple(replace(one, entity=evil) for one in there.entities),
+            outages=tuple(replace(one, entity=evil, reason=evil) for one in there.outages),
+            states=tuple(replace(one, entity=evil) for one in there.states),
+            dead_letters=tuple(replace(one, entity=evil, reason=evil) for one in there.dead_letters),
+        ),
+        bill=replace(
+            bill,
+            lines=tuple(replace(line, entity=evil, namespace=evil, kind=evil) for line in bill.lines),
+            outages=tuple(replace(one, entity=evil) for one in bill.outages),
+        ),
+        source=replace(source, damage=tuple(replace(one, file=evil, reason=evil) for one in source.damage)),
+        prices=replace(report.prices, sheet=evil, source=evil, currency=evil, counting=evil),
+    )
+    made = Page(render(hostile))
+    assert {name for name, _ in made.elements} <= {name for name, _ in page.elements}
+    assert {key for _, keys in made.elements for key in keys} <= {key for _, keys in page.elements for key in keys}
+    render(hostile).encode("utf-8")
+    shown = re.sub("[\x00-\x1f\ud800]", "\ufffd", evil)
+    assert shown in made.text
+    assert summary(hostile).plain.encode("utf-8").decode().replace("\n", "").isprintable()
+
+
+# ── in a terminal ──
+
+
+def test_the_summary_says_the_same_in_plain_lines(report: Report) -> None:
+    """The sentence, eight figures, a line for each outage, the prices, and what is wrong with the ledger."""
+    lines = summary(report).plain.splitlines()
+    assert lines[0] == headline(report).replace("\u202f", " ").replace("\u00a0", " ")
+    figures = [line.strip() for line in lines if re.match(r" *[A-Z][\w ,()]+  ", line)]
+    assert [re.split("  +", line)[0] for line in figures] == [
+        *("Send availability", "Failed sends", "Time to divert", "Added delay, p50", "Duplicates", "Dead letters"),
+        *("Waiting", "Pairing added (estimate)"),
+    ]
+    assert "orders: 11:02:14 no answer within 5 s; diverted after 10.2 s, 2 095 messages; recovered 11:19:52" in lines
+    assert "shipping-labels: 13:30:10 the service is busy; suspected, did not divert; recovered 13:30:14" in lines
+    assert "Estimates by standard, USD, 2026-03-01, documented counting." in lines
+    assert any(line.startswith("2 damaged lines left out, the first in ledger/") for line in lines)
+
+
+def test_the_summary_of_an_empty_report_is_short() -> None:
+    """Nothing happened: the figures say so."""
+    assert len(summary(empty_report()).plain.splitlines()) < 16
+
+
+# ── words ──
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        (count(1204), "1 204"),
+        (listed(["a"]), "a"),
+        (listed(["a", "b", "c"]), "a, b and c"),
+        (listed(["a", "b", "c", "d"]), "a, b, c and d"),
+        (listed(["a", "b", "c", "d", "e"]), "a, b, c and 2 more"),
+        (duration(0), "0 s"),
+        (duration(0.82), "820 ms"),
+        (duration(0.9999), "1 s"),
+        (duration(12.44), "12.4 s"),
+        (duration(59.97), "1 min"),
+        (duration(504), "8 min 24 s"),
+        (duration(3599.7), "1 h"),
+        (duration(7500), "2 h 05 min"),
+        (duration(273_600), "3 d 4 h"),
+        (duration(-2), "−2 s"),
+        (percent(100.0), "100 %"),
+        (percent(99.9999874), "99.999987 %"),
+        (percent(99.987654), "99.987 %"),
+        (percent(95.55), "95.5 %"),
+        (percent(0.0), "0.0 %"),
+        (size(0), "0 bytes"),
+        (size(999), "999 bytes"),
+        (size(1234), "1.23 kB"),
+        (size(4_250_000), "4.25 MB"),
+        (size(10**15), "1000 TB"),
+        (money(Decimal(0), "USD"), "$0"),
+        (money(Decimal("0.012345"), "USD"), "$0.0123"),
+        (money(Decimal("0.9999"), "EUR"), "€1.00"),
+        (money(Decimal("1204.5"), "CHF"), "CHF 1 204.50"),
+        (money(Decimal("-0.5"), "USD"), "−$0.500"),
+        (money(Decimal("1e-12"), "USD"), "<$0.000000001"),
+        (shortened("a" * 30 + "b" * 30, 21), "a" * 10 + "…" + "b" * 10),
+    ],
+)
+def test_numbers_are_written_as_people_write_them(said: str, wanted: str) -> None:
+    """With thin spaces between thousands and before units, which do not break."""
+    assert said.replace("\u202f", " ").replace("\u00a0", " ") == wanted
+
+
+@given(st.floats(0, 100))
+def test_availability_is_never_rounded_up(value: float) -> None:
+    """99.9999 % is not 100 %: somebody's message was refused."""
+    assert float(percent(value).removesuffix("\u202f%")) <= value
+
+
+# ── axes ──
+
+
+@given(st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)), st.floats(0.5, 86400 * 800))
+def test_the_time_axis_has_a_few_ticks_at_round_times(begins: datetime, seconds: float) -> None:
+    """From half a second to two years."""
+    begins = begins.replace(tzinfo=UTC)
+    ticks = time_ticks(Calendar(begins, begins + timedelta(seconds=seconds)))
+    assert 1 <= len(ticks) <= 10
+    assert all(0 <= tick.at <= 1 + 1e-6 for tick in ticks)
+    assert len({tick.label for tick in ticks}) == len(ticks)
+
+
+@given(st.floats(1e-9, 1e12))
+def test_the_axis_of_numbers_reaches_over_the_highest(top: float) -> None:
+    """With few enough ticks to read."""
+    for ticks in (number_ticks(top), duration_ticks(top)[0]):
+        assert ticks[0] == 0 and ticks[-1] >= top * (1 - 1e-6)
+        assert 2 <= len(ticks) <= 6
+    assert all(tick == int(tick) for tick in number_ticks(max(round(top), 1), whole=True))
+
+
+@pytest.mark.parametrize(("hours", "columns", "key"), [(1, 1, 13), (72, 72, 13), (73, 4, 10), (24 * 72, 72, 10)])
+def test_columns_of_cost_are_hours_days_or_months(hours: int, columns: int, key: int) -> None:
+    """The finest that can be told apart; and an hour without a row has a place all the same."""
+    first = datetime(2026, 3, 1, tzinfo=UTC)
+    ends = [first, first + timedelta(hours=hours - 1)]
+    line = BillLine("n", "primary", "e", "send", "application", "", 1, 1, Decimal(1))
+    found = by_time([replace(line, hour=at.strftime("%Y-%m-%dT%H:%MZ")) for at in ends])
+    assert len(found) == columns <= COLUMNS_MAX
+    assert all(len(name) == key for name, _ in found)
+    assert sum(sum(parts.values()) for _, parts in found) == 2
+
+
+def test_amounts_of_parts_add_up_in_the_example() -> None:
+    """The page is shown numbers that could be true."""
+    bill = example_report().bill
+    assert sum(part.operations for part in bill.parts.values()) == bill.total.operations
+    assert sum(part.money for part in bill.parts.values()) + bill.bandwidth.money == bill.total.money
+    assert bill.alone.money < bill.total.money and isinstance(bill.total, Amount)
