@@ -1,0 +1,155 @@
+"""`pairbus report`: what it prints and writes, and errors of one line before anything slow is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pairbus.cli import main
+from pairbus.ledger.rows import Author, Row, encode
+
+RUN_S = 240
+NOON_S = 1_772_366_400.0  # 2026-03-01T12:00:00Z
+QUEUE = "contoso/x-servicebus-transfer/3"
+
+
+def rows() -> Iterator[Row]:
+    """An outage of a minute with one diverted message."""
+    api = Author("orders-api", 4711, "9f3c2a1b")
+
+    def sent(at_s: float, side: str, entity: str, cause: str, messages: int) -> Row:
+        amounts = {"count": messages, "billable_operations": messages, "bytes": 1000 * messages}
+        of = {"side": side, "namespace": f"{side}.servicebus.windows.net", "entity": entity, "cause": cause}
+        return api.row(NOON_S + at_s, "send", outcome="ok", **of, **amounts)
+
+    def event(at_s: float, name: str, kind: str = "event", **values: object) -> Row:
+        return api.row(NOON_S + at_s, kind, event=name, entity="orders", **values)
+
+    yield sent(1, "primary", "orders", "application", 3)
+    yield event(2, "Suspected", details={"reason": "no answer within 5 s", "fails_over_in_s": 10.0})
+    failed = {"after_s": 10.0, "failed_sends": 2, "reason": "no answer within 5 s", "forced": False}
+    yield event(12, "FailedOver", details=failed)
+    yield sent(12.5, "secondary", QUEUE, "failover", 1)
+    yield event(12.5, "Diverted", "diverted", queue=QUEUE, message_id="order-17", details={"outcome_unknown": False})
+    yield event(60, "Recovered", details={"after_s": 48.0, "diverted": 1, "by": "a ping"})
+    yield event(80, "Moved", "moved", queue=QUEUE, message_id="order-17")
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a last line that a kill has cut."""
+    folder = tmp_path_factory.mktemp("ledger")
+    file = folder / "2026-03-01-orders-api-4711-9f3c2a1b-0.jsonl"
+    file.write_bytes(b"".join(map(encode, rows())) + b'{"schema":1,"time":"2026-03-01T12:0')
+    return folder
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What the command says on standard error; it must end with 1."""
+    with pytest.raises(SystemExit) as caught:
+        main(["report", *map(str, arguments)])
+    assert caught.value.code == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err
+
+
+def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, which may stop its Spark."""
+    return subprocess.run(
+        [sys.executable, "-m", "pairbus", "report", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_ledger_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A report without it would be taken for a whole one."""
+    assert fails(capsys, tmp_path / "nowhere") == f"pairbus: There is no ledger {tmp_path / 'nowhere'}\n"
+    assert "There is no file of a ledger in" in fails(capsys, tmp_path)
+
+
+def test_wrong_options_are_told_before_spark_is_started(
+    ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark takes seconds to start, and the report may take minutes."""
+    for option in ("--out", "--json", "--parquet"):
+        said = fails(capsys, ledger, option, tmp_path / "missing" / "file")
+        assert (
+            said
+            == f"pairbus: {option} {tmp_path / 'missing' / 'file'}: the folder {tmp_path / 'missing'} does not exist\n"
+        )
+    assert "There is no price sheet 'cheap'" in fails(capsys, ledger, "--prices", "cheap")
+
+
+def test_a_machine_without_spark_is_told_what_to_install(ledger: Path, tmp_path: Path) -> None:
+    """One line, no traceback."""
+    (tmp_path / "pyspark.py").write_text("raise ImportError('no pyspark here')\n", encoding="utf-8")
+    done = run(ledger, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.splitlines()[-1] == (
+        "pairbus: pyspark is missing (no pyspark here): pip install 'pairbus[spark-local]'"
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_report_is_printed_and_written(ledger: Path, tmp_path: Path) -> None:
+    """Summary on standard output, nothing else there; page, JSON and Parquet where they were wanted."""
+    page, numbers, tables = tmp_path / "report.html", tmp_path / "report.json", tmp_path / "tables"
+    done = run(ledger, "--out", page, "--json", numbers, "--parquet", tables)
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("1 outage of orders; 1 message diverted, all home, none lost; pairing added $0.00000")
+    assert any(line.startswith("1 damaged line left out, the first in ") for line in rest)
+    assert done.stderr.splitlines()[-3:] == [f"wrote {file}" for file in (page, numbers, tables)]
+    assert "Traceback" not in done.stderr and "WARN" not in done.stderr
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>") and "1 outage of orders" in text.replace("\u00a0", " ")
+    read = json.loads(numbers.read_text(encoding="utf-8"))
+    assert read["availability"]["total"]["diverted"] == 1 and read["prices"]["sheet"] == "standard"
+    assert (tables / "outages.parquet").is_file()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_way_of_a_message_is_printed_hop_by_hop(ledger: Path) -> None:
+    """Tab-separated outside a terminal; an id that nobody knows is exit code 1 and a sentence."""
+    done = run(ledger, "--journey", "order-17")
+    assert done.returncode == 0, done.stderr
+    assert [line.split("\t")[:4] for line in done.stdout.splitlines()] == [
+        ["time", "after", "what", "where"],
+        ["2026-03-01T12:00:12.500Z", "0 s", "diverted", QUEUE],
+        ["2026-03-01T12:01:20.000Z", "1 min 8 s", "moved", "orders"],
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_an_id_that_no_ledger_knows_is_an_error(ledger: Path) -> None:
+    """It was never diverted, or its client wrote no ledger: either is worth knowing."""
+    done = run(ledger, "--journey", "order-18")
+    assert done.returncode == 1 and done.stdout == ""
+    assert "No row of the ledger tells of a message with the id 'order-18'" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_ledger_without_a_usable_row_is_an_error(tmp_path: Path) -> None:
+    """An empty report would look like a period in which nothing happened."""
+    file = tmp_path / "2026-03-01-orders-api-1-9f3c2a1b-0.jsonl"
+    file.write_text("not a row\n", encoding="utf-8")
+    done = run(tmp_path, "--out", tmp_path / "report.html")
+    assert done.returncode == 1 and done.stdout == ""
+    said = done.stderr.splitlines()[-1]
+    assert "there is no row to report on" in said and f"{file}, line 1:" in said
+    assert not (tmp_path / "report.html").exists()
