@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from pairbus.report.model import Report
-from pairbus.report.page.words import count, counted, duration, listed, money, percent, times
+from pairbus.report.page.words import WIDE, count, counted, duration, listed, money, percent, times
 
 GOOD, BAD, PLAIN = "good", "bad", "plain"
 
@@ -126,7 +126,7 @@ def _delay(report: Report) -> Figure:
         return Figure("Added delay", "–", "no diverted message came home")
     rest = (("p95", delay.p95_s), ("p99", delay.p99_s), ("max", delay.max_s))
     return Figure(
-        "Added delay, p50", duration(delay.p50_s), ", ".join(f"{name} {duration(value)}" for name, value in rest)
+        "Added delay, p50", duration(delay.p50_s), ", ".join(f"{name}{WIDE}{duration(value)}" for name, value in rest)
     )
 
 
