@@ -22,17 +22,18 @@ from bench import rabbitmq
 from bench.brokers import RESULTS, Measured, PairbusBroker, RabbitMQBroker
 from bench.client import client_tables, measure_client
 from bench.footprint import Deep, Start, measure_deep, measure_start
+from bench.report import measure_report, report_table
 from bench.shared_sender import measure_shared, shared_table
 from bench.syphon import measure_syphon, syphon_table
 from bench.throughput import Rate, measure
 
 RATIO_WANTED = {"send": 1.5, "receive-ranges": 1.5}
 CPU_US_WANTED = 30.0
-SECTIONS = ("start", "throughput", "deep", "client", "shared", "syphon")
+SECTIONS = ("start", "throughput", "deep", "client", "shared", "syphon", "report")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure broker, client and syphon.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure broker, client, syphon and report.")
     parser.add_argument("only", nargs="*", help=f"some of {', '.join(SECTIONS)}; default: all")
     parser.add_argument("--count", type=int, default=100_000, help="messages per round")
     parser.add_argument("--rounds", type=int, default=5)
@@ -72,6 +73,10 @@ def main() -> None:
         results["syphon"] = [asdict(way) for way in ways]
         results["shovel"] = note
         console.print(syphon_table(ways), note)
+    if "report" in wanted:
+        times = measure_report()
+        results["report"] = [asdict(each) for each in times]
+        console.print(report_table(times))
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
     file.write_text(json.dumps(results, indent=2) + "\n")

@@ -137,5 +137,7 @@ def _flat(item: Any, prefix: str = "") -> dict[str, Any]:
     row: dict[str, Any] = {}
     for field in fields(item):
         value = getattr(item, field.name)
+        if isinstance(value, Decimal):
+            value = round(value, DECIMAL_SCALE)
         row |= _flat(value, f"{prefix}{field.name}_") if is_dataclass(value) else {prefix + field.name: value}
     return row

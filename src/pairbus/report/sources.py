@@ -34,11 +34,11 @@ def find_sources(ledgers: Sequence[str | PathLike[str]]) -> Sources:
 
     ConfigError when a name leads to no file at all: a report without it would be taken for a whole one.
     """
-    found = dict.fromkeys(path.resolve() for each in ledgers for path in _files(each))
+    found = {path.resolve(): path.absolute() for each in ledgers for path in _files(each)}
     lines: list[Path] = []
     tables: list[Path] = []
     damage: list[Damage] = []
-    for path in found:
+    for path in found.values():
         is_table = path.suffix == TABLE_SUFFIX
         try:
             problem = _problem_of_table(path) if is_table else _problem_of_lines(path)

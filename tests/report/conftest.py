@@ -1,0 +1,86 @@
+"""Ledgers and their reports, each made once: starting Spark takes ten seconds, and a report a few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pairbus.pricing import PriceSheet, load
+from tests.report import plain
+from tests.report.worlds import RandomWorld, hand_ledger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pairbus.report.model import Report
+
+NOW_S = 1_772_500_000.0
+BEFORE = 99_999_000  # the tier ends within every ledger of these tests
+SHEET = """
+name = "plain"
+currency = "EUR"
+date = "2026-01-01"
+source = "made up"
+base_per_hour = "0.01"
+base_per = "namespace"
+included_operations = 0
+tiers = [ { up_to = 100_000_000, per_million = "1.00" }, { per_million = "0.30" } ]
+bandwidth_per_gb = "1000"
+included_connections = 0
+connection_tiers = []
+messaging_unit_per_hour = "0"
+replication_per_gb = "0"
+"""
+
+
+@dataclass(frozen=True)
+class World:
+    name: str
+    folder: Path
+    read: plain.Read
+    report: Report
+    counting: str
+    sheet: PriceSheet
+    geo: PriceSheet
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one that is running in this process, or a new one."""
+    from pairbus.spark import local_session
+
+    session = local_session("tests", "local[2,1]", **{"spark.driver.memory": "512m"})
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def sheet(tmp_path_factory: pytest.TempPathFactory) -> PriceSheet:
+    path = tmp_path_factory.mktemp("prices") / "plain.toml"
+    path.write_text(SHEET, encoding="utf-8")
+    return load(path)
+
+
+@pytest.fixture(scope="session", params=["by hand", "seed 1", "seed 2", "seed 3"])
+def world(
+    request: pytest.FixtureRequest, spark: SparkSession, sheet: PriceSheet, tmp_path_factory: pytest.TempPathFactory
+) -> World:
+    from pairbus.report.job import make_report
+
+    name = str(request.param)
+    folder = tmp_path_factory.mktemp("ledger")
+    if name == "by hand":
+        hand_ledger(folder)
+    else:
+        RandomWorld(int(name.removeprefix("seed "))).write(folder)
+    counting = "strict" if name == "seed 2" else "documented"
+    geo = load("geo-replication")
+    report = make_report(
+        spark, [folder], prices=sheet, geo=geo, counting=counting, operations_before=BEFORE, now_s=NOW_S
+    )
+    return World(name, folder, plain.read(folder), report, counting, sheet, geo)

@@ -1,0 +1,226 @@
+"""The bill, recomputed row by row; and the same numbers in files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from pairbus.errors import ConfigError, LedgerNewer
+from pairbus.pricing import PriceSheet, load
+from pairbus.report.bill import Cell, Tariffs, make_bill, part_of
+from pairbus.report.files import read_json, write_json, write_parquet
+from pairbus.report.model import PARTS, Amount
+from tests.report import plain
+from tests.report.conftest import BEFORE, World
+from tests.report.example import example_report
+
+NEAR = Fraction(1, 10**9)  # amounts are shown with nine digits
+
+
+def money_of(world: World, operations: Fraction | int, crossing_bytes: int = 0) -> Fraction:
+    total = plain.operations(plain.paid(world.read.rows, world.counting))
+    rate = plain.charge(world.sheet, BEFORE, total) / total
+    return rate * operations + Fraction(world.sheet.bandwidth_per_gb) * crossing_bytes / 10**9
+
+
+def check(amount: Amount, operations: int, size: int, money: Fraction) -> None:
+    assert (amount.operations, amount.bytes) == (operations, size)
+    assert abs(Fraction(amount.money) - money) <= NEAR
+
+
+@pytest.mark.spark
+def test_every_line_is_the_sum_of_its_rows(world: World) -> None:
+    """By namespace, side, entity, kind, part and hour; none is missing and none is there twice."""
+    bill = world.report.bill
+    keys = [(line.namespace, line.side, line.entity, line.kind, line.part, line.hour) for line in bill.lines]
+    assert len(set(keys)) == len(keys)
+    shown = {key: (line.operations, line.bytes) for key, line in zip(keys, bill.lines, strict=True)}
+    assert shown == plain.lines(world.read.rows, world.counting)
+    for line in bill.lines:
+        assert abs(Fraction(line.money) - money_of(world, line.operations)) <= NEAR
+
+
+@pytest.mark.spark
+def test_the_parts_are_those_of_their_rows_and_add_up_to_the_total(world: World) -> None:
+    """To the last digit that is shown."""
+    bill, rows = world.report.bill, plain.paid(world.read.rows, world.counting)
+    assert tuple(bill.parts) == PARTS
+    for name, amount in bill.parts.items():
+        mine = [row for row in rows if plain.part(row) == name]
+        crossing = [row for row in mine if plain.is_diverted_send(row) or plain.is_way_back(row)]
+        count = plain.operations(mine)
+        check(amount, count, plain.size(mine), money_of(world, count, plain.size(crossing)))
+    assert bill.total == Amount(
+        sum(amount.operations for amount in bill.parts.values()),
+        sum(amount.bytes for amount in bill.parts.values()),
+        sum((amount.money for amount in bill.parts.values()), Decimal(0)),
+    )
+    assert bill.total.operations == plain.operations(rows)
+
+
+@pytest.mark.spark
+def test_without_pairing_every_diverted_message_would_have_been_one_send(world: World) -> None:
+    """To a primary that never failed."""
+    rows = plain.paid(world.read.rows, world.counting)
+    alone = [row for row in rows if plain.part(row) == "application" or plain.is_diverted_send(row)]
+    count = plain.operations(alone)
+    check(world.report.bill.alone, count, plain.size(alone), money_of(world, count))
+
+
+@pytest.mark.spark
+def test_bandwidth_base_and_geo_replication_are_those_of_the_sheets(world: World) -> None:
+    """Bytes across regions once; two namespaces for the whole period; what the application sent, replicated."""
+    bill, rows = world.report.bill, world.read.rows
+    crossing = plain.size(row for row in rows if plain.is_diverted_send(row) or plain.is_way_back(row))
+    check(bill.bandwidth, 0, crossing, Fraction(world.sheet.bandwidth_per_gb) * crossing / 10**9)
+    times = [plain.ms(row.time) for row in rows]
+    hours = Fraction(max(times) - min(times), 3_600_000)
+    namespaces = {row.namespace for row in rows if row.billable_operations is not None and row.namespace}
+    assert abs(Fraction(bill.base) - Fraction(world.sheet.base_per_hour) * hours * len(namespaces)) <= NEAR
+    own = [row for row in rows if (row.kind, row.side, row.outcome) == ("send", "primary", "ok")]
+    own = [row for row in own if row.cause in ("application", "spool")]
+    sent = plain.size([*own, *filter(plain.is_diverted_send, rows)])
+    geo = (
+        Fraction(world.geo.messaging_unit_per_hour) * 2 * hours + Fraction(world.geo.replication_per_gb) * sent / 10**9
+    )
+    assert abs(Fraction(bill.geo_replication) - geo) <= NEAR
+    assert bill.with_pairing == bill.total.money + bill.base
+
+
+@pytest.mark.spark
+def test_an_outage_costs_its_pings_and_the_way_of_its_messages(world: World) -> None:
+    """Each step at the average of the rows of its queue."""
+    outages = plain.outages(world.read.rows)
+    assert len(world.report.bill.outages) == len(outages)
+    for number, shown in enumerate(world.report.bill.outages):
+        during, after = plain.outage_bill(world.read.rows, number, world.counting)
+        assert (shown.entity, plain.ms(shown.begins)) == (outages[number][0].entity, plain.begins(outages[number]))
+        for amount, (operations, size) in ((shown.during, during), (shown.after, after)):
+            assert (amount.operations, amount.bytes) == (round(operations), round(size))
+
+
+@pytest.mark.spark
+def test_the_numbers_of_the_ledger_by_hand_are_obvious(world: World) -> None:
+    """103 sends, receives and lists before; then 2 failed sends, 4 diverted ones, 2 pings, and the way home."""
+    if world.name != "by hand":
+        pytest.skip("this one is about the ledger by hand")
+    bill = world.report.bill
+    assert {name: amount.operations for name, amount in bill.parts.items()} == {
+        "application": 202,
+        "idle": 3 + 2,
+        "during": 4 + 2,
+        "after": 5 + 4,
+    }
+    assert bill.alone.operations == 202 + 4
+    # All operations lie within the first tier: 1.00 for a million. Of bandwidth a GB costs 1000.
+    assert bill.parts["application"].money == Decimal("0.000202000")
+    assert bill.parts["during"].money == Decimal("0.000006000") + Decimal("0.004000000")
+    assert bill.bandwidth.money == Decimal("0.009000000")
+    assert bill.base == Decimal("0.020000000")
+    assert bill.geo_replication == Decimal("1.855000000") + Decimal("0.000009360")
+    (outage,) = bill.outages
+    # 2 pings and 4 sends; for each of 3 messages a receive and a send.
+    assert (outage.during.operations, outage.after.operations) == (6, 6)
+    assert world.report.prices.operations_before == BEFORE
+    assert world.report.prices.currency == "EUR"
+
+
+@pytest.mark.spark
+def test_the_json_file_reads_back_to_the_same_report(world: World, tmp_path: Path) -> None:
+    """Decimals, floats, everything."""
+    write_json(world.report, tmp_path / "report.json")
+    assert read_json(tmp_path / "report.json") == world.report
+
+
+def test_money_is_text_in_json_and_decimal_in_parquet(tmp_path: Path) -> None:
+    """So that nobody reads a float."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    report = example_report()
+    write_json(report, tmp_path / "report.json")
+    assert read_json(tmp_path / "report.json") == report
+    assert f'"base": "{report.bill.base}"' in (tmp_path / "report.json").read_text(encoding="utf-8")
+    write_parquet(report, tmp_path / "tables")
+    lines = parquet.read_table(tmp_path / "tables" / "lines.parquet")
+    assert lines.schema.field("money").type == pa.decimal128(38, 9)
+    assert lines.column("money").to_pylist() == [round(line.money, 9) for line in report.bill.lines]
+    outages = parquet.read_table(tmp_path / "tables" / "outages.parquet").to_pylist()
+    assert [row["recovered"] for row in outages] == [outage.recovered for outage in report.availability.outages]
+    bills = parquet.read_table(tmp_path / "tables" / "outage_bills.parquet").to_pylist()
+    assert [row["during_money"] for row in bills] == [round(each.during.money, 9) for each in report.bill.outages]
+    entities = parquet.read_table(tmp_path / "tables" / "entities.parquet").to_pylist()
+    assert entities[-1]["entity"] == "*"
+
+
+def test_a_report_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    """Rather than read as something that it is not."""
+    write_json(replace(example_report(), schema=2), tmp_path / "report.json")
+    with pytest.raises(LedgerNewer, match="schema 2"):
+        read_json(tmp_path / "report.json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "side", "part"),
+    [
+        ("send", "application", "primary", "application"),
+        ("empty receive", "application", "primary", "application"),
+        ("send", "spool", "primary", "application"),
+        ("lost rows", "", "", "application"),
+        ("send", "of another meter", "", "application"),
+        ("empty receive", "syphon", "secondary", "idle"),
+        ("management", "pairing", "secondary", "idle"),
+        ("ping", "failover", "primary", "during"),
+        ("send", "failover", "secondary", "during"),
+        ("send", "spool", "secondary", "during"),
+        ("receive", "syphon", "secondary", "after"),
+        ("send", "syphon", "primary", "after"),
+        ("renew", "syphon", "secondary", "after"),
+    ],
+)
+def test_every_operation_belongs_to_one_part(kind: str, cause: str, side: str, part: str) -> None:
+    """The table of docs/report.md."""
+    assert part_of(kind, cause, side) == part
+
+
+def cell(kind: str = "send", operations: int = 1, cause: str = "application") -> Cell:
+    return Cell("n", "primary", "orders", kind, cause, True, 492_323, operations, operations, 0)
+
+
+def test_strict_counting_pays_for_settlements_and_documented_does_not() -> None:
+    """Sources disagree, so that it is a switch."""
+    sheet, geo = load("standard"), load("geo-replication")
+    cells = [cell(operations=3), cell("complete", 5)]
+    totals = [
+        make_bill(cells, [], [], [], Tariffs(sheet, geo, counting, None), 0)[0].total.operations
+        for counting in ("documented", "strict")
+    ]
+    assert totals == [3, 8]
+    with pytest.raises(ConfigError, match="documented, strict"):
+        Tariffs(sheet, geo, "free", None)
+
+
+def test_a_price_tier_that_ends_within_the_ledger_is_shared_by_all_operations() -> None:
+    """An operation costs the same whatever it was for and whenever it was."""
+    sheet, geo = load("standard"), load("geo-replication")
+    cells = [cell(operations=10), cell(operations=30, cause="syphon")]
+    bill, prices = make_bill(cells, [], [], [], Tariffs(sheet, geo, "documented", 100_000_000 - 20), 0)
+    assert bill.total.money == Decimal("0.000026000")  # 20 × 0.80 and 20 × 0.50, for a million
+    assert bill.parts["after"].money == Decimal("0.000019500")
+    free, prices = make_bill(cells, [], [], [], Tariffs(sheet, geo, "documented", 0), 0)
+    assert free.total.money == 0
+    default, prices = make_bill(cells, [], [], [], Tariffs(sheet, geo, "documented", None), 0)
+    assert prices.operations_before == sheet.included_operations
+    assert default.total.money == Decimal("0.000032000")
+
+
+def test_a_ledger_without_operations_costs_nothing() -> None:
+    """And divides nothing by zero."""
+    sheet: PriceSheet = load("standard")
+    bill, _ = make_bill([], [], [], [], Tariffs(sheet, load("geo-replication"), "strict", None), 0)
+    assert bill.total == Amount(0, 0, Decimal("0E-9"))
+    assert bill.lines == ()
