@@ -13,7 +13,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(markup=False)  # a message id may hold [brackets]
     if not console.is_terminal:
         for row in (columns, *rows):
             typer.echo("\t".join(str(cell) for cell in row))

@@ -146,7 +146,7 @@ def ledger(report: Report) -> Html:
             ),
             (
                 "Clock jumps",
-                f"{count(source.clock_jumps)} places where a writer's time went back by more than a second",
+                f"{count(source.clock_jumps)}: how often a writer's clock went back by more than a second",
             ),
         ]
     )
