@@ -130,13 +130,13 @@ def with_outage(frame: DataFrame, time: str, outages: Sequence[Span]) -> DataFra
 
     Metered rows carry only their second. One sort of rows and beginnings together, because both may be many.
     """
+    if not outages:
+        return frame.withColumn("outage", F.lit(None).cast("bigint"))
     spark = frame.sparkSession
     starts = spark.createDataFrame(
         [(span.entity, floor_second(span.begins_ms), number) for number, span in enumerate(outages)],
         "entity string, starts_ms bigint, number bigint",
     )
-    if not outages:
-        return frame.withColumn("outage", F.lit(None).cast("bigint"))
     marked = frame.unionByName(starts.withColumnRenamed("starts_ms", time), allowMissingColumns=True)
     in_time = Window.partitionBy("entity").orderBy(F.col(time), F.col("number").isNull(), F.col("number"))
     outage = F.last("number", ignorenulls=True).over(in_time.rowsBetween(Window.unboundedPreceding, 0))

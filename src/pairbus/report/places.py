@@ -47,7 +47,7 @@ def find_places(staged: DataFrame, folder: Path) -> Places:
     place = str(folder / "places")
     found.select("file", "reason", "line", "back_ms").unionByName(of_tables).write.parquet(place)
     places = spark.read.schema("file bigint, reason string, line bigint, back_ms bigint").parquet(place)
-    damaged, jumps = places.agg(F.count("reason"), F.count_if("reason is null")).collect()[0]
+    damaged, jumps = places.agg(F.count("reason"), F.count_if(F.col("reason").isNull())).collect()[0]
     shown = _shown(staged, places) if damaged or jumps else ()
     return Places(damaged, jumps, shown)
 

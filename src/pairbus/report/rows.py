@@ -103,7 +103,7 @@ def once(staged: DataFrame) -> DataFrame:
     counted = (
         key.where("reason is null")
         .groupBy("run", "day")
-        .agg(F.count_if("is_table").alias("in_tables"), F.count_if("not is_table").alias("in_lines"))
+        .agg(F.count_if("is_table").alias("in_tables"), F.count_if(~F.col("is_table")).alias("in_lines"))
     )
     both = counted.where("in_tables > 0 and in_lines > 0")
     worse = both.select("run", "day", F.expr("in_tables <= in_lines").alias("is_table"))

@@ -69,7 +69,7 @@ def diversions(messages: DataFrame) -> list[Diversion]:
     )
     return [
         Diversion(*row)
-        for row in grouped.agg(F.count("*"), F.count_if("ended_ms is null"), F.max("ended_ms")).collect()
+        for row in grouped.agg(F.count("*"), F.count_if(F.col("ended_ms").isNull()), F.max("ended_ms")).collect()
     ]
 
 
@@ -108,7 +108,7 @@ def message_counts(rows: DataFrame, messages: DataFrame) -> dict[str, MessageCou
         )
     )
     known = messages.groupBy("entity").agg(
-        F.count("diverted_ms"), F.count("home_ms"), F.count_if("moves > 1"), F.lit(0)
+        F.count("diverted_ms"), F.count("home_ms"), F.count_if(F.col("moves") > 1), F.lit(0)
     )
     found: dict[str, MessageCounts] = {}
     for row in [*known.collect(), *single.collect()]:
