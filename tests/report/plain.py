@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,18 @@ class Read:
     rows: list[Row]
     damaged: list[tuple[str, int]]
     jumps: list[tuple[str, int]]
+
+    @cached_property
+    def messages(self) -> list[Message]:
+        return messages(self.rows)
+
+    @cached_property
+    def dead(self) -> list[tuple[str, str, str, int]]:
+        return dead_letters(self.rows)
+
+    @cached_property
+    def outages(self) -> list[list[View]]:
+        return outages(self.rows)
 
 
 def read(folder: Path) -> Read:
@@ -78,14 +91,14 @@ class Message:
         return max(self.diverted, min(self.home, self.dead))
 
 
-def dead_letters(rows: Iterable[Row]) -> list[tuple[str, str, str, int]]:
+def dead_letters(rows: list[Row]) -> list[tuple[str, str, str, int]]:
     """Entity, message id, reason, time; each message once for a reason."""
-    rows = list(rows)
     found: dict[Any, tuple[str, str, str, int]] = {}
+    diverted = [row for row in rows if row.kind == "diverted" and row.message_id]
     key: Any
     for number, row in enumerate(rows):
         if row.event == "DeadLettered":
-            same = [each for each in rows if each.kind == "diverted" and each.message_id == row.message_id != ""]
+            same = [each for each in diverted if each.message_id == row.message_id]
             here = [each.entity for each in same if each.queue == row.queue]
             spooled = [each.entity for each in same if each.queue == "spool"]
             entity = min(here or spooled or [row.queue], key=str)
@@ -162,12 +175,11 @@ class View:
 
 def views(rows: list[Row]) -> list[View]:
     found = []
-    last = {row.run: max(ms(each.time) for each in rows if each.run == row.run) for row in rows}
     for run in sorted({row.run for row in rows}):
         mine = sorted((row for row in rows if row.run == run), key=lambda row: row.time)
         for entity in sorted({row.entity or "" for row in mine}):
             view: View | None = None
-            for row in mine:
+            for row in (row for row in mine if row.event is not None):
                 details = row.details or {}
                 if row.event in ("Suspected", "FailedOver") and row.entity == entity:
                     view = view or View(run, entity, ms(row.time), details["reason"])
@@ -180,7 +192,7 @@ def views(rows: list[Row]) -> list[View]:
                     found.append(view)
                     view = None
             if view is not None:
-                view.ends = last[run]
+                view.ends = ms(mine[-1].time)
                 found.append(view)
     return found
 
@@ -312,14 +324,12 @@ def average(
     return (Fraction(operations(mine), count), Fraction(size(mine), count)) if count else (Fraction(1), Fraction(0))
 
 
-def outage_bill(
-    rows: list[Row], number: int, counting: str
-) -> tuple[tuple[Fraction, Fraction], tuple[Fraction, Fraction]]:
+def outage_bill(read: Read, number: int, counting: str) -> tuple[tuple[Fraction, Fraction], tuple[Fraction, Fraction]]:
     """(operations, bytes) during and after."""
-    every = outages(rows)
+    every, rows = read.outages, read.rows
     pings = within(every, number, rows, "ping")
     during, after = [(Fraction(operations(pings)), Fraction(size(pings)))], []
-    for message in messages(rows):
+    for message in read.messages:
         if outage_of(every, message.entity, message.diverted) != number:
             continue
         queue = message.moved_from if message.queue == "spool" else message.queue
@@ -337,12 +347,12 @@ def _added(pairs: list[tuple[Fraction, Fraction]]) -> tuple[Fraction, Fraction]:
     return sum((one for one, _ in pairs), Fraction(0)), sum((other for _, other in pairs), Fraction(0))
 
 
-def counts(rows: list[Row], entity: str) -> Counter[str]:
+def counts(read: Read, entity: str) -> Counter[str]:
     """What the report says of an entity in whole numbers."""
     found: Counter[str] = Counter()
     moved: Counter[str] = Counter()
     maybe = set()
-    for row in (row for row in rows if row.entity == entity):
+    for row in (row for row in read.rows if row.entity == entity):
         if (row.kind, row.side, row.cause, row.outcome) == ("send", "primary", "application", "ok"):
             found["sent"] += row.count or 0
         if row.kind == "failed send":
@@ -355,11 +365,11 @@ def counts(rows: list[Row], entity: str) -> Counter[str]:
             moved[row.message_id] += 1
         if row.event == "MaybeDuplicated":
             maybe.add(row.message_id)
-    mine = [message for message in messages(rows) if message.entity == entity]
+    mine = [message for message in read.messages if message.entity == entity]
     found["diverted"] += len(mine)
     home = {message.message_id for message in mine if message.home < NEVER}
     found["moved"] += len(home | set(moved))
     found["duplicated"] = sum(times > 1 for times in moved.values())
     found["maybe_duplicated"] = len(maybe)
-    found["dead_lettered"] = sum(letter[0] == entity for letter in dead_letters(rows))
+    found["dead_lettered"] = sum(letter[0] == entity for letter in read.dead)
     return found

@@ -19,8 +19,10 @@ COUNTS = ("sent", "diverted", "failed", "moved", "duplicated", "maybe_duplicated
 def test_every_count_of_an_entity_is_that_of_its_rows(world: World) -> None:
     """Whatever the case in which clients write its path; entities of which nothing is to be said are left out."""
     rows, shown = world.read.rows, world.report.availability
-    names = {row.entity for row in rows} | {letter[0] for letter in plain.dead_letters(rows)}
-    expected = {name: counts for name in sorted(map(str, names)) if any((counts := plain.counts(rows, name)).values())}
+    names = {row.entity for row in rows} | {letter[0] for letter in world.read.dead}
+    expected = {
+        name: counts for name in sorted(map(str, names)) if any((counts := plain.counts(world.read, name)).values())
+    }
     assert [each.entity for each in shown.entities] == list(expected)
     for each in shown.entities:
         assert {name: getattr(each, name) for name in COUNTS} == {name: expected[each.entity][name] for name in COUNTS}
@@ -41,7 +43,7 @@ def check_percents(each: EntityAvailability) -> None:
 @pytest.mark.spark
 def test_delays_are_exact_nearest_ranks(world: World) -> None:
     """Of the messages that came home, by entity and together; the histogram holds each of them once."""
-    messages = [each for each in plain.messages(world.read.rows) if each.home < plain.NEVER]
+    messages = [each for each in world.read.messages if each.home < plain.NEVER]
     shown = world.report.availability
     for each in [*shown.entities, shown.total]:
         mine = [message for message in messages if each.entity in (message.entity, "*")]
@@ -65,13 +67,13 @@ def test_delays_are_exact_nearest_ranks(world: World) -> None:
 def test_outages_are_what_their_processes_saw_together(world: World) -> None:
     """First failure of any, last recovery of any; what was diverted in them, and how that ended."""
     rows = world.read.rows
-    expected = plain.outages(rows)
+    expected = world.read.outages
     shown = world.report.availability.outages
     assert len(shown) == len(expected)
     for number, (outage, views) in enumerate(zip(shown, expected, strict=True)):
         first = min(views, key=lambda view: view.begins)
         overs = [view.over for view in views if view.over is not None]
-        mine = [m for m in plain.messages(rows) if plain.outage_of(expected, m.entity, m.diverted) == number]
+        mine = [m for m in world.read.messages if plain.outage_of(expected, m.entity, m.diverted) == number]
         waiting = [message for message in mine if message.ended == plain.NEVER]
         assert (outage.entity, plain.ms(outage.begins), outage.reason) == (first.entity, first.begins, first.reason)
         assert (outage.failed_over and plain.ms(outage.failed_over)) == min(overs, default=None)
@@ -103,7 +105,7 @@ def test_the_timeline_shows_the_worst_state_at_every_moment(world: World) -> Non
 @pytest.mark.spark
 def test_the_backlog_is_right_at_every_point_and_its_highest_point_is_there(world: World) -> None:
     """Depth and age of the oldest are compared with all messages; the ends of the period are points."""
-    messages, points = plain.messages(world.read.rows), world.report.availability.backlog
+    messages, points = world.read.messages, world.report.availability.backlog
     assert 2 <= len(points) <= 500
     assert (points[0].time, points[-1].time) == (world.report.begins, world.report.ends)
     times = [plain.ms(point.time) for point in points]
@@ -122,7 +124,7 @@ def test_the_backlog_is_right_at_every_point_and_its_highest_point_is_there(worl
 @pytest.mark.spark
 def test_dead_letters_are_counted_by_entity_and_reason(world: World) -> None:
     """Each message once for a reason; where nobody knows its entity, under the backlog queue."""
-    letters = plain.dead_letters(world.read.rows)
+    letters = world.read.dead
     expected = {(entity, reason): 0 for entity, _, reason, _ in letters}
     for entity, _, reason, _ in letters:
         expected[entity, reason] += 1

@@ -94,10 +94,10 @@ def test_bandwidth_base_and_geo_replication_are_those_of_the_sheets(world: World
 @pytest.mark.spark
 def test_an_outage_costs_its_pings_and_the_way_of_its_messages(world: World) -> None:
     """Each step at the average of the rows of its queue."""
-    outages = plain.outages(world.read.rows)
+    outages = world.read.outages
     assert len(world.report.bill.outages) == len(outages)
     for number, shown in enumerate(world.report.bill.outages):
-        during, after = plain.outage_bill(world.read.rows, number, world.counting)
+        during, after = plain.outage_bill(world.read, number, world.counting)
         assert (shown.entity, plain.ms(shown.begins)) == (outages[number][0].entity, plain.begins(outages[number]))
         for amount, (operations, size) in ((shown.during, during), (shown.after, after)):
             assert (amount.operations, amount.bytes) == (round(operations), round(size))
