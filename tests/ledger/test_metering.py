@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.ledger import Ledger, MeterKind, billable_operations
+from pairbus.ledger import Ledger, MeterKind, billable_operations, read
+from pairbus.ledger.rows import alike
 from pairbus.pairing.events import DeadLettered, Diverted, FailedOver, Faulted, Moved, PingSent
 from tests.ledger.world import FLUSH_S, HOST, NOON_S, Clock, ids_of, rows_of, send
 
@@ -176,6 +177,56 @@ def test_only_an_attempt_without_a_connection_is_free(outcome: str, operations: 
     assert ledger.close(FLUSH_S)
     [row] = rows_of(tmp_path)
     assert (row.count, row.billable_operations, row.outcome) == (1, operations, outcome)
+
+
+def test_a_failed_send_is_no_operation(tmp_path: Path) -> None:
+    """Its attempts were counted, each with its own outcome; this is what the caller saw."""
+    ledger = Ledger(tmp_path, client="c", clock=Clock())
+    ledger.meter("primary", HOST, "orders", "failed send", 300, 3, "timeout")
+    ledger.meter("primary", HOST, "orders", "send", 300, 3, "communication", billable=3)
+    assert ledger.close(FLUSH_S)
+    assert [(row.kind, row.count, row.billable_operations) for row in rows_of(tmp_path)] == [
+        ("failed send", 3, 0),
+        ("send", 3, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ([], []),
+        ([100, 200], [(2, 300)]),
+        ([65_536, 1], [(2, 65_537)]),
+        ([100, 70_000, 200, 140_000], [(2, 300), (1, 70_000), (1, 140_000)]),
+        ([65_537], [(1, 65_537)]),
+    ],
+)
+def test_messages_are_metered_in_groups_that_are_billed_one_by_one(
+    sizes: list[int], groups: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    """A meter that is told a number and a sum comes to the same bill as one that is told every size."""
+    assert alike(sizes) == groups
+    ledger = Ledger(tmp_path, client="c", clock=Clock())
+    for count, size_bytes in groups:
+        ledger.meter("primary", HOST, "orders", "send", size_bytes, count)
+    assert ledger.close(FLUSH_S)
+    assert sum(row.billable_operations or 0 for row in rows_of(tmp_path)) == billable_operations(sizes)
+
+
+def test_a_clock_that_jumps_loses_nothing(tmp_path: Path) -> None:
+    """A day ahead and back, and an hour, as clocks do that are set right: every row has the time that was shown."""
+    clock = Clock()
+    ledger = Ledger(tmp_path, client="c", clock=clock)
+    jumps_s = (0, 86_400, -3600, 0.5, -2 * 86_400, 1)
+    for jump_s in jumps_s:
+        clock.now_s = NOON_S + jump_s
+        send(ledger)
+        ledger.record(Diverted("orders", "q", 1, ("m",), False), clock.now_s)
+    assert ledger.close(FLUSH_S)
+    rows = rows_of(tmp_path)
+    assert sum(row.count or 0 for row in rows) == len(jumps_s) == sum(row.kind == "diverted" for row in rows)
+    assert {int(row.at_s - NOON_S) for row in rows} == {int(jump_s) for jump_s in jumps_s}
+    assert all(row.time.startswith(path.name[:10]) for path in tmp_path.iterdir() for row in read(path))
 
 
 def test_a_month_of_idle_polls_costs_what_the_specification_says(tmp_path: Path) -> None:

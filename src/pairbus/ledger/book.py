@@ -27,6 +27,7 @@ from pairbus.ledger.files import Files
 from pairbus.ledger.room import Removed
 from pairbus.ledger.rows import (
     BILLING_UNIT_BYTES,
+    FAILED_SEND,
     LOST_ROWS,
     UNREACHED,
     Author,
@@ -135,10 +136,10 @@ class Ledger:
         then give `billable=billable_operations(sizes)`. `outcome` is `ok` or a short word for what went wrong. A broker
         knows neither side nor cause.
         """
-        if billable is None:
-            if outcome == UNREACHED:
-                billable = 0
-            elif size_bytes <= BILLING_UNIT_BYTES:
+        if outcome == UNREACHED or kind == FAILED_SEND:
+            billable = 0
+        elif billable is None:
+            if size_bytes <= BILLING_UNIT_BYTES:
                 billable = count
             else:
                 billable = count * -(-size_bytes // (max(count, 1) * BILLING_UNIT_BYTES))

@@ -21,7 +21,7 @@ except ImportError:  # Windows
 
 SUFFIX = ".jsonl"
 _NAME = re.compile(r"\d{4}-\d\d-\d\d-(?P<run>.+)-(?P<number>\d+)\.jsonl")
-_SUMS = re.compile(rb'"count":(\d+),"billable_operations":(\d+),"bytes":(\d+)(?:,"rows":(\d+))?')
+_SUMS = re.compile(rb'"count":(\d+),"billable_operations":(\d+),"bytes":(\d+)(?:,"rows":(\d+),"since":"([^"]{24})")?')
 _TIME = re.compile(rb'"time":"([^"]{24})"')
 
 
@@ -46,10 +46,15 @@ class Removed:
                     self.count += int(sums[1])
                     self.billable += int(sums[2])
                     self.size_bytes += int(sums[3])
-                    self.rows += int(sums[4] or 0) - (sums[4] is not None)  # rows that were lost before
+                    if sums[4] is not None:  # rows that were lost before
+                        self.rows += int(sums[4]) - 1
+                        self._began(sums[5])
                 if not self.since and (time := _TIME.search(line)) is not None:
-                    self.since = time[1].decode()
+                    self._began(time[1])
         self.files += 1
+
+    def _began(self, time: bytes) -> None:
+        self.since = min(filter(None, (self.since, time.decode())))
 
 
 def make_room(folder: Path, max_bytes: int, run: str, keep: Path) -> Removed:

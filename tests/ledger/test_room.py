@@ -1,0 +1,99 @@
+"""The bound of a folder: what goes, what stays, and that the bill stays whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from pairbus.ledger import Ledger
+from tests.ledger.world import CHILD_S, FLUSH_S, NOON_S, Clock, rows_of, send
+
+FILE = 4096
+FOLDER = 5 * FILE
+DAY_S = 86_400.0
+
+
+def filled(folder: Path, seconds: int, client: str = "c", begin_s: float = NOON_S, **options: int) -> Ledger:
+    """A ledger that has written a row of a few hundred bytes for each of so many seconds."""
+    clock = Clock(begin_s)
+    ledger = Ledger(folder, client=client, clock=clock, max_file_bytes=FILE, **options)
+    for _ in range(seconds):
+        send(ledger, size_bytes=70_000)
+        clock.now_s += 1
+        assert ledger.flush(FLUSH_S)
+    return ledger
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_a_folder_keeps_its_bound_and_the_bill_stays_whole(tmp_path: Path) -> None:
+    """The oldest rows go; what they would have been billed is told by rows that stay."""
+    ledger = filled(tmp_path, 300, max_folder_bytes=FOLDER)
+    assert ledger.close(FLUSH_S)
+    assert FOLDER - FILE < size_of(tmp_path) <= FOLDER + FILE
+    rows = rows_of(tmp_path)
+    lost = [row for row in rows if row.kind == "lost rows"]
+    kept = [row for row in rows if row.kind == "send"]
+    assert sum(row.billable_operations or 0 for row in rows) == 2 * 300
+    assert sum(row.bytes or 0 for row in rows) == 70_000 * 300
+    assert sum(row.rows or 0 for row in lost) + len(kept) == 300
+    assert kept[-1].at_s == NOON_S + 299
+    assert lost[-1].details is not None and lost[-1].details["files"] > 0
+    assert min(row.since or "" for row in lost) == "2026-03-01T12:00:00.000Z"
+
+
+def test_files_of_processes_that_ended_go_first_when_they_are_older(tmp_path: Path) -> None:
+    """A service that is restarted every night must not fill the disk in a year."""
+    for day in range(4):
+        assert filled(tmp_path, 40, f"run{day}", NOON_S + day * DAY_S, max_folder_bytes=FOLDER).close(FLUSH_S)
+    assert size_of(tmp_path) <= FOLDER + FILE
+    assert {path.name[:10] for path in tmp_path.iterdir()} == {"2026-03-03", "2026-03-04"}
+    assert sum(row.count or 0 for row in rows_of(tmp_path)) == 4 * 40
+
+
+WRITER = f"""
+import sys
+from pairbus.ledger import Ledger
+now = [{NOON_S} - {DAY_S}]
+ledger = Ledger(sys.argv[1], client="other", clock=lambda: now[0], max_file_bytes={FILE})
+for _ in range(100):
+    ledger.meter("primary", "host", "orders", "send", 100)
+    now[0] += 1
+    ledger.flush(10)
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_no_file_of_a_process_that_runs_is_removed(tmp_path: Path) -> None:
+    """Older than ours, and more than the bound: they are the other's to remove, until it has ended."""
+    other = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdin is not None and other.stdout is not None
+    try:
+        assert other.stdout.readline() == "written\n"
+        theirs = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+        assert sum(theirs.values()) > FOLDER
+        ledger = filled(tmp_path, 100, max_folder_bytes=FOLDER)
+        assert {name: (tmp_path / name).stat().st_size for name in theirs} == theirs
+    finally:
+        other.stdin.close()
+        other.wait(CHILD_S)
+    assert ledger.close(FLUSH_S)
+    assert filled(tmp_path, 40, "later", max_folder_bytes=FOLDER).close(FLUSH_S)
+    assert len(theirs.keys() & {path.name for path in tmp_path.iterdir()}) < len(theirs)
+    assert size_of(tmp_path) <= FOLDER + FILE
+    assert sum(row.count or 0 for row in rows_of(tmp_path)) == 100 + 100 + 40
+
+
+def test_what_is_not_a_ledger_stays_and_does_not_count(tmp_path: Path) -> None:
+    """Compacted days, notes, anything else that somebody keeps beside it."""
+    (tmp_path / "days.parquet").write_bytes(b"x" * FOLDER * 2)
+    (tmp_path / "notes.jsonl").write_bytes(b"x" * FOLDER)
+    ledger = filled(tmp_path, 10, max_folder_bytes=FOLDER)
+    assert ledger.close(FLUSH_S)
+    assert len(list(tmp_path.iterdir())) == 3
