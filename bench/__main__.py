@@ -22,6 +22,7 @@ from bench import rabbitmq
 from bench.brokers import RESULTS, Measured, PairbusBroker, RabbitMQBroker
 from bench.client import client_tables, measure_client
 from bench.footprint import Deep, Start, measure_deep, measure_start
+from bench.metering import measure_metering, metering_tables
 from bench.report import measure_report, report_table
 from bench.shared_sender import measure_shared, shared_table
 from bench.syphon import measure_syphon, syphon_table
@@ -29,7 +30,7 @@ from bench.throughput import Rate, measure
 
 RATIO_WANTED = {"send": 1.5, "receive-ranges": 1.5}
 CPU_US_WANTED = 30.0
-SECTIONS = ("start", "throughput", "deep", "client", "shared", "syphon", "report")
+SECTIONS = ("start", "throughput", "deep", "client", "shared", "syphon", "report", "metering")
 
 
 def main() -> None:
@@ -77,6 +78,10 @@ def main() -> None:
         times = measure_report()
         results["report"] = [asdict(each) for each in times]
         console.print(report_table(times))
+    if "metering" in wanted:
+        metering = measure_metering(options.count // 2, options.rounds)
+        results["metering"] = asdict(metering)
+        console.print(*metering_tables(metering))
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
     file.write_text(json.dumps(results, indent=2) + "\n")

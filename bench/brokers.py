@@ -35,9 +35,16 @@ class Measured(Protocol):
 class PairbusBroker:
     """A real `pairbus broker` process on a real disk."""
 
-    name = "pairbus"
-
-    def __init__(self, folder: Path | None = None, namespaces: Sequence[str] = ("bench",)) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        namespaces: Sequence[str] = ("bench",),
+        *,
+        name: str = "pairbus",
+        options: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self._options = options
         self._scratch = folder is None
         if folder is None:
             RESULTS.mkdir(exist_ok=True)
@@ -74,7 +81,7 @@ class PairbusBroker:
         command = [sys.executable, "-m", "pairbus", "broker", "--data", str(self.folder)]
         for name in self._namespaces:
             command += ["--namespace", f"{name}=0"]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if match := re.match(r"(\S+) (Endpoint=\S+)", line):

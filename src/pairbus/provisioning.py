@@ -5,18 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceExistsError
 
 from pairbus.errors import ConfigError
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.pairing.policy import Kind
 from pairbus.pairing.provision import Answer, Create, Found, List, Pause, Provisioned, Refusal, assumed, provisioning
 from pairbus.send_errors import PairingUnauthorized, SecondaryUnreachable, SendAvailabilityBacklogError
 from pairbus.sides import Side
 
 _log = logging.getLogger("pairbus")
+
+LIST = "$Resources/queues"
+PAGE_SIZE = 100  # queues that the SDK asks for at once
+Meter = Callable[[str, int, str], None]
+"Called with an entity, or `$Resources/queues` for a list; requests; how they ended, in the words of the ledger."
+
+
+def _no_meter(entity: str, count: int, outcome: str) -> None:
+    pass
 
 
 def provision(
@@ -24,6 +35,7 @@ def provision(
     primary_name: str,
     options: SendAvailabilityPairedNamespaceOptions,
     pause: Callable[[float], object] = time.sleep,
+    meter: Meter = _no_meter,
 ) -> list[str]:
     """The paths of the backlog queues, found or created as the options say.
 
@@ -31,23 +43,28 @@ def provision(
     """
     if not options.create_backlog_queues:
         return assumed(primary_name, options.backlog_queue_count)
-    return list(find_or_create(secondary, primary_name, options.backlog_queue_count, pause).paths)
+    return list(find_or_create(secondary, primary_name, options.backlog_queue_count, pause, meter).paths)
 
 
 async def provision_async(
-    secondary: Side, primary_name: str, options: SendAvailabilityPairedNamespaceOptions
+    secondary: Side, primary_name: str, options: SendAvailabilityPairedNamespaceOptions, meter: Meter = _no_meter
 ) -> list[str]:
     """The same in an event loop, with the SDK's async client."""
     if not options.create_backlog_queues:
         return assumed(primary_name, options.backlog_queue_count)
-    return list((await find_or_create_async(secondary, primary_name, options.backlog_queue_count)).paths)
+    found = await find_or_create_async(secondary, primary_name, options.backlog_queue_count, meter=meter)
+    return list(found.paths)
 
 
 def find_or_create(
-    secondary: Side, primary_name: str, count: int, pause: Callable[[float], object] = time.sleep
+    secondary: Side,
+    primary_name: str,
+    count: int,
+    pause: Callable[[float], object] = time.sleep,
+    meter: Meter = _no_meter,
 ) -> Provisioned:
     """The same in detail: what was found, what was created, and what could not be."""
-    admin = None
+    admin: Any = None
     try:
         admin = secondary.given_admin or secondary.new_admin()
         plan = provisioning(primary_name, count)
@@ -55,10 +72,12 @@ def find_or_create(
         while True:
             match plan.send(answer):
                 case List(prefix):
-                    answer = _matching(admin.list_queues_runtime_properties(), prefix)
+                    with _metered(meter, LIST) as told:
+                        answer = _matching(told(admin.list_queues_runtime_properties()), prefix)
                 case Create(path, settings):
                     try:
-                        admin.create_queue(path, **settings)
+                        with _metered(meter, path):
+                            admin.create_queue(path, **settings)
                         answer = None
                     except AzureError as error:
                         answer = _refusal(error)
@@ -79,6 +98,7 @@ async def find_or_create_async(
     primary_name: str,
     count: int,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    meter: Meter = _no_meter,
 ) -> Provisioned:
     admin: Any = None
     try:
@@ -89,10 +109,13 @@ async def find_or_create_async(
         while True:
             match plan.send(answer):
                 case List(prefix):
-                    answer = _matching([one async for one in admin.list_queues_runtime_properties()], prefix)
+                    with _metered(meter, LIST) as told:
+                        queues = [one async for one in admin.list_queues_runtime_properties()]
+                        answer = _matching(told(queues), prefix)
                 case Create(path, settings):
                     try:
-                        await admin.create_queue(path, **settings)
+                        with _metered(meter, path):
+                            await admin.create_queue(path, **settings)
                         answer = None
                     except AzureError as error:
                         answer = _refusal(error)
@@ -106,6 +129,34 @@ async def find_or_create_async(
     finally:
         if admin is not None and admin is not secondary.given_admin:
             await admin.close()
+
+
+@contextmanager
+def _metered(meter: Meter, entity: str) -> Iterator[Callable[[Iterable[Any]], list[Any]]]:
+    """One request, or one for each page of a list that is told."""
+    listed: list[Any] = []
+
+    def told(queues: Iterable[Any]) -> list[Any]:
+        listed.extend(queues)
+        return listed
+
+    try:
+        yield told
+    except (AzureError, OSError) as error:
+        meter(entity, 1, _outcome(error))
+        raise
+    meter(entity, max(1, -(-len(listed) // PAGE_SIZE)), "ok")
+
+
+def _outcome(error: BaseException) -> str:
+    if _is_unauthorized(error):
+        return Kind.UNAUTHORIZED.value
+    status = error.status_code if isinstance(error, HttpResponseError) else None
+    if status is None:
+        return Kind.COMMUNICATION.value
+    if status >= 500:
+        return Kind.INTERNAL.value
+    return Kind.FULL.value if status == 403 else Kind.INVALID.value
 
 
 def _matching(queues: Any, prefix: str) -> list[Found]:
