@@ -50,6 +50,9 @@ def ping_payload() -> bytes:
     return Message(header=Header(ttl=int(TIME_TO_LIVE_S * 1000)), properties=properties, data=[b""]).encode()
 
 
+PING_BYTES = len(ping_payload())
+
+
 def carrier(side: Side, connect_timeout_s: float) -> Carrier:
     return Carrier(
         side.endpoint,
@@ -143,7 +146,8 @@ class Upkeep:
             logger.exception("%s: the ping failed", entity.path)
             failure = Failure(Kind.INTERNAL, f"{type(error).__name__}: {error}")
         outcome = "ok" if failure is None else failure.kind.value
-        hub.meter("primary", entity.path, "ping", 0, outcome=outcome, cause="failover")
+        if not probe:  # to open a link is no operation
+            hub.meter("primary", entity.path, "ping", PING_BYTES, outcome=outcome, cause="failover")
         with hub.lock:
             hub.pair.ping_ended(entity, failure, time.monotonic(), probe=probe)
         hub.deliver()
