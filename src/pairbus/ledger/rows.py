@@ -32,7 +32,7 @@ KIND_OF_EVENT = {"Diverted": "diverted", "Moved": "moved"}
 "Events that are steps of a message's journey have a kind of their own; all others are of kind `event`."
 
 BILLING_UNIT_BYTES = 64 * 1024
-FAILED_SEND = "failed send"
+FAILED_SEND: MeterKind = "failed send"
 "A call that ended with an error: its attempts have rows of their own, so that nothing is billed here."
 UNREACHED = "communication"
 "The outcome of an attempt that lost, or never had, its connection: nothing is billed for it."
