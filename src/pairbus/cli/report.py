@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+import os
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ Examples:
   pairbus report ledger --journey order-17
 """
 MASTER = "local[*]"
+STDERR = 2
 
 
 def register(app: typer.Typer) -> None:
@@ -96,10 +98,9 @@ def report(
                 now_s=time.time(),
             )
     if journey is not None:
-        _print_hops(journey, hops)
+        print_hops(journey, hops)
         return
-    if not made.source.rows:
-        raise PairbusError(f"{', '.join(ledgers)}: there is no row to report on{_why(made)}")
+    check_rows(made, ledgers)
     _show(made)
     _write(made, out, json_file, parquet)
 
@@ -109,12 +110,13 @@ def _progress() -> Iterator[Callable[[str], None]]:
     """What is being done: one changing line on a terminal, a line each elsewhere; always on standard error."""
     from rich.console import Console
 
-    console = Console(stderr=True, markup=False, highlight=False)
-    if not console.is_terminal:
-        yield lambda words: print(words, file=sys.stderr, flush=True)
-        return
-    with console.status("") as status:
-        yield lambda words: status.update(f"{words} …")
+    with os.fdopen(os.dup(STDERR), "w", encoding="utf-8") as out:
+        console = Console(file=out, markup=False, highlight=False)
+        if not console.is_terminal:
+            yield lambda words: print(words, file=out, flush=True)
+            return
+        with console.status("") as status:
+            yield lambda words: status.update(f"{words} …")
 
 
 @contextmanager
@@ -126,12 +128,30 @@ def _spark(told: Callable[[str], None]) -> Iterator[SparkSession]:
         from pairbus.report.job import SESSION_CONF
     except ImportError as error:
         raise ConfigError(f"pyspark is missing ({error}): pip install 'pairbus[spark-local]'") from None
-    session = local_session("pairbus report", MASTER, **SESSION_CONF)
-    session.sparkContext.setLogLevel("ERROR")
+    with _aside():
+        session = local_session("pairbus report", MASTER, **SESSION_CONF)
+        session.sparkContext.setLogLevel("ERROR")
     try:
         yield session
     finally:
         session.stop()
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """Java inherits standard error, and fills it before its log level can be set: shown only when it does not start."""
+    with tempfile.TemporaryFile() as heard:
+        kept = os.dup(STDERR)
+        os.dup2(heard.fileno(), STDERR)
+        try:
+            yield
+        except BaseException:
+            heard.seek(0)
+            os.write(kept, heard.read())
+            raise
+        finally:
+            os.dup2(kept, STDERR)
+            os.close(kept)
 
 
 def _show(made: Report) -> None:
@@ -142,12 +162,15 @@ def _show(made: Report) -> None:
     Console(markup=False, highlight=False, soft_wrap=True).print(summary(made))
 
 
-def _why(made: Report) -> str:
-    """The first place that could not be used: with no row at all, it is the reason."""
-    if not made.source.damage:
-        return ""
-    place = made.source.damage[0]
-    return f"; {place.file}" + (f", line {place.line}" if place.line else "") + f": {place.reason}"
+def check_rows(made: Report, ledgers: Sequence[str]) -> None:
+    """A report on no row would look like a period in which nothing happened."""
+    if made.source.rows:
+        return
+    why = ""
+    if made.source.damage:
+        place = made.source.damage[0]
+        why = f"; {place.file}" + (f", line {place.line}" if place.line else "") + f": {place.reason}"
+    raise PairbusError(f"{', '.join(ledgers)}: there is no row to report on{why}")
 
 
 def _write(made: Report, out: Path | None, json_file: Path | None, parquet: Path | None) -> None:
@@ -175,7 +198,7 @@ def _replace(file: Path, text: str) -> None:
     draft.replace(file)
 
 
-def _print_hops(message_id: str, hops: Sequence[Hop]) -> None:
+def print_hops(message_id: str, hops: Sequence[Hop]) -> None:
     from pairbus.report.page.words import duration, plain
 
     if not hops:
