@@ -27,7 +27,7 @@ def test_a_call_is_freed_although_breaking_an_earlier_one_went_wrong(monkeypatch
 
     def late(owner: str) -> None:
         with pytest.raises(guard.Late):
-            guard.guarded(hangs, owner, time.monotonic())
+            guard.Guard().call(hangs, owner, time.monotonic())
 
     monkeypatch.setattr("pairbus.sdk.break_socket", break_socket)
     unlucky = threading.Thread(target=late, args=("unlucky",))

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pairbus.client import PairedSender, PairedServiceBusClient
+    from pairbus.client import PairedServiceBusClient
     from pairbus.errors import PairbusError, PairingError
     from pairbus.pairing.failover import State
     from pairbus.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ScheduleWhileFailedOver,
         SendAvailabilityBacklogError,
     )
+    from pairbus.sender import PairedSender
 
 __version__ = "0.2.0"
 
@@ -52,7 +53,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "pairbus.client": ("PairedSender", "PairedServiceBusClient"),
+    "pairbus.client": ("PairedServiceBusClient",),
+    "pairbus.sender": ("PairedSender",),
     "pairbus.errors": ("PairbusError", "PairingError"),
     "pairbus.pairing.failover": ("State",),
     "pairbus.pairing.options": ("PairedNamespaceOptions", "SendAvailabilityPairedNamespaceOptions"),

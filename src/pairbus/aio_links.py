@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
@@ -36,56 +36,59 @@ class Alarm:
     `asyncio.timeout` makes and cancels a timer for each call, which costs as much as all the rest of a healthy send.
     """
 
-    __slots__ = ("_cancelled", "_cancelling", "_ends", "_task", "_timer", "_timer_ends")
+    __slots__ = ("_ends", "_timer", "_timer_ends", "cancelling", "has_rung", "task")
 
     def __init__(self) -> None:
-        self._task: asyncio.Task[Any] | None = None
+        self.task: asyncio.Task[Any] | None = None
         self._ends = 0.0
-        "When its call is late, by the loop's clock."
-        self._cancelling = 0
+        "When its call is late."
+        self.cancelling = 0
         "Requests to cancel the task that were there before."
-        self._cancelled = False
+        self.has_rung = False
+        "The task was cancelled by this alarm."
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ends = 0.0
 
-    def set(self, seconds: float) -> None:
-        """For a call of the current task."""
+    def set(self, seconds: float) -> asyncio.Task[Any]:
+        """For a call of the current task, which is returned."""
         task = asyncio.current_task()
         assert task is not None
-        ends = asyncio.get_running_loop().time() + seconds
-        self._task, self._ends, self._cancelling, self._cancelled = task, ends, task.cancelling(), False
+        self._ends = ends = time.monotonic() + seconds
+        self.task, self.cancelling, self.has_rung = task, task.cancelling(), False
         if self._timer is None or ends < self._timer_ends:
-            self._arm(ends)
+            self._arm(seconds, ends)
+        return task
 
     @property
     def is_cancelled_by_others(self) -> bool:
         """Somebody else wants the task to end. The SDK turns a cancellation into errors of its own, or forgets it."""
-        return self._task is not None and self._task.cancelling() > self._cancelling + self._cancelled
+        return self.task is not None and self.task.cancelling() > self.cancelling + self.has_rung
 
     def clear(self) -> bool:
         """The call has ended. True when this alarm has cancelled it, and nobody else did."""
-        task, self._task = self._task, None
-        return self._cancelled and task is not None and task.uncancel() <= self._cancelling
+        task, self.task = self.task, None
+        return self.has_rung and task is not None and task.uncancel() <= self.cancelling
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _arm(self, ends: float) -> None:
+    def _arm(self, seconds: float, ends: float) -> None:
         self.stop()
         self._timer_ends = ends
-        self._timer = asyncio.get_running_loop().call_at(ends, self._ring)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._ring)
 
     def _ring(self) -> None:
         self._timer = None
-        if self._task is None:
+        if self.task is None:
             return
-        if asyncio.get_running_loop().time() < self._ends:
-            self._arm(self._ends)  # this was the time of an earlier call
+        left_s = self._ends - time.monotonic()
+        if left_s > 0:
+            self._arm(left_s, self._ends)  # this was the time of an earlier call
         else:
-            self._cancelled = True
-            self._task.cancel()
+            self.has_rung = True
+            self.task.cancel()
 
 
 class Line:
@@ -94,11 +97,12 @@ class Line:
     One timer for all who wait: a timer for each costs more than the waiting itself.
     """
 
-    __slots__ = ("_timer", "_timer_ends", "_waiting", "is_taken")
+    __slots__ = ("_timer", "_timer_ends", "is_taken", "waiting")
 
     def __init__(self) -> None:
         self.is_taken = False
-        self._waiting: deque[tuple[asyncio.Future[bool], float]] = deque()
+        self.waiting: deque[tuple[asyncio.Future[bool], float]] = deque()
+        "Those who stand in line, and until when."
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ends = 0.0
 
@@ -110,7 +114,7 @@ class Line:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[bool] = loop.create_future()
         ends = loop.time() + timeout_s
-        self._waiting.append((turn, ends))
+        self.waiting.append((turn, ends))
         if self._timer is None or ends < self._timer_ends:
             self._arm(loop, ends)
         try:
@@ -121,8 +125,8 @@ class Line:
             raise
 
     def leave(self) -> None:
-        while self._waiting:
-            turn, _ = self._waiting.popleft()
+        while self.waiting:
+            turn, _ = self.waiting.popleft()
             if not turn.done():
                 turn.set_result(True)
                 return
@@ -135,10 +139,10 @@ class Line:
 
     def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer, now = None, loop.time()
-        for turn, ends in self._waiting:
+        for turn, ends in self.waiting:
             if ends <= now and not turn.done():
                 turn.set_result(False)
-        left = [ends for turn, ends in self._waiting if not turn.done()]
+        left = [ends for turn, ends in self.waiting if not turn.done()]
         if left:
             self._arm(loop, min(left))
 
@@ -147,84 +151,106 @@ class AsyncLink:
     """One sender of the SDK. Whoever uses it has entered the line, and leaves it again."""
 
     def __init__(self, client: ServiceBusClient, path: str, **sender_options: Any) -> None:
-        self._line = Line()
+        self.line = Line()
+        "Whoever uses the link has it; `enter` takes it within a time, `leave` gives it back."
         self._retired = False
         self._client = client
         self.path = path
         self._options = sender_options
-        self._sender: ServiceBusSender | None = None
+        self.sender: ServiceBusSender | None = None
         self._limits = (0, 0)
         self._alarm = Alarm()
 
     async def enter(self, timeout_s: float) -> bool:
         """Stand in line; False when the time was over first."""
-        return await self._line.enter(timeout_s)
+        return await self.line.enter(timeout_s)
 
     def leave(self) -> None:
         if self._retired:
             self.drop()
-        self._line.leave()
+        if self.line.waiting:
+            self.line.leave()
+        else:
+            self.line.is_taken = False
 
     def retire(self) -> None:
         """Not needed any more: its connection is closed as soon as nobody uses it."""
         self._retired = True
-        if not self._line.is_taken:
+        if not self.line.is_taken:
             self.drop()
 
     @property
     def limits(self) -> tuple[int, int]:
         """(largest message, largest batch) that the link takes, or took when it was last open; 0: not known yet."""
-        known = self._limits if self._sender is None else sdk.link_limits(self._sender)
+        known = self._limits if self.sender is None else sdk.link_limits(self.sender)
         return known if known[0] else self._limits
 
     async def send(self, what: Any, timeout_s: float) -> Failure | None:
         """One attempt; the failure, or None when the namespace has accepted it."""
-        if type(what) is list:
-            return (await self.call(lambda sender, left_s: _send_list(sender, what, left_s), timeout_s))[1]
-        return (await self.call(lambda sender, left_s: sender.send_messages(what, timeout=left_s), timeout_s))[1]
+        sender, alarm = self.sender, self._alarm
+        if sender is None or type(what) is list:
+            return (await self.call(lambda sender, left_s: _send(sender, what, left_s), timeout_s))[1]
+        task = alarm.set(timeout_s + GRACE_S)  # as `call` does, with less on the way: nearly every send is like this
+        try:
+            await sender.send_messages(what, timeout=timeout_s)
+        except (Exception, asyncio.CancelledError) as error:
+            return self._failure(error, timeout_s, sending=True)
+        if alarm.has_rung or task.cancelling() != alarm.cancelling:
+            self._ended_well()
+        alarm.task = None
+        return None
 
     async def call(
         self, use: Callable[[ServiceBusSender, float], Awaitable[T]], timeout_s: float, *, sending: bool = True
     ) -> tuple[T | None, Failure | None]:
         """One use of the sender within the time given. Errors that are not a namespace's are raised."""
-        sender = self._sender
+        sender = self.sender
         if sender is None:
-            sender = self._sender = sdk.new_sender(self._client, self.path, **self._options)
-        alarm = self._alarm
-        alarm.set(timeout_s + GRACE_S)
+            sender = self.sender = sdk.new_sender(self._client, self.path, **self._options)
+        self._alarm.set(timeout_s + GRACE_S)
         try:
             result = await use(sender, timeout_s)
-            if alarm.is_cancelled_by_others:
-                raise asyncio.CancelledError
-            return result, None
         except (Exception, asyncio.CancelledError) as error:
-            if alarm.is_cancelled_by_others and not isinstance(error, asyncio.CancelledError):
-                self.drop()
-                raise asyncio.CancelledError from error
-            late = alarm.clear()
-            if late:
-                told = OperationTimeoutError(message=f"{self.path}: no answer within {timeout_s:.1f} s")
-                failure: Failure | None = Failure(Kind.TIMEOUT, str(told), sending, told)
-            else:
-                failure = sdk.failure_of(error, sending=sending) if isinstance(error, Exception) else None
-            if failure is None or failure.kind in BROKEN:
-                self.drop()
-            if failure is None:
-                raise
-            return None, failure
-        finally:
-            alarm.clear()
+            return None, self._failure(error, timeout_s, sending=sending)
+        self._ended_well()
+        return result, None
+
+    def _ended_well(self) -> None:
+        cancelled = self._alarm.is_cancelled_by_others
+        self._alarm.clear()
+        if cancelled:
+            raise asyncio.CancelledError
+
+    def _failure(self, error: BaseException, timeout_s: float, *, sending: bool) -> Failure:
+        """What went wrong with a use of the sender; raises what is not a namespace's error."""
+        cancelled = self._alarm.is_cancelled_by_others
+        late = self._alarm.clear()
+        if cancelled and not isinstance(error, asyncio.CancelledError):
+            self.drop()
+            raise asyncio.CancelledError from error
+        failure: Failure | None = None
+        if late:
+            told = OperationTimeoutError(message=f"{self.path}: no answer within {timeout_s:.1f} s")
+            failure = Failure(Kind.TIMEOUT, str(told), sending, told)
+        elif isinstance(error, Exception):
+            failure = sdk.failure_of(error, sending=sending)
+        if failure is None:
+            self.drop()
+            raise error
+        if failure.kind in BROKEN:
+            self.drop()
+        return failure
 
     def abandon(self) -> None:
         """After a fork: socket and event loop are the parent's, and nothing may be said to either."""
-        self._sender = None
-        self._line = Line()
+        self.sender = None
+        self.line = Line()
         self._alarm = Alarm()
 
     def drop(self) -> None:
         """The next use opens a new connection."""
         self._limits = self.limits
-        sender, self._sender = self._sender, None
+        sender, self.sender = self.sender, None
         self._alarm.stop()
         if sender is not None:
             task = asyncio.get_running_loop().create_task(_bury(sender))
@@ -232,12 +258,13 @@ class AsyncLink:
             task.add_done_callback(_burials.discard)
 
 
-async def _send_list(sender: ServiceBusSender, messages: list[ServiceBusMessage], timeout_s: float) -> None:
-    """As one batch. The SDK would do the same, but converts every message twice on the way."""
-    batch = await sender.create_message_batch()
-    for message in messages:
-        batch.add_message(message)
-    await sender.send_messages(batch, timeout=timeout_s)
+async def _send(sender: ServiceBusSender, what: Any, timeout_s: float) -> None:
+    """A list goes as one batch. The SDK would do the same, but converts every message twice on the way."""
+    if type(what) is list:
+        messages, what = what, await sender.create_message_batch()
+        for message in messages:
+            what.add_message(message)
+    await sender.send_messages(what, timeout=timeout_s)
 
 
 async def _bury(sender: ServiceBusSender) -> None:

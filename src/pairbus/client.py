@@ -7,40 +7,22 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, cast
-from uuid import uuid4
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch, ServiceBusReceiver
+from azure.servicebus import ServiceBusClient, ServiceBusReceiver
 
-from pairbus import sdk, telemetry
+from pairbus import sdk
 from pairbus.counters import Snapshot
 from pairbus.guard import GRACE_S, Late, burials, given_up
-from pairbus.hub import Hub, clients, order_of, timeout_of
-from pairbus.links import Link
-from pairbus.outgoing import DEFAULT_LIMIT, Outgoing, batches, new_batch, outgoing
+from pairbus.hub import Hub, clients
 from pairbus.pairing.events import Closed
-from pairbus.pairing.failover import HEALTHY, State
+from pairbus.pairing.failover import State
 from pairbus.pairing.life import Life
 from pairbus.pairing.life import Side as SideName
-from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions
-from pairbus.pairing.policy import Failure, Kind, Reaction
-from pairbus.pairing.sending import (
-    Command,
-    Pause,
-    Receipt,
-    Reply,
-    SenderState,
-    ToBacklog,
-    ToPrimary,
-    ToSpool,
-    Unsent,
-    Where,
-    first_timeout_s,
-)
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.provisioning import provision
-from pairbus.send_errors import ClientClosed, ScheduleWhileFailedOver
+from pairbus.sender import PairedSender
 from pairbus.sides import Side
 from pairbus.upkeep import PUMP_GRACE_S, Upkeep, UpkeepThread
 
@@ -63,7 +45,7 @@ class PairedServiceBusClient:
     ) -> None:
         self._primary = client
         self._secondary: ServiceBusClient = options.messaging_factory
-        self._hub = Hub(primary, secondary, options, threading.Lock())
+        self._hub = Hub(primary, secondary, options)
         self._hub.wake = self._wake
         self._pairing = threading.Lock()
         self._closing = threading.Event()
@@ -160,7 +142,7 @@ class PairedServiceBusClient:
                     if not hub.pairing_failed(error):
                         raise
                     late = True
-            hub.is_paired = True
+            hub.pairing_completed()
             if (late or hub.needs_upkeep) and not hub.is_closed:
                 self._start_upkeep(late=late)
 
@@ -176,7 +158,7 @@ class PairedServiceBusClient:
     def _provision(self) -> list[str]:
         hub = self._hub
         hub.pairing_begins()
-        return provision(hub.secondary, hub.primary_name, hub.options, self._closing.wait)
+        return provision(hub.secondary, hub.primary_name, hub.options, self._closing.wait, hub.meter_pairing)
 
     def clear_pairing(self) -> None:
         """Forget all state and timers, and be a plain client of the primary from now on."""
@@ -210,7 +192,7 @@ class PairedServiceBusClient:
         with self._pairing:
             if hub.is_closed:
                 return
-            hub.is_closed = True
+            hub.closes()
         self._stop_upkeep()
         senders = list(self._senders)
         for sender in senders:
@@ -277,7 +259,7 @@ class PairedServiceBusClient:
 
     def _after_fork(self) -> None:
         """In the child: no socket, thread, lock or spool of the parent is used."""
-        self._hub.after_fork(threading.Lock())
+        self._hub.after_fork()
         self._pairing = threading.Lock()
         self._closing = threading.Event()
         self._upkeep = None
@@ -285,261 +267,3 @@ class PairedServiceBusClient:
             sdk.abandon_connections(given)
         for sender in list(self._senders):
             sender._after_fork()
-
-
-class PairedSender:
-    """Sends to one queue or topic; a drop-in for `azure.servicebus.ServiceBusSender`. Safe to share between threads."""
-
-    def __init__(self, client: PairedServiceBusClient, path: str, *, topic: bool, **kwargs: Any) -> None:
-        self._client = client
-        self._hub = client._hub
-        self._state = SenderState(self._hub.entity(path))
-        self._counts = self._hub.counters.entity(path)
-        self._order = order_of(self._hub.options)
-        self.client_identifier: str = kwargs.setdefault("client_identifier", f"SBSender-{uuid4()}")
-        self._home = Link(
-            client._primary, self._hub.primary, path, self._hub.options.connect_timeout, topic=topic, **kwargs
-        )
-        self._away: Link | None = None
-        self._closed = False
-        self.entity_name = path
-        self.fully_qualified_namespace: str = client._primary.fully_qualified_namespace
-
-    def __repr__(self) -> str:
-        return self._hub.sender_repr(self._state)
-
-    def __enter__(self) -> Self:
-        self._check()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._closed = True
-        for link in (self._home, self._away):
-            if link is not None:
-                link.retire()
-
-    def _settle(self, deadline: float) -> None:
-        """Let sends that are under way end before the SDK's client closes its connections under them."""
-        for link in (self._home, self._away):
-            if link is not None and link.enter(deadline - time.monotonic()):
-                link.leave()
-
-    def _check(self) -> None:
-        self._hub.check()
-        if self._closed:
-            raise ClientClosed(f"the sender of {self.entity_name}")
-
-    # ── sending ──
-
-    def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
-        """Return when the primary, a backlog queue or the spool has stored it; raise when none did."""
-        hub, entity = self._hub, self._state.entity
-        timeout_s = SEND_TIMEOUT_S if timeout is None else timeout_of(timeout)
-        if self._closed or hub.is_closed or hub.lives.faulted:
-            self._check()
-        going = outgoing(message)
-        if going is None:
-            return
-        if not hub.is_paired:
-            timeout_s = self._client._pair_within(timeout_s)
-        began = time.monotonic()
-        tried: Reply | None = None
-        if hub.needs_no_plan(entity):
-            tried = self._to_primary(first_timeout_s(hub.pair, timeout_s), going, began + timeout_s)
-            if tried is None:
-                hub.sent_home(entity, self._counts, going)
-                if self._away is not None:
-                    self._leave_backlog()
-                return
-        self._send_by_plan(going, timeout_s, began, tried)
-
-    def _send_by_plan(self, going: Outgoing, timeout_s: float, began: float, tried: Reply | None) -> None:
-        hub, entity, deadline = self._hub, self._state.entity, began + timeout_s
-        unknown = tried is not None and tried.failure is not None and tried.failure.outcome_unknown
-        plan = hub.plan(self._state, timeout_s, began, tried)
-        reply: Reply | None = None
-        try:
-            while not isinstance(step := hub.advance(plan, reply), Receipt):
-                reply = self._perform(step, going, deadline)
-                unknown = unknown or (reply.failure is not None and reply.failure.outcome_unknown)
-        except Unsent as unsent:
-            raise hub.error(unsent, entity, going) from unsent.failure.error
-        except ClientClosed as closed:
-            raise hub.closed_meanwhile(closed, entity, going, outcome_unknown=unknown) from None
-        finally:
-            plan.close()
-        hub.sent(entity, step, going, outcome_unknown=unknown)
-        if step.where is Where.PRIMARY and self._away is not None:
-            self._leave_backlog()
-
-    def _perform(self, command: Command, going: Outgoing, deadline: float) -> Reply:
-        if type(command) is ToPrimary:
-            way = self._to_primary(command.timeout_s, going, deadline, fresh=command.fresh, trial=command.trial)
-            return way or Reply(time.monotonic())
-        if type(command) is ToBacklog:
-            return self._to_backlog(command, going, deadline)
-        if type(command) is ToSpool:
-            entries = going.entries(self.entity_name, self._hub.first_attempt_ms(command.first_attempt_at), self._order)
-            return Reply(time.monotonic(), self._hub.to_spool(entries))
-        assert type(command) is Pause
-        if self._client._closing.wait(command.seconds):
-            self._check()
-        return Reply(time.monotonic())
-
-    def _to_primary(
-        self, timeout_s: float, going: Outgoing, deadline: float, *, fresh: bool = False, trial: bool = False
-    ) -> Reply | None:
-        """One attempt; None when it was accepted."""
-        link, hub, entity = self._home, self._hub, self._state.entity
-        if not link.enter(0):
-            self._stand_in_line(link, deadline, going)
-            # Of what the line has left, the backlog needs its part.
-            timeout_s = min(timeout_s, first_timeout_s(hub.pair, deadline - time.monotonic()))
-        try:
-            if entity.state is not HEALTHY and not trial and not hub.goes_home(entity):
-                return Reply(time.monotonic(), rerouted=True)
-            if fresh:
-                link.drop()
-            failure = link.send(going.given, min(timeout_s, deadline - time.monotonic()))
-        finally:
-            link.leave()
-        if hub.ledger is not None:
-            hub.meter_send("primary", self.entity_name, going, failure, "application")
-        if failure is not None:
-            return Reply(time.monotonic(), failure)
-        if not going.is_small:
-            hub.watch_size(entity, going, link.limits[0])
-        return None
-
-    def _to_backlog(self, command: ToBacklog, going: Outgoing, deadline: float) -> Reply:
-        hub = self._hub
-        link = self._backlog_link(command.queue)
-        self._stand_in_line(link, deadline, going)
-        try:
-            if not hub.pair.rotation.has(command.queue):
-                return Reply(time.monotonic(), rerouted=True)
-            if command.fresh:
-                link.drop()
-            until = min(deadline, time.monotonic() + command.timeout_s)
-            with telemetry.span("divert", {telemetry.DESTINATION: self.entity_name}):
-                failure = self._send_wrapped(link, command, going, until)
-        finally:
-            link.leave()
-            hub.stored_away(self._state.entity, going, outcome_unknown=command.first_attempt_at is not None)
-        return Reply(time.monotonic(), failure)
-
-    def _send_wrapped(self, link: Link, command: ToBacklog, going: Outgoing, until: float) -> Failure | None:
-        hub = self._hub
-        first_ms = hub.first_attempt_ms(command.first_attempt_at)
-        messages = going.wrapped(self.entity_name, first_ms, self._order)
-        try:
-            parts = batches(messages, link.limits[1] or DEFAULT_LIMIT)
-        except sdk.ERRORS as error:
-            return sdk.failure_of(error, sending=False)
-        for what, count in parts:
-            failure = link.send(what, max(until - time.monotonic(), 0.001))
-            hub.meter_send("secondary", command.queue, Outgoing(what, messages[:count]), failure, "failover")
-            if failure is not None:
-                return failure
-            going.stored(count, command.queue)
-            del messages[:count]
-        return None
-
-    def _backlog_link(self, queue: str) -> Link:
-        link = self._away
-        if link is None or link.path != queue:
-            self._leave_backlog()
-            hub = self._hub
-            link = Link(self._client._secondary, hub.secondary, queue, hub.options.connect_timeout, topic=False)
-            self._away = link
-        return link
-
-    def _leave_backlog(self) -> None:
-        """Back home, or to another queue: this connection to the secondary is not needed any more."""
-        link, self._away = self._away, None
-        if link is not None:
-            link.retire()
-
-    def _stand_in_line(self, link: Link, deadline: float, going: Outgoing | None = None) -> None:
-        left_s = deadline - time.monotonic()
-        if not link.enter(left_s):
-            raise self._hub.line_is_long(self.entity_name, left_s, going)
-        if self._closed:
-            link.leave()
-            self._check()
-
-    # ── the rest of the SDK's sender ──
-
-    def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
-        """Also while the primary is away: then with the limit that its link had, or the Standard tier's."""
-        self._check()
-        if not self._hub.is_paired:
-            self._client.pair()
-        if not self._home.limits[1] and self._hub.goes_home(self._state.entity):
-            self._use_home(lambda sender, left_s: sender.create_message_batch(), self._hub.options.attempt_timeout)
-        return new_batch(self._home.limits[1], max_size_in_bytes)
-
-    def schedule_messages(
-        self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None
-    ) -> list[int]:
-        """On the primary only: a backlog queue has no numbers to cancel by."""
-        timeout_s = self._check_home(timeout)
-        going = outgoing(messages)
-        if going is None:
-            return []
-        return self._manage(  # type: ignore[no-any-return]
-            lambda sender, left_s: sender.schedule_messages(going.given, schedule_time_utc, timeout=left_s), timeout_s
-        )
-
-    def cancel_scheduled_messages(self, sequence_numbers: int | list[int], *, timeout: float | None = None) -> None:
-        timeout_s = self._check_home(timeout)
-        self._manage(
-            lambda sender, left_s: sender.cancel_scheduled_messages(sequence_numbers, timeout=left_s), timeout_s
-        )
-
-    def _check_home(self, timeout: float | None) -> float:
-        """What is left of the time-out."""
-        timeout_s = timeout_of(timeout)
-        self._check()
-        if not self._hub.is_paired:
-            timeout_s = self._client._pair_within(timeout_s)
-        if not self._hub.goes_home(self._state.entity):
-            raise ScheduleWhileFailedOver(self.entity_name)
-        return timeout_s
-
-    def _manage(self, use: Any, timeout_s: float) -> Any:
-        """A request to the primary, repeated once on a fresh connection; a failure counts as a send's does."""
-        deadline = time.monotonic() + timeout_s
-        hub, entity = self._hub, self._state.entity
-        for fresh in (False, True):
-            left_s = deadline - time.monotonic()
-            result, failure = self._use_home(use, min(left_s, hub.options.attempt_timeout), fresh=fresh)
-            if failure is None:
-                hub.managed(entity, None)
-                return result
-            if failure.kind is not Kind.COMMUNICATION or deadline - time.monotonic() <= 0:
-                break
-        assert failure is not None
-        if hub.managed(entity, failure) is Reaction.COUNT and not hub.goes_home(entity):
-            raise ScheduleWhileFailedOver(self.entity_name) from failure.error
-        assert failure.error is not None
-        raise failure.error
-
-    def _use_home(self, use: Any, timeout_s: float, *, fresh: bool = False) -> tuple[Any, Failure | None]:
-        deadline = time.monotonic() + timeout_s
-        self._stand_in_line(self._home, deadline)
-        try:
-            if fresh:
-                self._home.drop()
-            return self._home.call(use, max(deadline - time.monotonic(), 0.001))
-        finally:
-            self._home.leave()
-
-    def _after_fork(self) -> None:
-        self._home.abandon()
-        self._away = None

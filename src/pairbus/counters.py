@@ -76,10 +76,12 @@ class Counters:
 
     def entity(self, path: str) -> EntityCounts:
         """Of this entity, in whatever case; it is shown as it was written first."""
-        return self._entities.setdefault(path.lower(), EntityCounts(path))
+        key = path.lower()
+        return self._entities.get(key) or self._entities.setdefault(key, EntityCounts(path))
 
     def queue(self, path: str) -> QueueCounts:
-        return self._queues.setdefault(path.lower(), QueueCounts(path))
+        key = path.lower()
+        return self._queues.get(key) or self._queues.setdefault(key, QueueCounts(path))
 
     def note(self, event: events.Event) -> None:
         """Count what an event tells. Events that carry no number are ignored."""

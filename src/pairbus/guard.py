@@ -2,14 +2,13 @@
 
 The sync SDK blocks for ever on a peer that accepts TCP and stays silent, whatever time-outs it is given (measured).
 What frees it in the same second is breaking the socket under it: one thread for the process looks after all calls that
-are under way, and breaks the socket of one that is late. Arming costs two dictionary operations.
+are under way, and breaks the socket of one that is late. Arming costs two stores.
 
 Where the SDK hides its socket (another version), a call runs in a thread of its own that is given up instead.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import threading
@@ -42,14 +41,63 @@ class Late(Exception):
         return error
 
 
+class Guard:
+    """Looks after the calls of one user, which makes one at a time.
+
+    A call is armed by storing `owner`, then `late_at`, and by `rouse()` when there is no watch or it is asleep; it is
+    disarmed by storing NEVER. That is all that a healthy call pays.
+    """
+
+    __slots__ = ("__weakref__", "is_late", "late_at", "owner", "watch")
+
+    def __init__(self) -> None:
+        self.late_at = NEVER
+        "By `time.monotonic`."
+        self.owner: object = None
+        "The SDK object whose socket to break."
+        self.is_late = False
+        "The call was broken off."
+        self.watch: _Watch | None = None
+
+    def rouse(self) -> None:
+        """Have somebody look."""
+        if self.watch is None:
+            self.watch = _watcher()
+            with _start:
+                self.watch.guards.add(self)
+        if self.watch.asleep:
+            self.watch.wake.set()
+
+    def call(self, what: Callable[..., T], owner: object, deadline: float, *arguments: Any) -> T:
+        """Make one SDK call of `owner`; Late when it had to be broken off at its deadline (of `time.monotonic`)."""
+        if not sdk.CAN_BREAK:
+            return given_up(lambda: what(*arguments), deadline)
+        self.owner, self.late_at = owner, deadline + GRACE_S
+        if self.watch is None or self.watch.asleep:
+            self.rouse()
+        try:
+            return what(*arguments)
+        except Exception as error:
+            raise self.told(error) from error
+        finally:
+            self.disarm()
+
+    def told(self, error: Exception) -> Exception:
+        """What to raise for the error of a call: Late when it is what breaking it off has brought about."""
+        if not self.is_late:
+            return error
+        return Late("no answer in time; the connection was broken off")
+
+    def disarm(self) -> None:
+        self.late_at, self.is_late = NEVER, False
+
+
 class _Watch(threading.Thread):
     """Looks at the calls under way, and breaks those that are late."""
 
     def __init__(self) -> None:
         super().__init__(name="pairbus-guard", daemon=True)
-        self.calls: dict[int, tuple[float, object]] = {}
-        "Call → (when it is late, the SDK object whose socket to break)."
-        self.late: set[int] = set()
+        self.guards: weakref.WeakSet[Guard] = weakref.WeakSet()
         self.asleep = False
         self.wake = threading.Event()
 
@@ -57,16 +105,22 @@ class _Watch(threading.Thread):
         quiet_since = time.monotonic()
         while True:
             now = time.monotonic()
-            for number, (deadline, owner) in list(self.calls.items()):
-                if now >= deadline and number in self.calls:
-                    self.late.add(number)
-                    self._break(owner)
-            if self.calls:
+            armed = self._armed()
+            for guard in armed:
+                if now >= guard.late_at:
+                    guard.is_late = True
+                    self._break(guard.owner)
+            if armed:
                 quiet_since = now
             elif now - quiet_since > QUIET_S:
                 self._sleep()
                 quiet_since = time.monotonic()
+            del armed
             time.sleep(LOOK_S)
+
+    def _armed(self) -> list[Guard]:
+        with _start:
+            return [guard for guard in self.guards if guard.late_at < NEVER]
 
     def _break(self, owner: object) -> None:
         try:
@@ -77,12 +131,12 @@ class _Watch(threading.Thread):
     def _sleep(self) -> None:
         self.wake.clear()
         self.asleep = True
-        if not self.calls:  # one that came after the look above, and before `asleep` was visible, would wait for ever
+        if not self._armed():  # one that came after the look above, before `asleep` was visible, would wait for ever
             self.wake.wait()
         self.asleep = False
 
 
-_numbers = itertools.count(1)
+NEVER = float("inf")
 _watch: _Watch | None = None
 _start = threading.Lock()
 
@@ -103,26 +157,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def guarded(call: Callable[..., T], owner: object, deadline: float, *arguments: Any) -> T:
-    """Make one SDK call of `owner`; Late when it had to be broken off at its deadline (of `time.monotonic`)."""
-    if not sdk.CAN_BREAK:
-        return given_up(lambda: call(*arguments), deadline)
-    watch = _watch or _watcher()
-    number = next(_numbers)
-    watch.calls[number] = (deadline + GRACE_S, owner)
-    if watch.asleep:
-        watch.wake.set()
-    try:
-        return call(*arguments)
-    except Exception as error:
-        if number in watch.late:
-            raise Late("no answer in time; the connection was broken off") from error
-        raise
-    finally:
-        del watch.calls[number]
-        watch.late.discard(number)
 
 
 def given_up(call: Callable[[], T], deadline: float) -> T:
@@ -154,7 +188,7 @@ def bury(owner: Any) -> None:
 
     def work() -> None:
         try:
-            guarded(owner.close, owner, time.monotonic() + BURIAL_S)
+            Guard().call(owner.close, owner, time.monotonic() + BURIAL_S)
         except Exception as error:
             logger.debug("closing %r: %s", owner, error)
 

@@ -1,7 +1,7 @@
 """What the two clients share: one pair's decisions, events, ledger, spool and words for errors.
 
 `client` (threads) and `aio` (tasks) are thin shells: they carry out the commands of a send's plan, and nothing else.
-Decisions are taken under `lock`, which is a real one only where there are threads. Events are told after it is
+Decisions are taken under `lock`, which costs less than asking whether there are threads. Events are told after it is
 released, so that a callback may call the client.
 """
 
@@ -10,20 +10,21 @@ from __future__ import annotations
 import logging
 import os
 import random
+import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus import sdk, telemetry
-from pairbus.counters import SPOOL, Counters, EntityCounts
+from pairbus.counters import SPOOL, Counters
 from pairbus.errors import SpoolError
-from pairbus.ledger import Ledger
-from pairbus.ledger.rows import Cause, MeterKind
+from pairbus.ledger import Ledger, Tally
+from pairbus.ledger.rows import FAILED_SEND, Cause, MeterKind
 from pairbus.outgoing import DEFAULT_LIMIT, Order, Outgoing
 from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.events import (
@@ -52,7 +53,7 @@ from pairbus.pairing.life import Side as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, primary_name_of
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import MESSAGE_FAULTS, Failure, Kind, Reaction
-from pairbus.pairing.sending import Command, Plan, Receipt, Reply, SenderState, Unsent, Where, sending
+from pairbus.pairing.sending import Command, Plan, Receipt, Reply, SenderState, Unsent, Where, first_timeout_s, sending
 from pairbus.send_errors import (
     BacklogMessageTooLarge,
     ClientClosed,
@@ -84,12 +85,11 @@ class Hub:
         primary: Side,
         secondary: Side,
         options: SendAvailabilityPairedNamespaceOptions,
-        lock: AbstractContextManager[Any],
     ) -> None:
         self.primary = primary
         self.secondary = secondary
         self.options = options
-        self.lock = lock
+        self.lock = threading.Lock()
         self.primary_name = options.primary_name or primary_name_of(primary.authority)
         self._wanted_queues = options.backlog_queue_count
         self.pair = Pair(options, self.publish, random.randrange)
@@ -100,6 +100,12 @@ class Hub:
         self.is_paired = False
         "Pairing has completed; also true for a client that was told to start unpaired."
         self.is_closed = False
+        self.straight_s = 0.0
+        """What a send that goes straight to the primary may take; 0: it needs a closer look.
+
+        The one number that a healthy send asks for, instead of all that it stands for: between two sends everything
+        falls out of the processor's caches, and each object that is touched costs as much as a line of code.
+        """
         self.unregister = telemetry.register(self.primary_name, self.counters.snapshot)
         self.listeners: list[Callable[[Event], None]] = [] if options.on_event is None else [options.on_event]
         self.wake: Callable[[], None] = lambda: None
@@ -141,8 +147,18 @@ class Hub:
         if self.is_closed:
             raise ClientClosed(self.primary.name)
 
+    def _look(self) -> None:
+        """After each change of what `straight_s` stands for."""
+        usable = self.is_paired and not self.is_closed and not self.lives.faulted and self.spool is None
+        self.straight_s = first_timeout_s(self.pair, SEND_TIMEOUT_S) if usable else 0.0
+
+    def closes(self) -> None:
+        self.is_closed = True
+        self._look()
+
     def fault(self, side: SideName, reason: str) -> None:
         if self.lives.ended(side, Life.FAULTED, reason):
+            self._look()
             self.publish(Faulted(side, reason))
             self.deliver()
 
@@ -163,7 +179,12 @@ class Hub:
             self.options.backlog_queue_count = len(queues)
             self.pair.paired_with(queues)
             self.publish(Paired(self.primary.name, self.secondary.name, len(queues)))
+        self._look()
         self.deliver()
+
+    def pairing_completed(self) -> None:
+        self.is_paired = True
+        self._look()
 
     def pairing_begins(self) -> None:
         """Perhaps once more: what the options say then is what was found the last time."""
@@ -186,6 +207,7 @@ class Hub:
         with self.lock:
             self.pair.clear(time.monotonic())
             self.publish(PairingCleared(self.primary.name))
+        self._look()
         self.deliver()
         if self.spool is not None and self.spool.waiting:
             logger.warning("%d messages stay in %s for the next client", self.spool.waiting, self.spool.folder)
@@ -198,18 +220,19 @@ class Hub:
             force(path, time.monotonic())
         self.deliver()
 
-    def after_fork(self, lock: AbstractContextManager[Any]) -> None:
+    def after_fork(self) -> None:
         """In the child: a lock and a spool of its own, no listener that speaks to the parent's loop.
 
         Its first send pairs again, which asks nobody when the queues are known, and starts what runs beside it.
         """
-        self.lock = lock
+        self.lock = threading.Lock()
         self.is_paired = False
         self._outbox.clear()
         self.listeners = [] if self.options.on_event is None else [self.options.on_event]
         self.pair.pings.forget_running()
         if self.spool is not None:
             self.spool = self.spool.reopen()
+        self._look()
 
     def release(self) -> None:
         """The last thing of a closed client."""
@@ -233,12 +256,14 @@ class Hub:
         """Messages of this entity wait in the spool, and will be forwarded: what a plain client left there will not."""
         return self.pair.enabled and spool.has(entity.path)
 
-    def plan(self, sender: SenderState, timeout_s: float, now: float, tried: Reply | None) -> Plan:
+    def plan(
+        self, sender: SenderState, timeout_s: float, now: float, tried: Reply | None, *, tried_away: bool = False
+    ) -> Plan:
         """What to do about one send. `tried`: an attempt was made at `now` already, and ended so."""
         with self.lock:
             spool = self.spool
             behind = tried is None and spool is not None and self._queues_behind(sender.entity, spool)
-            return sending(self.pair, sender, timeout_s, now, behind_spool=behind, tried=tried)
+            return sending(self.pair, sender, timeout_s, now, behind_spool=behind, tried=tried, tried_away=tried_away)
 
     def advance(self, plan: Plan, reply: Reply | None) -> Command | Receipt:
         """The next command, the first without a reply; or where the message is now; Unsent when no place took it."""
@@ -258,14 +283,11 @@ class Hub:
         with self.lock:
             return not self.pair.is_away(entity, time.monotonic())
 
-    def sent_home(self, entity: Entity, counts: EntityCounts, going: Outgoing) -> None:
-        """Book-keeping of a send that the primary accepted without a plan."""
+    def proven(self, entity: Entity) -> None:
+        """The primary has accepted a send without a plan while something was held against it."""
         with self.lock:
-            counts.sent += len(going.messages)
-            if entity.state is not HEALTHY or entity.busy_since is not None:
-                self.pair.accepted(entity, time.monotonic())
-        if self._outbox:
-            self.deliver()
+            self.pair.accepted(entity, time.monotonic())
+        self.deliver()
 
     def sent(self, entity: Entity, receipt: Receipt, going: Outgoing, *, outcome_unknown: bool) -> None:
         """Book-keeping of a send that ended well."""
@@ -292,7 +314,7 @@ class Hub:
     def error(self, unsent: Unsent, entity: Entity, going: Outgoing) -> BaseException:
         """What the caller gets: the SDK's own error of the primary, or one that says why the backlog failed as well."""
         failure = unsent.failure
-        self.counters.entity(entity.path).failed += len(going.messages)
+        self._failed(entity.path, going, failure.kind)
         error: BaseException | None
         if going.stored_ids:
             return _because(PartlySent(entity.path, going.stored_ids, list(going.message_ids), failure.text), failure)
@@ -310,7 +332,7 @@ class Hub:
         self, closed: ClientClosed, entity: Entity, going: Outgoing, *, outcome_unknown: bool
     ) -> BaseException:
         """The client was closed between two attempts of a send: what is known of its messages."""
-        self.counters.entity(entity.path).failed += len(going.messages)
+        self._failed(entity.path, going, Kind.COMMUNICATION)
         if going.stored_ids:
             return PartlySent(entity.path, going.stored_ids, list(going.message_ids), str(closed))
         return ClientClosed(entity.path, outcome_unknown=True) if outcome_unknown else closed
@@ -338,8 +360,10 @@ class Hub:
     def line_is_long(self, path: str, timeout_s: float, going: Outgoing | None) -> ServiceBusError:
         """A send waited for those before it until its time was over. It says nothing about the entity."""
         text = f"{path}: not sent within {timeout_s:.1f} s: other sends of the same sender were before it"
-        if going is not None and going.stored_ids:
-            return PartlySent(path, going.stored_ids, list(going.message_ids), text)
+        if going is not None:
+            self._failed(path, going, Kind.TIMEOUT)
+            if going.stored_ids:
+                return PartlySent(path, going.stored_ids, list(going.message_ids), text)
         return OperationTimeoutError(message=text)
 
     def to_spool(self, entries: list[Entry]) -> Failure | None:
@@ -357,7 +381,7 @@ class Hub:
 
     def watch_size(self, entity: Entity, going: Outgoing, limit: int) -> None:
         """Warn once for each entity when a message that fits the primary may not fit a backlog queue."""
-        message = going.messages[0]
+        message = max(going.messages, key=sdk.body_size)
         limit = limit or DEFAULT_LIMIT
         if sdk.body_size(message) < limit - 2 * ENVELOPE_DOUBT or entity.path in self._warned:
             return
@@ -424,11 +448,42 @@ class Hub:
             namespace = (self.primary if side == "primary" else self.secondary).name
             self.ledger.meter(side, namespace, entity, kind, size_bytes, count, outcome, cause=cause, billable=billable)
 
+    def tally(self, entity: str) -> Tally | None:
+        """For the sends that go straight to the primary."""
+        return None if self.ledger is None else self.ledger.tally("primary", self.primary.name, entity, "send")
+
     def meter_send(self, side: SideName, entity: str, going: Outgoing, failure: Failure | None, cause: Cause) -> None:
+        """One attempt, counted and billed message by message."""
         if self.ledger is not None:
             size_bytes, billable = going.size()
             outcome = "ok" if failure is None else failure.kind.value
-            self.meter(side, entity, "send", size_bytes, outcome=outcome, cause=cause, billable=billable)
+            count = len(going.messages)
+            self.meter(side, entity, "send", size_bytes, count=count, outcome=outcome, cause=cause, billable=billable)
+
+    def meter_request(self, entity: str, going: Outgoing | None, failure: Failure | None) -> None:
+        """To schedule messages is to send them; to cancel them is a request."""
+        if going is not None:
+            self.meter_send("primary", entity, going, failure, "application")
+        else:
+            self.meter("primary", entity, "management", 0, outcome="ok" if failure is None else failure.kind.value)
+
+    def meter_pairing(self, entity: str, count: int, outcome: str) -> None:
+        self.meter("secondary", entity, "management", 0, count=count, outcome=outcome, cause="pairing")
+
+    def _failed(self, path: str, going: Outgoing, kind: Kind) -> None:
+        """A call ends with an error for its caller."""
+        self.counters.entity(path).failed += len(going.messages)
+        self.meter("primary", path, FAILED_SEND, 0, count=len(going.messages), outcome=kind.value)
+
+    @contextmanager
+    def pairing_for(self, entity: Entity, going: Outgoing) -> Iterator[None]:
+        """A call that has to wait for pairing fails with it."""
+        try:
+            yield
+        except Exception as error:
+            failure = sdk.failure_of(error, sending=False)
+            self._failed(entity.path, going, Kind.INTERNAL if failure is None else failure.kind)
+            raise
 
     def meter_syphon(self, side: SideName, entity: str, kind: str, count: int, size_bytes: int, outcome: str) -> None:
         self.meter(side, entity, cast(MeterKind, kind), size_bytes, count=count, outcome=outcome, cause="syphon")

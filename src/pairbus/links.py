@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSender
+from azure.servicebus import ServiceBusClient, ServiceBusSender
 
 from pairbus import sdk
-from pairbus.guard import Late, bury, guarded
+from pairbus.guard import GRACE_S, NEVER, Guard, Late, bury
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.sides import Side
 
@@ -30,43 +30,56 @@ class Link:
     def __init__(
         self, client: ServiceBusClient, side: Side, path: str, connect_timeout_s: float, **sender_options: Any
     ) -> None:
-        self._line = threading.Lock()
-        self._retired = False
+        self.line = threading.Lock()
+        "Whoever uses the link has it; `enter` takes it within a time, `leave` gives it back."
+        self.is_retired = False
         self._client = client
         self._side = side
         self.path = path
         self._connect_timeout_s = connect_timeout_s
         self._options = sender_options
-        self._sender: ServiceBusSender | None = None
+        self.sender: ServiceBusSender | None = None
         self._limits = (0, 0)
+        self._guard = Guard()
 
     def enter(self, timeout_s: float) -> bool:
         """Stand in line; False when the time was over first."""
-        return self._line.acquire(timeout=max(timeout_s, 0))
+        return self.line.acquire(timeout=max(timeout_s, 0))
 
     def leave(self) -> None:
-        if self._retired:
+        if self.is_retired:
             self.drop()
-        self._line.release()
+        self.line.release()
 
     def retire(self) -> None:
         """Not needed any more: its connection is closed as soon as nobody uses it."""
-        self._retired = True
-        if self._line.acquire(blocking=False):
+        self.is_retired = True
+        if self.line.acquire(blocking=False):
             self.leave()
 
     @property
     def limits(self) -> tuple[int, int]:
         """(largest message, largest batch) that the link takes, or took when it was last open; 0: not known yet."""
-        sender = self._sender
+        sender = self.sender
         known = self._limits if sender is None else sdk.link_limits(sender)
         return known if known[0] else self._limits
 
     def send(self, what: Any, timeout_s: float) -> Failure | None:
         """One attempt; the failure, or None when the namespace has accepted it."""
-        if type(what) is list:
-            return self.call(lambda sender, left_s: _send_list(sender, what, left_s), timeout_s)[1]
-        return self.call(lambda sender, left_s: sender.send_messages(what, timeout=left_s), timeout_s)[1]
+        sender = self.sender
+        if sender is None or type(what) is list or not sdk.CAN_BREAK:
+            return self.call(lambda sender, left_s: _send(sender, what, left_s), timeout_s)[1]
+        guard = self._guard  # as `Guard.call` does, with less on the way: this is what nearly every send is
+        guard.owner, guard.late_at = sender, time.monotonic() + timeout_s + GRACE_S
+        if guard.watch is None or guard.watch.asleep:
+            guard.rouse()
+        try:
+            sender.send_messages(what, timeout=timeout_s)
+        except Exception as error:
+            return self._failure(guard.told(error), sending=True)
+        finally:
+            guard.late_at, guard.is_late = NEVER, False
+        return None
 
     def call(
         self, use: Callable[[ServiceBusSender, float], T], timeout_s: float, *, sending: bool = True
@@ -74,46 +87,53 @@ class Link:
         """One use of the sender within the time given. Errors that are not a namespace's are raised."""
         deadline = time.monotonic() + timeout_s
         try:
-            sender = self._sender or self._open(deadline)
+            sender = self.sender or self._open(deadline)
         except (OSError, TimeoutError) as error:
             return None, sdk.failure_of(error, sending=False)
         try:
             left_s = max(deadline - time.monotonic(), 0.001)
-            return guarded(use, sender, deadline, sender, left_s), None
-        except Late as error:
-            self.drop()
-            return None, Failure(Kind.TIMEOUT, f"{self.path}: {error}", sending, error.timeout_error())
+            return self._guard.call(use, sender, deadline, sender, left_s), None
         except Exception as error:
+            return None, self._failure(error, sending=sending)
+
+    def _failure(self, error: Exception, *, sending: bool) -> Failure:
+        """What went wrong with a use of the sender; raises what is not a namespace's error."""
+        if isinstance(error, Late):
+            failure: Failure | None
+            failure = Failure(Kind.TIMEOUT, f"{self.path}: {error}", sending, error.timeout_error())
+        else:
             failure = sdk.failure_of(error, sending=sending)
-            if failure is None:
-                self.drop()
-                raise
-            if failure.kind in BROKEN:
-                self.drop()
-            return None, failure
+        if failure is None:
+            self.drop()
+            raise error
+        if failure.kind in BROKEN:
+            self.drop()
+        return failure
 
     def _open(self, deadline: float) -> ServiceBusSender:
         if self._side.supports_probe:
             self._side.probe(min(self._connect_timeout_s, max(deadline - time.monotonic(), 0.001)))
-        self._sender = sdk.new_sender(self._client, self.path, **self._options)
-        return self._sender
+        self.sender = sdk.new_sender(self._client, self.path, **self._options)
+        return self.sender
 
     def drop(self) -> None:
         """The next use opens a new connection."""
         self._limits = self.limits
-        sender, self._sender = self._sender, None
+        sender, self.sender = self.sender, None
         if sender is not None:
             bury(sender)
 
     def abandon(self) -> None:
         """After a fork: the socket is the parent's, and nothing may be said on it."""
-        self._sender = None
-        self._line = threading.Lock()
+        self.sender = None
+        self.line = threading.Lock()
+        self._guard = Guard()
 
 
-def _send_list(sender: ServiceBusSender, messages: list[ServiceBusMessage], timeout_s: float) -> None:
-    """As one batch. The SDK would do the same, but converts every message twice on the way."""
-    batch = sender.create_message_batch()
-    for message in messages:
-        batch.add_message(message)
-    sender.send_messages(batch, timeout=timeout_s)
+def _send(sender: ServiceBusSender, what: Any, timeout_s: float) -> None:
+    """A list goes as one batch. The SDK would do the same, but converts every message twice on the way."""
+    if type(what) is list:
+        messages, what = what, sender.create_message_batch()
+        for message in messages:
+            what.add_message(message)
+    sender.send_messages(what, timeout=timeout_s)

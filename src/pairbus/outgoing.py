@@ -7,7 +7,7 @@ wrapped copies, in as few batches as hold them; what was stored is taken off, so
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -15,8 +15,9 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus import sdk
-from pairbus.ledger import billable_operations
-from pairbus.pairing.envelope import RESERVED, Away, wrap
+from pairbus.ledger import Tally, billable_operations
+from pairbus.ledger.rows import BILLING_UNIT_BYTES
+from pairbus.pairing.envelope import RESERVED, Away, Wrapper, wrap
 from pairbus.send_errors import ReservedPropertyError
 from pairbus.spool import Entry
 
@@ -47,7 +48,7 @@ class Outgoing:
         self.given = given
         "For the primary."
         self.messages = messages
-        "Those that no backlog queue has stored yet."
+        "Those that no backlog queue has stored yet. Never changed in place: it may be the batch's own list."
         self.stored_ids: list[str] = []
         "Those that one has."
         self.untold: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -61,12 +62,18 @@ class Outgoing:
         return tuple(sdk.message_id_of(message) for message in self.messages)
 
     def size(self) -> tuple[int, int]:
-        """(bytes, billable operations) of the whole call; exact wherever a limit of billing is near."""
-        if isinstance(self.given, ServiceBusMessageBatch):
-            size = self.given.size_in_bytes
-            return size, billable_operations([size])
-        sizes = [_size_of(message) for message in self.messages]
-        return sum(sizes), billable_operations([sum(sizes)])
+        """(bytes, billable operations) of the whole call; exact wherever a limit of billing is near.
+
+        A batch is not looked into when each of its messages is known to be small, or all of them together are.
+        """
+        given = self.given
+        if isinstance(given, ServiceBusMessageBatch):
+            size = given.size_in_bytes
+            if size <= BILLING_UNIT_BYTES or (type(given) is PairedMessageBatch and given.is_small):
+                return size, len(self.messages)
+        size_of: Callable[[Any], int] = len if isinstance(self.given, sdk.EncodedBatch) else _size_of
+        sizes = list(map(size_of, self.messages))
+        return sum(sizes), billable_operations(sizes)
 
     # ── to a backlog queue ──
 
@@ -81,19 +88,21 @@ class Outgoing:
             return [sdk.wrapped(message, path=path, first_attempt_ms=first_attempt_ms, sender=sender, counter=counter)]
         payloads = sdk.encoded(self.given, self.messages)
         if order is None:
-            away = Away(path, first_attempt_ms)
-            return [wrap(payload, away) for payload in payloads]
+            return list(map(Wrapper(Away(path, first_attempt_ms)).wrap, payloads))
         return [
-            wrap(payload, Away(path, first_attempt_ms, sender, counter))
+            wrap(bytes(payload), Away(path, first_attempt_ms, sender, counter))
             for payload, counter in zip(payloads, counters, strict=True)
         ]
 
     def stored(self, count: int, queue: str) -> None:
         """The first ones of what was left are in this backlog queue; only the others may go anywhere else."""
-        ids = self.message_ids[:count]
+        given = self.given
+        ids = (
+            tuple(given.ids) if type(given) is PairedMessageBatch and given.count == count else self.message_ids[:count]
+        )
         self.stored_ids += ids
         self.untold += ((queue, ids),)
-        del self.messages[:count]
+        self.messages = self.messages[count:]
         del self._counters[:count]
         self.given = list(self.messages)
 
@@ -118,16 +127,12 @@ class Outgoing:
 
 def outgoing(given: Any) -> Outgoing | None:
     """What a caller wants to send; None when that is nothing. Raises what the SDK would, and ReservedPropertyError."""
-    if type(given) is ServiceBusMessage:
-        if sdk.is_simple(given):
-            return Outgoing(given, [given], is_small=True)
-        message = _ready(given)
-        return Outgoing(message, [message])
+    ready = straight(given)
+    if ready is not None:
+        return as_outgoing(ready)
     messages = sdk.as_messages(given)
     if not messages:
         return None
-    if type(given) is PairedMessageBatch:
-        return Outgoing(given, messages)
     messages = [_ready(message) for message in messages]
     if isinstance(given, ServiceBusMessageBatch) and messages == sdk.as_messages(given):
         return Outgoing(given, messages)
@@ -136,12 +141,43 @@ def outgoing(given: Any) -> Outgoing | None:
     return Outgoing(messages[0] if one else messages, list(messages))
 
 
+def straight(given: Any) -> Any:
+    """What can go to the primary at once: a message, or a batch of ours; None when `outgoing` has to look at it."""
+    if type(given) is ServiceBusMessage:
+        return sdk.readied(given)
+    return given if type(given) is PairedMessageBatch and given.is_small and given.count else None
+
+
+def as_outgoing(ready: Any) -> Outgoing:
+    """What `straight` has found ready."""
+    return Outgoing(ready, sdk.members(ready) if type(ready) is PairedMessageBatch else [ready], is_small=True)
+
+
+def count_straight(tally: Tally, ready: Any) -> None:
+    """The primary has accepted what `straight` has found ready."""
+    if type(ready) is PairedMessageBatch:
+        tally.add(ready.size_in_bytes, ready.count)
+    else:
+        tally.add(sdk.readied_size(ready))
+
+
 class PairedMessageBatch(ServiceBusMessageBatch):
     """Looks at each message when it is added, so that nobody has to look at all of them when the batch is sent."""
 
+    is_small = True
+    "Each of its messages fits every queue there is."
+    count = 0
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.ids: list[str] = []
+
     def add_message(self, message: Any) -> None:
-        (one,) = sdk.as_messages([message])
-        super().add_message(_ready(one))
+        (one,) = map(_ready, sdk.as_messages([message]))
+        super().add_message(one)
+        self.is_small = self.is_small and sdk.body_size(one) < sdk.SMALL
+        self.ids.append(sdk.message_id_of(one))
+        self.count += 1
 
 
 def batches(messages: list[Any], limit: int, *, aio: bool = False) -> list[tuple[Any, int]]:
@@ -151,6 +187,8 @@ def batches(messages: list[Any], limit: int, *, aio: bool = False) -> list[tuple
     transport = sdk.batch_transport(aio=aio)
     parts: list[tuple[Any, int]] = []
     batch = sdk.EncodedBatch(max_size_in_bytes=limit, amqp_transport=transport)
+    if batch.holds(messages):
+        return [(batch, len(messages))]
     for payload in messages:
         try:
             batch.add_encoded(payload)
@@ -181,7 +219,9 @@ def _ready(message: ServiceBusMessage) -> ServiceBusMessage:
 
 def _size_of(message: ServiceBusMessage) -> int:
     """Encoding costs more than the send's whole overhead may: an estimate, unless it is near a multiple of 64 KB."""
-    estimate = sdk.body_size(message) + 150
+    estimate = sdk.body_size(message) + sdk.USUAL_ENVELOPE_BYTES
     if message.application_properties:
         estimate += 40 * len(message.application_properties)
-    return sdk.size(message) if estimate % 65_536 > 65_536 - ESTIMATE_DOUBT else estimate
+    above = estimate + ESTIMATE_DOUBT
+    is_near = above > BILLING_UNIT_BYTES and above % BILLING_UNIT_BYTES < 2 * ESTIMATE_DOUBT
+    return sdk.size(message) if is_near else estimate

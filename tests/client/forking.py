@@ -15,7 +15,7 @@ import traceback
 from azure.servicebus import ServiceBusMessage
 
 from pairbus import PairedServiceBusClient, State
-from pairbus.client import PairedSender
+from pairbus.sender import PairedSender
 
 WORKERS = 3
 EACH = 5

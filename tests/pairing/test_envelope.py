@@ -26,6 +26,7 @@ from pairbus.pairing.envelope import (
     Away,
     Home,
     Spoiled,
+    Wrapper,
     home_payload,
     overhead,
     redriven,
@@ -92,6 +93,23 @@ def test_a_message_comes_home_byte_for_byte(message: Message, away: Away, schedu
     assert (home.sender, home.counter) == ((away.sender, away.counter) if away.sender is not None else (None, None))
     assert len(wrapped) <= len(payload) + overhead(away)
     Message.decode(wrapped)
+
+
+@given(message=messages, path=text, first_ms=st.none() | st.integers(0, 2**40))
+def test_wrapping_many_gives_the_same_bytes_as_wrapping_each(message: Message, path: str, first_ms: int | None) -> None:
+    """What is remembered of one message must not be believed of another one."""
+    away = Away(path, first_ms)
+    wrapper = Wrapper(away)
+    properties = message.properties or Properties()
+    family = [
+        replace(message, properties=replace(properties, message_id=message_id, group_id=session))
+        for message_id in ("a", "b" * 40)
+        for session in (None, "s")
+    ]
+    family += [replace(each, application_properties={"key": "x" * size}) for each in family for size in (1, 180, 250)]
+    for each in [*family, message, *family]:
+        payload = each.encode()
+        assert wrapper.wrap(bytearray(payload)) == wrap(payload, away)
 
 
 def test_in_the_backlog_the_message_has_no_session_no_time_to_live_and_no_schedule() -> None:

@@ -63,6 +63,11 @@ class Rotation:
             return None, events
         return candidates[self._choose(len(candidates))], events
 
+    @property
+    def is_whole(self) -> bool:
+        """No queue is out."""
+        return not self._out
+
     def has(self, queue: str) -> bool:
         """The queue is in rotation."""
         return queue not in self._out

@@ -63,7 +63,7 @@ from pairbus.pairing.splice import (
 
 __all__ = [
     "COUNTER", "FIRST_ATTEMPT", "FORM", "PATH", "RESERVED", "SCHEDULED", "SENDER", "SESSION_ID", "TIME_TO_LIVE",
-    "Away", "Home", "Spoiled", "batch_head", "home_payload", "overhead", "redriven", "unwrap", "wrap",
+    "Away", "Home", "Spoiled", "Wrapper", "batch_head", "home_payload", "overhead", "redriven", "unwrap", "wrap",
 ]  # fmt: skip
 
 UNDECODABLE, NO_DESTINATION, INVALID_ALIAS = "UndecodableMessage", "NoDestination", "InvalidAlias"
@@ -158,6 +158,54 @@ def wrap(payload: bytes, away: Away) -> bytes:
     out.append(_with_aliases(payload, own, aliases))
     out.append(payload[slot if own is None else own.end :])
     return b"".join(out)
+
+
+class Wrapper:
+    """`wrap` for the messages of one call: what was found out about one holds for all of the same form.
+
+    The form is everything before the body but the message id and the application's properties. Other messages than
+    those with short properties first, and the id first in them, as the SDK writes them, are wrapped one by one.
+    """
+
+    __slots__ = ("_aliases", "_away", "_known", "_pairs", "_section")
+
+    def __init__(self, away: Away) -> None:
+        aliases = [_KEYS[PATH], encode_string(away.path), *_own_aliases(away)]
+        self._away = away
+        self._aliases, self._pairs = b"".join(aliases), len(aliases)
+        self._section = section(APPLICATION_PROPERTIES, map_value(self._aliases, self._pairs))
+        self._known: dict[bytes, int] = {}
+        "Form → code of the section behind the properties, 0 when the message needs `wrap`."
+
+    def wrap(self, encoded: bytes | bytearray) -> bytes:
+        """As `wrap` does."""
+        payload = bytes(encoded)
+        if payload[:4] != _SHORT_PROPERTIES or payload[6] != _SHORT_STRING:
+            return wrap(payload, self._away)
+        end = 5 + payload[4]
+        form = payload[5:6] + payload[8 + payload[7] : end + 3]
+        following = self._known.get(form)
+        if following is None:
+            following = self._known[form] = _following(payload, end)
+        if following > APPLICATION_PROPERTIES:
+            return payload[:end] + self._section + payload[end:]
+        if following == APPLICATION_PROPERTIES and payload[end + 3] == _SHORT_MAP and payload[end + 5]:
+            size, count = payload[end + 4] + len(self._aliases), payload[end + 5] + self._pairs
+            stop = end + 5 + payload[end + 4]
+            if size <= 0xFF and count <= 0xFF and stop < len(payload):
+                own = payload[end + 6 : stop] + self._aliases
+                return payload[: end + 4] + bytes((size, count)) + own + payload[stop:]
+        return wrap(payload, self._away)
+
+
+_SHORT_PROPERTIES, _SHORT_STRING, _SHORT_MAP = b"\x00\x53\x73\xc0", 0xA1, 0xC1
+
+
+def _following(payload: bytes, end: int) -> int:
+    """The section behind properties that have nothing to hide; 0 when a look at the whole message is needed."""
+    if payload[end : end + 2] != b"\x00\x53" or field_span(payload, 3, end, _GROUP_ID) is not None:
+        return 0
+    return payload[end + 2]
 
 
 def _long(encoded_uint: bytes) -> bytes:

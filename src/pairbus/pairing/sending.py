@@ -15,7 +15,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
 
-from pairbus.pairing.failover import Entity
+from pairbus.pairing.failover import FAILED_OVER, HELD_OVER, Entity
 from pairbus.pairing.options import PRIMARY_SHARE
 from pairbus.pairing.pair import Pair, Route
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind, Reaction
@@ -146,17 +146,20 @@ def sending(
     *,
     behind_spool: bool = False,
     tried: Reply | None = None,
+    tried_away: bool = False,
 ) -> Plan:
     """`behind_spool`: messages of this entity wait in the spool, and this one queues behind them.
 
-    `tried`: the first attempt on a healthy entity needs no plan; it began at `now`, and this is how it ended.
+    `tried`: the first attempt needs no plan on a healthy entity, nor away where `usual_queue` names the queue
+    (`tried_away`); it began at `now`, and this is how it ended.
     """
     call = _Call(timeout_s, now, PRIMARY_SHARE if pair.has_elsewhere else 1.0)
     if behind_spool:
         return (yield from _to_spool(call))
     receipt = None
     if tried is not None:
-        receipt = yield from _home(pair, sender, call, tried=tried)
+        again = _away if tried_away else _home
+        receipt = yield from again(pair, sender, call, tried=tried)
     while receipt is None:
         route = pair.route(sender.entity, call.now)
         if route is Route.AWAY:
@@ -164,6 +167,13 @@ def sending(
         else:
             receipt = yield from _home(pair, sender, call, trial=route is Route.TRIAL)
     return receipt
+
+
+def usual_queue(pair: Pair, sender: SenderState) -> str | None:
+    """The queue that a plan would begin with, where that is no question: none, when it is one."""
+    entity, rotation = sender.entity, pair.rotation
+    is_over = entity.state is HELD_OVER or (entity.state is FAILED_OVER and not entity.trial)
+    return sender.queue if is_over and pair.enabled and not pair.has_spool and rotation.is_whole else None
 
 
 def first_timeout_s(pair: Pair, timeout_s: float) -> float:
@@ -231,12 +241,16 @@ def _tries_again(failure: Failure, call: _Call) -> bool:
     return pause_s < min(call.left_s, call.primary_left_s)
 
 
-def _away(pair: Pair, sender: SenderState, call: _Call) -> Generator[Command, Reply, Receipt | None]:
+def _away(
+    pair: Pair, sender: SenderState, call: _Call, *, tried: Reply | None = None
+) -> Generator[Command, Reply, Receipt | None]:
     """One backlog queue, with one repetition on a fresh connection; the spool when there is no queue or no time."""
     reserve_s = SPOOL_RESERVE_S if pair.has_spool else 0.0
     queue, events = pair.rotation.pick(sender.queue, call.now)
     for event in events:
         pair.publish(event)
+    if queue != sender.queue:
+        tried = None  # another send has taken the queue out meanwhile: what is known of it says nothing about this one
     if queue is None or call.left_s <= reserve_s:
         text = "no backlog queue is in rotation" if queue is None else "no backlog queue took it in time"
         return (yield from _no_queue(pair, call, Failure(Kind.COMMUNICATION, text)))
@@ -244,8 +258,8 @@ def _away(pair: Pair, sender: SenderState, call: _Call) -> Generator[Command, Re
     failure: Failure | None = None
     for fresh in (False, True):
         timeout_s, started = min(pair.options.attempt_timeout, call.left_s - reserve_s), call.now
-        reply = yield ToBacklog(queue, timeout_s, fresh, call.first_attempt_at)
-        call.now, failure = reply.now, reply.failure
+        reply = (yield ToBacklog(queue, timeout_s, fresh, call.first_attempt_at)) if tried is None else tried
+        call.now, failure, tried = reply.now, reply.failure, None
         if reply.rerouted:
             return None
         if failure is None:

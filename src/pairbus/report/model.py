@@ -1,7 +1,7 @@
 """The report as values: what the jobs compute, what the page shows, what the JSON file says.
 
-Names are those of the JSON file. Money is decimal, and text in JSON; times are texts as in the ledger (UTC, milliseconds).
-Everything in money is an estimate.
+Names are those of the JSON file. Money is decimal, and text in JSON; times are texts as in the ledger (UTC,
+milliseconds). Everything in money is an estimate.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ SCHEMA = 1
 PARTS = ("application", "idle", "during", "after")
 """What an operation was for; together they are the whole bill.
 
-`application`: its own sends and receives, and what went from the spool to the primary. `idle`: pairing itself and polls
-that brought nothing. `during`: pings, sends to backlog queues. `after`: what the syphon received, sent, settled, renewed.
+`application`: its own sends and receives, and what went from the spool to the primary. `idle`: pairing itself and
+polls that brought nothing. `during`: pings, sends to backlog queues. `after`: what the syphon received, sent, settled
+and renewed.
 """
 
 

@@ -8,6 +8,7 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 | ServiceBusMessage        | constructor's `message`, `raw_amqp_message`            | a copy that shares the body     |
 | ServiceBusMessageBatch   | `_messages`                                            | its members                     |
 | AmqpAnnotatedMessage     | `_data_body`, `_value_body`                            | a size without encoding         |
+|                          | `_properties`, `_application_properties`               | a look that costs no call       |
 | PyamqpTransport          | `to_outgoing_amqp_message`, `encode_message`           | the bytes that it would send    |
 | ServiceBusError          | `_retryable`, `_condition`                             | whose fault is it?              |
 | `_pyamqp.error`          | `AuthenticationException`, `TokenAuthFailure`          | refused, or no answer?          |
@@ -34,6 +35,8 @@ from pairbus.sdk.clients import (
 )
 from pairbus.sdk.failures import ERRORS, failure_of
 from pairbus.sdk.messages import (
+    SMALL,
+    USUAL_ENVELOPE_BYTES,
     EncodedBatch,
     as_messages,
     batch_transport,
@@ -41,8 +44,10 @@ from pairbus.sdk.messages import (
     encode,
     encoded,
     ensure_message_id,
-    is_simple,
+    members,
     message_id_of,
+    readied,
+    readied_size,
     reserved_property,
     size,
     wrapped,
@@ -55,6 +60,8 @@ __all__ = [
     "ERRORS",
     "PING_CONTENT_TYPE",
     "PRIVATE",
+    "SMALL",
+    "USUAL_ENVELOPE_BYTES",
     "AnyClient",
     "AnySender",
     "ClientConfig",
@@ -71,10 +78,12 @@ __all__ = [
     "ensure_message_id",
     "failure_of",
     "is_closed",
-    "is_simple",
     "link_limits",
+    "members",
     "message_id_of",
     "new_sender",
+    "readied",
+    "readied_size",
     "reserved_property",
     "size",
     "skip_pings",
@@ -83,7 +92,7 @@ __all__ = [
 
 PRIVATE: dict[str, tuple[str, ...]] = {
     "ServiceBusMessageBatch": ("_messages",),
-    "AmqpAnnotatedMessage": ("_data_body", "_value_body"),
+    "AmqpAnnotatedMessage": ("_application_properties", "_data_body", "_properties", "_value_body"),
     "PyamqpTransport": ("to_outgoing_amqp_message", "encode_message"),
     "ServiceBusError": ("_retryable", "_condition"),
     "ServiceBusSender": ("_open", "_handler", "_running", "_max_message_size_on_link", "_max_batch_size_on_link"),

@@ -24,6 +24,7 @@ AnyMessage = ServiceBusMessage | AmqpAnnotatedMessage
 Plain = TypeVar("Plain", AmqpAnnotatedMessage, AmqpMessageProperties, AmqpMessageHeader)
 
 _SCHEDULED_ANNOTATIONS = (b"x-opt-scheduled-enqueue-time", "x-opt-scheduled-enqueue-time")
+USUAL_ENVELOPE_BYTES = 60  # header and properties around a body: an id, and a few bytes for the rest
 SMALL = 1 << 15  # bytes of a body that leave room for anything else in the smallest limit of any tier
 _TTL_MAX_MS = 0xFFFFFFFF  # a uint on the wire
 _TTL_UNLIMITED_MS = 922337203685477  # the SDK's own word for it
@@ -41,6 +42,11 @@ def as_messages(given: Any) -> list[ServiceBusMessage]:
     if isinstance(given, Iterable) and not isinstance(given, Mapping):
         return [message for one in given for message in _as_one(one)]
     return _as_one(given) if not isinstance(given, Mapping) or given else []  # the SDK sends nothing for {} either
+
+
+def members(batch: ServiceBusMessageBatch) -> list[ServiceBusMessage]:
+    """The batch's own list."""
+    return batch._messages
 
 
 def _as_one(given: Any) -> list[ServiceBusMessage]:
@@ -88,14 +94,20 @@ def message_id_of(message: ServiceBusMessage) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def is_simple(message: ServiceBusMessage) -> bool:
-    """It has an id, no application properties and a small body: true of many messages, and quickly said."""
+def readied(message: ServiceBusMessage) -> ServiceBusMessage | None:
+    """The message, or a copy with an id, when it has no application properties and a small body: nothing about it
+    needs a closer look, and that is quickly said. None otherwise."""
     raw = message._raw_amqp_message
-    properties = raw.properties  # asked for None only: the SDK counts all fields to say whether it is true
-    if raw.application_properties or properties is None or not properties.message_id:
-        return False
     sections = raw._data_body
-    return bool(sections) and len(sections) == 1 and len(sections[0]) < SMALL
+    if raw._application_properties or not sections or len(sections) != 1 or len(sections[0]) >= SMALL:
+        return None
+    properties = raw._properties  # asked for None only: the SDK counts all fields to say whether it is true
+    return ensure_message_id(message) if properties is None or not properties.message_id else message
+
+
+def readied_size(message: ServiceBusMessage) -> int:
+    """About so many bytes has a message that is `readied`."""
+    return len(cast(list[bytes], message._raw_amqp_message._data_body)[0]) + USUAL_ENVELOPE_BYTES
 
 
 def reserved_property(message: AnyMessage, names: Container[str]) -> str | None:
@@ -121,15 +133,25 @@ def encode(message: AnyMessage) -> bytes:
     return bytes(PyamqpTransport.encode_message(outgoing))
 
 
-def encoded(given: Any, messages: list[ServiceBusMessage]) -> list[bytes]:
+def encoded(given: Any, messages: list[ServiceBusMessage]) -> list[bytes] | list[bytearray]:
     """Each message as it would be sent; those of a batch were encoded when they were added."""
     if isinstance(given, ServiceBusMessageBatch):
-        return [bytes(payload) for payload in cast(list[Any], given._message)[5]]
+        return cast(list[bytearray], cast(list[Any], given._message)[5])
     return [encode(message) for message in messages]
 
 
 class EncodedBatch(ServiceBusMessageBatch):
     """Takes messages as bytes. The SDK's own encodes each of them twice."""
+
+    def holds(self, payloads: list[bytes]) -> bool:
+        """Take all of them, or none when they may be too large together."""
+        size = self._size + sum(map(len, payloads)) + len(payloads) * max(_BATCH_MESSAGE_OVERHEAD_COST)
+        if size > self.max_size_in_bytes:
+            return False
+        cast(list[Any], self._message)[5].extend(payloads)
+        self._size = size
+        self._count += len(payloads)
+        return True
 
     def add_encoded(self, payload: bytes) -> None:
         """MessageSizeExceededError when it does not fit."""

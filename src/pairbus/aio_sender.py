@@ -1,0 +1,358 @@
+"""The sender for tasks: a drop-in for `azure.servicebus.aio.ServiceBusSender`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
+
+from azure.servicebus import ServiceBusMessageBatch
+
+from pairbus import sdk, telemetry
+from pairbus.aio_links import AsyncLink
+from pairbus.hub import order_of, timeout_of
+from pairbus.outgoing import (
+    DEFAULT_LIMIT,
+    Outgoing,
+    PairedMessageBatch,
+    as_outgoing,
+    batches,
+    count_straight,
+    new_batch,
+    outgoing,
+    straight,
+)
+from pairbus.pairing.failover import HEALTHY
+from pairbus.pairing.options import SEND_TIMEOUT_S
+from pairbus.pairing.policy import Failure, Kind, Reaction
+from pairbus.pairing.sending import (
+    Command,
+    Pause,
+    Receipt,
+    Reply,
+    SenderState,
+    ToBacklog,
+    ToPrimary,
+    ToSpool,
+    Unsent,
+    Where,
+    first_timeout_s,
+    usual_queue,
+)
+from pairbus.send_errors import ClientClosed, ScheduleWhileFailedOver
+
+if TYPE_CHECKING:
+    from pairbus.aio import PairedServiceBusClient
+
+
+class PairedSender:
+    """Sends to one queue or topic; a drop-in for `azure.servicebus.aio.ServiceBusSender`. Tasks may share it."""
+
+    def __init__(self, client: PairedServiceBusClient, path: str, *, topic: bool, **kwargs: Any) -> None:
+        self._client = client
+        self._hub = client._hub
+        self._entity = self._hub.entity(path)
+        self._state = SenderState(self._entity)
+        self._counts = self._hub.counters.entity(path)
+        self._tally = self._hub.tally(path)
+        self._order = order_of(self._hub.options)
+        self.client_identifier: str = kwargs.setdefault("client_identifier", f"SBSender-{uuid4()}")
+        self._home = AsyncLink(client._primary, path, topic=topic, **kwargs)
+        self._away: AsyncLink | None = None
+        self._closed = False
+        self.entity_name = path
+        self.fully_qualified_namespace: str = client._primary.fully_qualified_namespace
+
+    def __repr__(self) -> str:
+        return self._hub.sender_repr(self._state)
+
+    async def __aenter__(self) -> Self:
+        self._check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        self._closed = True
+        for link in (self._home, self._away):
+            if link is not None:
+                link.retire()
+
+    async def _settle(self, deadline: float) -> None:
+        """Let sends that are under way end before the SDK's client closes its connections under them."""
+        for link in (self._home, self._away):
+            if link is not None and await link.enter(deadline - time.monotonic()):
+                link.leave()
+
+    def _check(self) -> None:
+        self._hub.check()
+        if self._closed:
+            raise ClientClosed(f"the sender of {self.entity_name}")
+
+    # ── sending ──
+
+    async def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
+        """Return when the primary, a backlog queue or the spool has stored it; raise when none did."""
+        hub, link = self._hub, self._home
+        # Straight to the primary, as nearly every send goes, or a closer look at everything.
+        ready = straight(message) if timeout is None and hub.straight_s and not self._closed else None
+        if ready is None or self._entity.state is not HEALTHY or link.sender is None or link.line.is_taken:
+            await self._send(message, timeout)
+            return
+        link.line.is_taken = True
+        began = time.monotonic()
+        try:
+            failure = await link.send(ready, hub.straight_s)
+        finally:
+            link.leave()
+        if failure is not None:
+            going, tried = as_outgoing(ready), Reply(time.monotonic(), failure)
+            hub.meter_send("primary", self.entity_name, going, failure, "application")
+            await self._send_by_plan(going, SEND_TIMEOUT_S, began, tried)
+            return
+        if self._tally is not None:
+            count_straight(self._tally, ready)
+        self._accepted(ready.count if type(ready) is PairedMessageBatch else 1)
+
+    def _accepted(self, messages: int) -> None:
+        """By the primary, without a plan."""
+        self._counts.sent += messages
+        entity = self._entity
+        if entity.state is not HEALTHY or entity.busy_since is not None:
+            self._hub.proven(entity)
+        if self._away is not None:
+            self._leave_backlog()
+
+    async def _send(self, message: Any, timeout: float | None) -> None:
+        """A send that is not the usual one."""
+        hub, entity = self._hub, self._entity
+        timeout_s = timeout_of(timeout)
+        if self._closed or hub.is_closed or hub.lives.faulted:
+            self._check()
+        going = outgoing(message)
+        if going is None:
+            return
+        if not hub.is_paired:
+            with hub.pairing_for(entity, going):
+                timeout_s = await self._client._pair_within(timeout_s)
+        began = time.monotonic()
+        tried: Reply | None = None
+        if hub.needs_no_plan(entity):
+            tried = await self._to_primary(first_timeout_s(hub.pair, timeout_s), going, began + timeout_s)
+            if tried is None:
+                self._accepted(len(going.messages))
+                return
+        elif (queue := usual_queue(hub.pair, self._state)) is not None:
+            first = ToBacklog(queue, min(hub.options.attempt_timeout, timeout_s), False, None)
+            tried = await self._to_backlog(first, going, began + timeout_s)
+            if tried.failure is None and not tried.rerouted:
+                return
+            await self._send_by_plan(going, timeout_s, began, None if tried.rerouted else tried, away=True)
+            return
+        await self._send_by_plan(going, timeout_s, began, tried)
+
+    async def _send_by_plan(
+        self, going: Outgoing, timeout_s: float, began: float, tried: Reply | None, *, away: bool = False
+    ) -> None:
+        hub, entity, deadline = self._hub, self._entity, began + timeout_s
+        unknown = tried is not None and tried.failure is not None and tried.failure.outcome_unknown
+        plan = hub.plan(self._state, timeout_s, began, tried, tried_away=away)
+        reply: Reply | None = None
+        try:
+            while not isinstance(step := hub.advance(plan, reply), Receipt):
+                reply = await self._perform(step, going, deadline)
+                unknown = unknown or (reply.failure is not None and reply.failure.outcome_unknown)
+        except Unsent as unsent:
+            raise hub.error(unsent, entity, going) from unsent.failure.error
+        except ClientClosed as closed:
+            raise hub.closed_meanwhile(closed, entity, going, outcome_unknown=unknown) from None
+        finally:
+            plan.close()
+        hub.sent(entity, step, going, outcome_unknown=unknown)
+        if step.where is Where.PRIMARY and self._away is not None:
+            self._leave_backlog()
+
+    async def _perform(self, command: Command, going: Outgoing, deadline: float) -> Reply:
+        if type(command) is ToPrimary:
+            way = self._to_primary(command.timeout_s, going, deadline, fresh=command.fresh, trial=command.trial)
+            return await way or Reply(time.monotonic())
+        if type(command) is ToBacklog:
+            return await self._to_backlog(command, going, deadline)
+        if type(command) is ToSpool:
+            entries = going.entries(self.entity_name, self._hub.first_attempt_ms(command.first_attempt_at), self._order)
+            failure = await asyncio.to_thread(self._hub.to_spool, entries)
+            return Reply(time.monotonic(), failure)
+        assert type(command) is Pause
+        try:
+            async with asyncio.timeout(command.seconds):
+                await self._client._closing.wait()
+            self._check()
+        except TimeoutError:
+            pass
+        return Reply(time.monotonic())
+
+    async def _to_primary(
+        self, timeout_s: float, going: Outgoing, deadline: float, *, fresh: bool = False, trial: bool = False
+    ) -> Reply | None:
+        """One attempt; None when it was accepted."""
+        link, hub, entity = self._home, self._hub, self._entity
+        if not link.line.is_taken:
+            link.line.is_taken = True
+        else:
+            await self._stand_in_line(link, deadline, going)
+            # Of what the line has left, the backlog needs its part.
+            left_s = deadline - time.monotonic()
+            timeout_s = min(timeout_s, left_s, first_timeout_s(hub.pair, left_s))
+        try:
+            if entity.state is not HEALTHY and not trial and not hub.goes_home(entity):
+                return Reply(time.monotonic(), rerouted=True)
+            if fresh:
+                link.drop()
+            failure = await link.send(going.given, timeout_s)
+        finally:
+            link.leave()
+        if hub.ledger is not None:
+            hub.meter_send("primary", self.entity_name, going, failure, "application")
+        if failure is not None:
+            return Reply(time.monotonic(), failure)
+        if not going.is_small:
+            hub.watch_size(entity, going, link.limits[0])
+        return None
+
+    async def _to_backlog(self, command: ToBacklog, going: Outgoing, deadline: float) -> Reply:
+        hub = self._hub
+        link = self._backlog_link(command.queue)
+        await self._stand_in_line(link, deadline, going)
+        try:
+            if not hub.pair.rotation.has(command.queue):
+                return Reply(time.monotonic(), rerouted=True)
+            if command.fresh:
+                link.drop()
+            until = min(deadline, time.monotonic() + command.timeout_s)
+            with telemetry.span("divert", {telemetry.DESTINATION: self.entity_name}):
+                failure = await self._send_wrapped(link, command, going, until)
+        finally:
+            link.leave()
+            hub.stored_away(self._entity, going, outcome_unknown=command.first_attempt_at is not None)
+        return Reply(time.monotonic(), failure)
+
+    async def _send_wrapped(self, link: AsyncLink, command: ToBacklog, going: Outgoing, until: float) -> Failure | None:
+        hub = self._hub
+        first_ms = hub.first_attempt_ms(command.first_attempt_at)
+        messages = going.wrapped(self.entity_name, first_ms, self._order)
+        try:
+            parts = batches(messages, link.limits[1] or DEFAULT_LIMIT, aio=True)
+        except sdk.ERRORS as error:
+            return sdk.failure_of(error, sending=False)
+        for what, count in parts:
+            failure = await link.send(what, max(until - time.monotonic(), 0.001))
+            hub.meter_send("secondary", command.queue, Outgoing(what, messages[:count]), failure, "failover")
+            if failure is not None:
+                return failure
+            going.stored(count, command.queue)
+            del messages[:count]
+        return None
+
+    def _backlog_link(self, queue: str) -> AsyncLink:
+        link = self._away
+        if link is None or link.path != queue:
+            self._leave_backlog()
+            link = self._away = AsyncLink(self._client._secondary, queue, topic=False)
+        return link
+
+    def _leave_backlog(self) -> None:
+        """Back home, or to another queue: this connection to the secondary is not needed any more."""
+        link, self._away = self._away, None
+        if link is not None:
+            link.retire()
+
+    async def _stand_in_line(self, link: AsyncLink, deadline: float, going: Outgoing | None = None) -> None:
+        left_s = deadline - time.monotonic()
+        if not await link.enter(left_s):
+            raise self._hub.line_is_long(self.entity_name, left_s, going)
+        if self._closed:
+            link.leave()
+            self._check()
+
+    # ── the rest of the SDK's sender ──
+
+    async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
+        """Also while the primary is away: then with the limit that its link had, or the Standard tier's."""
+        self._check()
+        if not self._hub.is_paired:
+            await self._client.pair()
+        if not self._home.limits[1] and self._hub.goes_home(self._entity):
+            timeout_s = self._hub.options.attempt_timeout
+            await self._use_home(lambda sender, left_s: sender.create_message_batch(), timeout_s)
+        return new_batch(self._home.limits[1], max_size_in_bytes, aio=True)
+
+    async def schedule_messages(
+        self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None
+    ) -> list[int]:
+        """On the primary only: a backlog queue has no numbers to cancel by."""
+        timeout_s = await self._check_home(timeout)
+        going = outgoing(messages)
+        if going is None:
+            return []
+        return await self._manage(  # type: ignore[no-any-return]
+            lambda sender, left_s: sender.schedule_messages(going.given, schedule_time_utc, timeout=left_s),
+            timeout_s,
+            going,
+        )
+
+    async def cancel_scheduled_messages(
+        self, sequence_numbers: int | list[int], *, timeout: float | None = None
+    ) -> None:
+        timeout_s = await self._check_home(timeout)
+        await self._manage(
+            lambda sender, left_s: sender.cancel_scheduled_messages(sequence_numbers, timeout=left_s), timeout_s
+        )
+
+    async def _check_home(self, timeout: float | None) -> float:
+        """What is left of the time-out."""
+        timeout_s = timeout_of(timeout)
+        self._check()
+        if not self._hub.is_paired:
+            timeout_s = await self._client._pair_within(timeout_s)
+        if not self._hub.goes_home(self._entity):
+            raise ScheduleWhileFailedOver(self.entity_name)
+        return timeout_s
+
+    async def _manage(self, use: Any, timeout_s: float, going: Outgoing | None = None) -> Any:
+        """A request to the primary, repeated once on a fresh connection; a failure counts as a send's does."""
+        deadline = time.monotonic() + timeout_s
+        hub, entity = self._hub, self._entity
+        for fresh in (False, True):
+            left_s = deadline - time.monotonic()
+            result, failure = await self._use_home(use, min(left_s, hub.options.attempt_timeout), fresh=fresh)
+            hub.meter_request(self.entity_name, going, failure)
+            if failure is None:
+                hub.managed(entity, None)
+                return result
+            if failure.kind is not Kind.COMMUNICATION or deadline - time.monotonic() <= 0:
+                break
+        assert failure is not None
+        if hub.managed(entity, failure) is Reaction.COUNT and not hub.goes_home(entity):
+            raise ScheduleWhileFailedOver(self.entity_name) from failure.error
+        assert failure.error is not None
+        raise failure.error
+
+    async def _use_home(self, use: Any, timeout_s: float, *, fresh: bool = False) -> tuple[Any, Failure | None]:
+        deadline = time.monotonic() + timeout_s
+        await self._stand_in_line(self._home, deadline)
+        try:
+            if fresh:
+                self._home.drop()
+            return await self._home.call(use, max(deadline - time.monotonic(), 0.001))
+        finally:
+            self._home.leave()
+
+    def _after_fork(self) -> None:
+        self._home.abandon()
+        self._away = None
