@@ -65,8 +65,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 SHELL = {"counters", "hub", "outgoing", "pairing", "provisioning", "sdk", "send_errors", "sides", "telemetry", "upkeep"}
 MAY_IMPORT |= {
-    "sender": {*("hub", "links", "outgoing", "pairing", "sdk", "send_errors", "telemetry")},
-    "aio_sender": {*("aio_links", "hub", "outgoing", "pairing", "sdk", "send_errors", "telemetry")},
+    "sender": {*("hub", "ledger", "links", "outgoing", "pairing", "sdk", "send_errors", "telemetry")},
+    "aio_sender": {*("aio_links", "hub", "ledger", "outgoing", "pairing", "sdk", "send_errors", "telemetry")},
     "client": SHELL | {"guard", "sender"},
     "aio": SHELL | {"aio_links", "aio_sender"},
     "cli": (set(MAY_IMPORT) | {"aio", "client"}) - {"testing"},

@@ -6,21 +6,22 @@ import asyncio
 import time
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 from uuid import uuid4
 
 from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus.aio import ServiceBusClient
 
 from pairbus import sdk, telemetry
 from pairbus.aio_links import AsyncLink
-from pairbus.hub import order_of, timeout_of
+from pairbus.hub import Hub, order_of, timeout_of
+from pairbus.ledger import TALLY_MAX
 from pairbus.outgoing import (
     DEFAULT_LIMIT,
     Outgoing,
     PairedMessageBatch,
     as_outgoing,
     batches,
-    count_straight,
     new_batch,
     outgoing,
     straight,
@@ -44,14 +45,24 @@ from pairbus.pairing.sending import (
 )
 from pairbus.send_errors import ClientClosed, ScheduleWhileFailedOver
 
-if TYPE_CHECKING:
-    from pairbus.aio import PairedServiceBusClient
+
+class Owner(Protocol):
+    """What a sender needs of its client."""
+
+    _hub: Hub
+    _primary: ServiceBusClient
+    _secondary: ServiceBusClient
+    _closing: asyncio.Event
+
+    async def pair(self) -> None: ...
+
+    async def _pair_within(self, timeout_s: float) -> float: ...
 
 
 class PairedSender:
     """Sends to one queue or topic; a drop-in for `azure.servicebus.aio.ServiceBusSender`. Tasks may share it."""
 
-    def __init__(self, client: PairedServiceBusClient, path: str, *, topic: bool, **kwargs: Any) -> None:
+    def __init__(self, client: Owner, path: str, *, topic: bool, **kwargs: Any) -> None:
         self._client = client
         self._hub = client._hub
         self._entity = self._hub.entity(path)
@@ -116,8 +127,11 @@ class PairedSender:
             hub.meter_send("primary", self.entity_name, going, failure, "application")
             await self._send_by_plan(going, SEND_TIMEOUT_S, began, tried)
             return
-        if self._tally is not None:
-            count_straight(self._tally, ready)
+        tally = self._tally
+        if tally is not None:
+            tally.append((time.time(), ready))
+            if not 1 < len(tally.waiting) < TALLY_MAX:
+                tally.tend()
         self._accepted(ready.count if type(ready) is PairedMessageBatch else 1)
 
     def _accepted(self, messages: int) -> None:
