@@ -192,6 +192,13 @@ def test_an_empty_report_is_made_of_sentences() -> None:
     assert page.named("svg", "table") == []
 
 
+def test_columns_that_stand_for_longer_spans_say_so(report: Report) -> None:
+    """Equal widths on the page would otherwise be read as equal times."""
+    words = "columns to the right stand for longer spans"
+    growing = replace(report.availability, delays=((1.0, 5), (10.0, 6), (100.0, 1)))
+    assert words not in render(report) and words in render(replace(report, availability=growing))
+
+
 def test_operations_that_cost_nothing_are_still_shown_as_parts(report: Report) -> None:
     """Within the included operations every part costs nothing, and the stack shows operations instead."""
     bill = report.bill

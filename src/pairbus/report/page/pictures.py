@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from pairbus.report.model import BacklogPoint, Report
 from pairbus.report.page import plots
@@ -230,12 +231,18 @@ def delays(report: Report) -> Html:
         tag("p", sentence),
         tag(
             "figure",
-            tag("figcaption", "Messages by the time from their backlog queue to the primary"),
+            tag("figcaption", f"Messages by the time from their backlog queue to the primary{_growing(bins)}"),
             plot,
             class_="marked",
         ),
         long_table("Delays as a table", title, ("#delay", "#messages"), rows),
     )
+
+
+def _growing(bins: Sequence[tuple[float, int]]) -> str:
+    """Columns are equally wide on the page: where they are not in time, it is said."""
+    steps = [after - before for (before, _), (after, _) in pairwise(bins)]
+    return "; columns to the right stand for longer spans" if steps and max(steps) > 1.5 * min(steps) else ""
 
 
 def _bin_ticks(limits: Sequence[float]) -> list[Tick]:
