@@ -203,7 +203,7 @@ def print_hops(message_id: str, hops: Sequence[Hop]) -> None:
 
     if not hops:
         raise PairbusError(
-            f"No row of the ledger tells of a message with the id {plain(message_id)!r}: it was not diverted, or went"
+            f"No row of the ledger tells of a message with the id '{plain(message_id)}': it was not diverted, or went"
             " through a client without a ledger"
         )
     rows = [
