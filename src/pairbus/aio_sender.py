@@ -127,12 +127,13 @@ class PairedSender:
             hub.meter_send("primary", self.entity_name, going, failure, "application")
             await self._send_by_plan(going, SEND_TIMEOUT_S, began, tried)
             return
+        count = ready.count if type(ready) is PairedMessageBatch else 0
         tally = self._tally
         if tally is not None:
-            tally.append((time.time(), ready))
+            tally.append((time.time(), (ready.size_in_bytes, count) if count else ready))
             if not 1 < len(tally.waiting) < TALLY_MAX:
                 tally.tend()
-        self._accepted(ready.count if type(ready) is PairedMessageBatch else 1)
+        self._accepted(count or 1)
 
     def _accepted(self, messages: int) -> None:
         """By the primary, without a plan."""

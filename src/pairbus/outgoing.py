@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus import sdk
-from pairbus.ledger import Tally, billable_operations
+from pairbus.ledger import billable_operations
 from pairbus.ledger.rows import BILLING_UNIT_BYTES
 from pairbus.pairing.envelope import RESERVED, Away, Wrapper, wrap
 from pairbus.send_errors import ReservedPropertyError
@@ -153,12 +153,10 @@ def as_outgoing(ready: Any) -> Outgoing:
     return Outgoing(ready, sdk.members(ready) if type(ready) is PairedMessageBatch else [ready], is_small=True)
 
 
-def count_straight(tally: Tally, ready: Any) -> None:
-    """The primary has accepted what `straight` has found ready."""
-    if type(ready) is PairedMessageBatch:
-        tally.add(ready.size_in_bytes, ready.count)
-    else:
-        tally.add(sdk.readied_size(ready))
+def measure(sent: Any) -> tuple[int, int]:
+    """(about so many bytes, messages) of a message that went straight to the primary; of a batch both are given,
+    because its owner may fill it again."""
+    return sent if type(sent) is tuple else (sdk.body_size(sent) + sdk.USUAL_ENVELOPE_BYTES, 1)
 
 
 class PairedMessageBatch(ServiceBusMessageBatch):

@@ -10,8 +10,20 @@
 `docs/ledger.md` has every field. Metering never fails or delays a send, whatever happens to its disk.
 """
 
-from pairbus.ledger.book import Ledger
+from pairbus.ledger.book import TALLY_MAX, Ledger, Tally
 from pairbus.ledger.reader import Rows, read
 from pairbus.ledger.rows import SCHEMA, Cause, MeterKind, Row, Side, billable_operations
 
-__all__ = ["SCHEMA", "Cause", "Ledger", "MeterKind", "Row", "Rows", "Side", "billable_operations", "read"]
+__all__ = [
+    "SCHEMA",
+    "TALLY_MAX",
+    "Cause",
+    "Ledger",
+    "MeterKind",
+    "Row",
+    "Rows",
+    "Side",
+    "Tally",
+    "billable_operations",
+    "read",
+]

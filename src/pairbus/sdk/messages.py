@@ -105,11 +105,6 @@ def readied(message: ServiceBusMessage) -> ServiceBusMessage | None:
     return ensure_message_id(message) if properties is None or not properties.message_id else message
 
 
-def readied_size(message: ServiceBusMessage) -> int:
-    """About so many bytes has a message that is `readied`."""
-    return len(cast(list[bytes], message._raw_amqp_message._data_body)[0]) + USUAL_ENVELOPE_BYTES
-
-
 def reserved_property(message: AnyMessage, names: Container[str]) -> str | None:
     """The first application property that has one of these names."""
     properties = message.application_properties
