@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 NOW_S = 1_772_500_000.0
 BEFORE = 99_999_000  # the tier ends within every ledger of these tests
+HAND = "by hand"
+SEEDS = os.environ.get("PAIRBUS_REPORT_SEEDS", "1 3").split()
+"Random ledgers; the variable names others."
 SHEET = """
 name = "plain"
 currency = "EUR"
@@ -39,7 +44,6 @@ replication_per_gb = "0"
 
 @dataclass(frozen=True)
 class World:
-    name: str
     folder: Path
     read: plain.Read
     report: Report
@@ -66,21 +70,35 @@ def sheet(tmp_path_factory: pytest.TempPathFactory) -> PriceSheet:
     return load(path)
 
 
-@pytest.fixture(scope="session", params=["by hand", "seed 1", "seed 2", "seed 3"])
-def world(
-    request: pytest.FixtureRequest, spark: SparkSession, sheet: PriceSheet, tmp_path_factory: pytest.TempPathFactory
-) -> World:
+MakeWorld = Callable[[str], World]
+
+
+@pytest.fixture(scope="session")
+def make_world(spark: SparkSession, sheet: PriceSheet, tmp_path_factory: pytest.TempPathFactory) -> MakeWorld:
     from pairbus.report.job import make_report
 
-    name = str(request.param)
-    folder = tmp_path_factory.mktemp("ledger")
-    if name == "by hand":
-        hand_ledger(folder)
-    else:
-        RandomWorld(int(name.removeprefix("seed "))).write(folder)
-    counting = "strict" if name == "seed 2" else "documented"
-    geo = load("geo-replication")
-    report = make_report(
-        spark, [folder], prices=sheet, geo=geo, counting=counting, operations_before=BEFORE, now_s=NOW_S
-    )
-    return World(name, folder, plain.read(folder), report, counting, sheet, geo)
+    @cache
+    def make(name: str) -> World:
+        folder = tmp_path_factory.mktemp("ledger")
+        if name == HAND:
+            hand_ledger(folder)
+        else:
+            RandomWorld(int(name.removeprefix("seed "))).write(folder)
+        counting = "strict" if name == "seed 3" else "documented"
+        geo = load("geo-replication")
+        report = make_report(
+            spark, [folder], prices=sheet, geo=geo, counting=counting, operations_before=BEFORE, now_s=NOW_S
+        )
+        return World(folder, plain.read(folder), report, counting, sheet, geo)
+
+    return make
+
+
+@pytest.fixture(params=[HAND, *(f"seed {number}" for number in SEEDS)])
+def world(request: pytest.FixtureRequest, make_world: MakeWorld) -> World:
+    return make_world(request.param)
+
+
+@pytest.fixture
+def by_hand(make_world: MakeWorld) -> World:
+    return make_world(HAND)

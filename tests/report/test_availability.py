@@ -133,11 +133,9 @@ def test_dead_letters_are_counted_by_entity_and_reason(world: World) -> None:
 
 
 @pytest.mark.spark
-def test_the_outage_by_hand_is_told_as_it_was(world: World) -> None:
+def test_the_outage_by_hand_is_told_as_it_was(by_hand: World) -> None:
     """Ten seconds to divert, a minute in all, drained 102.5 seconds after it began to fail."""
-    if world.name != "by hand":
-        pytest.skip("this one is about the ledger by hand")
-    (outage,) = world.report.availability.outages
+    (outage,) = by_hand.report.availability.outages
     assert asdict(outage) == {
         "entity": "orders",
         "begins": "2026-03-01T12:10:00.250Z",
@@ -152,12 +150,12 @@ def test_the_outage_by_hand_is_told_as_it_was(world: World) -> None:
         "diverted": 4,
         "waiting": 0,
     }
-    orders = world.report.availability.entities[-1]
+    orders = by_hand.report.availability.entities[-1]
     assert (orders.sent, orders.diverted, orders.failed, orders.moved) == (100, 4, 2, 3)
     assert (orders.duplicated, orders.maybe_duplicated, orders.dead_lettered, orders.pings) == (1, 1, 1, 2)
     assert orders.delay == Delay(3, 70.0, 80.0, 80.0, 80.0)
-    assert max(point.waiting for point in world.report.availability.backlog) == 4
-    assert world.report.seconds == 3600.0
+    assert max(point.waiting for point in by_hand.report.availability.backlog) == 4
+    assert by_hand.report.seconds == 3600.0
 
 
 # ── without Spark ──

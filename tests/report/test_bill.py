@@ -104,11 +104,9 @@ def test_an_outage_costs_its_pings_and_the_way_of_its_messages(world: World) -> 
 
 
 @pytest.mark.spark
-def test_the_numbers_of_the_ledger_by_hand_are_obvious(world: World) -> None:
+def test_the_numbers_of_the_ledger_by_hand_are_obvious(by_hand: World) -> None:
     """103 sends, receives and lists before; then 2 failed sends, 4 diverted ones, 2 pings, and the way home."""
-    if world.name != "by hand":
-        pytest.skip("this one is about the ledger by hand")
-    bill = world.report.bill
+    bill = by_hand.report.bill
     assert {name: amount.operations for name, amount in bill.parts.items()} == {
         "application": 202,
         "idle": 3 + 2,
@@ -125,8 +123,8 @@ def test_the_numbers_of_the_ledger_by_hand_are_obvious(world: World) -> None:
     (outage,) = bill.outages
     # 2 pings and 4 sends; for each of 3 messages a receive and a send.
     assert (outage.during.operations, outage.after.operations) == (6, 6)
-    assert world.report.prices.operations_before == BEFORE
-    assert world.report.prices.currency == "EUR"
+    assert by_hand.report.prices.operations_before == BEFORE
+    assert by_hand.report.prices.currency == "EUR"
 
 
 @pytest.mark.spark

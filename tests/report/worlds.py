@@ -121,13 +121,15 @@ def hand_ledger(folder: Path) -> None:
     for second in (0, 5):
         api.meter(down_s + second, "send", "orders", outcome="timeout")
         api.meter(down_s + second, "failed send", "orders", outcome="timeout", operations=0)
-    api.event(down_s + 0.25, events.Suspected("Orders", "no answer", 10.0))
+        if second == 0:
+            api.event(down_s + 0.25, events.Suspected("Orders", "no answer", 10.0))
     api.event(down_s + 10.25, events.FailedOver("Orders", 10.0, 2, "no answer"))
     for number in range(4):
         at_s = down_s + 20 + 10 * number
         api.meter(at_s, "send", QUEUES[0], side="secondary", cause="failover", size=1000)
         api.event(at_s + 0.5, events.Diverted("orders", QUEUES[0], 1, (f"m{number}",), number == 0))
-    api.meter(down_s + 30, "ping", "orders", cause="failover", outcome="timeout", size=96)
+        if number == 1:
+            api.meter(at_s + 0.75, "ping", "orders", cause="failover", outcome="timeout", size=96)
     api.meter(down_s + 60, "ping", "orders", cause="failover", size=96)
     api.event(down_s + 60.25, events.Recovered("orders", 50.0, 4, "a ping"))
     api.write(folder)

@@ -100,15 +100,16 @@ def _figures(
     finally:
         dead.unpersist()
     cells = sums.cells(rows)
-    diversions, troubles = sums.diversions(messages), sums.troubles(rows, outages)
-    by_entity, histogram = delays(messages)
+    away = messages.where("diverted_ms is not null")
+    diversions, troubles = sums.diversions(away), sums.troubles(rows, outages)
+    by_entity, histogram = delays(away)
     entities, total = availability_of(cells, sums.message_counts(rows, messages), buried, by_entity)
     availability = Availability(
         entities=tuple(entities),
         total=total,
         outages=outages_of(outages, diversions, troubles),
         states=tuple(states(views)),
-        backlog=tuple(backlog_points(messages.where("diverted_ms is not null"), begins_ms, ends_ms)),
+        backlog=tuple(backlog_points(away, begins_ms, ends_ms)),
         dead_letters=tuple(buried),
         delays=histogram,
     )

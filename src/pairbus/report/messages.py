@@ -80,6 +80,8 @@ def _forwarded_in_order(messages: DataFrame, forwards: DataFrame) -> DataFrame:
     of the entity whose end is not known otherwise are taken to be those. The k-th of them went with the forward that
     brought the sum to k or more: both are sorted by this number, downwards, and the last forward seen is the one.
     """
+    if forwards.isEmpty():
+        return messages
     is_open = (F.col("queue") == SPOOL) & F.coalesce("moved_ms", "forwarded_ms", "dead_ms").isNull()
     by_age = Window.partitionBy("entity").orderBy("diverted_ms", "message_id")
     spooled = messages.where(is_open).select("entity", "message_id", F.row_number().over(by_age).alias("k"))

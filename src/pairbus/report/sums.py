@@ -62,9 +62,8 @@ def transitions(rows: DataFrame) -> tuple[list[Transition], dict[str, int]]:
 
 
 def diversions(messages: DataFrame) -> list[Diversion]:
-    """Messages by outage and by the queues on their way."""
-    away = messages.where("diverted_ms is not null")
-    grouped = away.groupBy(
+    """Diverted messages by outage and by the queues on their way."""
+    grouped = messages.groupBy(
         F.coalesce("outage", F.lit(-1)).alias("outage"), "entity", "queue", "moved_queue", F.col("moved_ms").isNotNull()
     )
     return [
