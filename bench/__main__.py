@@ -25,12 +25,13 @@ from bench.footprint import Deep, Start, measure_deep, measure_start
 from bench.metering import measure_metering, metering_tables
 from bench.report import measure_report, report_table
 from bench.shared_sender import measure_shared, shared_table
+from bench.spark import measure_spark, spark_tables
 from bench.syphon import measure_syphon, syphon_table
 from bench.throughput import Rate, measure
 
 RATIO_WANTED = {"send": 1.5, "receive-ranges": 1.5}
 CPU_US_WANTED = 30.0
-SECTIONS = ("start", "throughput", "deep", "client", "shared", "syphon", "report", "metering")
+SECTIONS = ("start", "throughput", "deep", "client", "shared", "syphon", "spark", "report", "metering")
 
 
 def main() -> None:
@@ -74,6 +75,10 @@ def main() -> None:
         results["syphon"] = [asdict(way) for way in ways]
         results["shovel"] = note
         console.print(syphon_table(ways), note)
+    if "spark" in wanted:
+        spark = measure_spark(options.rounds)
+        results["spark"] = asdict(spark)
+        console.print(*spark_tables(spark), spark.note)
     if "report" in wanted:
         times = measure_report()
         results["report"] = [asdict(each) for each in times]

@@ -23,3 +23,24 @@ def rss_bytes(pid: int) -> int:
 
 def open_fds(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """The most that was ever resident."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def descendants(pid: int) -> list[int]:
+    """`pid` and every process that it, or one of them, has started and that lives."""
+    found, children = [], [pid]
+    while children:
+        found += children
+        children = [child for parent in children for child in _children(parent)]
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    return [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]

@@ -52,7 +52,7 @@ def measure_syphon(count: int, rounds: int) -> tuple[list[Homecoming], str]:
         ways = _our_ways(stack, count)
         if reason is None:
             node = stack.enter_context(rabbitmq.RabbitMQ(plugins=["rabbitmq_shovel"]))
-            ways |= {name: _Shovel(node, uri, count).move for name, uri in SHOVELS.items()}
+            ways |= {name: Shovel(node, uri, count).move for name, uri in SHOVELS.items()}
         for turn in range(rounds + 1):
             for name, move in ways.items():
                 sample = move()
@@ -90,16 +90,16 @@ class _Drain:
             primary.connection_strings[first],
             secondary.connection_strings[second],
             [queue_path(name, index) for index in range(queues)],
-            f"orders{queues}",
+            [f"orders{queues}"],
             count,
         )
         primary.make_queues([f"orders{queues}"], first)
         secondary.make_queues(self._work.queues, second)
 
     def move(self) -> Sample:
-        _run(replace(self._work, kind="fill"))
+        run_syphon(replace(self._work, kind="fill"))
         before = self._cpu_seconds()
-        told = _run(self._work)
+        told = run_syphon(self._work)
         cpu = self._cpu_seconds() - before + told["cpu_seconds"]
         return told["per_second"], cpu / self._work.count * 1e6
 
@@ -107,17 +107,18 @@ class _Drain:
         return sum(broker.cpu_seconds() for broker in self._brokers.values())
 
 
-def _run(work: SyphonWork) -> dict[str, float]:
+def run_syphon(work: SyphonWork) -> dict[str, float]:
+    return run_child("bench.syphon_load", work.to_json())
+
+
+def run_child(module: str, work: str, deadline_s: float = DEADLINE_S) -> dict[str, float]:
+    """One piece of work in a process of its own; its last line is JSON."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench.syphon_load", work.to_json()],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
+        [sys.executable, "-m", module, work], capture_output=True, text=True, timeout=deadline_s, check=False
     )
     if done.returncode:
-        raise RuntimeError(f"the syphon failed: {done.stderr[-2000:]}")
-    told: dict[str, float] = json.loads(done.stdout)
+        raise RuntimeError(f"{module} failed: {done.stderr[-2000:]}")
+    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return told
 
 
@@ -144,7 +145,7 @@ io_lib:format("~b ~b", [All - Few, Ended - Began]).
 "Starts the shovel and counts inside the node: a rabbitmqctl for each look would cost more than the shovel itself."
 
 
-class _Shovel:
+class Shovel:
     """A dynamic shovel between two durable quorum queues of one node."""
 
     def __init__(self, node: rabbitmq.RabbitMQ, uri: str, count: int) -> None:

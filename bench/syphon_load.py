@@ -29,7 +29,8 @@ class SyphonWork:
     secondary: str
     queues: list[str]
     "The backlog queues."
-    destination: str
+    destinations: list[str]
+    "Entities that the messages are for, in turns."
     count: int
 
     def to_json(self) -> str:
@@ -38,17 +39,17 @@ class SyphonWork:
 
 async def fill(work: SyphonWork) -> dict[str, float]:
     """Backlog messages of 1 KB, as diverted sends leave them, the same number in each queue."""
-    message = wrap(payload(), Away(work.destination))
+    messages = [wrap(payload(), Away(destination)) for destination in work.destinations]
     async with await connect(work.secondary) as connection:
         for queue in work.queues:
             sender = await connection.sender(queue)
             futures: deque[asyncio.Future[None]] = deque()
-            for _ in range(work.count // len(work.queues)):
+            for number in range(work.count // len(work.queues)):
                 while len(futures) >= OUTSTANDING:
                     await futures.popleft()
                 if not sender.sendable:
                     await sender.ready(STALL_S)
-                futures.append(sender.send_nowait(message, timeout_s=STALL_S))
+                futures.append(sender.send_nowait(messages[number % len(messages)], timeout_s=STALL_S))
             await asyncio.gather(*futures)
     return {}
 
