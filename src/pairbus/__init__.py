@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from pairbus.sender import PairedSender
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "REACTIONS",
