@@ -7,6 +7,7 @@
     home                    wait until no queue is failed over
     syphon                  begin to bring home what is in the backlog
     receive QUEUE COUNT     one by one, each completed; then a call that brings nothing: [message ids]
+    schedule QUEUE          two messages for tomorrow, and not at all
     close
 
 Each line is answered by one line of JSON.
@@ -18,6 +19,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from azure.servicebus import ServiceBusMessage
@@ -111,6 +113,13 @@ class Client:
         assert await receiver.receive_messages(1, max_wait_time=0.3) == []
         await receiver.close()
         return ids
+
+    async def schedule(self, queue: str) -> bool:
+        sender = Guarded(self.raw.get_queue_sender(queue), self.flavour)
+        messages = [ServiceBusMessage(b"x" * size, message_id=str(size)) for size in (100, LARGE[0])]
+        numbers = await sender.schedule_messages(messages, datetime.now(UTC) + timedelta(days=1))
+        await sender.cancel_scheduled_messages(numbers)
+        return len(numbers) == len(messages)
 
     async def close(self) -> bool:
         for client in self._all:

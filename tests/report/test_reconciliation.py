@@ -25,7 +25,9 @@ from tests.brokers import BrokerProcess
 from tests.report import metered_client
 
 QUEUES = ("orders", "bills")
-CONFIG = {"UserConfig": {"Namespaces": [{"Name": "primary", "Queues": [{"Name": name} for name in QUEUES]}]}}
+LATER = "later"
+NAMES = [{"Name": name} for name in (*QUEUES, LATER)]
+CONFIG = {"UserConfig": {"Namespaces": [{"Name": "primary", "Queues": NAMES}]}}
 ANSWER_S = 90.0
 LAG_S = 2
 "A client hears of an operation within this many turns of the second's hand, also on a busy machine."
@@ -132,6 +134,7 @@ def _story(folder: Path, primary: BrokerProcess, secondary: BrokerProcess, proce
         for queue in QUEUES
     }
     received = {queue: processes[1].ask(f"receive {queue} {len(sent[queue])}") for queue in QUEUES}
+    assert all(process.ask(f"schedule {LATER}") for process in processes)
     assert all(process.ask("close") for process in processes)
     assert [process.end() for process in processes] == [0, 0]
     assert (primary.terminate(), secondary.terminate()) == (0, 0)
@@ -177,6 +180,7 @@ def test_both_ends_count_the_same_operations_of_every_entity_and_kind(run: Run) 
     # A send whose answer was lost would be `ok` at the broker alone; the primary was stopped in order.
     assert clients == brokers
     kinds = {kind for _, _, kind in clients}
+    assert clients["primary", LATER, "send"] == (4, 6)
     assert kinds == {"send", "receive", "empty receive", "ping", "complete", "renew", "peek", "management"}
 
 
