@@ -305,8 +305,9 @@ class Forwarder:
         if self._meter is not None:
             side: Literal["primary", "secondary"] = "primary" if way == PRIMARY else "secondary"
             outcome = "ok" if failure is None else failure.kind.value
+            namespace = carrier.endpoint.authority.lower()
             for count, size_bytes in alike(map(len, payloads)):
-                self._meter(side, carrier.endpoint.authority, target, "send", size_bytes, count, outcome, cause="spool")
+                self._meter(side, namespace, target, "send", size_bytes, count, outcome, cause="spool")
 
 
 async def _is_set(event: asyncio.Event, timeout_s: float) -> bool:

@@ -97,6 +97,8 @@ class Hub:
         self.counters = Counters()
         self.spool: Spool | None = None
         self.ledger = None if options.ledger is None else Ledger(options.ledger, client=f"{self.primary_name}")
+        self._ledger_names = {"primary": primary.name.lower(), "secondary": secondary.name.lower()}
+        "A host in capital letters is the same host in every process's rows."
         self.is_paired = False
         "Pairing has completed; also true for a client that was told to start unpaired."
         self.is_closed = False
@@ -445,12 +447,12 @@ class Hub:
         billable: int | None = None,
     ) -> None:
         if self.ledger is not None:
-            namespace = (self.primary if side == "primary" else self.secondary).name
+            namespace = self._ledger_names[side]
             self.ledger.meter(side, namespace, entity, kind, size_bytes, count, outcome, cause=cause, billable=billable)
 
     def tally(self, entity: str) -> Tally | None:
         """For the sends that go straight to the primary."""
-        ledger, namespace = self.ledger, self.primary.name
+        ledger, namespace = self.ledger, self._ledger_names["primary"]
         return None if ledger is None else ledger.tally("primary", namespace, entity, "send", measure)
 
     def meter_send(self, side: SideName, entity: str, going: Outgoing, failure: Failure | None, cause: Cause) -> None:
