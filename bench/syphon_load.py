@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import asdict, dataclass
 
 from bench.load import STALL_S, payload
+from pairbus.loops import run
 from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.events import Event, Moved
 from pairbus.syphon import Syphon, SyphonSettings
@@ -76,13 +77,7 @@ async def drain(work: SyphonWork) -> dict[str, float]:
 def main() -> None:
     work = SyphonWork(**json.loads(sys.argv[1]))
     runner = fill if work.kind == "fill" else drain
-    try:
-        import uvloop
-    except ImportError:
-        told = asyncio.run(runner(work))
-    else:
-        told = uvloop.run(runner(work))
-    print(json.dumps(told))
+    print(json.dumps(run(runner(work))))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # leaves
     "errors": set(),
     "hosts": set(),
+    "loops": set(),
     "connection_string": {"errors"},
     "sas": {"errors"},
     "emulator": {"errors"},
@@ -48,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "forwarder": {"errors", "ledger", "pairing", "spool", "transport", "wire_failures"},
     "syphon": {"amqp", "errors", "ledger", "pairing", "telemetry", "transport", "wire_failures"},
     "spark": {
-        *("amqp", "connection_string", "errors", "hosts", "ledger", "pairing", "sas", "syphon", "transport"),
+        *("amqp", "connection_string", "errors", "hosts", "ledger", "loops", "pairing", "sas", "syphon", "transport"),
         "wire_failures",
     },
     "outgoing": {"ledger", "pairing", "sdk", "send_errors", "spool"},

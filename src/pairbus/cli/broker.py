@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import re
 import signal
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pairbus.errors import ConfigError
+from pairbus.loops import run
 
 if TYPE_CHECKING:
     from pairbus.broker import Broker, NamespaceOptions
@@ -91,7 +90,7 @@ def broker(
         progress=lambda sentence: print(sentence, file=sys.stderr, flush=True),
         trace=_trace if trace else None,
     )
-    _run(_serve(served, [options.name for options in namespaces]))
+    run(_serve(served, [options.name for options in namespaces]))
 
 
 def check_extra() -> None:
@@ -147,15 +146,3 @@ async def _serve(broker: Broker, names: list[str]) -> None:
 
 def _trace(direction: str, channel: int, text: str) -> None:
     logging.getLogger("pairbus.trace").debug("%s ch%d %s", direction, channel, text)
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    if os.name == "nt":
-        asyncio.run(work)
-        return
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(work)
-    else:
-        uvloop.run(work)

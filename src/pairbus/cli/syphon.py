@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from pairbus.cli.secrets import connection_string
 from pairbus.errors import ConfigError
+from pairbus.loops import run
 
 if TYPE_CHECKING:
     from pairbus.cli.pumping import Settings
@@ -220,7 +220,7 @@ def _run(work: Callable[[], Coroutine[Any, Any, int]], *, once: bool) -> None:
     from pairbus.spark.syphon_job import SparkGone
 
     try:
-        left = asyncio.run(work())
+        left = run(work())
     except SparkGone as gone:
         from pairbus.cli.spark_pump import again
 

@@ -6,8 +6,8 @@ messages that wait in the buffer have their lock running: give a small `credit`,
 which nothing more arrives until the next `receive`. Closing gives unread messages back to the queue (released), in
 receive-and-delete mode it cannot: `pause`, then `receive` until empty, then close.
 
-An empty receive is a flow of credit after which nothing came until the next flow or drain. Both ends can count them, and
-come to the same number: which delivery count a flow was sent with is in the flow.
+An empty receive is a flow of credit after which nothing came until the next flow or drain. Both ends can count them,
+and come to the same number: which delivery count a flow was sent with is in the flow.
 
 Settlement. Deliveries are settled as ranges of consecutive ids. The peer is asked (unsettled) and its answer awaited;
 only `settle_nowait` tells without asking.

@@ -1,0 +1,24 @@
+"""The event loop for whoever moves many messages: uvloop's where it is installed, Python's otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """As `asyncio.run`."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(work)
