@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BROKER_VARIABLE = "PAIRBUS_TESTS_OF_SPARK"
-"Environment variable, for the option connectionStringEnv, that holds the connection string of the shared broker."
+"Environment variable that holds the connection string of the shared broker."
+BROKER_PLACE = f"env:{BROKER_VARIABLE}"
+"For the option connectionString."
 
 TEST_CONF = {
     # Without atomic renames, which nothing here needs: a micro-batch costs half.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 from collections.abc import Sequence
 
 from pairbus.amqp.message import Message, Properties
@@ -12,7 +14,14 @@ from tests.brokers import BrokerProcess
 
 
 def options(broker: BrokerProcess, use: Use, **given: str) -> Options:
-    return Options.parse({"connectionString": broker.connection_string()} | given, use)
+    return Options.parse({"connectionString": place_of(broker.connection_string())} | given, use)
+
+
+def place_of(connection_string: str) -> str:
+    """For the option connectionString: a variable that this process and its children have."""
+    name = f"PAIRBUS_TEST_{hashlib.sha256(connection_string.encode()).hexdigest()[:12]}"
+    os.environ[name] = connection_string
+    return f"env:{name}"
 
 
 def text_message(text: str) -> bytes:

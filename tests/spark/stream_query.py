@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pairbus.spark import local_session
-from tests.spark.conftest import BROKER_VARIABLE, TEST_CONF
+from tests.spark.conftest import BROKER_PLACE, TEST_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def start(spark: SparkSession, queue: str, folder: Path, *, once: bool) -> StreamingQuery:
     rows = (
         spark.readStream.format("servicebus")
-        .option("connectionStringEnv", BROKER_VARIABLE)
+        .option("connectionString", BROKER_PLACE)
         .option("stagingLocation", str(folder / "staging"))
         .option("maxMessagesPerBatch", "40")
         .option("idlePollSeconds", "1")

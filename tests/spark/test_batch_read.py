@@ -28,8 +28,8 @@ from pairbus.spark import batch_reader
 from pairbus.spark.batch_reader import Bounds, FilteringPeekReader, PeekReader, SequenceRange, extent, narrowed, split
 from pairbus.spark.options import Options
 from tests.brokers import BrokerProcess
-from tests.spark.conftest import BROKER_VARIABLE
-from tests.spark.queues import bodies_in, dead_letter, options, put, text_message
+from tests.spark.conftest import BROKER_PLACE
+from tests.spark.queues import bodies_in, dead_letter, options, place_of, put, text_message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,7 +131,8 @@ def test_of_a_list_spark_still_checks_the_members() -> None:
     """Only its ends narrow what is read."""
     reader = FilteringPeekReader(
         Options.parse(
-            {"connectionString": "Endpoint=sb://h;SharedAccessKeyName=k;SharedAccessKey=s", "entity": "q"}, "read"
+            {"connectionString": place_of("Endpoint=sb://h;SharedAccessKeyName=k;SharedAccessKey=s"), "entity": "q"},
+            "read",
         )
     )
     members, exact, foreign = In(NUMBER, (3, 9)), GreaterThan(NUMBER, 2), EqualTo(("subject",), "x")
@@ -216,7 +217,7 @@ def test_a_missing_entity_is_named(broker: BrokerProcess) -> None:
 def test_a_wrong_key_is_named_by_its_option(broker: BrokerProcess, queue_name: str) -> None:
     """And not shown."""
     wrong = broker.connection_string(key="d3Jvbmc=")
-    reader = PeekReader(Options.parse({"connectionString": wrong, "entity": queue_name}, "read"))
+    reader = PeekReader(Options.parse({"connectionString": place_of(wrong), "entity": queue_name}, "read"))
     with pytest.raises(ConfigError, match=f"option connectionString: .* entity '{queue_name}'") as caught:
         reader.partitions()
     assert "d3Jvbmc=" not in str(caught.value)
@@ -226,7 +227,7 @@ def test_a_namespace_that_is_not_there_is_said_at_once() -> None:
     """Planning does not wait for better times: a mistyped host is more likely than an outage."""
     nowhere = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=s;UseDevelopmentEmulator=true"
     with pytest.raises(PairbusError, match=r"entity 'orders' of 127\.0\.0\.1:1: no connection"):
-        PeekReader(Options.parse({"connectionString": nowhere, "entity": "orders"}, "read")).partitions()
+        PeekReader(Options.parse({"connectionString": place_of(nowhere), "entity": "orders"}, "read")).partitions()
 
 
 def test_a_task_goes_on_after_the_broker_was_restarted(tmp_path: Any) -> None:
@@ -247,7 +248,7 @@ def test_a_task_goes_on_after_the_broker_was_restarted(tmp_path: Any) -> None:
 
 
 def load(spark: SparkSession, queue: str, **given: str) -> DataFrame:
-    return spark.read.format("servicebus").option("connectionStringEnv", BROKER_VARIABLE).options(**given).load(queue)
+    return spark.read.format("servicebus").option("connectionString", BROKER_PLACE).options(**given).load(queue)
 
 
 @pytest.mark.spark
@@ -276,7 +277,7 @@ def test_a_schema_that_leaves_columns_out_is_enough(
 ) -> None:
     """Columns that nobody needs are not carried to the JVM."""
     put(broker, queue_name, [text_message("m")])
-    short = spark.read.format("servicebus").option("connectionStringEnv", BROKER_VARIABLE)
+    short = spark.read.format("servicebus").option("connectionString", BROKER_PLACE)
     frame = short.schema("sequence_number bigint, body binary").load(queue_name)
     assert [tuple(row) for row in frame.collect()] == [(1, b"m")]
 
@@ -310,13 +311,13 @@ def test_filters_are_right_whether_spark_pushes_them_or_not(
     [
         ({"entity": "nowhere"}, "EntityNotFound: entity 'nowhere' does not exist"),
         ({"entity": "orders", "partitons": "2"}, "option partitons is not known to format servicebus; did you mean"),
-        ({"entity": "orders", "connectionStringEnv": "NOT_SET"}, "the environment variable NOT_SET is not set"),
+        ({"entity": "orders", "connectionString": "env:NOT_SET"}, "env:NOT_SET on host .*: it is not set"),
     ],
 )
 def test_a_wrong_option_ends_the_query_before_any_task(
     spark: SparkSession, given_options: dict[str, str], text: str
 ) -> None:
     """The text of ours stands in Spark's error."""
-    reader = spark.read.format("servicebus").options(**({"connectionStringEnv": BROKER_VARIABLE} | given_options))
+    reader = spark.read.format("servicebus").options(**({"connectionString": BROKER_PLACE} | given_options))
     with pytest.raises(Exception, match=text):
         reader.load().count()

@@ -14,12 +14,24 @@ from pairbus.spark.options import LONG_MAX, OPTIONS, Options
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
 KEY = "c2VjcmV0LWtleQ=="
 TEXT = f"Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey={KEY}"
-ENVIRONMENT = {"PAIRBUS_CONNECTION_STRING": TEXT, "OTHER": TEXT.replace("contoso", "fabrikam"), "EMPTY": " "}
+ENVIRONMENT = {
+    "PAIRBUS_CONNECTION_STRING": TEXT,
+    "OTHER": TEXT.replace("contoso", "fabrikam"),
+    "FOR_ONE": TEXT + ";EntityPath=payments",
+    "WRONG": "x",
+    "EMPTY": " ",
+}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
 
 
 def parse(use: str = "read", **given: str) -> Options:
     assert use in ("read", "stream", "write")
-    return Options.parse(given, use, ENVIRONMENT)  # type: ignore[arg-type]
+    return Options.parse(given, use)  # type: ignore[arg-type]
 
 
 def test_the_options_on_the_page_are_those_of_the_code() -> None:
@@ -65,16 +77,13 @@ def test_options_of_sparks_own_are_left_alone() -> None:
         ({"entity": "o", "subQueue": "dead"}, "option subQueue must be deadletter, not 'dead'"),
         ({"entity": "o", "includeRaw": "yes"}, "option includeRaw must be true or false, not 'yes'"),
         ({"entity": "o", "transport": "udp"}, "option transport must be tcp or websocket, not 'udp'"),
-        ({"entity": "o", "connectionStringEnv": "NONE"}, "option connectionStringEnv: the environment variable NONE"),
-        ({"entity": "o", "connectionStringEnv": "EMPTY"}, "option connectionStringEnv: the environment variable EMPTY"),
-        ({"entity": "o", "connectionStringFile": "/nowhere/at/all"}, "option connectionStringFile: the file cannot"),
-        ({"entity": "o", "connectionString": "x"}, "option connectionString: connection string: a part has no '='"),
+        ({"entity": "o", "connectionString": "env:NONE"}, "option connectionString: no connection string in env:NONE"),
+        ({"entity": "o", "connectionString": "env:EMPTY"}, "in env:EMPTY on host"),
+        ({"entity": "o", "connectionString": "@/nowhere/at/all"}, "no connection string in @/nowhere/at/all on host"),
+        ({"entity": "o", "connectionString": "env:WRONG"}, "option connectionString: connection string: a part has no"),
+        ({"entity": "o", "connectionString": TEXT}, "option connectionString: Spark shows options in its plans"),
         (
-            {"entity": "o", "connectionString": TEXT, "connectionStringEnv": "OTHER"},
-            "options connectionString and connectionStringEnv exclude each other",
-        ),
-        (
-            {"entity": "o", "connectionString": TEXT + ";EntityPath=payments"},
+            {"entity": "o", "connectionString": "env:FOR_ONE"},
             "option entity: the connection string is for EntityPath 'payments', not for 'o'",
         ),
     ],
@@ -100,29 +109,23 @@ def test_writing_needs_no_entity() -> None:
 
 def test_the_entity_path_of_the_connection_string_is_the_entity() -> None:
     """A key that opens one entity says which one."""
-    assert parse(connectionString=TEXT + ";EntityPath=payments").entity == "payments"
+    assert parse(connectionString="env:FOR_ONE").entity == "payments"
 
 
-def test_the_connection_string_comes_from_one_of_three_places(tmp_path: Path) -> None:
-    """A variable, a file, or the option itself; and errors later know which."""
+def test_the_connection_string_comes_from_a_variable_or_a_file(tmp_path: Path) -> None:
+    """Without the option, from the variable that the commands use too."""
     file = tmp_path / "secret"
     file.write_text(TEXT.replace("contoso", "file") + "\n")
-    found = {
-        parse(entity="o", **given).endpoint.host.split(".")[0]: parse(entity="o", **given).secret_from
-        for given in ({}, {"connectionStringEnv": "OTHER"}, {"connectionStringFile": str(file)})
-    }
-    assert found == {
-        "contoso": "connectionStringEnv",
-        "fabrikam": "connectionStringEnv",
-        "file": "connectionStringFile",
-    }
+    given: tuple[dict[str, str], ...] = ({}, {"connectionString": "env:OTHER"}, {"connectionString": f"@{file}"})
+    assert [parse(entity="o", **one).host.split(".")[0] for one in given] == ["contoso", "fabrikam", "file"]
 
 
-def test_no_repr_shows_the_key() -> None:
-    """Plans and logs of Spark print whatever they hold; executors need the key all the same."""
-    options = parse(entity="orders", connectionString=TEXT)
+def test_what_travels_to_the_executors_has_no_key() -> None:
+    """Spark writes what it sends to the disks of its hosts: each of them reads the place for itself."""
+    options = parse(entity="orders")
     assert KEY not in repr(options)
-    assert pickle.loads(pickle.dumps(options)).endpoint.key == KEY
+    assert KEY.encode() not in pickle.dumps(options)
+    assert pickle.loads(pickle.dumps(options)).carrier().endpoint.key == KEY
 
 
 def test_the_dead_letter_queue_is_read_beside_its_entity() -> None:

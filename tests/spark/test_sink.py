@@ -26,13 +26,13 @@ from pairbus.transport import ConnectionLost, Refused, TransportError
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 from tests.sim.loop import VirtualLoop
-from tests.spark.conftest import BROKER_VARIABLE
-from tests.spark.queues import bodies_in, dead_letter, messages_in, options, put, text_message
+from tests.spark.conftest import BROKER_PLACE
+from tests.spark.queues import bodies_in, dead_letter, messages_in, options, place_of, put, text_message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ANYWHERE = {"connectionString": "Endpoint=sb://h;SharedAccessKeyName=k;SharedAccessKey=s"}
+ANYWHERE = {"connectionString": place_of("Endpoint=sb://h;SharedAccessKeyName=k;SharedAccessKey=s")}
 
 
 def rows(**columns: list[Any]) -> pa.RecordBatch:
@@ -285,7 +285,7 @@ def test_a_connection_that_breaks_under_a_task_is_opened_again() -> None:
     """Every message arrives; those in flight may arrive twice, with the same id."""
     with ScriptedThread() as endpoint:
         endpoint.on("transfer", Reset(), path="orders", times=2)
-        given = Options.parse({"connectionString": endpoint.connection_string, "entity": "orders"}, "write")
+        given = Options.parse({"connectionString": place_of(endpoint.connection_string), "entity": "orders"}, "write")
         batch = rows(body=[str(number) for number in range(50)], session_id=[f"s{number}" for number in range(50)])
         assert send(given, batch).messages == 50
         stored = [Message.decode(payload) for payload in endpoint.stored("orders")]
@@ -296,7 +296,7 @@ def test_messages_of_a_session_keep_their_order_when_one_is_sent_again() -> None
     """A parcel that is refused for the moment is not overtaken by the next one of its session."""
     with ScriptedThread(max_message_size=2000) as endpoint:
         endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=1)
-        given = Options.parse({"connectionString": endpoint.connection_string, "entity": "orders"}, "write")
+        given = Options.parse({"connectionString": place_of(endpoint.connection_string), "entity": "orders"}, "write")
         send(given, rows(body=[f"{number:<900}" for number in range(12)], session_id=["s"] * 12))
         bodies = [int(Message.decode(payload).body) for payload in endpoint.stored("orders")]
     assert bodies == list(range(12))
@@ -306,7 +306,7 @@ def test_a_refusal_ends_the_task_and_what_was_under_way() -> None:
     """The error of the first is what the user sees, not that of the others it took along."""
     with ScriptedThread() as endpoint:
         endpoint.on("transfer", Reject("com.microsoft:entity-disabled"), path="orders")
-        given = Options.parse({"connectionString": endpoint.connection_string, "entity": "orders"}, "write")
+        given = Options.parse({"connectionString": place_of(endpoint.connection_string), "entity": "orders"}, "write")
         with pytest.raises(ConfigError, match=r"entity 'orders' of .* is disabled"):
             send(given, rows(body=["x"] * 30, session_id=[f"s{number}" for number in range(30)]))
 
@@ -321,7 +321,7 @@ def test_spark_writes_a_frame(spark: SparkSession, broker: BrokerProcess, queue_
         "cast(id AS string) AS body",
         "map('n', named_struct('type', 'long', 'value', cast(id AS string))) AS application_properties",
     )
-    sink = frame.write.format("servicebus").option("connectionStringEnv", BROKER_VARIABLE).mode("append")
+    sink = frame.write.format("servicebus").option("connectionString", BROKER_PLACE).mode("append")
     sink.save(queue_name)
     messages = messages_in(broker, queue_name)
     assert {int(message.body) for message in messages} == set(range(200))
@@ -338,7 +338,7 @@ def test_the_micro_batches_of_a_query_have_ids_of_query_batch_and_place(
     query = (
         numbers.selectExpr("cast(value AS string) AS body")
         .writeStream.format("servicebus")
-        .option("connectionStringEnv", BROKER_VARIABLE)
+        .option("connectionString", BROKER_PLACE)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(once=True)
         .start(queue_name)
@@ -372,6 +372,6 @@ def test_what_cannot_be_written_is_named(
     if "time_to_live_ms" in columns:
         given = {"entity": queue_name}
     frame = spark.range(1).selectExpr(*columns.split(", "))
-    sink = frame.write.format("servicebus").options(connectionStringEnv=BROKER_VARIABLE, **given).mode(mode)
+    sink = frame.write.format("servicebus").options(connectionString=BROKER_PLACE, **given).mode(mode)
     with pytest.raises(Exception, match=re.escape(text)):
         sink.save()

@@ -23,7 +23,7 @@ from pairbus.spark.stream_reader import StagedStreamReader
 from pairbus.transport import Carrier, Received, Receiver, TransportError
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
-from tests.spark.queues import bodies_in, dead_letter, options
+from tests.spark.queues import bodies_in, dead_letter, options, place_of
 from tests.spark.stream_world import Stream, new_stream
 
 
@@ -308,7 +308,7 @@ def test_errors_name_what_is_wrong_before_anything_is_touched(
     missing = Stream(broker, "no-such-queue", location)
     with pytest.raises(EntityNotFound, match="no-such-queue"):
         missing.begin()
-    wrong = {"connectionString": broker.connection_string(key="d3Jvbmc="), "stagingLocation": str(location)}
+    wrong = {"connectionString": place_of(broker.connection_string(key="d3Jvbmc=")), "stagingLocation": str(location)}
     with pytest.raises(ConfigError, match=r"option connectionString: .* refuses its key"):
         StagedStreamReader(options(broker, "stream", entity=stream.entity, **wrong)).initialOffset()
     assert not location.exists()

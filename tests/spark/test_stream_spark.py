@@ -15,7 +15,7 @@ import pytest
 
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
-from tests.spark.conftest import BROKER_VARIABLE
+from tests.spark.conftest import BROKER_PLACE
 from tests.spark.queues import bodies_in, put, text_message
 from tests.spark.stream_query import start
 
@@ -53,7 +53,7 @@ def test_a_run_reads_what_is_there_into_parquet_and_ends(
 
 def test_an_option_that_is_missing_is_named(spark: SparkSession, queue_name: str, tmp_path: Path) -> None:
     """Spark wraps the error; the words are in it."""
-    reader = spark.readStream.format("servicebus").option("connectionStringEnv", BROKER_VARIABLE)
+    reader = spark.readStream.format("servicebus").option("connectionString", BROKER_PLACE)
     with pytest.raises(Exception, match="option stagingLocation is required"):
         rows = reader.load(queue_name).writeStream.format("noop")
         rows.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(

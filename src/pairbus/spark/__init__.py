@@ -3,7 +3,7 @@
     from pairbus.spark import local_session
 
     spark = local_session("orders")
-    spark.read.format("servicebus").option("connectionStringEnv", "ORDERS").load("orders").show()
+    spark.read.format("servicebus").option("connectionString", "env:ORDERS").load("orders").show()
 
 Importing this package needs neither pyspark nor Java; both are asked for when a session is made.
 """

@@ -7,62 +7,133 @@ what nobody has used for a while is closed.
 from __future__ import annotations
 
 import asyncio
+import importlib
+import inspect
 import os
+import re
 import socket
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pairbus.connection_string import host_and_port
 from pairbus.errors import ConfigError
+from pairbus.loops import new_event_loop
 from pairbus.transport import Carrier, Endpoint
+from pairbus.transport.endpoint import TransportKind
 
 IDLE_S = 60.0
 LOOK_S = 10.0
 
 T = TypeVar("T")
+_Key = tuple[Endpoint, str | None, str | None]
+"Where to, by which credential, trusting whom."
+_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Where a connection string stands; what Spark shows of it in plans, logs and pages is only this."""
+    """What opens a namespace, by where it stands: Spark shows options in plans, logs and pages, and there only this.
+
+    It is read where a connection is made: on the driver, which fails early, and in each worker. So what it names must
+    be there on every host.
+    """
 
     source: str
-    "`env:NAME` or `@FILE`, to be read where it is needed."
+    "`env:NAME` or `@FILE`, the place of a connection string; with a credential, the host of the namespace."
+    option: str = "connectionString"
+    "What errors call it."
+    credential: str | None = None
+    "`default`, or `MODULE:CALLABLE`, which makes a token credential."
 
     @classmethod
-    def parse(cls, text: str, option: str) -> Secret:
+    def parse(cls, text: str, option: str, credential: str | None = None) -> Secret:
+        """Only how it is written is checked. ConfigError never shows a text that may be a connection string."""
+        if credential is not None:
+            if "=" in text or text.startswith(("env:", "@")):
+                raise ConfigError(f"{option}: with a credential, give the host of the namespace")
+            host_and_port(text, option)
+            if credential != "default" and not _CALLABLE.fullmatch(credential):
+                raise ConfigError(
+                    f"{option}: the credential must be 'default' or 'MODULE:CALLABLE', not {credential!r}"
+                )
+            return cls(text, option, credential)
         if text.removeprefix("env:") not in ("", text) or text.removeprefix("@") not in ("", text):
-            return cls(text)
+            return cls(text, option)
         raise ConfigError(
             f"{option}: Spark shows options in its plans and pages, so give the place of the connection string and not"
             " the string itself: 'env:NAME' for an environment variable, '@FILE' for a file"
         )
 
+    def __str__(self) -> str:
+        if self.credential is None:
+            return f"the connection string in {self.source}"
+        return f"the token of credential {self.credential} for {self.source}"
+
     def read(self) -> str:
-        """ConfigError names the place and the host, never what stands there."""
-        where = f"{self.source} on host {socket.gethostname()}"
+        """The connection string. ConfigError names the option, the place and the host, never what stands there."""
+        where = f"{self.option}: no connection string in {self.source} on host {socket.gethostname()}"
         if self.source.startswith("env:"):
             text = os.environ.get(self.source[4:], "")
         else:
             try:
                 text = Path(self.source[1:]).read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"no connection string in {where}: {error}") from None
+                raise ConfigError(f"{where}: {error}") from None
         if not text.strip():
-            raise ConfigError(f"no connection string in {where}: it is not set, or empty")
+            raise ConfigError(f"{where}: it is not set, or empty")
         return text.strip()
+
+    def endpoint(self, transport: TransportKind = "tcp") -> Endpoint:
+        """Where it leads, and the key if there is one."""
+        if self.credential is not None:
+            host, port = host_and_port(self.source, self.option)
+            return Endpoint(host, port or (443 if transport == "websocket" else 5671), transport=transport)
+        try:
+            return Endpoint.parse(self.read(), transport=transport)
+        except ConfigError as error:
+            said = str(error)
+            raise ConfigError(said if said.startswith(self.option) else f"{self.option}: {said}") from None
+
+    def token_credential(self) -> object | None:
+        """What gives tokens, made once in a process; None when a key in the connection string does."""
+        if self.credential is None:
+            return None
+        try:
+            return _made(self.credential)
+        except ConfigError as error:
+            raise ConfigError(f"{self.option}: {error}") from None
+
+
+@cache
+def _made(credential: str) -> object:
+    on_host = f"credential {credential} on host {socket.gethostname()}"
+    module, _, name = ("azure.identity", "", "DefaultAzureCredential") if credential == "default" else (
+        credential.partition(":")
+    )  # fmt: skip
+    try:
+        make: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        fix = "; pip install azure-identity" if credential == "default" else ""
+        raise ConfigError(f"{on_host}: {error}{fix}") from None
+    made = make()
+    # An async one belongs to the event loop on which it was first used; tasks come and go, each with its own.
+    if not hasattr(made, "get_token") or inspect.iscoroutinefunction(made.get_token):
+        raise ConfigError(f"{on_host} made a {type(made).__name__}, which has no get_token that is not async")
+    return made
 
 
 class _Loop:
     """The event loop of this process, and the carriers on it."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.carriers: dict[tuple[str, str | None], Carrier] = {}
-        self.used_at: dict[tuple[str, str | None], float] = {}
-        self.in_use: dict[tuple[str, str | None], int] = {}
+        self.loop = new_event_loop()
+        self.carriers: dict[_Key, Carrier] = {}
+        self.used_at: dict[_Key, float] = {}
+        self.in_use: dict[_Key, int] = {}
         self._endings: set[asyncio.Task[None]] = set()
         threading.Thread(target=self._run, name="pairbus connections", daemon=True).start()
 
@@ -111,14 +182,16 @@ class Borrowed:
     """`async with Borrowed(secret, ca_file) as carrier`: the process's connection to that namespace."""
 
     def __init__(self, secret: Secret, ca_file: str | None) -> None:
-        self._key = (secret.read(), ca_file)
+        self._key: _Key = (secret.endpoint(), secret.credential, ca_file)
+        self._secret = secret
 
     async def __aenter__(self) -> Carrier:
         own = _loop()
         carrier = own.carriers.get(self._key)
         if carrier is None:
-            text, ca_file = self._key
-            carrier = own.carriers[self._key] = Carrier(Endpoint.parse(text), ssl=ca_file)
+            endpoint, _, ca_file = self._key
+            carrier = Carrier(endpoint, credential=self._secret.token_credential(), ssl=ca_file)
+            own.carriers[self._key] = carrier
         own.in_use[self._key] = own.in_use.get(self._key, 0) + 1
         return carrier
 

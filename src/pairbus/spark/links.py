@@ -7,15 +7,16 @@ import os
 from pairbus.spark.options import Options
 from pairbus.transport import Carrier, Endpoint
 
-_carriers: dict[tuple[Endpoint, str | None, float], Carrier] = {}
+_carriers: dict[tuple[Endpoint, str | None, str | None, float], Carrier] = {}
 "On the event loop of `connections.run`. They end with the process: Spark ends workers that are idle for a minute."
 
 os.register_at_fork(after_in_child=_carriers.clear)
 
 
 def carrier_of(options: Options) -> Carrier:
-    """To be used within `connections.run` only; never closed."""
-    key = (options.endpoint, options.ca_file, options.timeout_s)
+    """To be used within `connections.run` only; never closed. The secret is read anew: a key may change."""
+    secret = options.secret
+    key = (secret.endpoint(options.transport), secret.credential, options.ca_file, options.timeout_s)
     carrier = _carriers.get(key)
     if carrier is None:
         carrier = _carriers[key] = options.carrier()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pairbus.errors import ConfigError
 from pairbus.pairing.envelope import Home
 from pairbus.pairing.policy import Kind
-from pairbus.spark.connections import Borrowed, run
+from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.journal import sequence_number_of
 from pairbus.spark.lane import Job
 from pairbus.transport import Carrier, Refused, TransportError
@@ -38,7 +38,7 @@ async def _check(job: Job, queues: list[str]) -> None:
             try:
                 first = await peek(job, away, queue)
             except Refused as error:
-                _refuse_key("secondary", job.secondary.source, error)
+                _refuse_key("secondary", job.secondary, error)
                 missing.append(f"{queue}: {error}")
                 continue
             except TransportError:
@@ -50,14 +50,14 @@ async def _check(job: Job, queues: list[str]) -> None:
             try:
                 await home.sender(path, TIMEOUT_S)
             except TransportError as error:
-                _refuse_key("primary", job.primary.source, error)
+                _refuse_key("primary", job.primary, error)
     if missing and len(missing) == len(queues):
         raise ConfigError(f"none of the {len(queues)} queues can be read: {missing[0]}")
 
 
-def _refuse_key(side: str, source: str, error: TransportError) -> None:
+def _refuse_key(side: str, secret: Secret, error: TransportError) -> None:
     if failure_of(error).kind is Kind.UNAUTHORIZED:
-        raise ConfigError(f"{side}: the connection string in {source} is refused: {error}")
+        raise ConfigError(f"{side}: {secret} is refused: {error}")
 
 
 def count_left(job: Job, queues: Iterable[str]) -> int:

@@ -1,21 +1,21 @@
 """The options of `format("servicebus")`: one table, read once, then trusted. docs/spark.md shows the same table.
 
 Names are compared without case, as everywhere in Spark. What is wrong is a ConfigError that names the option, before
-anything is connected. The secret itself is looked up where the query is planned, on the driver, and travels to the
-executors inside the pickled reader or writer: only the driver needs the variable or the file.
+anything is connected. The connection string is read once here, where the query is planned, so that a mistake shows at
+once; what is kept and travels to the executors is only its place, which they read for themselves.
 """
 
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from pairbus.errors import ConfigError
+from pairbus.spark.connections import Secret
 from pairbus.transport import Carrier, Endpoint
+from pairbus.transport.endpoint import TransportKind
 
 Use = Literal["read", "stream", "write"]
 DEAD_LETTERS = "/$DeadLetterQueue"
@@ -38,11 +38,14 @@ class Option:
 
 
 OPTIONS = (
-    Option("connectionStringEnv", "PAIRBUS_CONNECTION_STRING", "name of a variable", "all",
-           "environment variable of the driver that holds the connection string"),
-    Option("connectionStringFile", None, "path", "all", "file on the driver that holds the connection string"),
-    Option("connectionString", None, "text", "all",
-           "the connection string itself; Spark may show options in plans and logs, so prefer one of the other two"),
+    Option("connectionString", "env:PAIRBUS_CONNECTION_STRING", "`env:NAME`, `@FILE`", "all",
+           "where the connection string stands, on the driver and on every executor: an environment variable, or a "
+           "file. The string itself is refused, because Spark shows options; see [secrets](#secrets)"),
+    Option("namespace", None, "host", "all",
+           "instead of a connection string, with `credential`: as in `contoso.servicebus.windows.net`"),
+    Option("credential", None, "`default`, `MODULE:CALLABLE`", "all",
+           "who gives tokens for `namespace`: `DefaultAzureCredential` of azure-identity, or what a function without "
+           "arguments returns, called in each process that connects"),
     Option("entity", None, "path", "all",
            "queue, topic (to write) or `TOPIC/Subscriptions/NAME` (to read); also what is given to `load` or `save`. "
            "When writing it goes before the column `entity`, and is needed where there is none"),
@@ -74,16 +77,17 @@ OPTIONS = (
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 _ALIASES = {"path": "entity"}  # what Spark calls the argument of load, save and start
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "mergeschema"})
-_SECRETS = ("connectionString", "connectionStringEnv", "connectionStringFile")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the options say. `repr` shows neither key nor signature."""
+    """What the options say. It holds no key and no signature, only where they stand."""
 
-    endpoint: Endpoint
-    secret_from: str
-    "Which option gave the connection string, for errors."
+    secret: Secret
+    transport: TransportKind
+    host: str
+    address: str
+    "host:port, for errors."
     entity: str | None
     sub_queue: str | None
     ca_file: str | None
@@ -100,18 +104,18 @@ class Options:
     stage_retention_s: float
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], use: Use, environment: Mapping[str, str] = os.environ) -> Options:
+    def parse(cls, given: Mapping[str, str], use: Use) -> Options:
         """Read and check everything; ConfigError names the option, its value and what would be right."""
         values = _known(given)
-        connection_string, secret_from = _connection_string(values, environment)
-        transport = _text(values, "transport")
-        try:
-            endpoint = Endpoint.parse(connection_string, transport="websocket" if transport == "websocket" else "tcp")
-        except ConfigError as error:
-            raise ConfigError(f"option {secret_from}: {error}") from None
+        secret = _secret(values)
+        transport: TransportKind = "websocket" if _text(values, "transport") == "websocket" else "tcp"
+        endpoint = secret.endpoint(transport)
+        secret.token_credential()
         options = cls(
-            endpoint=endpoint,
-            secret_from=secret_from,
+            secret=secret,
+            transport=transport,
+            host=endpoint.host,
+            address=f"{endpoint.host}:{endpoint.port}",
             entity=_entity(values, endpoint, use),
             sub_queue=_text(values, "subQueue"),
             ca_file=_text(values, "caFile"),
@@ -138,8 +142,10 @@ class Options:
         return self.entity + (DEAD_LETTERS if self.sub_queue else "")
 
     def carrier(self) -> Carrier:
-        """A connection of its own for the event loop that runs now."""
-        return Carrier(self.endpoint, ssl=self.ca_file, timeout_s=self.timeout_s)
+        """A connection of its own for the event loop that runs now; the secret is read now, on this host."""
+        endpoint = self.secret.endpoint(self.transport)
+        credential = self.secret.token_credential()
+        return Carrier(endpoint, credential=credential, ssl=self.ca_file, timeout_s=self.timeout_s)
 
 
 def _row(name: str) -> Option:
@@ -208,24 +214,13 @@ def _entity(values: Mapping[str, str], endpoint: Endpoint, use: Use) -> str | No
         raise ConfigError(f"option entity: {error}") from None
 
 
-def _connection_string(values: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, str]:
-    """(the text, the option that it came from). No error shows the text."""
-    named = [name for name in _SECRETS if values.get(name)]
-    if len(named) > 1:
-        raise ConfigError(f"options {' and '.join(named)} exclude each other")
-    source = named[0] if named else "connectionStringEnv"
-    if source == "connectionString":
-        return values[source], source
-    if source == "connectionStringFile":
-        try:
-            text = Path(values[source]).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"option {source}: the file cannot be read: {error}") from None
-        if not text:
-            raise ConfigError(f"option {source}: the file {values[source]} is empty")
-        return text, source
-    variable = values.get(source) or _row(source).default or ""
-    text = environment.get(variable, "").strip()
-    if not text:
-        raise ConfigError(f"option {source}: the environment variable {variable} is not set where the query is planned")
-    return text, source
+def _secret(values: Mapping[str, str]) -> Secret:
+    host, credential = values.get("namespace"), values.get("credential")
+    if host is None and credential is None:
+        text = values.get("connectionString") or _row("connectionString").default or ""
+        return Secret.parse(text, "option connectionString")
+    if host is None or credential is None:
+        raise ConfigError("options namespace and credential go together: give both, or connectionString")
+    if values.get("connectionString"):
+        raise ConfigError("options connectionString and namespace exclude each other")
+    return Secret.parse(host, "option credential", credential)

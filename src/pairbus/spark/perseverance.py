@@ -43,11 +43,12 @@ async def persevere(call: Callable[[], Awaitable[T]], options: Options, entity: 
 def explained(error: TransportError, options: Options, entity: str) -> PairbusError:
     """The same error in terms of what a user of the format has given."""
     kind = failure_of(error).kind
-    where = f"{options.endpoint.host}:{options.endpoint.port}"
+    where = options.address
     if kind is Kind.NOT_FOUND:
         return EntityNotFound(f"entity {entity!r} does not exist in {where}: {error}")
     if kind is Kind.UNAUTHORIZED:
-        return ConfigError(f"option {options.secret_from}: {where} refuses its key for entity {entity!r}: {error}")
+        what = "key" if options.secret.credential is None else "token"
+        return ConfigError(f"{options.secret.option}: {where} refuses its {what} for entity {entity!r}: {error}")
     if kind is Kind.DISABLED:
         return ConfigError(f"entity {entity!r} of {where} is disabled: {error}")
     return TransportError(f"entity {entity!r} of {where}: {error}", outcome_unknown=error.outcome_unknown)

@@ -36,7 +36,7 @@ class StreamDriver:
         self._options = options
         self._view = QueueView(options)
         self._view.first(patience_s=0.0)  # is the entity there, may we? Before the folder is taken from anybody
-        self.book = StageBook(staging, f"{options.endpoint.host}/{options.read_path}", options.stage_retention_s)
+        self.book = StageBook(staging, f"{options.host}/{options.read_path}", options.stage_retention_s)
         self._once = False
         self._last_number: int | None = None
         "With Trigger.AvailableNow: the last message that was there at its start. None: no limit."

@@ -27,7 +27,6 @@ from pairbus.spark.journal import Location
 from pairbus.spark.lane import Job
 from pairbus.spark.looks import check
 from pairbus.spark.rounds import Quotas
-from pairbus.transport import Endpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,20 +57,23 @@ def syphon(
     checkpoint: Folder | None = None,
     ledger: Folder | None = None,
     ca_file: str | None = None,
+    credential: str | None = None,
     quotas: Quotas = QUOTAS,
 ) -> SparkSyphon:
     """Bring the messages of backlog queues home with Spark. Started when this returns; `wait`, `stop`, `progress`.
 
     `primary` and `secondary`: where the connection strings stand, on the driver and on every executor: `env:NAME` or
-    `@FILE`. `journal`: a folder that all hosts share; `docs/spark-syphon.md` says what is in it. `queues`: paths, or
-    paths with the time of their creation in milliseconds; without them the backlog queues 0 … `backlog_queue_count`-1.
+    `@FILE`. Or, with `credential`, the hosts of the namespaces: `default` is DefaultAzureCredential of azure-identity,
+    `MODULE:CALLABLE` whatever that function makes, called in each process that connects. `journal`: a folder that all
+    hosts share; `docs/spark-syphon.md` says what is in it. `queues`: paths, or paths with the time of their creation in
+    milliseconds; without them the backlog queues 0 … `backlog_queue_count`-1.
     ConfigError for what is wrong, before any message is touched.
     """
-    away = Secret.parse(secondary, "secondary")
-    home = Secret.parse(primary, "primary")
+    away = Secret.parse(secondary, "secondary", credential)
+    home = Secret.parse(primary, "primary", credential)
     if queues is None:
         try:
-            name = checked_name(primary_name) if primary_name else primary_name_of(_endpoint(home, "primary").authority)
+            name = checked_name(primary_name) if primary_name else primary_name_of(home.endpoint().authority)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         queues = [queue_path(name, index) for index in range(backlog_queue_count)]
@@ -97,14 +99,15 @@ def redrive(
     checkpoint: Folder | None = None,
     ledger: Folder | None = None,
     ca_file: str | None = None,
+    credential: str | None = None,
     quotas: Quotas = QUOTAS,
 ) -> SparkSyphon:
     """Send the dead letters of a queue, or of `TOPIC/Subscriptions/NAME`, back to their entity or to another.
 
     `source` and `target` (another namespace) are given as those of `syphon`. What is refused stays where it is.
     """
-    origin = Secret.parse(source, "source")
-    home = origin if target is None else Secret.parse(target, "target")
+    origin = Secret.parse(source, "source", credential)
+    home = origin if target is None else Secret.parse(target, "target", credential)
     settings = SyphonSettings(max_messages_per_second=max_messages_per_second)
     entity = to or entity_of_dead_letters(queue)
     job = Job(home, origin, _location(journal), "", settings, ca_file, _folder(ledger), redrive_to=entity)
@@ -127,8 +130,9 @@ def _start(
     known = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
     if not known:
         raise ConfigError("there are no queues to drain")
-    _endpoint(job.primary, "primary")
-    _endpoint(job.secondary, "secondary")
+    for secret in (job.primary, job.secondary):
+        secret.endpoint()
+        secret.token_credential()
     check(job, known)
     syphon = SparkSyphon(
         spark,
@@ -140,13 +144,6 @@ def _start(
     )
     syphon.start()
     return syphon
-
-
-def _endpoint(secret: Secret, side: str) -> Endpoint:
-    try:
-        return Endpoint.parse(secret.read())
-    except ConfigError as error:
-        raise ConfigError(f"{side}: {error}") from None
 
 
 def _location(journal: Folder) -> Location:

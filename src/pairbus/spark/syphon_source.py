@@ -14,6 +14,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,8 @@ DDL = ", ".join(f"{field.name} {'string' if field.type == pa.string() else 'bigi
 def options_of(job: Job, quotas: Quotas, queues: list[tuple[str, int | None]], *, once: bool) -> dict[str, str]:
     """One option, as JSON: what is in it was checked by whoever starts the query."""
     said = {
-        "primary": job.primary.source,
-        "secondary": job.secondary.source,
+        "primary": asdict(job.primary),
+        "secondary": asdict(job.secondary),
         "location": str(job.location.root),
         "run": job.run,
         "settings": {name: getattr(job.settings, name) for name in SyphonSettings.__slots__},
@@ -98,8 +99,8 @@ class LanesPartition(InputPartition):
 class SyphonReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._job = Job(
-            Secret(said["primary"]),
-            Secret(said["secondary"]),
+            Secret(**said["primary"]),
+            Secret(**said["secondary"]),
             Location(Path(said["location"])),
             said["run"],
             SyphonSettings(**said["settings"]),
