@@ -72,11 +72,11 @@ def find_or_create(
         while True:
             match plan.send(answer):
                 case List(prefix):
-                    with _metered(meter, LIST) as told:
+                    with metered(meter, LIST) as told:
                         answer = _matching(told(admin.list_queues_runtime_properties()), prefix)
                 case Create(path, settings):
                     try:
-                        with _metered(meter, path):
+                        with metered(meter, path):
                             admin.create_queue(path, **settings)
                         answer = None
                     except AzureError as error:
@@ -109,12 +109,12 @@ async def find_or_create_async(
         while True:
             match plan.send(answer):
                 case List(prefix):
-                    with _metered(meter, LIST) as told:
+                    with metered(meter, LIST) as told:
                         queues = [one async for one in admin.list_queues_runtime_properties()]
                         answer = _matching(told(queues), prefix)
                 case Create(path, settings):
                     try:
-                        with _metered(meter, path):
+                        with metered(meter, path):
                             await admin.create_queue(path, **settings)
                         answer = None
                     except AzureError as error:
@@ -132,7 +132,7 @@ async def find_or_create_async(
 
 
 @contextmanager
-def _metered(meter: Meter, entity: str) -> Iterator[Callable[[Iterable[Any]], list[Any]]]:
+def metered(meter: Meter, entity: str) -> Iterator[Callable[[Iterable[Any]], list[Any]]]:
     """One request, or one for each page of a list that is told."""
     listed: list[Any] = []
 

@@ -17,6 +17,7 @@ from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.backlog import queue_index, queue_path
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, PumpPaused
+from pairbus.provisioning import LIST, metered
 from pairbus.sides import Side
 from pairbus.syphon import Progress, Syphon, SyphonSettings, redrive
 from pairbus.transport.carrier import Carrier
@@ -136,7 +137,8 @@ class Pumping:
     def _queues(self) -> list[Any]:
         admin: Any = self._away.new_admin()
         try:
-            return list(admin.list_queues_runtime_properties())
+            with metered(self._meter_list, LIST) as told:
+                return told(admin.list_queues_runtime_properties())
         finally:
             admin.close()
 
@@ -216,9 +218,12 @@ class Pumping:
         outcome: str,
     ) -> None:
         if self._ledger is not None:
-            name = self._home.name if side == "primary" else self._away.name
+            name = (self._home if side == "primary" else self._away).name.lower()
             known = cast(MeterKind, kind)
             self._ledger.meter(side, name, entity, known, size_bytes, count, outcome, cause="syphon")
+
+    def _meter_list(self, entity: str, count: int, outcome: str) -> None:
+        self._meter("secondary", entity, "management", count, 0, outcome)
 
 
 def _carrier(side: Side) -> Carrier:
