@@ -21,6 +21,9 @@ BROKEN_WITHIN = 1000
 REGRESSIONS: dict[int, str] = {
     208: "every send queued behind the spool, so that none took the trial, and the entity never came home",
     226: "the same, of a client that had no backlog queue at all",
+    9940: "what a lost link had fetched came back behind later messages of the same lane",
+    20014: "the same",
+    24630: "the same",
 }
 "Seeds that once broke a promise, and what was wrong."
 

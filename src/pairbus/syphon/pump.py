@@ -156,6 +156,9 @@ class Pump:
         opened = self._mover.open(batch)
         if opened.locked_until_ms is not None:
             self._size.locked_for((opened.locked_until_ms - self._shared.wall_ms()) / 1000)
+        if opened.in_lanes and self._shared.clock() < self._hidden_until:
+            await self._give_back(receiver, batch, this)
+            return
         locks_end = self._shared.clock() + self._size.lock_s
         trip = Trip(self._shared, self.queue, batch, receiver, this, locks_end)
         if opened.items:
@@ -172,6 +175,18 @@ class Pump:
             await trip.bury_spoiled(opened.spoiled)
         if not this.delivered:
             await _all(moves)  # where nothing can be delivered, receiving ahead would only cost receives
+
+    async def _give_back(self, receiver: Receiver, batch: list[Received], this: Pass) -> None:
+        """What a lost link had fetched may be earlier messages of the same lanes. When their locks are over, all of them
+        are there, and come in their order to whoever asks then."""
+        await self._unless_stopping(asyncio.sleep(self._hidden_until - self._shared.clock()))
+        this.over = "messages of a link that was lost come first"
+        try:
+            await self._release(receiver, batch)
+        except TransportError as error:
+            logger.debug("%s: what was received too early comes back when its locks run out: %s", self.queue, error)
+            self._lost()
+        await self._close_link()
 
     async def _move(self, trip: Trip, items: list[Item], this: Pass) -> None:
         began, before = self._shared.clock(), this.delivered
