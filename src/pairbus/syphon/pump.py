@@ -177,8 +177,8 @@ class Pump:
             await _all(moves)  # where nothing can be delivered, receiving ahead would only cost receives
 
     async def _give_back(self, receiver: Receiver, batch: list[Received], this: Pass) -> None:
-        """What a lost link had fetched may be earlier messages of the same lanes. When their locks are over, all of them
-        are there, and come in their order to whoever asks then."""
+        """What a lost link had fetched may be earlier messages of the same lanes. When their locks are over, all of
+        them are there, and come in their order to whoever asks then."""
         await self._unless_stopping(asyncio.sleep(self._hidden_until - self._shared.clock()))
         this.over = "messages of a link that was lost come first"
         try:
