@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.cli import main
+from pairbus.cli.spark_pump import place_of
 
 CS = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
 
@@ -17,6 +18,7 @@ CS = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;U
         (["syphon", "--primary", CS, "--secondary", CS], "--engine spark needs --journal"),
         (["syphon", "--primary", CS, "--secondary", CS, "--journal", "j", "--master", "spark://h:7077"], "@FILE"),
         (["redrive", "orders", "--connection-string", CS], "--engine spark needs --journal"),
+        (["redrive", "orders", "--connection-string", "env:NOT_SET"], "environment variable NOT_SET is not set"),
     ],
 )
 def test_what_spark_needs_is_said_at_once(
@@ -31,3 +33,20 @@ def test_what_spark_needs_is_said_at_once(
     said = capsys.readouterr()
     assert says in " ".join((said.out + said.err).split())
     assert "c2VjcmV0" not in said.out + said.err
+
+
+@pytest.mark.parametrize(
+    ("given", "master", "place"),
+    [
+        ("@/run/secrets/cs", "spark://h:7077", "@/run/secrets/cs"),
+        ("env:CONTOSO", "spark://h:7077", "env:CONTOSO"),
+        ("env:CONTOSO", "local[2]", "env:CONTOSO"),
+        (CS, "local[2]", "env:PAIRBUS_PRIMARY"),
+    ],
+)
+def test_executors_are_told_a_place_and_never_a_key(
+    given: str, master: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was given in the clear to a command on one machine reaches its workers by their environment."""
+    monkeypatch.setenv("PAIRBUS_PRIMARY", "")
+    assert place_of(given, CS, "PAIRBUS_PRIMARY", master) == place

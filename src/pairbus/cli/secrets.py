@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import typer
@@ -10,9 +11,17 @@ from pairbus.errors import ConfigError
 
 
 def connection_string(given: str | None, option: str, variable: str) -> str:
-    """As it was given, or, for `@FILE`, what the file holds. `option` and `variable` are named when it is missing."""
+    """As it was given, or what the file of `@FILE` or the variable of `env:NAME` holds.
+
+    `option` and `variable` are named when it is missing.
+    """
     if not given:
         raise typer.BadParameter(f"no connection string: give {option} CS or {option} @FILE, or set {variable}")
+    if given.startswith("env:"):
+        text = os.environ.get(given[4:], "").strip()
+        if not text:
+            raise ConfigError(f"{option}: the environment variable {given[4:]} is not set, or empty")
+        return text
     if not given.startswith("@"):
         return given
     try:

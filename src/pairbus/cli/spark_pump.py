@@ -35,13 +35,15 @@ T = TypeVar("T")
 
 
 def place_of(given: str | None, text: str, variable: str, master: str) -> str:
-    """Where Spark's workers find a connection string: in its file, or in the environment that they inherit."""
+    """Where Spark's workers find a connection string: in its file, or in the environment that they inherit or have."""
     if given is not None and given.startswith("@"):
         return f"@{Path(given[1:]).absolute()}"
+    if given is not None and given.startswith("env:"):
+        return given
     if not master.startswith("local"):
         raise ConfigError(
-            f"{variable}: executors of {master} do not see the environment of this command:"
-            " give the connection string as @FILE, a file that is on every host"
+            f"{variable}: executors of {master} do not see the environment of this command: give the connection string"
+            " as @FILE, a file that is on every host, or as env:NAME, a variable that every executor has too"
         )
     os.environ[variable] = text
     return f"env:{variable}"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pairbus.cli.spark_pump import SparkPump
 
 SECRETS = (
-    "Connection strings also come from PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET, or from a file as @FILE,"
-    " which keep the keys off the command line."
+    "Connection strings also come from PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET, from a file as @FILE, or"
+    " from a variable as env:NAME, which keep the keys off the command line."
 )
 
 
