@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ledger": {"errors"},
     "pricing": {"errors"},
     "estimate": {"errors", "ledger", "pricing"},
+    "report": {"errors", "ledger", "pricing"},
     # the wire, and what stands on it
     "amqp": set(),
     "broker": {"amqp", "connection_string", "errors", "hosts", "ledger", "sas"},
@@ -70,7 +71,7 @@ MAY_IMPORT |= {
     "aio_sender": {*("aio_links", "hub", "ledger", "outgoing", "pairing", "sdk", "send_errors", "telemetry")},
     "client": SHELL | {"guard", "sender"},
     "aio": SHELL | {"aio_links", "aio_sender"},
-    "cli": (set(MAY_IMPORT) | {"aio", "client"}) - {"testing"},
+    "cli": (set(MAY_IMPORT) | {"aio", "aio_sender", "client", "sender"}) - {"testing"},
     "__main__": {"cli"},
     "__init__": {"client", "errors", "pairing", "send_errors", "sender"},
 }
