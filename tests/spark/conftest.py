@@ -25,6 +25,8 @@ TEST_CONF = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.driver.memory": "512m",
+    # Every query runs once or twice: the better compiler would only take a core from those who wait.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 

@@ -1,26 +1,31 @@
-"""A query that reads a queue into Parquet, for a test that kills it.
+"""A query that reads a queue into Parquet, and a Spark of its own for it and for a syphon: for tests that kill them.
 
-python -m tests.spark.stream_query QUEUE FOLDER      prints the process id of its JVM, runs until it is killed
+python -m tests.spark.stream_query QUEUE FOLDER SYPHON      SYPHON: its options as JSON
+prints the process id of its Java, and runs until that is killed
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pairbus.spark import local_session
+from pairbus.spark import local_session, syphon
 from tests.spark.conftest import BROKER_PLACE, TEST_CONF
+from tests.spark.processes import java_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-def start(spark: SparkSession, queue: str, folder: Path, *, once: bool) -> StreamingQuery:
+def start(
+    spark: SparkSession, queue: str, folder: Path, *, once: bool, connection: str = BROKER_PLACE
+) -> StreamingQuery:
     rows = (
         spark.readStream.format("servicebus")
-        .option("connectionString", BROKER_PLACE)
+        .option("connectionString", connection)
         .option("stagingLocation", str(folder / "staging"))
         .option("maxMessagesPerBatch", "40")
         .option("idlePollSeconds", "1")
@@ -32,11 +37,10 @@ def start(spark: SparkSession, queue: str, folder: Path, *, once: bool) -> Strea
 
 
 def main() -> None:
-    queue, folder = sys.argv[1:]
+    queue, folder, syphon_options = sys.argv[1:]
     spark = local_session("killed", "local[2,4]", **TEST_CONF)
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    print(gateway.proc.pid, flush=True)
+    print(java_of(spark), flush=True)
+    syphon(spark, **json.loads(syphon_options))
     start(spark, queue, Path(folder), once=False).awaitTermination()
 
 

@@ -7,7 +7,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -43,12 +43,18 @@ class SyphonWorld:
     "Message id → destination, and what must arrive."
     first_queue: int = 0
     "Numbers of backlog queues are counted from this one."
+    away_broker: BrokerProcess | None = None
+    "Of `fabrikam`, when that has a process of its own."
+
+    @property
+    def secondary(self) -> BrokerProcess:
+        return self.away_broker or self.broker
 
     def divert(self, count: int, *paths: str, queue: int = 0, size: int = 20) -> None:
         asyncio.run(self._divert(count, paths, queue, size))
 
     async def _divert(self, count: int, paths: tuple[str, ...], queue: int, size: int) -> None:
-        async with Carrier(self.broker.connection_string("fabrikam")) as carrier:
+        async with Carrier(self.secondary.connection_string("fabrikam")) as carrier:
             sender = await carrier.sender(f"{BACKLOG}/{self.first_queue + queue}")
             for page in range(0, count, PAGE):
                 answers = []
@@ -99,7 +105,7 @@ class SyphonWorld:
         return duplicates
 
     def waiting(self, queue: int = 0) -> int:
-        with self.broker.admin("fabrikam") as admin:
+        with self.secondary.admin("fabrikam") as admin:
             return admin.get_queue_runtime_properties(f"{BACKLOG}/{self.first_queue + queue}").active_message_count or 0
 
     def journaled(self) -> list[dict[str, Any]]:
@@ -109,7 +115,8 @@ class SyphonWorld:
     def secret_file(self, namespace: str) -> str:
         """Processes of a Spark that runs already do not see what is set in the environment now."""
         path = self.location.with_name(f"{namespace}.txt")
-        path.write_text(self.broker.connection_string(namespace))
+        broker = self.secondary if namespace == "fabrikam" else self.broker
+        path.write_text(broker.connection_string(namespace))
         return f"@{path}"
 
     def job(self, **changes: Any) -> Job:
@@ -141,12 +148,18 @@ class SyphonWorld:
 
 
 @contextmanager
-def syphon_world(folder: Path, *, queues: int = 2, lock_s: int = 60, **home_queues: Any) -> Iterator[SyphonWorld]:
-    with BrokerProcess(folder / "data") as broker, pytest.MonkeyPatch.context() as environment:
+def syphon_world(
+    folder: Path, *, queues: int = 2, lock_s: int = 60, apart: bool = False, **home_queues: Any
+) -> Iterator[SyphonWorld]:
+    """`apart`: a broker process for each namespace, so that one of them can die."""
+    with ExitStack() as ends, pytest.MonkeyPatch.context() as environment:
+        broker = ends.enter_context(BrokerProcess(folder / "data"))
         world = SyphonWorld(broker, folder / "location")
+        if apart:
+            world.away_broker = ends.enter_context(BrokerProcess(folder / "away", namespaces=("fabrikam",)))
         environment.setenv(world.home, broker.connection_string("contoso"))
-        environment.setenv(world.away, broker.connection_string("fabrikam"))
-        with broker.admin("fabrikam") as admin:
+        environment.setenv(world.away, world.secondary.connection_string("fabrikam"))
+        with world.secondary.admin("fabrikam") as admin:
             for index in range(queues):
                 admin.create_queue(
                     f"{BACKLOG}/{index}", lock_duration=timedelta(seconds=lock_s), max_delivery_count=2147483647

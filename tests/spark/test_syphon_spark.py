@@ -1,4 +1,4 @@
-"""The syphon on a real Spark: drained, killed in every way, stopped; and what its tables say afterwards."""
+"""The syphon on a real Spark: drained, stopped, and what its tables say afterwards; `test_kills` has what may die."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +17,8 @@ from pairbus.errors import ConfigError, LedgerNewer
 from pairbus.ledger import Ledger
 from pairbus.pairing.events import Moved
 from pairbus.spark import compact, syphon
-from pairbus.spark.rounds import Quotas
 from pairbus.spark.supervisor import SparkSyphon
+from tests.spark.processes import command_of, descendants
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
 
 if TYPE_CHECKING:
@@ -103,49 +102,6 @@ def test_a_drain_on_spark_and_the_table_that_tells_of_it(
     assert spark.read.parquet(str(world.location / "moves")).where("day = '2020-01-01'").count() == 2000
 
 
-def test_a_worker_and_the_broker_are_killed_and_nothing_is_lost(spark: SparkSession, world: SyphonWorld) -> None:
-    """The query fails and is started again, locks run out, messages come again: those in flight may be there twice,
-    and where duplicates are detected they are not. Each is in the table once."""
-    for queue in range(2):
-        world.divert(2000, "orders", "safe", queue=queue)
-    running = start(spark, world, max_messages_per_second=700, quotas=Quotas(max_s=4.0))
-    try:
-        until(lambda: len(world.journaled()) > 300, "the first messages")
-        for pid in workers(spark):
-            os.kill(pid, signal.SIGKILL)
-        until(lambda: running.restarts >= 1, "the restart of the query")
-        before = len(world.journaled())
-        until(lambda: len(world.journaled()) > before + 300, "messages after the kill of the workers")
-        world.broker.restart()
-        until(lambda: world.waiting(0) + world.waiting(1) == 0, "an empty backlog")
-    finally:
-        began = time.monotonic()
-        running.stop()
-    assert time.monotonic() - began < 20.0
-    copies = len(world.journaled())
-    compact(spark, world.location)
-    table = moves(spark, world)
-    assert table.keys() == world.sent.keys()
-    assert sum(row["attempts"] for row in table.values()) == copies
-    found = world.found("orders", "safe")
-    assert len(found["safe"]) == 2000  # the broker's window of duplicates outlives its restart
-    world.check_found(found, duplicates_max=IN_FLIGHT_MAX)
-
-
-def test_two_syphons_at_once(spark: SparkSession, world: SyphonWorld, tmp_path: Path) -> None:
-    """Two runs of the same job, each with a location of its own."""
-    for queue in range(2):
-        world.divert(1500, "orders", "bills", queue=queue)
-    both = [start(spark, world, once=True, journal=tmp_path / name) for name in ("one", "other")]
-    threads = [threading.Thread(target=each.wait, args=[WITHIN_S]) for each in both]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(each.progress().moved for each in both) == 3000
-    assert world.check("orders", "bills") == 0
-
-
 def test_what_is_wrong_is_said_before_anything_starts(spark: SparkSession, world: SyphonWorld) -> None:
     with pytest.raises(ConfigError, match="secondary: Spark shows options"):
         start(spark, world, secondary=world.broker.connection_string("fabrikam"))
@@ -191,37 +147,3 @@ def test_the_command_survives_the_death_of_its_java_and_stops_cleanly(world: Syp
     found = world.found("orders", "safe")
     assert len(found["safe"]) == 1500
     world.check_found(found, duplicates_max=IN_FLIGHT_MAX)
-
-
-# ── processes ──
-
-
-def workers(spark: SparkSession) -> list[int]:
-    """Python workers of the session: children of the daemon that Java has started."""
-    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    daemons = [pid for pid in descendants(java) if "pyspark.daemon" in command_of(pid)]
-    found = [pid for pid in daemons if parent_of(pid) in daemons]
-    assert found
-    return found
-
-
-def descendants(root: int) -> list[int]:
-    parents = {pid: parent_of(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
-    found = [root]
-    for pid in found:
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found[1:]
-
-
-def parent_of(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
