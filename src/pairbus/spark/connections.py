@@ -31,6 +31,7 @@ LOOK_S = 10.0
 T = TypeVar("T")
 _Key = tuple[Endpoint, str | None, str | None]
 "Where to, by which credential, trusting whom."
+_DEFAULT = "azure.identity:DefaultAzureCredential"
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -54,8 +55,11 @@ class Secret:
         """Only how it is written is checked. ConfigError never shows a text that may be a connection string."""
         if credential is not None:
             if "=" in text or text.startswith(("env:", "@")):
-                raise ConfigError(f"{option}: with a credential, give the host of the namespace")
-            host_and_port(text, option)
+                raise ConfigError(f"{option}: with a credential, give the host of the namespace and no secret")
+            try:
+                host_and_port(text, option)
+            except ConfigError:
+                raise ConfigError(f"{option}: {text!r} is not the host of a namespace") from None
             if credential != "default" and not _CALLABLE.fullmatch(credential):
                 raise ConfigError(
                     f"{option}: the credential must be 'default' or 'MODULE:CALLABLE', not {credential!r}"
@@ -92,11 +96,11 @@ class Secret:
         if self.credential is not None:
             host, port = host_and_port(self.source, self.option)
             return Endpoint(host, port or (443 if transport == "websocket" else 5671), transport=transport)
+        text = self.read()
         try:
-            return Endpoint.parse(self.read(), transport=transport)
+            return Endpoint.parse(text, transport=transport)
         except ConfigError as error:
-            said = str(error)
-            raise ConfigError(said if said.startswith(self.option) else f"{self.option}: {said}") from None
+            raise ConfigError(f"{self.option}: {error}") from None
 
     def token_credential(self) -> object | None:
         """What gives tokens, made once in a process; None when a key in the connection string does."""
@@ -111,9 +115,7 @@ class Secret:
 @cache
 def _made(credential: str) -> object:
     on_host = f"credential {credential} on host {socket.gethostname()}"
-    module, _, name = ("azure.identity", "", "DefaultAzureCredential") if credential == "default" else (
-        credential.partition(":")
-    )  # fmt: skip
+    module, _, name = (_DEFAULT if credential == "default" else credential).partition(":")
     try:
         make: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
