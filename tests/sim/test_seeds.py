@@ -24,6 +24,7 @@ REGRESSIONS: dict[int, str] = {
     9940: "what a lost link had fetched came back behind later messages of the same lane",
     20014: "the same",
     24630: "the same",
+    17964: "a link that could not be asked to take messages back was left open, and went on receiving",
 }
 "Seeds that once broke a promise, and what was wrong."
 

@@ -185,7 +185,7 @@ class Pump:
             await self._release(receiver, batch)
         except TransportError as error:
             logger.debug("%s: what was received too early comes back when its locks run out: %s", self.queue, error)
-            self._lost()
+            self._hidden_until = self._shared.clock() + self._size.lock_s
         await self._close_link()
 
     async def _move(self, trip: Trip, items: list[Item], this: Pass) -> None:
