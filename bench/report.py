@@ -161,11 +161,12 @@ def _syphon_lines(messages: int, days: float) -> Iterator[str]:
 
 def _measured(folder: Path) -> ReportTime:
     from pairbus.pricing import load
-    from pairbus.report.job import SESSION_CONF, make_report
+    from pairbus.report.job import make_report
+    from pairbus.report.sources import find_sources
     from pairbus.spark.session import local_session
 
     began = time.monotonic()
-    spark = local_session("bench", "local[2]", **SESSION_CONF)
+    spark = local_session("bench", "local[2]", **find_sources([folder]).session_conf())
     spark.sparkContext.setLogLevel("ERROR")
     spark.range(1).count()
     ready = time.monotonic()

@@ -57,7 +57,9 @@ def spark() -> Iterator[SparkSession]:
     """The one that is running in this process, or a new one."""
     from pairbus.spark import local_session
 
-    session = local_session("tests", "local[2,1]", **{"spark.driver.memory": "512m"})
+    quickly = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # no time is spent on code that will not run often
+    conf = {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": quickly}
+    session = local_session("tests", "local[2,1]", **conf)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

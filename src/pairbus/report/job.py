@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
     from pairbus.pricing import PriceSheet
 
-SESSION_CONF = {"spark.sql.shuffle.partitions": "8", "spark.driver.memory": "3g"}
-"For `local_session`: ten million rows on a laptop. Without it everything works, and large ledgers take longer."
-
 
 def make_report(
     spark: SparkSession,
