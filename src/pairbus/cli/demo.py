@@ -1,6 +1,7 @@
 """`pairbus demo`: applications go on sending while their namespace is dead, and every message comes home.
 
-`demo_story` is what happens, `demo_book` what is counted, `demo_drain` how the backlog is emptied; here it is shown.
+`demo_story` is what happens, `demo_book` what is counted, `demo_drain` and `demo_spark` how the backlog is
+emptied; here it is shown.
 """
 
 from __future__ import annotations
@@ -85,14 +86,17 @@ def demo(
     # Both warn about connections that break; here that is the plot, and told already.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     logging.getLogger("pairbus").setLevel(logging.CRITICAL)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     stage = Stage()
 
-    async def drain_on_spark(*where: Any) -> int:
-        stage.say("moving", "pairbus syphon --engine spark; Spark takes a while to start")
-        return await demo_drain.drain_on_spark(*where)
+    def new_drain(folder: Path) -> demo_drain.Drain:
+        if engine is Engine.local:
+            return demo_drain.LocalDrain(folder)
+        from pairbus.cli.demo_spark import SparkDrain
 
-    drain = drain_on_spark if engine is Engine.spark else demo_drain.drain_here
-    verdict = asyncio.run(_until_told_to_stop(demo_story.Story(messages, seed, drain, stage.say).tell()))
+        return SparkDrain(folder, stage.say)
+
+    verdict = asyncio.run(_until_told_to_stop(demo_story.Story(messages, seed, new_drain, stage.say).tell()))
     stage.show(verdict)
     if json_file is not None:
         json_file.write_text(json.dumps(asdict(verdict), indent=2) + "\n", encoding="utf-8")

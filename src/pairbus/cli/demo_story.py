@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pairbus.cli.child_broker import ChildBroker
 from pairbus.cli.demo_book import Book, Verdict
-from pairbus.cli.demo_drain import Drain, ledger_of
+from pairbus.cli.demo_drain import Drain, Way, ledger_of
 from pairbus.errors import PairbusError
 from pairbus.ledger import read
 from pairbus.pairing.backlog import queue_index
@@ -51,15 +51,17 @@ PAGE = 500
 
 Say = Callable[[str, str], None]
 "A word for what happens, and the rest of the line."
+NewDrain = Callable[[Path], Drain]
+"What moves the messages home, working in this folder."
 
 
 class Story:
     """One run."""
 
-    def __init__(self, messages: int, seed: int, drain: Drain, say: Say) -> None:
+    def __init__(self, messages: int, seed: int, new_drain: NewDrain, say: Say) -> None:
         self._messages = messages
         self._seed = seed
-        self._drain = drain
+        self._new_drain = new_drain
         self._say = say
         self._book = Book(seed)
         self._outage_from = messages * 2 // 5
@@ -81,27 +83,34 @@ class Story:
     async def tell(self) -> Verdict:
         with tempfile.TemporaryDirectory(prefix="pairbus-demo-") as name:
             folder = Path(name)
-            async with AsyncExitStack() as ends:
-                home, away = await self._start(ends, folder)
-                clients = await self._pair(ends, home, away, folder)
-                try:
-                    async with asyncio.TaskGroup() as group:
-                        for index, (application, queue) in enumerate(ROUTES):
-                            numbers = range(index, self._messages, len(ROUTES))
-                            group.create_task(self._send(clients[application], application, queue, numbers))
-                        failover_s = await self._lose(home)
-                        await self._recover(home, away, clients)
-                except* PairbusError as errors:
-                    raise errors.exceptions[0] from errors  # the first reason is the one to tell
-                moved, drain_s = await self._move_home(home, away, folder)
-                await self._check(clients["finance"], home)
-            return self._book.verdict(
-                diverted=self._diverted,
-                moved=moved,
-                failover_s=failover_s,
-                drain_s=drain_s,
-                ledger=read(ledger_of(folder)),
-            )
+            async with self._new_drain(folder) as drain:
+                moved, failover_s, drain_s = await self._play(folder, drain)
+                # All clients are closed: the ledger is whole. The drain's Spark, if it has one, still runs.
+                return self._book.verdict(
+                    diverted=self._diverted,
+                    moved=moved,
+                    failover_s=failover_s,
+                    drain_s=drain_s,
+                    ledger=read(ledger_of(folder)),
+                )
+
+    async def _play(self, folder: Path, drain: Drain) -> tuple[int, float, float]:
+        """All of it; how many messages the syphon moved, and how long failover and drain took."""
+        async with AsyncExitStack() as ends:
+            home, away = await self._start(ends, folder)
+            clients = await self._pair(ends, home, away, folder)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for index, (application, queue) in enumerate(ROUTES):
+                        numbers = range(index, self._messages, len(ROUTES))
+                        group.create_task(self._send(clients[application], application, queue, numbers))
+                    failover_s = await self._lose(home)
+                    await self._recover(home, away, clients)
+            except* PairbusError as errors:
+                raise errors.exceptions[0] from errors  # the first reason is the one to tell
+            moved, drain_s = await self._move_home(home, away, drain)
+            await self._check(clients["finance"], home)
+        return moved, failover_s, drain_s
 
     async def _start(self, ends: AsyncExitStack, folder: Path) -> tuple[ChildBroker, ChildBroker]:
         """Two processes, so that one can die."""
@@ -218,10 +227,10 @@ class Story:
         )
         self._back.set()
 
-    async def _move_home(self, home: ChildBroker, away: ChildBroker, folder: Path) -> tuple[int, float]:
+    async def _move_home(self, home: ChildBroker, away: ChildBroker, drain: Drain) -> tuple[int, float]:
         """Only now: a syphon that had received during the outage would hold its messages until their locks end."""
         began_s = time.monotonic()
-        moved = await self._drain(_home_of(home), PRIMARY, _away_of(away), BACKLOG_QUEUES, folder)
+        moved = await drain.move(Way(_home_of(home), PRIMARY, _away_of(away), BACKLOG_QUEUES))
         drain_s = time.monotonic() - began_s
         self._say("moved", f"the syphon brought {moved} messages home in {drain_s:.1f} s")
         return moved, drain_s

@@ -1,0 +1,189 @@
+"""The Spark of `pairbus demo`: started while the applications are still sending, ended before the demo cleans up.
+
+Spark starts slowly and in steps: Java, a session, and for the first stream half a dozen Python processes. All of that
+happens in the background; a small stream through the same steps has everything warm when the outage is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pairbus.cli.demo_drain import Way, ledger_of
+from pairbus.errors import PairbusError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyspark.sql import SparkSession
+
+DEADLINE_S = 600.0
+LOOK_S = 0.2
+LAUNCH_S = 60.0
+MASTER = "local[2]"
+# A few seconds of life: the better compiler would begin to pay when it is over.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+CONF = {
+    "spark.driver.memory": "512m",
+    # What ends with this process needs no atomic renames: a micro-batch costs half.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+class SparkDrain:
+    """`async with SparkDrain(folder, say) as drain`: Spark starts, `drain.move` waits for it."""
+
+    def __init__(self, folder: Path, say: Callable[[str, str], None]) -> None:
+        self.spark: SparkSession | None = None
+        self._folder = folder
+        self._say = say
+        self._java: subprocess.Popen[bytes] | None = None
+        self._launched = threading.Event()
+        self._starting: asyncio.Task[SparkSession] | None = None
+
+    async def __aenter__(self) -> SparkDrain:
+        self._starting = asyncio.create_task(asyncio.to_thread(self._start))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._starting is not None
+        await asyncio.to_thread(self._stop)
+        await asyncio.wait([self._starting])
+        self._starting.exception()  # what a Spark that nobody waits for any more had to say
+
+    async def move(self, way: Way) -> int:
+        """Bring the backlog home; how many messages were moved."""
+        from pairbus.spark import Quotas, syphon
+
+        assert self._starting is not None
+        if not self._starting.done():
+            self._say("moving", "pairbus.spark.syphon; waiting for Spark, which was started with the applications")
+        self.spark = await self._starting
+        drain = await asyncio.to_thread(
+            syphon,
+            self.spark,
+            primary=self._secret("primary", way.primary),
+            secondary=self._secret("secondary", way.secondary),
+            journal=self._folder / "journal",
+            primary_name=way.name,
+            backlog_queue_count=way.backlog_queues,
+            once=True,
+            ledger=ledger_of(self._folder),
+            quotas=Quotas(tasks=1),  # for a few hundred messages a second worker costs more than it carries
+        )
+        async with asyncio.timeout(DEADLINE_S):
+            while not await asyncio.to_thread(drain.wait, LOOK_S):
+                pass
+        return drain.progress().moved
+
+    def _secret(self, side: str, text: str) -> str:
+        """In a file: Java and its workers were started before anybody knew the ports."""
+        place = self._folder / side
+        place.touch(0o600)
+        place.write_text(text)
+        return f"@{place}"
+
+    # ── in threads ──
+
+    def _start(self) -> SparkSession:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
+        from pairbus.spark import local_session
+
+        try:
+            self._launch()
+            session = local_session("pairbus demo", MASTER, **CONF, **self._places())
+            session.sparkContext.setLogLevel("OFF")
+            _warm(session, self._folder / "warm")
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            last = self._stderr.read_text(errors="replace").strip()[-1000:]
+            raise PairbusError(f"Spark did not start: {error}: {last}") from error
+        finally:
+            self._launched.set()
+        return session
+
+    @property
+    def _stderr(self) -> Path:
+        return self._folder / "spark.stderr"
+
+    def _places(self) -> dict[str, str]:
+        """Every file of Spark is in the demo's folder, and goes with it."""
+        place = self._folder / "spark"
+        place.mkdir(exist_ok=True)
+        return {
+            "spark.local.dir": str(place),
+            "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Djava.io.tmpdir={place}",
+        }
+
+    def _launch(self) -> None:
+        """Java by itself first: it writes to its standard error, and it can be ended when we are told to stop."""
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+
+        from pairbus.spark.java import prepare_environment
+
+        prepare_environment()
+        conf = SparkConf(loadDefaults=False).setAll([*CONF.items(), *self._places().items()])
+        with self._stderr.open("wb") as errors:
+            gateway: Any = launch_gateway(conf, {"stderr": errors})  # type: ignore[no-untyped-call]
+        self._java = gateway.proc
+        self._launched.set()
+        SparkContext._ensure_initialized(gateway=gateway)
+
+    def _stop(self) -> None:
+        """SIGKILL: a Spark that says goodbye takes ten seconds on a busy machine, and nobody reads what it leaves."""
+        self._launched.wait(LAUNCH_S)
+        if self._java is None:
+            return
+        from pyspark import SparkContext
+
+        told = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
+        if told is not None:
+            told.shutdown()  # Java is connected to it, and it would print a traceback
+        self._java.kill()
+        self._java.wait()
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+
+
+def _warm(session: SparkSession, folder: Path) -> None:
+    """One row through a stream with a Python source. Its classes are known to nobody else, and travel by value."""
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+    class OneRow(DataSourceStreamReader):
+        def initialOffset(self) -> dict[str, int]:
+            return {"row": 0}
+
+        def latestOffset(self, *_: Any) -> dict[str, int]:
+            return {"row": 1}
+
+        def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+            return [InputPartition(0)]
+
+        def read(self, partition: InputPartition) -> Any:
+            import pairbus.spark.syphon_source  # noqa: F401  # the worker is used again, and has it then
+
+            yield (1,)
+
+    class Warmth(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "pairbus-demo-warmth"
+
+        def schema(self) -> str:
+            return "row bigint"
+
+        def streamReader(self, schema: Any) -> OneRow:
+            return OneRow()
+
+    session.dataSource.register(Warmth)
+    stream = session.readStream.format(Warmth.name()).load().writeStream.format("noop")
+    stream.option("checkpointLocation", str(folder)).trigger(once=True).start().awaitTermination()
