@@ -15,6 +15,8 @@ SUFFIX = ".jsonl"
 TABLE_SUFFIX = ".parquet"
 EMPTY = "the file is empty"
 SMALL_BYTES = 50_000_000  # 200 000 rows
+LARGE_CONF = {"spark.sql.shuffle.partitions": "8", "spark.driver.memory": "3g"}
+"Of Spark, for ten million rows on a laptop."
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Sources:
         size_bytes = sum(path.stat().st_size for path in (*self.lines, *self.tables))
         if size_bytes < SMALL_BYTES:
             return {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-        return {"spark.sql.shuffle.partitions": "8", "spark.driver.memory": "3g"}
+        return LARGE_CONF
 
 
 def find_sources(ledgers: Sequence[str | PathLike[str]]) -> Sources:
