@@ -1,14 +1,16 @@
 """SIGKILL for everything that has a process: nothing is lost, misrouted or altered, every table has each message once.
 
-| killed                    | stream                                   | syphon                              |
-| ------------------------- | ---------------------------------------- | ----------------------------------- |
-| Java, with its driver     | the first test                           | the first test                      |
-| a worker, its task again  | the first test                           | the first test                      |
-| a worker, the query fails | the second test                          | the third test                      |
-| the source runner         | the second test                          | the third test                      |
-| a broker                  | the second test                          | the third test, either side         |
-| somebody else consumes    | the second test                          | the fourth test                     |
-| a lock is too short       | the second test: 5 s, killed in between  | the third test: 5 s, likewise       |
+| killed                    | stream          | syphon                      |
+| ------------------------- | --------------- | --------------------------- |
+| Java, with its driver     | the first test  | the first test              |
+| a worker, its task again  | the first test  | the first test              |
+| a worker, the query fails | the second test | the third test              |
+| the source runner         | the second test | the third test              |
+| a broker                  | the second test | the third test, either side |
+| nobody, others consume    | the second test | the fourth test             |
+
+Tasks that are killed at each point of their work, and locks that are shorter than it: `test_stream_crashes`,
+`test_syphon_reader`.
 
 Every kill hits in the middle of the work: more is sent before each of them, until the work goes on and some is left.
 """

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from pairbus.spark import intake
+from pairbus.spark.stage_file import StageWriter
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 from tests.spark.queues import bodies_in
@@ -84,3 +89,39 @@ def test_a_new_checkpoint_gets_what_the_lost_one_had_sealed(
     again = Stream(broker, queue, stream.location)
     assert sorted(again.drain()) == [b"a", b"b", b"c", b"d", b"e"]
     assert bodies_in(broker, queue) == []
+
+
+def test_a_task_whose_locks_run_out_before_its_seal_has_nothing_of_what_others_took(
+    broker: BrokerProcess, make_queue: MakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock shorter than the work: the other task of the batch gets the messages, seals and completes them. The slow
+    one finds them in the log, leaves them out, and completes none."""
+    stream = new_stream(broker, make_queue(lock_duration=timedelta(seconds=5)), tmp_path, maxMessagesPerBatch="20")
+    stream.send(*SENT[:10])
+    slow, other = stream.begin()
+    finish = StageWriter.finish
+    rows: list[list[pa.RecordBatch]] = []
+
+    async def take_over() -> list[pa.RecordBatch]:
+        reader, share = stream.reader, other.share  # type: ignore[attr-defined]
+        async with reader._options.carrier() as carrier:
+            seal = await intake.take_in(reader._options, reader._staging, share, carrier)
+        assert seal is not None and seal.rows == 10
+        return list(reader._rows(seal))
+
+    def takes_too_long(stage: StageWriter) -> None:
+        finish(stage)
+        if not rows:
+            rows.append([])
+            with ThreadPoolExecutor() as elsewhere:  # `read` waits for the event loop on which this task stands
+                rows[0] = elsewhere.submit(asyncio.run, take_over()).result()
+
+    monkeypatch.setattr(StageWriter, "finish", takes_too_long)
+    monkeypatch.setattr(intake, "FIRST_WAIT_S", UNLOCKED_S)  # until the locks of the slow one run out
+    monkeypatch.setattr(intake, "NEXT_WAIT_S", 2.0)
+    assert stream.task(slow) == []
+    monkeypatch.undo()
+    assert sorted(stream.end(rows)) == [text.encode() for text in SENT[:10]]
+    stream.restart()
+    assert stream.drain() == stream.bodies and bodies_in(broker, stream.entity) == []
+    assert len(stream.bodies) == 10
