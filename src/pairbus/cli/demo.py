@@ -30,7 +30,7 @@ EPILOG = """\b
 Examples:
   pairbus demo
   pairbus demo --messages 10000 --seed 7
-  pairbus demo --engine spark --json demo.json
+  pairbus demo --engine local --json demo.json
 """
 
 COLOURS = {"outage": "bold red", "diverted": "bold yellow", "recovered": "bold green", "checked": "bold green"}
@@ -46,7 +46,7 @@ MEANINGS = {
     "failover_s": "from the kill until every application was sending again",
     "drain_s": "that the syphon took",
     "cost": "billable operations",
-    "report": "no page about it yet",
+    "report": "the page about all of it",
 }
 
 
@@ -62,8 +62,15 @@ def demo(
         int | None, typer.Option(help="Of the contents and of the moment of death. Default: another each time.")
     ] = None,
     engine: Annotated[
-        Engine, typer.Option(help="What moves the messages home. local: in this process; spark: as a Spark job.")
-    ] = Engine.local,
+        Engine | None,
+        typer.Option(
+            help="What moves the messages home. local: in this process; spark: as a Spark job, which ends with a report"
+            " of the outage. Default: spark where it is installed."
+        ),
+    ] = None,
+    page: Annotated[Path, typer.Option("--report", metavar="FILE", help="Where the report goes.")] = Path(
+        "pairbus-demo.html"
+    ),
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file.")
     ] = None,
@@ -72,14 +79,16 @@ def demo(
 
     Starts two namespaces, pairs them, sends with three applications, kills the primary with SIGKILL in the middle,
     lets the secondary take the messages, starts the primary again, moves the messages home and checks each of them.
-    Exit code 1 when anything was lost or altered. Nothing outlives it: no process, no file.
+    Exit code 1 when anything was lost or altered. Nothing outlives it but the report and the file of --json.
     """
     check_extra()
-    if json_file is not None and not json_file.parent.is_dir():
-        raise ConfigError(f"--json {json_file}: the folder {json_file.parent} does not exist")
+    for option, file in (("--json", json_file), ("--report", page)):
+        if file is not None and not file.parent.is_dir():
+            raise ConfigError(f"{option} {file}: the folder {file.parent} does not exist")
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli import demo_drain, demo_story
 
+    engine = engine or (Engine.spark if demo_drain.has_spark() else Engine.local)
     if engine is Engine.spark:
         demo_drain.check_spark()
     seed = random.randrange(1_000_000) if seed is None else seed
@@ -96,7 +105,7 @@ def demo(
 
         return SparkDrain(folder, stage.say)
 
-    verdict = asyncio.run(_until_told_to_stop(demo_story.Story(messages, seed, new_drain, stage.say).tell()))
+    verdict = asyncio.run(_until_told_to_stop(demo_story.Story(messages, seed, new_drain, stage.say, page).tell()))
     stage.show(verdict)
     if json_file is not None:
         json_file.write_text(json.dumps(asdict(verdict), indent=2) + "\n", encoding="utf-8")

@@ -47,7 +47,7 @@ class Verdict:
     cost: dict[str, dict[str, int]]
     "Operations and billable operations by cause, from the ledger."
     report: str | None
-    "A page about all of it; there is none yet."
+    "The page about all of it; None where no Spark was there to make it."
 
     @property
     def is_good(self) -> bool:
@@ -102,7 +102,14 @@ class Book:
             self._altered.add(key)
 
     def verdict(
-        self, *, diverted: int, moved: int, failover_s: float, drain_s: float, ledger: Iterable[Row]
+        self,
+        *,
+        diverted: int,
+        moved: int,
+        failover_s: float,
+        drain_s: float,
+        ledger: Iterable[Row],
+        report: str | None = None,
     ) -> Verdict:
         return Verdict(
             sent=len(self._digests),
@@ -116,7 +123,7 @@ class Book:
             failover_s=round(failover_s, 3),
             drain_s=round(drain_s, 3),
             cost=cost_of(ledger),
-            report=None,
+            report=report,
         )
 
 

@@ -53,9 +53,14 @@ def ledger_of(folder: Path) -> Path:
     return folder / "ledger"
 
 
+def has_spark() -> bool:
+    """Somebody has installed it: then it is what the demo shows."""
+    return find_spec("pyspark") is not None
+
+
 def check_spark() -> None:
     """Before anything starts: an outage that ends in a missing package would be a bad story."""
-    if find_spec("pyspark") is None:
+    if not has_spark():
         raise ConfigError("--engine spark needs pyspark: pip install 'pairbus[spark-local]', or take --engine local")
     from pairbus.spark.java import find_java
 

@@ -149,6 +149,8 @@ class SparkDrain:
         told = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
         if told is not None:
             told.shutdown()  # Java is connected to it, and it would print a traceback
+        if SparkContext._gateway is not None:
+            SparkContext._gateway.shutdown()  # otherwise frames that are collected later tell a dead Java, and complain
         self._java.kill()
         self._java.wait()
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None

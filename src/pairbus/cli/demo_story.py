@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pairbus.cli.child_broker import ChildBroker
 from pairbus.cli.demo_book import Book, Verdict
 from pairbus.cli.demo_drain import Drain, Way, ledger_of
+from pairbus.cli.report import write_page
 from pairbus.errors import PairbusError
 from pairbus.ledger import read
 from pairbus.pairing.backlog import queue_index
@@ -58,11 +59,12 @@ NewDrain = Callable[[Path], Drain]
 class Story:
     """One run."""
 
-    def __init__(self, messages: int, seed: int, new_drain: NewDrain, say: Say) -> None:
+    def __init__(self, messages: int, seed: int, new_drain: NewDrain, say: Say, page: Path) -> None:
         self._messages = messages
         self._seed = seed
         self._new_drain = new_drain
         self._say = say
+        self._page = page
         self._book = Book(seed)
         self._outage_from = messages * 2 // 5
         "Messages from this number on are sent when the primary is dead."
@@ -86,12 +88,16 @@ class Story:
             async with self._new_drain(folder) as drain:
                 moved, failover_s, drain_s = await self._play(folder, drain)
                 # All clients are closed: the ledger is whole. The drain's Spark, if it has one, still runs.
+                if drain.spark is not None:
+                    await asyncio.to_thread(write_page, drain.spark, ledger_of(folder), self._page)
+                    self._say("report", f"what it did and what it cost is in {self._page}")
                 return self._book.verdict(
                     diverted=self._diverted,
                     moved=moved,
                     failover_s=failover_s,
                     drain_s=drain_s,
                     ledger=read(ledger_of(folder)),
+                    report=None if drain.spark is None else str(self._page),
                 )
 
     async def _play(self, folder: Path, drain: Drain) -> tuple[int, float, float]:

@@ -191,6 +191,16 @@ def _write(made: Report, out: Path | None, json_file: Path | None, parquet: Path
             typer.echo(f"wrote {written}", err=True)
 
 
+def write_page(spark: SparkSession, ledger: Path, out: Path) -> None:
+    """The page of one ledger at standard prices, with a session that runs already."""
+    from pairbus.pricing import load
+    from pairbus.report.job import make_report
+    from pairbus.report.page import render
+
+    made = make_report(spark, [ledger], prices=load("standard"), geo=load(GEO), now_s=time.time())
+    _replace(out, render(made))
+
+
 def _replace(file: Path, text: str) -> None:
     """Whole or not at all: who has the page open reloads the old one or the new one."""
     draft = file.with_name(f".{file.name}.draft")
