@@ -39,6 +39,12 @@ def without_numbers(line: str) -> str:
     return re.sub(r" +", " ", re.sub(r"\d+(?:\.\d+)?", "N", line)).strip()
 
 
+def readme_story() -> list[str]:
+    [shown] = re.findall(r"^```text\n([^`]* paired: .*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert "0 lost, 0 duplicated, 0 altered" in shown
+    return [without_numbers(line) for line in shown.splitlines()]
+
+
 def table(out: str) -> dict[str, str]:
     return {words[0]: words[1] for words in map(str.split, out.splitlines()) if words and words[0] in CONTRACT}
 
@@ -47,12 +53,10 @@ def table(out: str) -> dict[str, str]:
 def test_every_message_comes_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With real processes, in plain lines that are those of the README; the JSON file has the numbers of the table."""
     file = tmp_path / "demo.json"
-    assert run("--messages", "120", "--seed", "7", "--json", str(file)) == 0
+    assert run("--messages", "120", "--seed", "7", "--engine", "local", "--json", str(file)) == 0
     out = capsys.readouterr().out
-    [shown] = re.findall(r"^```text\n([^`]* paired: .*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
-    told = [without_numbers(line) for line in shown.splitlines()]
+    told = [line for line in readme_story() if not line.startswith(("N s moving", "N s report"))]
     assert [without_numbers(line) for line in out.splitlines()][: len(told)] == told
-    assert "0 lost, 0 duplicated, 0 altered" in shown
 
     numbers = json.loads(file.read_text())
     assert list(numbers) == CONTRACT
@@ -83,7 +87,7 @@ def test_a_pair_that_loses_messages_is_found_out(
             assert gone == 3
 
     monkeypatch.setattr(demo_story, "ChildBroker", RobbedBroker)
-    assert run("--messages", "120") == 1
+    assert run("--messages", "120", "--engine", "local") == 1
     out = capsys.readouterr().out
     assert table(out)["lost"] == "3"
     assert "broke its promise" in out.splitlines()[-1]
@@ -93,10 +97,10 @@ def test_a_pair_that_loses_messages_is_found_out(
 @pytest.mark.spark
 @pytest.mark.deep
 def test_spark_moves_them_home(tmp_path: Path) -> None:
-    """The same story with the other engine, whose operations are in the same ledger. In a process of its own, as a
-    process has one Java, and this one may have others of its own to run."""
-    file = tmp_path / "demo.json"
-    words = ["demo", "--messages", "60", "--engine", "spark", "--json", str(file)]
+    """The story of the README, with Spark where it is installed, and a report at its end. In a process of its own, as
+    a process has one Java, and this one may have others of its own to run."""
+    file, page = tmp_path / "demo.json", tmp_path / "demo.html"
+    words = ["demo", "--messages", "60", "--json", str(file), "--report", str(page)]
     command = [sys.executable, "-m", "pairbus", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -104,6 +108,10 @@ def test_spark_moves_them_home(tmp_path: Path) -> None:
     assert numbers["lost"] == numbers["duplicated"] == numbers["altered"] == 0
     assert numbers["moved"] == numbers["diverted"] > 0
     assert numbers["cost"]["billable_operations"]["syphon"] >= 3 * numbers["moved"]
+    assert numbers["report"] == str(page)
+    assert f"{numbers['diverted']} messages" in page.read_text() and "<svg" in page.read_text()
+    words = [line.partition(":")[0] for line in readme_story()]
+    assert [without_numbers(line).partition(":")[0] for line in done.stdout.splitlines()][: len(words)] == words
 
 
 ON_SPARK = [pytest.mark.spark, pytest.mark.deep]
@@ -150,8 +158,9 @@ def test_stopping_it_leaves_nothing_behind(tmp_path: Path, number: signal.Signal
 
 def test_a_folder_that_is_not_there_is_told_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
     """Half a minute of work and then no file would be rude."""
-    assert run("--json", "/nowhere/demo.json") == 1
-    assert capsys.readouterr().err == "pairbus: --json /nowhere/demo.json: the folder /nowhere does not exist\n"
+    for option in ("--json", "--report"):
+        assert run(option, "/nowhere/demo") == 1
+        assert capsys.readouterr().err == f"pairbus: {option} /nowhere/demo: the folder /nowhere does not exist\n"
 
 
 def test_without_spark_the_engine_spark_is_refused_with_the_fix(
