@@ -305,7 +305,8 @@ class PairedSender:
         if not self._home.limits[1] and self._hub.goes_home(self._entity):
             timeout_s = self._hub.options.attempt_timeout
             await self._use_home(lambda sender, left_s: sender.create_message_batch(), timeout_s)
-        return new_batch(self._home.limits[1], max_size_in_bytes, aio=True)
+        wrapped_for = None if self._hub.goes_home(self._entity) else self.entity_name
+        return new_batch(self._home.limits[1], max_size_in_bytes, wrapped_for=wrapped_for, aio=True)
 
     async def schedule_messages(
         self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None

@@ -86,7 +86,10 @@ class Outgoing:
         if len(self.messages) == 1:
             (message,), (counter,) = self.messages, counters
             return [sdk.wrapped(message, path=path, first_attempt_ms=first_attempt_ms, sender=sender, counter=counter)]
-        payloads = sdk.encoded(self.given, self.messages)
+        given = self.given
+        if type(given) is PairedMessageBatch and first_attempt_ms is None and given.is_wrapped_for(path, order):
+            return list(given.wrapped)
+        payloads = sdk.encoded(given, self.messages)
         if order is None:
             return list(map(Wrapper(Away(path, first_attempt_ms)).wrap, payloads))
         return [
@@ -166,9 +169,13 @@ class PairedMessageBatch(ServiceBusMessageBatch):
     "Each of its messages fits every queue there is."
     count = 0
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, wrapped_for: str | None = None, **options: Any) -> None:
+        """`wrapped_for`: an entity that is failed over; its messages are wrapped while they are at hand."""
         super().__init__(**options)
         self.ids: list[str] = []
+        self.wrapped: list[bytes] = []
+        self._path = wrapped_for
+        self._wrapper = None if wrapped_for is None else Wrapper(Away(wrapped_for))
 
     def add_message(self, message: Any) -> None:
         (one,) = map(_ready, sdk.as_messages([message]))
@@ -176,6 +183,11 @@ class PairedMessageBatch(ServiceBusMessageBatch):
         self.is_small = self.is_small and sdk.body_size(one) < sdk.SMALL
         self.ids.append(sdk.message_id_of(one))
         self.count += 1
+        if self._wrapper is not None:
+            self.wrapped.append(self._wrapper.wrap(sdk.encoded(self, [])[-1]))
+
+    def is_wrapped_for(self, path: str, order: Order | None) -> bool:
+        return self._path == path and order is None and len(self.wrapped) == self.count
 
 
 def batches(messages: list[Any], limit: int, *, aio: bool = False) -> list[tuple[Any, int]]:
@@ -199,11 +211,14 @@ def batches(messages: list[Any], limit: int, *, aio: bool = False) -> list[tuple
     return parts
 
 
-def new_batch(link_limit: int, wanted: int | None, *, aio: bool = False) -> PairedMessageBatch:
+def new_batch(
+    link_limit: int, wanted: int | None, *, wrapped_for: str | None = None, aio: bool = False
+) -> PairedMessageBatch:
     limit = link_limit or DEFAULT_LIMIT
     if wanted is not None and wanted > limit:
         raise ValueError(f"Max message size: {wanted} is too large, acceptable max batch size is: {limit} bytes.")
-    return PairedMessageBatch(max_size_in_bytes=wanted or limit, amqp_transport=sdk.batch_transport(aio=aio))
+    transport = sdk.batch_transport(aio=aio)
+    return PairedMessageBatch(wrapped_for, max_size_in_bytes=wanted or limit, amqp_transport=transport)
 
 
 def _ready(message: ServiceBusMessage) -> ServiceBusMessage:

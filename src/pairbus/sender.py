@@ -303,7 +303,8 @@ class PairedSender:
             self._client.pair()
         if not self._home.limits[1] and self._hub.goes_home(self._entity):
             self._use_home(lambda sender, left_s: sender.create_message_batch(), self._hub.options.attempt_timeout)
-        return new_batch(self._home.limits[1], max_size_in_bytes)
+        wrapped_for = None if self._hub.goes_home(self._entity) else self.entity_name
+        return new_batch(self._home.limits[1], max_size_in_bytes, wrapped_for=wrapped_for)
 
     def schedule_messages(
         self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None

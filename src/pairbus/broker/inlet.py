@@ -80,7 +80,7 @@ class Inlet:
         limit = self.queue.message_size_max
         if delivery.too_large or delivery.message_format == 0:
             raise Refusal(MESSAGE_SIZE_EXCEEDED, f"The message is larger than the {limit} bytes of this link.")
-        return drafts_of(delivery.payload, delivery.message_format)
+        return drafts_of(delivery.payload, delivery.message_format, self._reader.draft_of)
 
     def _offer(self, drafts: list[Draft], ids: list[int], size: int, each: list[int] | None, now_ms: int) -> None:
         """One call for all of them; the answer to `ids` follows the commit, or comes now when the queue refuses."""

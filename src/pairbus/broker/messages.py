@@ -55,23 +55,27 @@ _EMPTY_MAPS = (b"\xc1\x01\x00", b"\xd1\x00\x00\x00\x04\x00\x00\x00\x00")
 # ── what comes ──
 
 
-def drafts_of(payload: bytes, message_format: int) -> list[Draft]:
-    """The messages of one delivery: one, or those of a batch. ProtocolError or Refusal when they cannot be taken."""
+def drafts_of(payload: bytes, message_format: int, read: Callable[[bytes], Draft] | None = None) -> list[Draft]:
+    """The messages of one delivery: one, or those of a batch. ProtocolError or Refusal when they cannot be taken.
+
+    `read`: the `draft_of` of a `DraftReader`; without it, this file's.
+    """
+    read = read or draft_of
     if message_format == BATCH_FORMAT:
-        return [draft_of(inner) for inner in _batched(payload)]
+        return list(map(read, _batched(payload)))
     if message_format != 0:
         raise Refusal(ARGUMENT_ERROR, f"The message format 0x{message_format:08x} is not known.")
-    return [draft_of(payload)]
+    return [read(payload)]
 
 
 def _batched(payload: bytes) -> list[bytes]:
     messages = []
     for code, _, value_at, end in sections(payload):
         if code == DATA:
-            data, stop = decode(payload, value_at)
-            if stop != end or not isinstance(data, bytes):
+            form = payload[value_at]
+            if form not in (0xA0, 0xB0):  # whose size says where the section ends
                 raise ProtocolError(DECODE_ERROR, "a data section of the batch is not binary")
-            messages.append(data)
+            messages.append(payload[value_at + (2 if form == 0xA0 else 5) : end])
     if not messages:
         raise Refusal(ARGUMENT_ERROR, "The batch holds no message.")
     return messages
