@@ -83,7 +83,7 @@ async def test_a_ping_is_not_a_send(broker: Broker, connection: Connection) -> N
 
 
 async def test_what_was_refused_has_its_outcome(broker: Broker, connection: Connection) -> None:
-    """No message at all, and a queue that was switched off after the link was opened: no `ok`, but operations all the same."""
+    """No message at all, and a queue that was switched off after the link was opened: operations, but no `ok`."""
     sender = await connection.sender("orders")
     with pytest.raises(Refused):
         await sender.send(b"no message")
