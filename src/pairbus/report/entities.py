@@ -57,7 +57,8 @@ def _metered_as(cell: Cell) -> int | None:
     """Sent, failed or pinged."""
     if cell.kind == "send" and (cell.side, cell.cause, cell.is_ok) == ("primary", "application", True):
         return 0
-    return {FAILED_SEND: 1, "ping": 2}.get(cell.kind)
+    places: dict[str, int] = {FAILED_SEND: 1, "ping": 2}
+    return places.get(cell.kind)
 
 
 def _entity(
