@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pairbus.pricing import PriceSheet, load
+from pairbus.report.sources import SMALL_CONF
 from tests.report import plain
 from tests.report.worlds import RandomWorld, hand_ledger
 
@@ -57,9 +58,7 @@ def spark() -> Iterator[SparkSession]:
     """The one that is running in this process, or a new one."""
     from pairbus.spark import local_session
 
-    quickly = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # no time is spent on code that will not run often
-    conf = {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": quickly}
-    session = local_session("tests", "local[2,1]", **conf)
+    session = local_session("tests", "local[2,1]", **SMALL_CONF | {"spark.driver.memory": "512m"})
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

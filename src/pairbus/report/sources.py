@@ -14,7 +14,13 @@ from pairbus.report.model import Damage
 SUFFIX = ".jsonl"
 TABLE_SUFFIX = ".parquet"
 EMPTY = "the file is empty"
-SMALL_BYTES = 50_000_000  # 200 000 rows
+SMALL_BYTES = 20_000_000  # 75 000 rows
+SMALL_CONF = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
 LARGE_CONF = {"spark.sql.shuffle.partitions": "8", "spark.driver.memory": "3g"}
 "Of Spark, for ten million rows on a laptop."
 
@@ -34,11 +40,11 @@ class Sources:
     def session_conf(self) -> dict[str, str]:
         """For `local_session`: what a Spark of this machine needs for these files, and no more.
 
-        A small report is over before Java has made its best code: making it would take more than half of the time.
+        A small report is over before Spark and Java have made their best code: making it would take most of the time.
         """
         size_bytes = sum(path.stat().st_size for path in (*self.lines, *self.tables))
         if size_bytes < SMALL_BYTES:
-            return {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+            return SMALL_CONF
         return LARGE_CONF
 
 
