@@ -48,7 +48,7 @@ def make_report(
 
     What is damaged is named in the report, and the rest is used. `operations_before` are those of the month before the
     ledgers begin; by default as many as the sheet includes, so that every operation has a price. Rows are staged in a
-    temporary folder, about a fifth of the size of the ledgers. ConfigError when there is no ledger.
+    temporary folder, much smaller than the ledgers. ConfigError when there is no ledger.
     """
     tariffs = Tariffs(prices, geo, counting, operations_before)
     sources = find_sources(ledgers)

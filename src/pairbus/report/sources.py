@@ -14,7 +14,7 @@ from pairbus.report.model import Damage
 SUFFIX = ".jsonl"
 TABLE_SUFFIX = ".parquet"
 EMPTY = "the file is empty"
-SMALL_BYTES = 20_000_000  # 75 000 rows
+SMALL_BYTES = 50_000_000  # 200 000 rows
 SMALL_CONF = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
