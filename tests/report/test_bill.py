@@ -123,6 +123,7 @@ def test_the_numbers_of_the_ledger_by_hand_are_obvious(by_hand: World) -> None:
     (outage,) = bill.outages
     # 2 pings and 4 sends; for each of 3 messages a receive and a send.
     assert (outage.during.operations, outage.after.operations) == (6, 6)
+    assert (outage.during.money, outage.after.money) == (Decimal("0.004006000"), Decimal("0.003006000"))
     assert by_hand.report.prices.operations_before == BEFORE
     assert by_hand.report.prices.currency == "EUR"
 
