@@ -21,11 +21,11 @@ hypothesis.settings.load_profile("explore" if os.environ.get("PAIRBUS_EXPLORE") 
 
 
 class _FilesAndOneSpark(LoadFileScheduling):  # type: ignore[misc]
-    """The files of tests/spark go to one process: each process that has some starts a Spark of its own."""
+    """The files of tests/spark go to one process, those of tests/report to another: each of these starts a Spark."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
-        return "tests/spark" if file.startswith("tests/spark/") else file
+        return next((folder for folder in ("tests/spark", "tests/report") if file.startswith(f"{folder}/")), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:

@@ -79,12 +79,12 @@ def report(
     for option, file in (("--out", out), ("--json", json_file), ("--parquet", parquet)):
         if file is not None and not file.parent.is_dir():
             raise ConfigError(f"{option} {file}: the folder {file.parent} does not exist")
-    files = find_sources(ledgers).files  # before Spark is started, which takes seconds
-    with _progress() as told, _spark(told) as spark:
+    sources = find_sources(ledgers)  # before Spark is started, which takes seconds
+    with _progress() as told, _spark(told, sources.session_conf()) as spark:
         from pairbus.report.job import make_report
         from pairbus.report.journey import journey as hops_of
 
-        told(f"reading {files} file{'s' if files != 1 else ''}")
+        told(f"reading {sources.files} file{'s' if sources.files != 1 else ''}")
         if journey is not None:
             hops = hops_of(spark, ledgers, journey)
         else:
@@ -120,16 +120,12 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def _spark(told: Callable[[str], None]) -> Iterator[SparkSession]:
+def _spark(told: Callable[[str], None], conf: dict[str, str]) -> Iterator[SparkSession]:
     from pairbus.spark.session import local_session
 
     told(f"starting Spark on {MASTER}")
-    try:
-        from pairbus.report.job import SESSION_CONF
-    except ImportError as error:
-        raise ConfigError(f"pyspark is missing ({error}): pip install 'pairbus[spark-local]'") from None
     with _aside():
-        session = local_session("pairbus report", MASTER, **SESSION_CONF)
+        session = local_session("pairbus report", MASTER, **conf)
         session.sparkContext.setLogLevel("ERROR")
     try:
         yield session

@@ -21,17 +21,13 @@ from pairbus.report.messages import dead_letters, message_table
 from pairbus.report.model import SCHEMA, Availability, Bill, Prices, Report, Source
 from pairbus.report.places import Places, find_places
 from pairbus.report.rows import once, stage
-from pairbus.report.sources import LARGE_CONF, Sources, find_sources
+from pairbus.report.sources import Sources, find_sources
 from pairbus.report.times import text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pairbus.pricing import PriceSheet
-
-
-SESSION_CONF = LARGE_CONF
-"For `local_session`, when the ledgers are not known yet; `Sources.session_conf` knows better."
 
 
 def make_report(
