@@ -85,7 +85,13 @@ class Counters:
 
     def note(self, event: events.Event) -> None:
         """Count what an event tells. Events that carry no number are ignored."""
-        match event:
+        match event:  # those that come by the thousand first
+            case events.Diverted(path=path, queue=queue, count=count):
+                if queue != SPOOL:  # `Spooled` counts these
+                    self.entity(path).diverted += count
+                    self.queue(queue).stored += count
+            case events.Moved(queue=queue, count=count):
+                self.queue(queue).moved += count
             case events.Suspected(path=path):
                 self.entity(path).state = SUSPECT
             case events.FailedOver(path=path):
@@ -98,17 +104,11 @@ class Counters:
                 entity.state = HEALTHY
             case events.PingSent(path=path):
                 self.entity(path).pings += 1
-            case events.Diverted(path=path, queue=queue, count=count):
-                if queue != SPOOL:  # `Spooled` counts these
-                    self.entity(path).diverted += count
-                    self.queue(queue).stored += count
             case events.Spooled(path=path, count=count, waiting=waiting):
                 self.entity(path).spooled += count
                 self.spool_depth = waiting
             case events.SpoolForwarded(waiting=waiting):
                 self.spool_depth = waiting
-            case events.Moved(queue=queue, count=count):
-                self.queue(queue).moved += count
             case events.DeadLettered(queue=queue):
                 self.queue(queue).dead_lettered += 1
             case events.BacklogQueueFailed(queue=queue):

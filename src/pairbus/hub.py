@@ -416,7 +416,8 @@ class Hub:
                 return
             is_detail = isinstance(event, DETAILS)
             level = logging.DEBUG if is_detail else logging.WARNING if isinstance(event, WARNINGS) else logging.INFO
-            logger.log(level, "%s", event)
+            if not is_detail or logger.isEnabledFor(level):
+                logger.log(level, "%s", event)
             with self.lock:
                 self.counters.note(event)
             if self.ledger is not None:

@@ -159,7 +159,7 @@ def as_outgoing(ready: Any) -> Outgoing:
 def measure(sent: Any) -> tuple[int, int]:
     """(about so many bytes, messages) of a message that went straight to the primary; of a batch both are given,
     because its owner may fill it again."""
-    return sent if type(sent) is tuple else (sdk.body_size(sent) + sdk.USUAL_ENVELOPE_BYTES, 1)
+    return sent if type(sent) is tuple else (sdk.only_data_size(sent) + sdk.USUAL_ENVELOPE_BYTES, 1)
 
 
 class PairedMessageBatch(ServiceBusMessageBatch):

@@ -115,7 +115,7 @@ class PairedSender:
         # Straight to the primary, as nearly every send goes, or a closer look at everything.
         ready = straight(message) if timeout is None and hub.straight_s and not self._closed else None
         if ready is None or self._entity.state is not HEALTHY or link.sender is None or not link.line.acquire(False):
-            self._send(message, timeout)
+            self._send(message, ready, timeout)
             return
         began = time.monotonic()
         try:
@@ -148,13 +148,13 @@ class PairedSender:
         if self._away is not None:
             self._leave_backlog()
 
-    def _send(self, message: Any, timeout: float | None) -> None:
-        """A send that is not the usual one."""
+    def _send(self, message: Any, ready: Any, timeout: float | None) -> None:
+        """A send that is not the usual one. `ready`: what `straight` has made of the message."""
         hub, entity = self._hub, self._entity
         timeout_s = timeout_of(timeout)
         if self._closed or hub.is_closed or hub.lives.faulted:
             self._check()
-        going = outgoing(message)
+        going = outgoing(message) if ready is None else as_outgoing(ready)
         if going is None:
             return
         if not hub.is_paired:
@@ -240,14 +240,18 @@ class PairedSender:
     def _to_backlog(self, command: ToBacklog, going: Outgoing, deadline: float) -> Reply:
         hub = self._hub
         link = self._backlog_link(command.queue)
-        self._stand_in_line(link, deadline, going)
+        if not link.line.acquire(False):
+            self._stand_in_line(link, deadline, going)
         try:
             if not hub.pair.rotation.has(command.queue):
                 return Reply(time.monotonic(), rerouted=True)
             if command.fresh:
                 link.drop()
             until = min(deadline, time.monotonic() + command.timeout_s)
-            with telemetry.span("divert", {telemetry.DESTINATION: self.entity_name}):
+            if telemetry.is_traced():
+                with telemetry.span("divert", {telemetry.DESTINATION: self.entity_name}):
+                    failure = self._send_wrapped(link, command, going, until)
+            else:
                 failure = self._send_wrapped(link, command, going, until)
         finally:
             link.leave()
@@ -264,7 +268,8 @@ class PairedSender:
             return sdk.failure_of(error, sending=False)
         for what, count in parts:
             failure = link.send(what, max(until - time.monotonic(), 0.001))
-            hub.meter_send("secondary", command.queue, Outgoing(what, messages[:count]), failure, "failover")
+            if hub.ledger is not None:
+                hub.meter_send("secondary", command.queue, Outgoing(what, messages[:count]), failure, "failover")
             if failure is not None:
                 return failure
             going.stored(count, command.queue)

@@ -114,7 +114,7 @@ def span(operation: str, attributes: Mapping[str, Attribute]) -> AbstractContext
     Named by the operation and, where the attributes have one, its destination. An exception that passes through is
     recorded, and marks the span as failed.
     """
-    if not _available() or not _is_traced():
+    if not is_traced():
         return _NO_SPAN
     destination = attributes.get(DESTINATION)
     return _tracer().start_as_current_span(
@@ -138,8 +138,10 @@ def _available() -> bool:
         return False
 
 
-def _is_traced() -> bool:
-    """The application has set a provider. Without one a span is made with care, and thrown away."""
+def is_traced() -> bool:
+    """The application has OpenTelemetry, and a provider; without one a span is made with care, and thrown away."""
+    if not _available():
+        return False
     from opentelemetry import trace
 
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
