@@ -119,6 +119,9 @@ def test_the_backlog_is_right_at_every_point_and_its_highest_point_is_there(worl
     assert max(depths, default=0) == max(point.waiting for point in points)
     if len(ends) <= 498:
         assert {at for at in ends if times[0] < at < times[-1]} <= set(times)
+    if len(ends) <= 249:
+        longest_ms = max((m.ended - m.diverted for m in messages if m.ended < plain.NEVER), default=0)
+        assert max(point.oldest_s for point in points) > longest_ms / 1000 - 1, "they grow old while nothing happens"
 
 
 @pytest.mark.spark

@@ -31,6 +31,7 @@ DELAY_LIMITS_S = (
 
 def backlog_points(messages: DataFrame, begins_ms: int, ends_ms: int) -> list[BacklogPoint]:
     """Depth and age of the oldest, at the ends of the period and at the end of seconds in which something changed.
+    Where it was quiet before such a second, also at the end of the quiet time: messages grow old while nothing happens.
 
     When more than 498 seconds have a change, they are cut into 249 groups of the same size, and each keeps its highest
     and its last second: a short outage in a long period is not missed, because nothing is kept of quiet time.
@@ -51,8 +52,12 @@ def backlog_points(messages: DataFrame, begins_ms: int, ends_ms: int) -> list[Ba
         F.count_if(at_first & is_waiting), F.count_if(at_last), F.min(F.when(at_last, F.col("diverted_ms")))
     ).collect()[0]
     points = [BacklogPoint(text_of(begins_ms), row[0], 0.0)]
+    is_all = len(kept) <= BUCKETS  # otherwise more happened than is shown
     for index, point in enumerate(kept):
-        time_ms = min(point["second"] * 1000 + 999, ends_ms)
+        quiet_ms, time_ms = point["second"] * 1000 - 1, min(point["second"] * 1000 + 999, ends_ms)
+        before = kept[index - 1] if index and is_all else None
+        if before is not None and before["second"] < point["second"] - 1 and begins_ms < quiet_ms < ends_ms:
+            points.append(BacklogPoint(text_of(quiet_ms), before["depth"], _age_s(quiet_ms, oldest.get(index - 1))))
         if begins_ms < time_ms < ends_ms:
             points.append(BacklogPoint(text_of(time_ms), point["depth"], _age_s(time_ms, oldest.get(index))))
     if ends_ms > begins_ms:
