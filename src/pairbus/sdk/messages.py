@@ -107,7 +107,7 @@ def readied(message: ServiceBusMessage) -> ServiceBusMessage | None:
 
 def only_data_size(message: ServiceBusMessage) -> int:
     """Of the body of one that is `readied`."""
-    return len(message._raw_amqp_message._data_body[0])  # type: ignore[index]
+    return len(message._raw_amqp_message._data_body[0])
 
 
 def reserved_property(message: AnyMessage, names: Container[str]) -> str | None:
