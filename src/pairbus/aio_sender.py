@@ -243,10 +243,10 @@ class PairedSender:
     async def _to_backlog(self, command: ToBacklog, going: Outgoing, deadline: float) -> Reply:
         hub = self._hub
         link = self._backlog_link(command.queue)
-        if not link.line.is_taken:
-            link.line.is_taken = True
-        else:
+        if self._closed or link.line.is_taken:
             await self._stand_in_line(link, deadline, going)
+        else:
+            link.line.is_taken = True
         try:
             if not hub.pair.rotation.has(command.queue):
                 return Reply(time.monotonic(), rerouted=True)

@@ -242,6 +242,9 @@ class PairedSender:
         link = self._backlog_link(command.queue)
         if not link.line.acquire(False):
             self._stand_in_line(link, deadline, going)
+        elif self._closed:
+            link.leave()
+            self._check()
         try:
             if not hub.pair.rotation.has(command.queue):
                 return Reply(time.monotonic(), rerouted=True)
