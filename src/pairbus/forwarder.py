@@ -22,7 +22,7 @@ from typing import Literal, Protocol
 from pairbus.errors import ConfigError, SpoolError
 from pairbus.ledger.rows import alike
 from pairbus.pairing.envelope import Away
-from pairbus.pairing.events import Event, SpoolForwarded, SpoolRefused
+from pairbus.pairing.events import Event, MaybeDuplicated, SpoolForwarded, SpoolRefused
 from pairbus.pairing.forwarding import MISSING_GRACE_S, PAUSE_MAX_S, PRIMARY, Lane, Verdict, Way, together, wrapped
 from pairbus.pairing.policy import MESSAGE_FAULTS, Failure, Kind
 from pairbus.spool import Entry, Spool
@@ -299,6 +299,9 @@ class Forwarder:
         self._count(carrier, way, target, payloads, failure)
         if failure is not None and failure.outcome_unknown and attempt_ms is not None:
             await asyncio.to_thread(self._spool.attempted, group, attempt_ms)
+            if way != PRIMARY:
+                for _, entry in group:
+                    self._publish(MaybeDuplicated.unanswered(path, entry.message_id, target))
         return failure
 
     def _count(self, carrier: Carrier, way: Way, target: str, payloads: list[bytes], failure: Failure | None) -> None:

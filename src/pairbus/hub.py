@@ -293,6 +293,11 @@ class Hub:
 
     def sent(self, entity: Entity, receipt: Receipt, going: Outgoing, *, outcome_unknown: bool) -> None:
         """Book-keeping of a send that ended well."""
+        if receipt.unanswered is not None:
+            with self.lock:
+                for message_id in going.message_ids:
+                    self.publish(MaybeDuplicated.unanswered(entity.path, message_id, receipt.unanswered))
+            self.deliver()
         if receipt.where is Where.PRIMARY:
             with self.lock:
                 self.counters.entity(entity.path).sent += len(going.messages)

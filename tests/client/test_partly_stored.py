@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pairbus.pairing.events import BacklogQueueFailed, Diverted, Event
+from pairbus.pairing.events import BacklogQueueFailed, Diverted, Event, MaybeDuplicated
 from pairbus.send_errors import PartlySent
-from pairbus.testing.script import Accept, Reject
+from pairbus.testing.script import Accept, LoseAnswer, Reject
 from tests.client.messages import id_of
 from tests.client.world import Client, Stage, message
 from tests.sdk.flavours import Flavour
@@ -51,6 +51,17 @@ async def test_what_the_backlog_has_stored_does_not_go_home_a_second_time(stage:
     assert ids_of(stage.primary.stored("orders")) == ["d"]
     assert client.diverted_ids == ["a", "b", "c"]
     assert client.client.counters["entities"]["orders"]["sent"] == 1
+
+
+async def test_a_copy_that_a_silent_backlog_queue_may_have_is_told(stage: Stage, flavour: Flavour) -> None:
+    """It has no mark, and may come home when the destination has forgotten the one that went there directly."""
+    client = healed_when_a_queue_fails(stage, flavour, "orders")
+    stage.secondary.on("transfer", LoseAnswer())
+    await client.sender("orders").send(message("x", message_id="a"))
+    assert ids_of(stage.primary.stored("orders")) == ["a"] and set(ids_of(stage.in_backlog())) == {"a"}
+    [told] = client.told(MaybeDuplicated)
+    assert (told.path, told.message_id) == ("orders", "a")
+    assert told.reason.endswith(" did not answer and may have stored it too")
 
 
 async def test_an_error_of_the_primary_tells_what_the_backlog_has_stored_before(stage: Stage, flavour: Flavour) -> None:

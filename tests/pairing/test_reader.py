@@ -53,14 +53,20 @@ def test_any_row_of_messages_is_read_as_each_of_them_alone(payloads: list[bytes]
         assert queue.unwrap(payload) == unwrap(payload)
 
 
-def test_messages_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ids, bodies of any size of one form, and delivery counts differ; the rest is known."""
-    looked: list[bytes] = []
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The messages that were read in full."""
+    found: list[bytes] = []
 
     def counting(real: Callable[[bytes], Home | Spoiled]) -> Callable[[bytes], Home | Spoiled]:
-        return lambda payload: looked.append(payload) or real(payload)  # type: ignore[func-returns-value]
+        return lambda payload: found.append(payload) or real(payload)  # type: ignore[func-returns-value]
 
     monkeypatch.setattr(reader, "unwrap", counting(unwrap))
+    return found
+
+
+def test_messages_alike_are_looked_at_once(looked: list[bytes]) -> None:
+    """Ids, bodies of any size, and delivery counts differ; the rest is known."""
     queue = Reader()
     for number in range(100):
         home = queue.unwrap(delivered(number, size=256 + number, delivery_count=number % 3))
@@ -68,6 +74,23 @@ def test_messages_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> N
         assert (home.message_id, home.enqueued_ms) == (f"id-{number:06}", NOW_MS)
         assert len(Message.decode(home.payload).data[0]) == 256 + number
     assert len(looked) == 1
+
+
+def test_messages_for_many_destinations_are_looked_at_once_for_each(looked: list[bytes]) -> None:
+    """They lie between each other, in whatever order they were sent."""
+    queue = Reader()
+    for number in range(2000):
+        home = queue.unwrap(delivered(number, path=f"orders-{number % 20}", own=number % 3))
+        assert isinstance(home, Home) and home.path == f"orders-{number % 20}"
+    assert len(looked) < 200
+
+
+def test_a_queue_of_ever_new_properties_is_not_remembered_for_ever() -> None:
+    queue = Reader()
+    for number in range(reader.KNOWN_MAX * 3):
+        queue.unwrap(delivered(number, own=number))
+        queue.unwrap(delivered(number, own=number))
+    assert len(queue._known) <= reader.KNOWN_MAX
 
 
 def test_messages_with_a_session_or_a_time_to_live_are_never_taken_for_others() -> None:

@@ -261,6 +261,25 @@ def test_a_batch_is_what_can_be_moved_in_half_of_its_lock() -> None:
     assert size.next(allowed_per_s=0.001) == 1
 
 
+def test_all_batches_in_hand_together_are_what_can_be_moved_in_half_of_a_lock() -> None:
+    """Those that wait behind others have their locks running too."""
+    size = BatchSize(100, batches=4)
+    assert size.next() == 100
+    size.moved(10, 10.0)
+    assert size.next() == 7
+    assert size.next(allowed_per_s=1000.0) == 7
+
+
+def test_a_load_is_as_much_as_goes_home_in_half_a_second_and_never_less_than_a_batch() -> None:
+    """The fewer messages a syphon has in hand, the sooner it can stop."""
+    size = BatchSize(100)
+    assert size.load == 100
+    size.moved(600, 1.0)
+    assert size.load == 300
+    size.moved(1_000_000, 1.0)
+    assert size.load == 1000
+
+
 def test_a_delivery_that_comes_after_its_lock_has_no_time_left() -> None:
     """Whoever sent it home all the same would make a duplicate of what another syphon has received by now."""
     size = BatchSize(100)

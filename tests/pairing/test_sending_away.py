@@ -37,6 +37,13 @@ def test_a_sender_keeps_the_backlog_queue_that_it_picked() -> None:
     assert world.send(OK) == Receipt(Where.BACKLOG, "b/1"), "although b/0 is back"
 
 
+def test_a_receipt_names_the_first_queue_that_may_have_a_copy_too() -> None:
+    """That copy has no mark by which the syphon could tell it, so the client must."""
+    world = World()
+    world.fail_over()
+    assert world.send(SILENT, SILENT, OK) == Receipt(Where.BACKLOG, "b/2", unanswered="b/0")
+
+
 def test_a_queue_that_fails_is_out_for_all_senders_and_another_is_picked() -> None:
     world = World()
     world.fail_over()
@@ -215,7 +222,7 @@ def test_a_trial_that_is_granted_when_the_primary_had_its_share_does_not_cost_th
 def test_with_every_queue_out_the_message_goes_to_the_spool() -> None:
     world = World(spool=True, queues=2)
     world.fail_over()
-    assert world.send(FULL, SILENT, OK) == Receipt(Where.SPOOL)
+    assert world.send(FULL, SILENT, OK) == Receipt(Where.SPOOL, unanswered="b/1")
     assert world.steps == ["b/0", "b/1", "spool"]
     assert isinstance(world.commands[-1], ToSpool)
     assert world.commands[-1].first_attempt_at is not None
@@ -225,7 +232,7 @@ def test_the_spool_gets_its_part_of_the_time_when_queues_stay_silent() -> None:
     world = World(spool=True)
     world.fail_over()
     began = world.now
-    assert world.send(SILENT, SILENT, OK, timeout_s=6.0) == Receipt(Where.SPOOL)
+    assert world.send(SILENT, SILENT, OK, timeout_s=6.0) == Receipt(Where.SPOOL, unanswered="b/0")
     assert [c.timeout_s for c in world.commands if isinstance(c, ToBacklog)] == [3, 2.5]
     assert world.now - began <= 6.0 + 0.5
 

@@ -24,7 +24,7 @@ def test_a_message_is_followed_from_the_spool_to_its_entity(spark: SparkSession,
     from pairbus.spark.compaction import compact
 
     api, syphon = Writer("api", 1, "aaaaaaaa"), Writer("syphon", 2, "bbbbbbbb")
-    syphon.event(NOON_S + 60.5, events.MaybeDuplicated("orders", ID, 60.5))
+    syphon.event(NOON_S + 60.5, events.MaybeDuplicated.late("orders", ID, 60.5))
     syphon.event(NOON_S + 60.5, events.Moved("orders", QUEUES[0], 2, (ID, "another")))
     syphon.event(NOON_S + 90, events.DeadLettered(QUEUES[0], ID, "Expired", "it was too late"))
     api.event(NOON_S, events.Diverted("orders", "spool", 2, ("another", ID), True))
@@ -35,7 +35,7 @@ def test_a_message_is_followed_from_the_spool_to_its_entity(spark: SparkSession,
     expected = [
         Hop("2026-03-01T12:00:00.000Z", "spooled", "spool", "api", 0.0, "outcome_unknown: true"),
         Hop("2026-03-01T12:00:30.000Z", "diverted", QUEUES[0], "api", 30.0, "outcome_unknown: true"),
-        Hop("2026-03-01T12:01:00.500Z", "may be there twice", "orders", "syphon", 60.5, "away_s: 60.5"),
+        Hop("2026-03-01T12:01:00.500Z", "may be there twice", "orders", "syphon", 60.5, "reason: it came home after 60s"),
         Hop("2026-03-01T12:01:00.500Z", "moved", "orders", "syphon", 60.5, ""),
         Hop(
             "2026-03-01T12:01:30.000Z",

@@ -138,7 +138,7 @@ def hand_ledger(folder: Path) -> None:
     syphon.meter(down_s + 100, "receive", QUEUES[0], side="secondary", cause="syphon", count=5, size=5000)
     syphon.meter(down_s + 100, "send", "orders", cause="syphon", count=4, size=4000)
     syphon.meter(down_s + 100, "complete", QUEUES[0], side="secondary", cause="syphon", count=4)
-    syphon.event(down_s + 100.5, events.MaybeDuplicated("orders", "m0", 80.0))
+    syphon.event(down_s + 100.5, events.MaybeDuplicated.late("orders", "m0", 80.0))
     syphon.event(down_s + 100.5, events.Moved("orders", QUEUES[0], 3, ("m0", "m1", "m2")))
     syphon.event(down_s + 101.5, events.Moved("orders", QUEUES[0], 1, ("m0",)))
     syphon.event(down_s + 102.5, events.DeadLettered(QUEUES[0], "m3", "TooLarge", "larger than the queue allows"))
@@ -295,7 +295,7 @@ class RandomWorld:
                 writer.meter(home_s, "complete", queue, side="secondary", cause="syphon")
                 writer.event(home_s, events.Moved(path, queue, 1, (message_id,)))
                 if rng.random() < 0.1:
-                    writer.event(home_s, events.MaybeDuplicated(path, message_id, 900.0))
+                    writer.event(home_s, events.MaybeDuplicated.late(path, message_id, 900.0))
         for number in range(5):
             writer.meter(NOON_S + 900 * number, "empty receive", QUEUES[0], side="secondary", cause="syphon")
         writer.event(NOON_S + 100, events.Moved("orders", QUEUES[0], 3, ("foreign", "", "")))

@@ -206,6 +206,8 @@ class SimClientSender:
             call.may_be_stored, call.refusal = True, "the line was too long"
         else:
             call.receipt = receipt.where
+            if receipt.unanswered is not None:
+                process.publish(MaybeDuplicated.unanswered(call.path, call.message_id, receipt.unanswered))
             if receipt.where is not Where.PRIMARY:
                 process.pair.stored_away(
                     self._state.entity, receipt.queue or "spool", (call.message_id,), outcome_unknown=False

@@ -14,7 +14,7 @@ from pairbus import forwarder
 from pairbus.errors import SpoolFull
 from pairbus.pairing import forwarding
 from pairbus.pairing.envelope import Home, unwrap
-from pairbus.pairing.events import SpoolForwarded, SpoolRefused
+from pairbus.pairing.events import MaybeDuplicated, SpoolForwarded, SpoolRefused
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Kind
 from pairbus.spool import Spool
@@ -128,6 +128,18 @@ async def test_what_was_sent_without_an_answer_is_noted_and_sent_again(
     homes = [unwrap(payload) for payload in endpoint.stored(QUEUE)]
     assert all(isinstance(home, Home) and home.first_attempt_ms is not None for home in homes)
     assert numbers(endpoint.stored("orders")) == [0, 1] and len(homes) == 2
+
+
+async def test_a_copy_that_a_silent_backlog_queue_may_have_is_told(world: World, endpoint: ScriptedEndpoint) -> None:
+    """It has no mark by which the syphon could tell it."""
+    endpoint.on("transfer", LoseAnswer(Detach()), path=QUEUE, times=1)
+    world.spool.append(entries(range(2)))
+    world.ways.default = BACKLOG
+    world.ways.after_failure = PRIMARY
+    assert await world.forwarder.drain_once() == {}
+    assert numbers(endpoint.stored("orders")) == [0, 1] and len(endpoint.stored(QUEUE)) == 2
+    told = [event.message_id for event in world.events if isinstance(event, MaybeDuplicated)]
+    assert told == [one.message_id for one in entries(range(2))]
 
 
 async def test_a_forward_that_is_cancelled_is_noted_as_sent(world: World, endpoint: ScriptedEndpoint) -> None:

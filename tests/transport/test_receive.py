@@ -115,6 +115,30 @@ async def test_gaps_split_the_settlement_into_ranges() -> None:
         assert server.settlements == [(0, 1, "accepted", False), (5, 5, "accepted", False), (2, 3, "accepted", False)]
 
 
+async def test_what_tasks_complete_in_one_turn_of_the_loop_leaves_together() -> None:
+    """The messages of many destinations lie between each other in a queue, and go home at the same time."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(6))
+        receiver = await connection.receiver("q")
+        messages = await take(receiver, 6)
+        await asyncio.gather(*[receiver.complete(messages[first::3]) for first in range(3)])
+        assert server.settlements == [(0, 5, "accepted", False)]
+
+
+async def test_a_completion_that_has_not_left_when_the_link_ends_is_not_sent() -> None:
+    """Its delivery ids mean nothing on a link that is over."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(1))
+        receiver = await connection.receiver("q")
+        messages = await take(receiver, 1)
+        task = asyncio.create_task(receiver.complete(messages))
+        await asyncio.sleep(0)  # the task runs, and what it asks for has not left yet
+        receiver.on_over(ConnectionLost("gone"))
+        with pytest.raises(ConnectionLost):
+            await task
+        assert server.settlements == []
+
+
 async def test_every_outcome_is_told_and_its_answer_understood() -> None:
     """An answer repeats the kind of outcome; a dead-lettering that worked is answered by rejected without an error."""
     async with Server() as server, await connect(server.connection_string) as connection:

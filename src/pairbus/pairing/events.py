@@ -195,14 +195,23 @@ class Moved(Event):
 
 @dataclass(frozen=True, slots=True)
 class MaybeDuplicated(Event):
-    """A message with an unknown outcome came home later than duplicate detection remembers."""
+    """A message with an unknown outcome came home later than duplicate detection remembers, or may do so."""
 
     path: str
     message_id: str
-    away_s: float
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.path} message {self.message_id} may be there twice: it came home after {self.away_s:.0f}s"
+        return f"{self.path} message {self.message_id} may be there twice: {self.reason}"
+
+    @classmethod
+    def late(cls, path: str, message_id: str, away_s: float) -> MaybeDuplicated:
+        return cls(path, message_id, f"it came home after {away_s:.0f}s")
+
+    @classmethod
+    def unanswered(cls, path: str, message_id: str, queue: str) -> MaybeDuplicated:
+        """The copy in the backlog queue, if there is one, carries no mark that could tell it later."""
+        return cls(path, message_id, f"{queue} did not answer and may have stored it too")
 
 
 @dataclass(frozen=True, slots=True)

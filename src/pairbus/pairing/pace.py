@@ -6,6 +6,8 @@ PAUSE_MAX_S = 120.0
 RECOVERY_PER_S = 0.05  # of the maximum: a budget that was halved is whole again after ten seconds without a refusal
 RATE_MIN_SHARE = 1 / 64  # of the maximum: six refusals in a row, and it stays there
 BATCH_MAX = 100
+LOAD_MAX = 1000
+LOAD_S = 0.5
 LOCK_S = 60.0  # of a backlog queue, while no message has told
 
 
@@ -67,10 +69,14 @@ class Pauses:
 
 
 class BatchSize:
-    """How many messages of one queue may be in hand: what can be moved in half of their lock."""
+    """How many messages of one queue may be in hand: what can be moved in half of their lock.
 
-    def __init__(self, most: int = BATCH_MAX) -> None:
+    `batches`: so many are in hand at once.
+    """
+
+    def __init__(self, most: int = BATCH_MAX, batches: int = 1) -> None:
         self._most = most
+        self._batches = batches
         self._per_s: float | None = None
         "Messages moved a second, the last batches counting most."
         self._lock_s = LOCK_S
@@ -101,4 +107,9 @@ class BatchSize:
         rates = [rate for rate in (self._per_s, allowed_per_s) if rate is not None]
         if not rates:
             return self._most
-        return max(1, min(self._most, int(min(rates) * self._lock_s / 2)))
+        return max(1, min(self._most, int(min(rates) * self._lock_s / 2 / self._batches)))
+
+    @property
+    def load(self) -> int:
+        """How many messages may gather and go together: whoever stops a syphon waits for them."""
+        return max(self._most, min(LOAD_MAX, int((self._per_s or 0.0) * LOAD_S)))

@@ -1,8 +1,8 @@
-"""`unwrap` for the messages of one queue, which mostly differ in nothing but message id and data.
+"""`unwrap` for the messages of one queue, which mostly differ in nothing but message id, destination and data.
 
-What stands around the id of a message that was read is remembered: its properties and its application properties,
-aliases included. The next one that has the same bytes there, behind what the service writes before every message, and
-then one data section up to its end, needs no second look.
+Two things are remembered of messages that were read: what stands around the message id in the properties, and what the
+application properties, aliases included, say and were before. The next message with known bytes there, behind what the
+service writes before every message, and then one data section up to its end, needs no second look.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pairbus.amqp.message import APPLICATION_PROPERTIES, DATA, PROPERTIES, secti
 from pairbus.pairing.envelope import Home, Spoiled, unwrap
 from pairbus.pairing.splice import field_span
 
-LIKE_SIZE_MAX = 4096  # of what is remembered
+SIZE_MAX = 4096  # of properties, and of application properties, that are remembered
+KNOWN_MAX = 256  # application properties that are remembered
 
 # A delivery count and the three annotations of a locked message, in any order: 32 + 30 + 29 bytes, no other three fit.
 _HEAD = re.compile(
@@ -25,86 +26,104 @@ _HEAD = re.compile(
 )
 
 
-class _Like(NamedTuple):
+class _Shape(NamedTuple):
+    """Properties, except for the message id."""
+
     before: bytes
-    "From the beginning of the properties to the message id."
     id_size: int
     behind: bytes
-    "From the message id to the constructor of the data."
-    own_from: int
-    "Where in it the application properties begin."
+
+
+class _Own(NamedTuple):
+    """What application properties mean for the message that they are of."""
+
+    path: str
     former: bytes
     "What they were before the aliases."
-    path: str
 
 
 class Reader:
     """Reads the messages of one queue. A queue whose messages are all different is learned from ever more rarely."""
 
-    __slots__ = ("_like", "_misses")
+    __slots__ = ("_known", "_misses", "_shape")
 
     def __init__(self) -> None:
-        self._like: _Like | None = None
+        self._shape: _Shape | None = None
+        self._known: dict[bytes, _Own] = {}
         self._misses = 0
 
     def unwrap(self, payload: bytes) -> Home | Spoiled:
         """The same as the function of this name."""
-        like = self._like
-        if like is not None:
+        shape = self._shape
+        if shape is not None:
             head = _HEAD.match(payload)
             if head is not None:
-                home = _home_like(like, payload, head)
+                home = _home_like(shape, self._known, payload, head)
                 if home is not None:
                     self._misses = 0
                     return home
         self._misses += 1
         found = unwrap(payload)
         if self._misses & (self._misses - 1) == 0 and isinstance(found, Home):  # 1, 2, 4, 8, …
-            self._like = _learn(payload, found)
+            self._learn(payload, found)
         return found
 
+    def _learn(self, payload: bytes, home: Home) -> None:
+        """Nothing, when the message has more than a path to be restored, or another form than most."""
+        plain = home == Home(home.path, home.payload, home.message_id, enqueued_ms=home.enqueued_ms)._replace(
+            locked_until_ms=home.locked_until_ms
+        )
+        head, found = _HEAD.match(payload), sections(payload)
+        if not plain or head is None or [row[0] for row in found[2:]] != [PROPERTIES, APPLICATION_PROPERTIES, DATA]:
+            return
+        (_, start, value_at, end), own, data = found[2:]
+        span = field_span(payload, value_at, end, 0)
+        is_usual = start == head.end() and span is not None and payload[span[0]] == _STR8
+        if span is None or not is_usual or max(end - start, own[3] - own[1]) > SIZE_MAX:
+            return
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._shape = _Shape(payload[start : span[0] + 2], span[1] - span[0] - 2, payload[span[1] : end])
+        former_ends = len(home.payload) - (len(payload) - data[1])
+        self._known[payload[own[1] : own[3]]] = _Own(home.path, home.payload[end - start : former_ends])
 
-def _home_like(like: _Like, payload: bytes, head: re.Match[bytes]) -> Home | None:
-    before, id_size, behind, own_from, former, path = like
+
+def _home_like(shape: _Shape, known: dict[bytes, _Own], payload: bytes, head: re.Match[bytes]) -> Home | None:
+    before, id_size, behind = shape
     at = head.end()
     id_at = at + len(before)
     id_end = id_at + id_size
-    data_at = id_end + len(behind)
     if not (payload.startswith(before, at) and payload.startswith(behind, id_end)):
         return None
-    width = 4 if behind[-1] == 0xB0 else 1
-    if int.from_bytes(payload[data_at : data_at + width], "big") != len(payload) - data_at - width:
+    own_at = id_end + len(behind)
+    if payload.startswith(_OWN_NARROW, own_at):
+        data_at = own_at + 5 + int.from_bytes(payload[own_at + 4 : own_at + 5])
+    elif payload.startswith(_OWN_WIDE, own_at):
+        data_at = own_at + 8 + int.from_bytes(payload[own_at + 4 : own_at + 8])
+    else:
+        return None
+    own = known.get(payload[own_at:data_at])
+    if own is None:
+        return None
+    if payload.startswith(_DATA_WIDE, data_at):
+        width = 4
+    elif payload.startswith(_DATA_NARROW, data_at):
+        width = 1
+    else:
+        return None
+    body_at = data_at + 4 + width
+    if int.from_bytes(payload[data_at + 4 : body_at]) != len(payload) - body_at:
         return None
     enqueued, locked = head.groups()
     return Home(
-        path,
-        payload[at : id_end + own_from] + former + payload[data_at - 4 :],
+        own.path,
+        payload[at:own_at] + own.former + payload[data_at:],
         payload[id_at:id_end].decode("utf-8", "replace"),
         enqueued_ms=int.from_bytes(enqueued, "big", signed=True),
         locked_until_ms=int.from_bytes(locked, "big", signed=True),
     )
 
 
-def _learn(payload: bytes, home: Home) -> _Like | None:
-    """None when the message has more than a path to be restored, or another form than most."""
-    plain = home == Home(home.path, home.payload, home.message_id, enqueued_ms=home.enqueued_ms)._replace(
-        locked_until_ms=home.locked_until_ms
-    )
-    head, found = _HEAD.match(payload), sections(payload)
-    if not plain or head is None or [row[0] for row in found[2:]] != [PROPERTIES, APPLICATION_PROPERTIES, DATA]:
-        return None
-    (_, start, value_at, end), own, data = found[2:]
-    span = field_span(payload, value_at, end, 0)
-    usual = data[2] - data[1] == 3 and payload[data[2]] in (0xA0, 0xB0) and start == head.end()
-    if span is None or payload[span[0]] != 0xA1 or not usual or data[2] > LIKE_SIZE_MAX:
-        return None
-    id_at, id_end = span[0] + 2, span[1]
-    kept = len(home.payload) - (len(payload) - data[1])
-    return _Like(
-        before=payload[start:id_at],
-        id_size=id_end - id_at,
-        behind=payload[id_end : data[2] + 1],
-        own_from=own[1] - id_end,
-        former=home.payload[own[1] - start : kept],
-        path=home.path,
-    )
+_STR8 = 0xA1
+_OWN_NARROW, _OWN_WIDE = b"\x00\x53\x74\xc1", b"\x00\x53\x74\xd1"
+_DATA_NARROW, _DATA_WIDE = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"

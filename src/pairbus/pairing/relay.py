@@ -163,7 +163,7 @@ class Item(NamedTuple):
     """One message of a batch on its way home."""
 
     place: int
-    "In the batch, which has the order of the queue."
+    "No other message of its link has the same."
     home: Home
     payload: bytes
     "What is sent."

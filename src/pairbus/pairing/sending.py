@@ -38,6 +38,8 @@ class Receipt:
     where: Where
     queue: str | None = None
     "The backlog queue."
+    unanswered: str | None = None
+    "A backlog queue that did not answer before, and may have stored the message too."
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,10 @@ class SenderState:
 class _Call:
     """The clock and the memory of one send."""
 
-    __slots__ = ("attempts", "deadline", "failure", "first_attempt_at", "now", "primary_left_s", "tries_since")
+    __slots__ = (
+        *("attempts", "deadline", "failure", "first_attempt_at", "now", "primary_left_s", "tries_since"),
+        "unanswered",
+    )
 
     def __init__(self, timeout_s: float, now: float, primary_share: float) -> None:
         self.now = now
@@ -122,6 +127,8 @@ class _Call:
         "Of those that may have stored the message all the same, at the primary or in another backlog queue."
         self.failure: Failure | None = None
         "The last one of the primary."
+        self.unanswered: str | None = None
+        "The first backlog queue that may have stored the message all the same."
 
     @property
     def left_s(self) -> float:
@@ -130,6 +137,9 @@ class _Call:
     def remember(self, failure: Failure, started: float) -> None:
         if failure.outcome_unknown and self.first_attempt_at is None:
             self.first_attempt_at = started
+
+    def stored(self, where: Where, queue: str | None = None) -> Receipt:
+        return Receipt(where, queue, self.unanswered)
 
     def unsent(self, failure: Failure, where: Where) -> Unsent:
         return Unsent(failure, where, outcome_unknown=failure.outcome_unknown or self.first_attempt_at is not None)
@@ -201,7 +211,7 @@ def _home(
     failure = reply.failure
     if failure is None:
         pair.accepted(entity, call.now, trial=trial)
-        return Receipt(Where.PRIMARY)
+        return call.stored(Where.PRIMARY)
     call.failure = failure
     call.primary_left_s -= call.now - started
     call.remember(failure, started)
@@ -265,8 +275,10 @@ def _away(
         if failure is None:
             for event in pair.rotation.accepted(queue):
                 pair.publish(event)
-            return Receipt(Where.BACKLOG, queue)
+            return call.stored(Where.BACKLOG, queue)
         call.remember(failure, started)
+        if failure.outcome_unknown and call.unanswered is None:
+            call.unanswered = queue
         if failure.kind in MESSAGE_FAULTS:
             raise call.unsent(failure, Where.BACKLOG)
         if failure.kind is Kind.BUSY:
@@ -295,7 +307,7 @@ def _to_spool(call: _Call) -> Generator[Command, Reply, Receipt]:
     call.now = reply.now
     if reply.failure is not None:
         raise call.unsent(reply.failure, Where.SPOOL)
-    return Receipt(Where.SPOOL)
+    return call.stored(Where.SPOOL)
 
 
 def _wait_busy(call: _Call, failure: Failure, where: Where) -> Generator[Command, Reply, None]:

@@ -137,7 +137,6 @@ class Turn:
 class Opened(NamedTuple):
     """A batch that was read."""
 
-    received: list[Received]
     items: list[Item]
     spoiled: list[tuple[int, Spoiled]]
     in_lanes: bool
@@ -160,17 +159,17 @@ class Mover:
         shared = self._shared
         opener, policy, now_ms = self._opener, shared.settings.ttl_policy, shared.wall_ms()
         items, spoiled, in_lanes, locked_until_ms = [], [], False, None
-        for place, message in enumerate(received):
+        for message in received:
             home = opener(message.payload)
             payload = home if isinstance(home, Spoiled) else home_payload(home, policy, now_ms)
             if isinstance(home, Spoiled) or isinstance(payload, Spoiled):
                 assert isinstance(payload, Spoiled)
-                spoiled.append((place, payload))
+                spoiled.append((message.delivery_id, payload))
                 continue
-            items.append(Item(place, home, payload))
+            items.append(Item(message.delivery_id, home, payload))
             in_lanes = in_lanes or home.sender is not None
             locked_until_ms = home.locked_until_ms or locked_until_ms
-        return Opened(received, items, spoiled, in_lanes, locked_until_ms)
+        return Opened(items, spoiled, in_lanes, locked_until_ms)
 
     def in_turns(self, items: list[Item]) -> list[tuple[list[Item], Turn]]:
         """By destination; whoever asks first is first there."""
@@ -201,7 +200,7 @@ class Mover:
 
 
 class Trip:
-    """The messages of one batch, with the link on which they are settled.
+    """Messages on their way, with the link on which they are settled; their places are their delivery ids.
 
     `locks_end`: until when, by the shared clock, they are surely still locked.
     """
@@ -217,10 +216,18 @@ class Trip:
     ) -> None:
         self._shared = shared
         self._queue = queue
-        self._received = received
+        self._received = {message.delivery_id: message for message in received}
         self._receiver = receiver
         self._pass = this
         self._locks_end = locks_end
+
+    def joined_by(self, other: Trip) -> bool:
+        """Take the messages of another trip along; not when those are settled on another link."""
+        if other._receiver is not self._receiver or other._pass is not self._pass:
+            return False
+        self._received |= other._received
+        self._locks_end = min(self._locks_end, other._locks_end)
+        return True
 
     async def bring(self, items: list[Item], turn: Turn) -> None:
         """All messages of the batch that have this one destination."""
@@ -241,6 +248,10 @@ class Trip:
         if wait_s:
             await asyncio.sleep(wait_s)
         if not ready:
+            return
+        if self._receiver.over is not None:
+            self.stop("the link was lost before its messages were sent, and they will come again")
+            self.hold(ready)
             return
         if shared.clock() >= self._locks_end:
             self.stop("the locks of messages ran out before they were sent")
@@ -331,7 +342,7 @@ class Trip:
                 shared.lanes.gone(home)
             if home.first_attempt_ms is not None and now_ms - home.first_attempt_ms > window_ms:
                 away_s = (now_ms - home.first_attempt_ms) / 1000
-                shared.publish(MaybeDuplicated(path, home.message_id or "", away_s))
+                shared.publish(MaybeDuplicated.late(path, home.message_id or "", away_s))
         completed = await self._complete(items) if await self._noted(path, items) else []
         if completed:
             ids = tuple([home.message_id or "" for _, home, _ in completed])

@@ -18,6 +18,7 @@ from pairbus.pairing.events import PumpPaused
 from pairbus.pairing.pace import BatchSize, Pauses
 from pairbus.pairing.policy import Kind
 from pairbus.pairing.relay import NOTHING_KNOWN, PASS_MAX_S, Item, moment_of
+from pairbus.syphon.loads import AHEAD, Loads
 from pairbus.syphon.mover import Mover, Pass, Shared, Trip
 from pairbus.transport import Received, Receiver, TransportError
 from pairbus.transport.errors import Timeout
@@ -26,7 +27,6 @@ from pairbus.wire_failures import failure_of
 logger = logging.getLogger("pairbus.syphon")
 
 LINGER_S = 1.0  # for more of a queue that has just given some
-AHEAD = 4  # batches on their way at once
 HELD_MAX = 2000  # deliveries left unsettled on one link before it is replaced: a service bounds them
 LINK_LIFE_MIN_S = 1.0  # a link that the peer closes sooner was not idle
 CLOSE_TIMEOUT_S = 0.5  # for each of three answers of a peer that may be silent
@@ -52,7 +52,7 @@ class Pump:
         self._sub_queue = sub_queue
         self._stopping = stopping
         self._mover = Mover(shared, queue)
-        self._size = BatchSize(shared.settings.batch_max)
+        self._size = BatchSize(shared.settings.batch_max, batches=AHEAD + 2)  # one gathers, one is fetched
         self._pauses = Pauses(shared.settings.retry_interval_s)
         self._receiver: Receiver | None = None
         self._poll_ends: float | None = None
@@ -131,26 +131,24 @@ class Pump:
 
     async def _pass_from(self, batch: list[Received]) -> Pass:
         self._this = this = Pass()
-        moves: set[asyncio.Task[None]] = set()
+        loads = Loads(lambda trip, items: self._move(trip, items, this), self._size)
         began = self._shared.clock()
         try:
             while batch:
-                await self._start(batch, this, moves)
+                await self._start(batch, this, loads)
                 over = this.over is not None or self._stopping.is_set()
                 if over or self._shared.clock() - began >= PASS_MAX_S:
                     break
-                batch = await self._more(this, moves)
-            await _all(moves)
+                batch = await self._more(this, loads)
+            await loads.all_home()
         finally:
-            for move in moves:
-                move.cancel()
-            await asyncio.gather(*moves, return_exceptions=True)
+            await loads.cancel()
             # Where nothing can be delivered, the same messages would be fetched again by the next pass.
             await self._close_link(held_by=None if this.delivered or self._stopping.is_set() else this)
             self._count(this)
         return this
 
-    async def _start(self, batch: list[Received], this: Pass, moves: set[asyncio.Task[None]]) -> None:
+    async def _start(self, batch: list[Received], this: Pass, loads: Loads) -> None:
         receiver = self._receiver  # before anything is awaited: delivery ids mean nothing on another link
         assert receiver is not None
         opened = self._mover.open(batch)
@@ -163,18 +161,15 @@ class Pump:
         trip = Trip(self._shared, self.queue, batch, receiver, this, locks_end)
         if opened.items:
             self._reached(opened.items[0])
-        while len(moves) >= (1 if opened.in_lanes else AHEAD):
-            done, _ = await asyncio.wait(moves, return_when=asyncio.FIRST_COMPLETED)
-            moves -= done
-            _raise_first(done)
         if opened.in_lanes:
+            await loads.all_home()
             await self._move_in_order(trip, opened.items, locks_end)
         elif opened.items:
-            moves.add(asyncio.create_task(self._move(trip, opened.items, this)))
+            await loads.add(trip, opened.items)
         if opened.spoiled:
             await trip.bury_spoiled(opened.spoiled)
         if not this.delivered:
-            await _all(moves)  # where nothing can be delivered, receiving ahead would only cost receives
+            await loads.all_home()  # where nothing can be delivered, receiving ahead would only cost receives
 
     async def _give_back(self, receiver: Receiver, batch: list[Received], this: Pass) -> None:
         """What a lost link had fetched may be earlier messages of the same lanes. When their locks are over, all of
@@ -266,11 +261,11 @@ class Pump:
             self._seems_empty()
         return []
 
-    async def _more(self, this: Pass, moves: set[asyncio.Task[None]]) -> list[Received]:
+    async def _more(self, this: Pass, loads: Loads) -> list[Received]:
         """What comes shortly; nothing when the link is lost, for what is on its way is worth waiting for."""
         try:
             if this.held_on_link >= HELD_MAX:
-                await _all(moves)
+                await loads.all_home()
                 await self._close_link()
                 this.held_on_link = 0
             receiver = await self._link()
@@ -363,15 +358,3 @@ class Pump:
             task.cancel()
             stop.cancel()
             await asyncio.wait([task, stop])
-
-
-async def _all(moves: set[asyncio.Task[None]]) -> None:
-    if moves:
-        done, _ = await asyncio.wait(moves)
-        moves.clear()
-        _raise_first(done)
-
-
-def _raise_first(done: set[asyncio.Task[None]]) -> None:
-    for move in done:
-        move.result()

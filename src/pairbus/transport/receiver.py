@@ -10,7 +10,8 @@ An empty receive is a flow of credit after which nothing came until the next flo
 and come to the same number: which delivery count a flow was sent with is in the flow.
 
 Settlement. Deliveries are settled as ranges of consecutive ids. The peer is asked (unsettled) and its answer awaited;
-only `settle_nowait` tells without asking.
+only `settle_nowait` tells without asking. Completions leave at the end of the loop's turn: what different tasks complete
+in one turn is often consecutive when it is put together.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Receiver(LinkEnd):
         self._arrival: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._asked: dict[int, Settlement] = {}
+        self._completing: list[int] = []
+        "Ids that this turn of the loop completes."
         self._granted_at: int | None = None
         "The delivery count when credit was given the last time; None: there is none to wait for."
         self._empty = 0
@@ -177,17 +180,30 @@ class Receiver(LinkEnd):
         if twice or len(set(ids)) != len(ids):
             raise ValueError(f"{self._what}: a delivery is settled twice: {twice[:3] or ids[:3]}")
         settlement = Settlement(self._loop.create_future(), outcome, len(ids))
-        state = outcome.encode()
-        for first, last in ranges(ids):
-            self._link.settle(first, last, state, ((last - first) & MASK) + 1, settled=False)
         self._asked.update(dict.fromkeys(ids, settlement))
-        self._wire.queued(0)
+        if isinstance(outcome, Accepted):
+            if not self._completing:
+                self._loop.call_soon(self._complete_now)
+            self._completing += ids
+        else:
+            self._ask(ids, outcome.encode())
         try:
             await self._within(settlement.done, timeout_s, "settlement", outcome_unknown=True)
         finally:
             if settlement.left:
                 for i in ids:
                     self._asked.pop(i, None)
+
+    def _complete_now(self) -> None:
+        ids, self._completing = self._completing, []
+        ids = sorted(i for i in ids if i in self._asked)  # the others were given up, or went with the link
+        if ids:
+            self._ask(ids, ACCEPTED_BYTES)
+
+    def _ask(self, ids: list[int], state: bytes) -> None:
+        for first, last in ranges(ids):
+            self._link.settle(first, last, state, ((last - first) & MASK) + 1, settled=False)
+        self._wire.queued(0)
 
     def on_answered(self, event: SettlementAnswered) -> None:
         if not event.settled:

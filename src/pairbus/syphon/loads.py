@@ -1,0 +1,79 @@
+"""Batches of one queue on their way home. What comes while others are on their way gathers, and goes with the next ones:
+the more destinations a queue has, the fewer of its messages could share a send otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from pairbus.pairing.pace import BatchSize
+from pairbus.pairing.relay import Item
+from pairbus.syphon.mover import Trip
+
+AHEAD = 2  # loads on their way at once
+LOAD_BYTES = 4 << 20
+
+Move = Callable[[Trip, list[Item]], Coroutine[None, None, None]]
+
+
+class Loads:
+    """A load: messages of one link, of one batch or of several."""
+
+    def __init__(self, move: Move, size: BatchSize) -> None:
+        self._move = move
+        self._size = size
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._failed: list[asyncio.Task[None]] = []
+        self._trip: Trip | None = None
+        self._items: list[Item] = []
+        self._bytes = 0
+
+    async def add(self, trip: Trip, items: list[Item]) -> None:
+        """Returns when there is room for more."""
+        if self._trip is None or not self._trip.joined_by(trip):
+            await self._depart()
+            self._trip = trip
+        self._items += items
+        self._bytes += sum([len(item.payload) for item in items])
+        if len(self._under_way) < AHEAD or len(self._items) >= self._size.load or self._bytes >= LOAD_BYTES:
+            await self._depart()
+
+    async def all_home(self) -> None:
+        """Wait for all of them. Raises what went wrong with any."""
+        await self._depart()
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+        self._raise()
+
+    async def cancel(self) -> None:
+        self._trip, self._items = None, []
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _depart(self) -> None:
+        """What has gathered goes, as soon as not too much is on its way."""
+        while self._trip is not None and len(self._under_way) >= AHEAD:
+            await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+        self._go()
+        self._raise()
+
+    def _go(self) -> None:
+        trip, items = self._trip, self._items
+        if trip is not None:
+            self._trip, self._items, self._bytes = None, [], 0
+            task = asyncio.create_task(self._move(trip, items))
+            self._under_way.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            if task.exception() is not None:
+                self._failed.append(task)
+            self._go()
+
+    def _raise(self) -> None:
+        for task in self._failed:
+            task.result()
