@@ -43,16 +43,17 @@ class Work:
     outstanding: int = 500
     "Sends without an answer; credit of a receiver."
     range_size: int = 250
+    subjects: tuple[str, ...] = ()
+    "Of the messages that are sent, in turns."
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
 
-def payload() -> bytes:
+def payload(subject: str | None = None) -> bytes:
     """A durable message of 1 KB with a message id, as applications send them."""
-    return Message(
-        header=Header(durable=True), properties=Properties(message_id="0123456789abcdef"), data=[b"x" * BODY_SIZE]
-    ).encode()
+    properties = Properties(message_id="0123456789abcdef", subject=subject)
+    return Message(header=Header(durable=True), properties=properties, data=[b"x" * BODY_SIZE]).encode()
 
 
 async def _connect(work: Work) -> Connection:
@@ -64,9 +65,10 @@ async def _connect(work: Work) -> Connection:
 
 async def _send(connection: Connection, work: Work) -> None:
     sender = await connection.sender(work.address)
-    message = payload()
+    messages = [payload(subject) for subject in work.subjects or (None,)]
     futures: deque[asyncio.Future[None]] = deque()
     for number in range(work.count):
+        message = messages[number % len(messages)]
         if number % TURN == 0:
             await asyncio.sleep(0)  # what was sent so far leaves, and the broker works on it meanwhile
         while len(futures) >= work.outstanding:

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -33,6 +33,10 @@ USER = PASSWORD = "guest"
 AMQP_HEADER, SASL_HEADER = b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00"
 AMQP_FRAME, SASL_FRAME = 0, 1
 OPEN, SASL_MECHANISMS, SASL_INIT, SASL_OUTCOME = 0x10, 0x40, 0x41, 0x44
+
+
+Bound = tuple[str, str, str]
+"Exchange, queue, key."
 
 
 class RabbitMQError(Exception):
@@ -104,18 +108,35 @@ class RabbitMQ:
         return f"/amq/queue/{queue}"
 
     def declare_quorum_queue(self, name: str) -> None:
-        queue = {
-            "name": name,
-            "vhost": "/",
-            "durable": True,
-            "auto_delete": False,
-            "arguments": {"x-queue-type": "quorum"},
+        self.declare([name])
+
+    def declare(self, queues: Sequence[str], exchanges: Mapping[str, str] = {}, bindings: Sequence[Bound] = ()) -> None:
+        """Durable quorum queues; exchanges with their types; what is bound to which, by which key."""
+        durable = {"vhost": "/", "durable": True, "auto_delete": False}
+        definitions = {
+            "queues": [{"name": name, **durable, "arguments": {"x-queue-type": "quorum"}} for name in queues],
+            "exchanges": [
+                {"name": name, "type": kind, **durable, "internal": False, "arguments": {}}
+                for name, kind in exchanges.items()
+            ],
+            "bindings": [
+                {
+                    "source": exchange,
+                    "vhost": "/",
+                    "destination": queue,
+                    "destination_type": "queue",
+                    "routing_key": key,
+                    "arguments": {},
+                }
+                for exchange, queue, key in bindings
+            ],
         }
-        self.control("import_definitions", "--format", "json", stdin=json.dumps({"queues": [queue]}))
-        # An import reports success before it says what it skipped, so the queue is looked up.
+        self.control("import_definitions", "--format", "json", stdin=json.dumps(definitions))
+        # An import reports success before it says what it skipped, so the queues are looked up.
         listed = self.control("list_queues", "--silent", "name", "type", "durable")
-        if f"{name}\tquorum\ttrue" not in listed.splitlines():
-            raise RabbitMQError(f"{name} is not a durable quorum queue after its declaration: {listed!r}")
+        missing = [name for name in queues if f"{name}\tquorum\ttrue" not in listed.splitlines()]
+        if missing:
+            raise RabbitMQError(f"{missing} are not durable quorum queues after their declaration: {listed!r}")
 
     def _configure(self) -> None:
         cookie = self._home / ".erlang.cookie"

@@ -24,7 +24,7 @@ LOOPED = 10_000  # by the plain SDK, which is slower
 BACKLOG_QUEUES, ENTITIES = 10, 20
 DEADLINE_S = 900.0
 RATIO_WANTED = 0.7
-SHOVEL = "shovel over TCP"
+SHOVEL = "shovels over TCP"
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,15 @@ def measure_spark(rounds: int) -> SparkResults:
     with ExitStack() as stack:
         world = _World(stack)
         samples: dict[str, list[Drained]] = {}
-        shovel = None
+        shovels: dict[str, Shovel] = {}
         if reason is None:
             node = stack.enter_context(rabbitmq.RabbitMQ(plugins=["rabbitmq_shovel"]))
-            shovel = Shovel(node, SHOVELS[SHOVEL], COUNT)
+            uri = SHOVELS["shovel over TCP"]
+            shovels[SHOVEL] = Shovel(node, uri, COUNT, BACKLOG_QUEUES, ENTITIES)
+            shovels["shovel of one queue to one other"] = Shovel(node, uri, COUNT)
         for _ in range(rounds):
             taken = [world.in_process(COUNT), world.on_spark(COUNT)]
-            if shovel is not None:
-                taken.append(Drained(SHOVEL, COUNT, *shovel.move(), 0.0))
+            taken += [Drained(way, COUNT, *shovel.move(), 0.0) for way, shovel in shovels.items()]
             for each in taken:
                 samples.setdefault(each.way, []).append(each)
                 _tell(each)

@@ -125,61 +125,81 @@ def run_child(module: str, work: str, deadline_s: float = DEADLINE_S) -> dict[st
 # ── RabbitMQ's ──
 
 SHOVELLING = """
-Length = fun () ->
-    {{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)),
+Length = fun (Name) ->
+    {{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, Name)),
     {{ok, Count, _}} = rabbit_amqqueue:stat(Q),
     Count
 end,
 Wait = fun Again(Enough) ->
-    Count = Length(),
+    Count = lists:sum([Length(Name) || Name <- [{targets}]]),
     case Count >= Enough of
         true -> {{Count, erlang:monotonic_time(microsecond)}};
         false -> timer:sleep(10), Again(Enough)
     end
 end,
-ok = rabbit_runtime_parameters:parse_set(<<"/">>, <<"shovel">>, <<"bench">>, <<{shovel}>>, <<"rmq-cli">>),
+[ok = rabbit_runtime_parameters:parse_set(<<"/">>, <<"shovel">>, Name, Shovel, <<"rmq-cli">>)
+    || {{Name, Shovel}} <- [{shovels}]],
 {{Few, Began}} = Wait({already} + 1),
 {{All, Ended}} = Wait({already} + {count}),
 io_lib:format("~b ~b", [All - Few, Ended - Began]).
 """
-"Starts the shovel and counts inside the node: a rabbitmqctl for each look would cost more than the shovel itself."
+"Starts the shovels and counts inside the node: a rabbitmqctl for each look would cost more than the shovels themselves."
 
 
 class Shovel:
-    """A dynamic shovel between two durable quorum queues of one node."""
+    """Dynamic shovels between durable quorum queues of one node, one for each source.
 
-    def __init__(self, node: rabbitmq.RabbitMQ, uri: str, count: int) -> None:
+    A message has its target in its routing key, as a backlog message has its destination in a property.
+    """
+
+    def __init__(self, node: rabbitmq.RabbitMQ, uri: str, count: int, sources: int = 1, targets: int = 1) -> None:
         self._node = node
         self._uri = uri.format(user=rabbitmq.USER, password=rabbitmq.PASSWORD, host=node.host, port=node.port)
         self._count = count
         self._already = 0
-        self._name = f"{len(uri)}"
-        for queue in (f"from-{self._name}", f"to-{self._name}"):
-            node.declare_quorum_queue(queue)
+        name = f"{len(uri)}-{sources}-{targets}"
+        self._home = f"home-{name}"
+        self._sources = [f"from-{name}-{number}" for number in range(sources)]
+        self._targets = [f"to-{name}-{number}" for number in range(targets)]
+        node.declare(
+            [*self._sources, *self._targets],
+            {self._home: "direct"} | {f"fill-{source}": "fanout" for source in self._sources},
+            [(self._home, target, target) for target in self._targets]
+            + [(f"fill-{source}", source, "") for source in self._sources],
+        )
 
     def move(self) -> Sample:
-        run_load(RabbitMQBroker(self._node).work("send", f"from-{self._name}", self._count))
+        self._fill()
         # An Erlang string and a JSON string are written alike as long as the text is ASCII.
-        shovel = json.dumps(json.dumps(self._shovel()))
+        shovels = {source: json.dumps(json.dumps(self._shovel(source))) for source in self._sources}
         expression = SHOVELLING.format(
-            queue=f"to-{self._name}", already=self._already, count=self._count, shovel=shovel
+            targets=", ".join(f'<<"{target}">>' for target in self._targets),
+            shovels=", ".join(f'{{<<"{name}">>, <<{shovel}>>}}' for name, shovel in shovels.items()),
+            already=self._already,
+            count=self._count,
         )
         before = self._node.cpu_seconds()
         out = self._node.control("eval", expression)
         moved, took_us = (int(number) for number in out.strip().strip('"').split())
         self._already += self._count
-        self._node.control("clear_parameter", "shovel", "bench")
+        for name in shovels:
+            self._node.control("clear_parameter", "shovel", name)
         return moved / took_us * 1e6, (self._node.cpu_seconds() - before) / self._count * 1e6
 
-    def _shovel(self) -> dict[str, Any]:
+    def _fill(self) -> None:
+        work = RabbitMQBroker(self._node).work("send", "", self._count // len(self._sources))
+        for source in self._sources:
+            run_load(replace(work, address=f"/exchange/fill-{source}", subjects=tuple(self._targets)))
+
+    def _shovel(self, source: str) -> dict[str, Any]:
         return {
             "src-protocol": "amqp091",
             "src-uri": self._uri,
-            "src-queue": f"from-{self._name}",
+            "src-queue": source,
             "src-prefetch-count": PREFETCH,
             "dest-protocol": "amqp091",
             "dest-uri": self._uri,
-            "dest-queue": f"to-{self._name}",
+            "dest-exchange": self._home,
             "ack-mode": "on-confirm",
         }
 

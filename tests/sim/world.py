@@ -163,14 +163,15 @@ class World:
                 fault.end()
 
     async def _drained(self) -> None:
-        """Until nothing waits anywhere, and every entity is healthy again."""
+        """Until nothing waits anywhere or is on its way there, and every entity is healthy again."""
+        arrived_by = self.loop.time() + DELAY_MAX_S
         until, healthy_by = self.loop.time() + DRAIN_MAX_S, self.loop.time() + self._recovery_max_s()
         while self.loop.time() < until:
             waiting = any(queue.copies for queue in self.secondary.queues.values())
             alive = [process for process in self.senders if process.is_alive]
             spooled = any(process.spool is not None and process.spool.waiting for process in alive)
             away = any(entity.state.value != "HEALTHY" for process in alive for entity in process.pair.entities())
-            if not waiting and not spooled and not away:
+            if not waiting and not spooled and not away and self.loop.time() >= arrived_by:
                 return
             if away and self.loop.time() > healthy_by:
                 self.found.append(f"not back: an entity is away {self._recovery_max_s():.0f} s after all was healed")
