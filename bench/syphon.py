@@ -143,7 +143,7 @@ end,
 {{All, Ended}} = Wait({already} + {count}),
 io_lib:format("~b ~b", [All - Few, Ended - Began]).
 """
-"Starts the shovels and counts inside the node: a rabbitmqctl for each look would cost more than the shovels themselves."
+"Starts the shovels and counts inside the node: a rabbitmqctl for each look would cost more than the shovels."
 
 
 class Shovel:

@@ -25,7 +25,7 @@ from pairbus.counters import SPOOL, Counters
 from pairbus.errors import SpoolError
 from pairbus.ledger import Ledger, Tally
 from pairbus.ledger.rows import FAILED_SEND, Cause, MeterKind
-from pairbus.outgoing import DEFAULT_LIMIT, Order, Outgoing, measure
+from pairbus.outgoing import DEFAULT_LIMIT, Order, Outgoing
 from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.events import (
     BacklogQueueFailed,
@@ -459,7 +459,7 @@ class Hub:
     def tally(self, entity: str) -> Tally | None:
         """For the sends that go straight to the primary."""
         ledger, namespace = self.ledger, self._ledger_names["primary"]
-        return None if ledger is None else ledger.tally("primary", namespace, entity, "send", measure)
+        return None if ledger is None else ledger.tally("primary", namespace, entity, "send")
 
     def meter_send(self, side: SideName, entity: str, going: Outgoing, failure: Failure | None, cause: Cause) -> None:
         """One attempt, counted and billed message by message."""

@@ -156,12 +156,6 @@ def as_outgoing(ready: Any) -> Outgoing:
     return Outgoing(ready, sdk.members(ready) if type(ready) is PairedMessageBatch else [ready], is_small=True)
 
 
-def measure(sent: Any) -> tuple[int, int]:
-    """(about so many bytes, messages) of a message that went straight to the primary; of a batch both are given,
-    because its owner may fill it again."""
-    return sent if type(sent) is tuple else (sdk.only_data_size(sent) + sdk.USUAL_ENVELOPE_BYTES, 1)
-
-
 class PairedMessageBatch(ServiceBusMessageBatch):
     """Looks at each message when it is added, so that nobody has to look at all of them when the batch is sent."""
 

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch
 
 from pairbus import sdk, telemetry
 from pairbus.hub import Hub, order_of, timeout_of
-from pairbus.ledger import TALLY_MAX
+from pairbus.ledger import tallied
 from pairbus.links import Link
 from pairbus.outgoing import (
     DEFAULT_LIMIT,
@@ -130,18 +130,20 @@ class PairedSender:
             hub.meter_send("primary", self.entity_name, going, failure, "application")
             self._send_by_plan(going, SEND_TIMEOUT_S, began, tried)
             return
-        count = ready.count if type(ready) is PairedMessageBatch else 0
-        tally = self._tally
+        is_batch, tally = type(ready) is PairedMessageBatch, self._tally
+        count, counted = ready.count if is_batch else 1, 0
         if tally is not None:
-            tally.append((time.time(), (ready.size_in_bytes, count) if count else ready))
-            if not 1 < len(tally.waiting) < TALLY_MAX:
-                tally.tend()
-        self._accepted(count or 1)
+            counted = tallied(ready.size_in_bytes if is_batch else sdk.only_data_size(ready), count)
+            if began >= tally.until:
+                tally.turn(began)
+        self._accepted(count, counted)
 
-    def _accepted(self, messages: int) -> None:
-        """By the primary, without a plan."""
+    def _accepted(self, messages: int, counted: int = 0) -> None:
+        """By the primary, without a plan. `counted`: for the tally."""
         with self._hub.lock:
             self._counts.sent += messages
+            if counted and self._tally is not None:
+                self._tally.total += counted
         entity = self._entity
         if entity.state is not HEALTHY or entity.busy_since is not None:
             self._hub.proven(entity)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.ledger import TALLY_MAX, Ledger, MeterKind, billable_operations, read
+from pairbus.ledger import Ledger, MeterKind, billable_operations, read, tallied
 from pairbus.ledger.rows import alike
 from pairbus.pairing.events import DeadLettered, Diverted, FailedOver, Faulted, Moved, PingSent
 from tests.ledger.world import FLUSH_S, HOST, NOON_S, Clock, ids_of, rows_of, send
@@ -244,22 +244,18 @@ def test_a_month_of_idle_polls_costs_what_the_specification_says(tmp_path: Path)
     assert sum(row.billable_operations or 0 for row in rows_of(tmp_path)) == 28_800
 
 
-def measured(size_bytes: int) -> tuple[int, int]:
-    return size_bytes, 1
-
-
 def test_a_tally_counts_as_a_meter_does(tmp_path: Path) -> None:
-    """Each operation in its own second, whenever it is added up; several senders of an entity share one."""
+    """Each operation in its own second, whenever it is told; several senders of an entity share one."""
     clock = Clock()
     ledger = Ledger(tmp_path, client="c", clock=clock)
-    tally = ledger.tally("primary", HOST, "orders", "send", measured)
-    assert ledger.tally("primary", HOST, "orders", "send", measured) is tally
-    for number in range(3 * TALLY_MAX):
-        clock.now_s = NOON_S + number // 50
-        tally.append((clock.now_s, 100))
-        if not 1 < len(tally.waiting) < TALLY_MAX:
-            tally.tend()
-        assert len(tally.waiting) < TALLY_MAX
+    tally = ledger.tally("primary", HOST, "orders", "send")
+    assert ledger.tally("primary", HOST, "orders", "send") is tally
+    for number in range(300):
+        began = 0.5 + number / 50
+        clock.now_s = NOON_S + number / 50
+        if began >= tally.until:
+            tally.turn(began)
+        tally.total += tallied(200, 2)
     send(ledger)
     assert ledger.close(FLUSH_S)
     found: Counter[int] = Counter()
@@ -267,21 +263,21 @@ def test_a_tally_counts_as_a_meter_does(tmp_path: Path) -> None:
         assert (row.kind, row.outcome, row.cause, row.billable_operations) == ("send", "ok", "application", row.count)
         assert row.bytes == 100 * (row.count or 0)
         found[int(row.at_s - NOON_S)] += row.count or 0
-    assert found == {0: 50, 1: 50, 2: 50, 3: 50, 4: 50, 5: 51}
+    assert found == {0: 100, 1: 100, 2: 100, 3: 100, 4: 100, 5: 101}
 
 
 def test_what_a_tally_holds_is_written_without_another_send(tmp_path: Path) -> None:
     """The writer asks for it, once a second."""
     ledger = Ledger(tmp_path, client="c", flush_interval_s=0.01)
-    tally = ledger.tally("primary", HOST, "orders", "send", measured)
-    tally.append((time.time(), 100))
-    tally.tend()
+    tally = ledger.tally("primary", HOST, "orders", "send")
+    tally.turn(time.monotonic())
+    tally.total += tallied(100, 1)
     deadline = time.monotonic() + FLUSH_S
     while not list(tmp_path.glob("*.jsonl")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert ledger.close(FLUSH_S)
-    assert [row.count for row in rows_of(tmp_path)] == [1]
+    assert [(row.count, row.bytes) for row in rows_of(tmp_path)] == [(1, 100)]
 
 
 def test_threads_lose_nothing(tmp_path: Path) -> None:

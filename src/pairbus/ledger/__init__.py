@@ -10,13 +10,12 @@
 `docs/ledger.md` has every field. Metering never fails or delays a send, whatever happens to its disk.
 """
 
-from pairbus.ledger.book import TALLY_MAX, Ledger, Tally
+from pairbus.ledger.book import Ledger, Tally, tallied
 from pairbus.ledger.reader import Rows, read
 from pairbus.ledger.rows import SCHEMA, Cause, MeterKind, Row, Side, billable_operations
 
 __all__ = [
     "SCHEMA",
-    "TALLY_MAX",
     "Cause",
     "Ledger",
     "MeterKind",
@@ -26,4 +25,5 @@ __all__ = [
     "Tally",
     "billable_operations",
     "read",
+    "tallied",
 ]

@@ -17,13 +17,11 @@ import secrets
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from pairbus.ledger.files import Files
 from pairbus.ledger.room import Removed
@@ -49,7 +47,6 @@ PENDING_ROWS_MAX = 100_000  # × about 500 bytes = 50 MB at the very worst
 FILE_BYTES_MAX = 64 * 1024 * 1024
 FOLDER_BYTES_MAX = 1024 * 1024 * 1024  # of all files of all processes: a service's operations of some weeks
 FILE_BYTES_LEAST = 4096  # one row with long texts still fits
-TALLY_MAX = 100  # messages, of 32 KB at most, or batches that are kept alive until they are added up
 AT_EXIT_S = 2.0  # what a process that forgot to close grants its last rows
 
 Key = tuple[str | None, str, str, str, str, str | None]
@@ -116,7 +113,7 @@ class Ledger:
         self._lost = _Lost()
         self._hurry = self._failing = False
         for tally in self._tallies.values():
-            tally.waiting.clear()
+            tally.forget()
 
     def __repr__(self) -> str:
         state = " closed" if self._closed else ""
@@ -168,18 +165,13 @@ class Ledger:
                 sums[1] += billable
                 sums[2] += size_bytes
 
-    def tally(
-        self, side: Side, namespace: str, entity: str, kind: MeterKind, measure: Callable[[Any], tuple[int, int]]
-    ) -> Tally:
-        """For what the application does all the time and ends well: a way to `meter` that costs next to nothing.
-
-        `measure` gives bytes and number of the messages of one operation; each is billed as one.
-        """
+    def tally(self, side: Side, namespace: str, entity: str, kind: MeterKind) -> Tally:
+        """For what the application does all the time and ends well: a way to `meter` that costs next to nothing."""
         key: Key = (side, namespace, entity, kind, "ok", "application")
         with self._lock:
             known = self._tallies.get(key)
             if known is None:
-                known = self._tallies[key] = Tally(self, key, measure)
+                known = self._tallies[key] = Tally(self, key)
             return known
 
     def record(self, event: object, at_s: float | None = None) -> None:
@@ -200,7 +192,7 @@ class Ledger:
         A second that is not over yet gets two rows in this way: what belongs together is added up by the reader.
         """
         with self._lock:
-            self._fold()
+            self._tell()
             if self._sums:
                 self._turn(self._second)
             wanted, failed_before = self._accepted_rows, self._failed_writes
@@ -240,10 +232,9 @@ class Ledger:
         if not self._closed and (self._thread is None or not self._thread.is_alive()):
             self._start_thread()
 
-    def _fold(self) -> None:
+    def _tell(self) -> None:
         for tally in self._tallies.values():
-            if tally.waiting:
-                tally.fold()
+            tally.tell()
 
     def _enqueue(self, at_s: float, what: object, rows: int, queue: list[tuple[float, object]] | None = None) -> None:
         if self._closed:
@@ -286,7 +277,7 @@ class Ledger:
                 self._hurry, closed = False, self._closed
                 if (second := int(self._clock())) != self._second:
                     self._turn(second)
-                self._fold()
+                self._tell()
                 taken, self._tallied, self._queue = self._tallied + self._queue, [], []
             unwritten += (line for at_s, what in taken for line in self._lines(at_s, what))
             unwritten = self._write(files, unwritten)
@@ -352,47 +343,62 @@ class Ledger:
 
 
 class Tally:
-    """Operations that end well, of one entity and kind, as they come: added up later, by the writer or when many wait.
+    """Operations that end well, of one entity and kind. Each is billed as one: none is larger than 64 KB.
 
-        tally.append((time.time(), message))
-        if not 1 < len(tally.waiting) < TALLY_MAX:
-            tally.tend()
+        if began >= tally.until:                 # by time.monotonic
+            tally.turn(began)
+        tally.total += tallied(size_bytes, count)
 
     Between two sends everything falls out of the processor's caches, so that a call of `meter` costs ten times as much
-    as in a loop. To append costs a microsecond even then.
+    as in a loop. An addition costs half a microsecond even then. Whoever adds does so under a lock of its own, or is
+    the only one who does; the writer only reads, and bytes and messages are one number so that it never sees half.
     """
 
-    __slots__ = ("_key", "_ledger", "_measure", "append", "waiting")
+    __slots__ = ("_key", "_ledger", "_second", "_told", "total", "until")
 
-    def __init__(self, ledger: Ledger, key: Key, measure: Callable[[Any], tuple[int, int]]) -> None:
+    def __init__(self, ledger: Ledger, key: Key) -> None:
         self._ledger = ledger
         self._key = key
-        self._measure = measure
-        self.waiting: deque[tuple[float, Any]] = deque()
-        self.append = self.waiting.append
+        self._second = 0
+        self._told = 0
+        self.total = 0
+        "Of all seconds; it never gets smaller."
+        self.until = float("-inf")
+        "When the second is over to which the next operation belongs."
 
-    def tend(self) -> None:
-        """The first of a while, for which there must be a writer, or one too many."""
+    def turn(self, now: float) -> None:
+        """Another second: what was added before belongs to the last one."""
         ledger = self._ledger
         with ledger._lock:
-            if len(self.waiting) >= TALLY_MAX:
-                self.fold()
-            if (second := int(ledger._clock())) != ledger._second:
-                ledger._turn(second)
+            self.tell()
+            now_s = ledger._clock()
+            self._second = int(now_s)
+            self.until = now + self._second + 1 - now_s
+            if self._second != ledger._second:
+                ledger._turn(self._second)
 
-    def fold(self) -> None:
-        """Add up what waits, each second for itself. Under the lock of the ledger."""
-        seconds: dict[int, Sums] = {}
-        waiting = self.waiting
-        while waiting:
-            at_s, what = waiting.popleft()
-            size_bytes, count = self._measure(what)
-            sums = seconds.setdefault(int(at_s), [0, 0, 0])
-            sums[0] += count
-            sums[1] += count
-            sums[2] += size_bytes
-        for second, sums in seconds.items():
-            self._ledger._enqueue(second, {self._key: sums}, 1, self._ledger._tallied)
+    def tell(self) -> None:
+        """What was added since the last time. Under the lock of the ledger."""
+        new = self.total - self._told
+        if new:
+            self._told += new
+            count = new & _COUNT_MAX
+            self._ledger._enqueue(
+                self._second, {self._key: [count, count, new >> _COUNT_BITS]}, 1, self._ledger._tallied
+            )
+
+    def forget(self) -> None:
+        """In a child of `fork`: what the parent has not told is the parent's."""
+        self._told, self.until = self.total, float("-inf")
+
+
+_COUNT_BITS = 64
+_COUNT_MAX = (1 << _COUNT_BITS) - 1
+
+
+def tallied(size_bytes: int, count: int) -> int:
+    """What to add to `Tally.total`."""
+    return (size_bytes << _COUNT_BITS) + count
 
 
 class _Lost:

@@ -106,8 +106,8 @@ def readied(message: ServiceBusMessage) -> ServiceBusMessage | None:
 
 
 def only_data_size(message: ServiceBusMessage) -> int:
-    """Of the body of one that is `readied`."""
-    return len(message._raw_amqp_message._data_body[0])
+    """Of one that is `readied`, about: its body, and what usually stands around it."""
+    return len(message._raw_amqp_message._data_body[0]) + USUAL_ENVELOPE_BYTES
 
 
 def reserved_property(message: AnyMessage, names: Container[str]) -> str | None:

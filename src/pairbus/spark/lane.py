@@ -37,8 +37,9 @@ from pairbus.spark.journal import (
     sequence_number_of,
 )
 from pairbus.spark.missing import SharedDestinations
+from pairbus.syphon.loads import AHEAD
 from pairbus.syphon.mover import Opener, Shared
-from pairbus.syphon.pump import AHEAD, Pump
+from pairbus.syphon.pump import Pump
 from pairbus.transport import Carrier, Received, TransportError
 
 STOP_LOOK_S = 0.5
@@ -254,7 +255,7 @@ class _Draining:
 def _batch_max(most: int, per_s: float | None) -> int:
     """All batches that a pump has in hand must go within half of the shortest lock: a task has not the time to learn
     how long it is, and one that begins with too many would hold them all back, and so would the next."""
-    return most if per_s is None else max(1, min(most, int(per_s * LOCK_MIN_S / 2 / (AHEAD + 1))))
+    return most if per_s is None else max(1, min(most, int(per_s * LOCK_MIN_S / 2 / (AHEAD + 2))))
 
 
 # ── what a worker keeps from one task to the next ──

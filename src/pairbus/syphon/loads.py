@@ -1,4 +1,4 @@
-"""Batches of one queue on their way home. What comes while others are on their way gathers, and goes with the next ones:
+"""Batches of one queue on their way home. What comes while others are on their way gathers, and goes with the next:
 the more destinations a queue has, the fewer of its messages could share a send otherwise.
 """
 

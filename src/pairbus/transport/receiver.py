@@ -10,8 +10,8 @@ An empty receive is a flow of credit after which nothing came until the next flo
 and come to the same number: which delivery count a flow was sent with is in the flow.
 
 Settlement. Deliveries are settled as ranges of consecutive ids. The peer is asked (unsettled) and its answer awaited;
-only `settle_nowait` tells without asking. Completions leave at the end of the loop's turn: what different tasks complete
-in one turn is often consecutive when it is put together.
+only `settle_nowait` tells without asking. Completions leave at the end of the loop's turn: what different tasks
+complete in one turn is often consecutive when it is put together.
 """
 
 from __future__ import annotations
