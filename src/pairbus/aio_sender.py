@@ -114,7 +114,8 @@ class PairedSender:
         # Straight to the primary, as nearly every send goes, or a closer look at everything.
         ready = straight(message) if timeout is None and hub.straight_s and not self._closed else None
         if ready is None or self._entity.state is not HEALTHY or link.sender is None or link.line.is_taken:
-            await self._send(message, ready, timeout)
+            if ready is None or self._away is None or not await self._divert(ready):
+                await self._send(message, ready, timeout)
             return
         link.line.is_taken = True
         began = time.monotonic()
@@ -130,7 +131,7 @@ class PairedSender:
         is_batch, tally = type(ready) is PairedMessageBatch, self._tally
         count, counted = ready.count if is_batch else 1, 0
         if tally is not None:
-            counted = tallied(ready.size_in_bytes if is_batch else sdk.only_data_size(ready), count)
+            counted = ready.counted if is_batch else tallied(sdk.only_data_size(ready), 1)
             if began >= tally.until:
                 tally.turn(began)
         self._accepted(count, counted)
@@ -145,6 +146,30 @@ class PairedSender:
             self._hub.proven(entity)
         if self._away is not None:
             self._leave_backlog()
+
+    async def _divert(self, ready: Any) -> bool:
+        """One message straight to the backlog queue that the sender keeps, as nearly every diverted send goes. False:
+        something about it needs a closer look, and nothing was done."""
+        hub, link, queue = self._hub, self._away, usual_queue(self._hub.pair, self._state)
+        if link is None or link.path != queue or link.sender is None or type(ready) is PairedMessageBatch:
+            return False
+        copy = sdk.readily_wrapped(ready, self.entity_name) if self._order is None else None
+        if copy is None or telemetry.is_traced() or link.line.is_taken:
+            return False
+        link.line.is_taken = True
+        began = time.monotonic()
+        try:
+            failure = await link.send(copy, hub.straight_s)
+        finally:
+            link.leave()
+        if hub.ledger is not None:
+            hub.meter_send("secondary", queue, Outgoing(copy, [copy]), failure, "failover")
+        if failure is None:
+            hub.diverted(self._entity, queue, sdk.message_id_of(ready))
+        else:
+            tried = Reply(time.monotonic(), failure)
+            await self._send_by_plan(as_outgoing(ready), SEND_TIMEOUT_S, began, tried, away=True)
+        return True
 
     async def _send(self, message: Any, ready: Any, timeout: float | None) -> None:
         """A send that is not the usual one. `ready`: what `straight` has made of the message."""

@@ -83,13 +83,16 @@ class Counters:
         key = path.lower()
         return self._queues.get(key) or self._queues.setdefault(key, QueueCounts(path))
 
+    def diverted(self, path: str, queue: str, count: int) -> None:
+        self.entity(path).diverted += count
+        self.queue(queue).stored += count
+
     def note(self, event: events.Event) -> None:
         """Count what an event tells. Events that carry no number are ignored."""
         match event:  # those that come by the thousand first
             case events.Diverted(path=path, queue=queue, count=count):
                 if queue != SPOOL:  # `Spooled` counts these
-                    self.entity(path).diverted += count
-                    self.queue(queue).stored += count
+                    self.diverted(path, queue, count)
             case events.Moved(queue=queue, count=count):
                 self.queue(queue).moved += count
             case events.Suspected(path=path):

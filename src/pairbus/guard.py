@@ -23,8 +23,7 @@ from pairbus import sdk
 
 logger = logging.getLogger("pairbus.guard")
 
-LOOK_S = 0.1  # between two looks at the calls under way; a late call is freed this much later at most
-QUIET_S = 5.0  # without any call before the thread goes to sleep
+AGAIN_S = 0.1  # before a call that was broken off, and did not notice, is broken off again
 BURIAL_S = 2.0  # for a connection that is thrown away to say good-bye
 GRACE_S = 0.25  # the SDK's own time-out gets this long to end the call with a better error
 
@@ -44,8 +43,8 @@ class Late(Exception):
 class Guard:
     """Looks after the calls of one user, which makes one at a time.
 
-    A call is armed by storing `owner`, then `late_at`, and by `rouse()` when there is no watch or it is asleep; it is
-    disarmed by storing NEVER. That is all that a healthy call pays.
+    A call is armed by storing `owner`, then `late_at`, and by `rouse()` when there is no watch or it looks later than
+    that; it is disarmed by storing NEVER. That is all that a healthy call pays.
     """
 
     __slots__ = ("__weakref__", "is_late", "late_at", "owner", "watch")
@@ -65,15 +64,14 @@ class Guard:
             self.watch = _watcher()
             with _start:
                 self.watch.guards.add(self)
-        if self.watch.asleep:
-            self.watch.wake.set()
+        self.watch.wake.set()
 
     def call(self, what: Callable[..., T], owner: object, deadline: float, *arguments: Any) -> T:
         """Make one SDK call of `owner`; Late when it had to be broken off at its deadline (of `time.monotonic`)."""
         if not sdk.CAN_BREAK:
             return given_up(lambda: what(*arguments), deadline)
         self.owner, self.late_at = owner, deadline + GRACE_S
-        if self.watch is None or self.watch.asleep:
+        if self.watch is None or self.late_at < self.watch.looks_at:
             self.rouse()
         try:
             return what(*arguments)
@@ -98,25 +96,27 @@ class _Watch(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="pairbus-guard", daemon=True)
         self.guards: weakref.WeakSet[Guard] = weakref.WeakSet()
-        self.asleep = False
+        self.looks_at = NEVER
+        "When it looks by itself: who arms a call that is late sooner must wake it."
         self.wake = threading.Event()
 
     def run(self) -> None:
-        quiet_since = time.monotonic()
         while True:
+            self.looks_at = NEVER  # before the look: a call that is armed after it wakes this thread
+            self.wake.clear()
             now = time.monotonic()
-            armed = self._armed()
-            for guard in armed:
-                if now >= guard.late_at:
-                    guard.is_late = True
-                    self._break(guard.owner)
-            if armed:
-                quiet_since = now
-            elif now - quiet_since > QUIET_S:
-                self._sleep()
-                quiet_since = time.monotonic()
-            del armed
-            time.sleep(LOOK_S)
+            dues = [self._due(guard, now) for guard in self._armed()]
+            self.looks_at = due = min(dues, default=NEVER)
+            self.wake.wait(None if due == NEVER else max(due - time.monotonic(), 0.0))
+
+    def _due(self, guard: Guard, now: float) -> float:
+        """When to look at this call again; it is broken off if it is late."""
+        late_at = guard.late_at
+        if now < late_at:
+            return late_at
+        guard.is_late = True
+        self._break(guard.owner)
+        return now + AGAIN_S
 
     def _armed(self) -> list[Guard]:
         with _start:
@@ -127,13 +127,6 @@ class _Watch(threading.Thread):
             sdk.break_socket(owner)
         except Exception:  # it looks into frames of running threads; without this thread no call would have a deadline
             logger.exception("a late call could not be broken off; it is tried again")
-
-    def _sleep(self) -> None:
-        self.wake.clear()
-        self.asleep = True
-        if not self._armed():  # one that came after the look above, before `asleep` was visible, would wait for ever
-            self.wake.wait()
-        self.asleep = False
 
 
 NEVER = float("inf")
@@ -200,7 +193,7 @@ def bury(owner: Any) -> None:
 
 def burials() -> None:
     """Wait for what is being closed: the SDK's client must not close it a second time at the same moment."""
-    deadline = time.monotonic() + BURIAL_S + GRACE_S + LOOK_S
+    deadline = time.monotonic() + BURIAL_S + GRACE_S + AGAIN_S
     with _start:
         threads = list(_burials)
     for thread in threads:

@@ -308,6 +308,17 @@ class Hub:
                 self.publish(Spooled(entity.path, len(going.messages), self.spool.waiting))
             self.deliver()
 
+    def diverted(self, entity: Entity, queue: str, message_id: str) -> None:
+        """One message went straight to a backlog queue. Where nobody would hear an event of it, it is only counted."""
+        if self.listeners or self.ledger is not None or logger.isEnabledFor(logging.DEBUG):
+            with self.lock:
+                self.pair.stored_away(entity, queue, (message_id,), outcome_unknown=False)
+            self.deliver()
+            return
+        with self.lock:
+            entity.diverted += 1
+            self.counters.diverted(entity.path, queue, 1)
+
     def stored_away(self, entity: Entity, going: Outgoing, *, outcome_unknown: bool) -> None:
         """Tell what backlog queues have stored since the last time, whatever becomes of the rest of the call."""
         if not going.untold:

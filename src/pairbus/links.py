@@ -71,7 +71,7 @@ class Link:
             return self.call(lambda sender, left_s: _send(sender, what, left_s), timeout_s)[1]
         guard = self._guard  # as `Guard.call` does, with less on the way: this is what nearly every send is
         guard.owner, guard.late_at = sender, time.monotonic() + timeout_s + GRACE_S
-        if guard.watch is None or guard.watch.asleep:
+        if guard.watch is None or guard.late_at < guard.watch.looks_at:
             guard.rouse()
         try:
             sender.send_messages(what, timeout=timeout_s)

@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus import sdk
-from pairbus.ledger import billable_operations
+from pairbus.ledger import billable_operations, tallied
 from pairbus.ledger.rows import BILLING_UNIT_BYTES
 from pairbus.pairing.envelope import RESERVED, Away, Wrapper, wrap
 from pairbus.send_errors import ReservedPropertyError
@@ -162,6 +162,8 @@ class PairedMessageBatch(ServiceBusMessageBatch):
     is_small = True
     "Each of its messages fits every queue there is."
     count = 0
+    counted = 0
+    "All of them, as a tally counts."
 
     def __init__(self, wrapped_for: str | None = None, **options: Any) -> None:
         """`wrapped_for`: an entity that is failed over; its messages are wrapped while they are at hand."""
@@ -177,6 +179,7 @@ class PairedMessageBatch(ServiceBusMessageBatch):
         self.is_small = self.is_small and sdk.body_size(one) < sdk.SMALL
         self.ids.append(sdk.message_id_of(one))
         self.count += 1
+        self.counted = tallied(self.size_in_bytes, self.count)
         if self._wrapper is not None:
             self.wrapped.append(self._wrapper.wrap(sdk.encoded(self, [])[-1]))
 

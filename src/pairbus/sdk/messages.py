@@ -21,7 +21,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from pairbus.pairing.aliases import COUNTER, FIRST_ATTEMPT, PATH, SCHEDULED, SENDER, SESSION_ID, TIME_TO_LIVE
 
 AnyMessage = ServiceBusMessage | AmqpAnnotatedMessage
-Plain = TypeVar("Plain", AmqpAnnotatedMessage, AmqpMessageProperties, AmqpMessageHeader)
+Plain = TypeVar("Plain", ServiceBusMessage, AmqpAnnotatedMessage, AmqpMessageProperties, AmqpMessageHeader)
 
 _SCHEDULED_ANNOTATIONS = (b"x-opt-scheduled-enqueue-time", "x-opt-scheduled-enqueue-time")
 USUAL_ENVELOPE_BYTES = 60  # header and properties around a body: an id, and a few bytes for the rest
@@ -212,6 +212,19 @@ def wrapped(
     if counter is not None:
         properties[COUNTER] = _long(counter)
     return _message_of(raw)
+
+
+def readily_wrapped(message: ServiceBusMessage, path: str) -> ServiceBusMessage | None:
+    """`wrapped` for one that is `readied`; None when it has something to hide."""
+    raw = message._raw_amqp_message
+    header, properties = raw._header, raw._properties
+    if raw._annotations or properties is None or properties.group_id is not None:
+        return None
+    if header is not None and header.time_to_live is not None:
+        return None
+    copy, copy._raw_amqp_message = _clone(message), _clone(raw)
+    copy._raw_amqp_message._application_properties = {PATH: path}
+    return copy
 
 
 def _hide_time_to_live(raw: AmqpAnnotatedMessage, properties: dict[str | bytes, Any]) -> None:
