@@ -23,11 +23,13 @@ from bench.load import BODY_SIZE
 from bench.procstat import cpu_seconds, descendants, peak_rss_bytes
 from pairbus.spark import local_session, syphon
 from pairbus.spark.journal import Location
+from pairbus.spark.session import LIGHT_JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MASTER = "local[2]"
+CONF = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": LIGHT_JAVA}  # as `pairbus syphon` starts it
 WAIT_S = 5.0
 RECEIVED_AT_ONCE = 500
 
@@ -52,7 +54,7 @@ def main() -> None:
         if work.kind.startswith("plain"):
             told = PLAIN[work.kind](work, Path(folder))
         else:
-            spark = local_session("bench", MASTER, **{"spark.driver.memory": "1g"})
+            spark = local_session("bench", MASTER, **CONF)
             try:
                 cpu = sum(map(cpu_seconds, descendants(os.getpid())))
                 told = ON_SPARK[work.kind](spark, work, Path(folder))

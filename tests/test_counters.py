@@ -71,7 +71,7 @@ def test_totals_are_sums_and_a_snapshot_stays_as_it_was() -> None:
     counters.entity("invoices").sent += 2
     counters.entity("invoices").failed += 1
     counters.note(events.Moved("orders", QUEUE, 5, ()))
-    counters.note(events.SpoolForwarded("orders", 1, "primary", 6))
+    counters.note(events.SpoolForwarded("orders", 1, "primary", 6, ("a",)))
     snapshot = counters.snapshot()
     counters.entity("orders").sent += 100
     assert snapshot["total"] | {"sent": 6, "failed": 1, "backlog_moved": 5, "backlog_failed": 0} == snapshot["total"]

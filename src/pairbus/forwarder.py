@@ -240,7 +240,8 @@ class Forwarder:
                 self._ways.accepted(lane.path, way, now)
                 await asyncio.to_thread(self._spool.forwarded, removable)
                 removable.clear()
-                self._publish(SpoolForwarded(lane.path, count, str(way), self._spool.waiting))
+                ids = tuple([entry.message_id for _, entry in group])
+                self._publish(SpoolForwarded(lane.path, count, str(way), self._spool.waiting, ids))
                 if self._stopping:
                     return True
                 continue

@@ -6,7 +6,7 @@ Written from `docs/report.md`, and sharing nothing with `pairbus.report` but the
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -131,25 +131,17 @@ def messages(rows: list[Row]) -> list[Message]:
         message = found.get((entity, message_id))
         if message is not None:
             message.dead = min(message.dead, at)
-    _forward(rows, found.values())
+    for row in filter(is_forwarded_home, rows):
+        message = found.get((row.entity or "", row.message_id or ""))
+        if message is not None:
+            message.home = min(message.home, ms(row.time))
     for message in found.values():
         message.home = max(message.home, message.diverted)
     return list(found.values())
 
 
-def _forward(rows: list[Row], found: Iterable[Message]) -> None:
-    """The oldest first, as a spool does."""
-    waiting: dict[str, list[Message]] = defaultdict(list)
-    for message in sorted(found, key=lambda each: (each.diverted, each.message_id)):
-        if message.queue == "spool" and message.home == message.dead == NEVER:
-            waiting[message.entity].append(message)
-    for row in sorted(rows, key=lambda each: each.time):
-        details = row.details or {}
-        if row.event == "SpoolForwarded" and details["to"] == "primary":
-            lane = waiting[row.entity or ""]
-            for message in lane[: details["count"]]:
-                message.home = ms(row.time)
-            del lane[: details["count"]]
+def is_forwarded_home(row: Row) -> bool:
+    return row.event == "SpoolForwarded" and (row.details or {})["to"] == "primary"
 
 
 def nearest_rank(values: list[int], percent: int) -> float:
@@ -324,34 +316,43 @@ def average(
     return (Fraction(operations(mine), count), Fraction(size(mine), count)) if count else (Fraction(1), Fraction(0))
 
 
-def outage_bill(read: Read, number: int, counting: str) -> tuple[tuple[Fraction, Fraction], tuple[Fraction, Fraction]]:
-    """(operations, bytes) during and after."""
+Sums = tuple[Fraction, Fraction, Fraction]
+"Operations, bytes, bytes that cross from one region to another."
+
+
+def outage_bill(read: Read, number: int, counting: str) -> tuple[Sums, Sums]:
+    """During and after."""
     every, rows = read.outages, read.rows
     pings = within(every, number, rows, "ping")
-    during, after = [(Fraction(operations(pings)), Fraction(size(pings)))], []
+    during, after = [(Fraction(operations(pings)), Fraction(size(pings)), Fraction(0))], []
     for message in read.messages:
         if outage_of(every, message.entity, message.diverted) != number:
             continue
         queue = message.moved_from if message.queue == "spool" else message.queue
         if queue is not None:
-            during.append(average(rows, "send", "secondary", queue, ("failover", "spool")))
+            during.append(_crossing(average(rows, "send", "secondary", queue, ("failover", "spool"))))
         if message.moved_from is not None:
-            after.append(average(rows, "receive", "secondary", message.moved_from, ("syphon",)))
-            after.append(average(rows, "send", "primary", message.entity, ("syphon",)))
+            after.append(_crossing(average(rows, "receive", "secondary", message.moved_from, ("syphon",))))
+            after.append((*average(rows, "send", "primary", message.entity, ("syphon",)), Fraction(0)))
             if counting == "strict":
-                after.append(average(rows, "complete", "secondary", message.moved_from, ("syphon",)))
+                after.append((*average(rows, "complete", "secondary", message.moved_from, ("syphon",)), Fraction(0)))
     return _added(during), _added(after)
 
 
-def _added(pairs: list[tuple[Fraction, Fraction]]) -> tuple[Fraction, Fraction]:
-    return sum((one for one, _ in pairs), Fraction(0)), sum((other for _, other in pairs), Fraction(0))
+def _crossing(step: tuple[Fraction, Fraction]) -> Sums:
+    return (*step, step[1])
+
+
+def _added(steps: list[Sums]) -> Sums:
+    first, second, third = (sum((step[index] for step in steps), Fraction(0)) for index in range(3))
+    return first, second, third
 
 
 def counts(read: Read, entity: str) -> Counter[str]:
     """What the report says of an entity in whole numbers."""
     found: Counter[str] = Counter()
     moved: Counter[str] = Counter()
-    maybe = set()
+    maybe, forwarded = set(), set()
     for row in (row for row in read.rows if row.entity == entity):
         if (row.kind, row.side, row.cause, row.outcome) == ("send", "primary", "application", "ok"):
             found["sent"] += row.count or 0
@@ -363,12 +364,14 @@ def counts(read: Read, entity: str) -> Counter[str]:
             found[row.kind] += 1
         if row.kind == "moved" and row.message_id:
             moved[row.message_id] += 1
+        if is_forwarded_home(row):
+            forwarded.add(row.message_id)
         if row.event == "MaybeDuplicated":
             maybe.add(row.message_id)
     mine = [message for message in read.messages if message.entity == entity]
     found["diverted"] += len(mine)
     home = {message.message_id for message in mine if message.home < NEVER}
-    found["moved"] += len(home | set(moved))
+    found["moved"] += len(home | set(moved) | forwarded)
     found["duplicated"] = sum(times > 1 for times in moved.values())
     found["maybe_duplicated"] = len(maybe)
     found["dead_lettered"] = sum(letter[0] == entity for letter in read.dead)

@@ -99,8 +99,9 @@ def test_an_outage_costs_its_pings_and_the_way_of_its_messages(world: World) -> 
     for number, shown in enumerate(world.report.bill.outages):
         during, after = plain.outage_bill(world.read, number, world.counting)
         assert (shown.entity, plain.ms(shown.begins)) == (outages[number][0].entity, plain.begins(outages[number]))
-        for amount, (operations, size) in ((shown.during, during), (shown.after, after)):
-            assert (amount.operations, amount.bytes) == (round(operations), round(size))
+        for amount, (operations, size, crossing) in ((shown.during, during), (shown.after, after)):
+            money = money_of(world, round(operations), round(crossing))
+            check(amount, round(operations), round(size), money)
 
 
 @pytest.mark.spark

@@ -266,10 +266,14 @@ class RandomWorld:
             )
 
     def _forward(self, writer: Writer, at_s: float, path: str) -> None:
-        count, to = self.random.randint(1, 8), self.random.choice(["primary", QUEUES[1]])
+        spooled = [each[3] for each in self.diverted if each[1:3] == (path, "spool")]
+        ids = tuple(
+            self.random.sample([*spooled, "of a ledger that is not here"], self.random.randint(1, 1 + len(spooled)))
+        )
+        to, count = self.random.choice(["primary", QUEUES[1]]), len(ids)
         side, entity = ("primary", path) if to == "primary" else ("secondary", to)
         writer.meter(at_s, "send", entity, side=side, cause="spool", count=count, size=count * 900)
-        writer.event(at_s, events.SpoolForwarded(path, count, to, 0))
+        writer.event(at_s, events.SpoolForwarded(path, count, to, 0, ids))
         if self.random.random() < 0.2 and self.diverted:
             writer.event(at_s, events.SpoolRefused(path, self.random.choice(self.diverted)[3], "too large"))
 

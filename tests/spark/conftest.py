@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pairbus.spark import local_session
+from pairbus.spark.session import LIGHT_JAVA
 from tests.brokers import BrokerProcess
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ TEST_CONF = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.driver.memory": "512m",
-    # Every query runs once or twice: the better compiler would only take a core from those who wait.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": LIGHT_JAVA,
 }
 
 

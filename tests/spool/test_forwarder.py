@@ -71,7 +71,7 @@ async def test_a_healthy_primary_gets_everything_in_order_and_unchanged(tmp_path
         assert all(payload.endswith(encoded(number)) for number, payload in enumerate(found)), "the broker adds a head"
         assert await numbers_in(primary, "bills") == list(range(30))
         forwarded = [event for event in world.events if isinstance(event, SpoolForwarded)]
-        assert sum(event.count for event in forwarded) == 300
+        assert sum(event.count for event in forwarded) == sum(len(event.message_ids) for event in forwarded) == 300
         assert {event.to for event in forwarded} == {"primary"} and forwarded[-1].waiting == 0
         reopened = Spool(world.spool.folder)
         assert reopened.waiting == 0

@@ -25,8 +25,6 @@ DEADLINE_S = 600.0
 LOOK_S = 0.2
 LAUNCH_S = 60.0
 MASTER = "local[2]"
-# A few seconds of life: the better compiler would begin to pay when it is over.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 CONF = {
     "spark.driver.memory": "512m",
     # What ends with this process needs no atomic renames: a micro-batch costs half.
@@ -97,7 +95,7 @@ class SparkDrain:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
-        from pairbus.spark import local_session
+        from pairbus.spark.session import local_session
 
         try:
             self._launch()
@@ -117,11 +115,13 @@ class SparkDrain:
 
     def _places(self) -> dict[str, str]:
         """Every file of Spark is in the demo's folder, and goes with it."""
+        from pairbus.spark.session import LIGHT_JAVA
+
         place = self._folder / "spark"
         place.mkdir(exist_ok=True)
         return {
             "spark.local.dir": str(place),
-            "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Djava.io.tmpdir={place}",
+            "spark.driver.extraJavaOptions": f"{LIGHT_JAVA} -XX:-UsePerfData -Djava.io.tmpdir={place}",
         }
 
     def _launch(self) -> None:

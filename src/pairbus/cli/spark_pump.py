@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from pairbus.errors import ConfigError
-from pairbus.spark.session import local_session
+from pairbus.spark.session import LIGHT_JAVA, local_session
 from pairbus.spark.syphon_job import SparkGone, redrive, syphon
 from pairbus.syphon import Progress, SyphonSettings
 
@@ -190,7 +190,7 @@ def _conf(master: str) -> dict[str, str]:
     """Executors of a cluster must find the driver: by the address of this host that leads to the master."""
     where = urlsplit(master.removeprefix("k8s://"))
     if where.hostname is None:
-        return {}
+        return {"spark.driver.extraJavaOptions": LIGHT_JAVA}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
         unsent.connect((where.hostname, where.port or 443))
         address: str = unsent.getsockname()[0]

@@ -163,6 +163,7 @@ class SpoolForwarded(Event):
     to: str
     "`primary`, or the backlog queue."
     waiting: int
+    message_ids: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.path} forwarded {self.count} from the spool to {self.to}, {self.waiting} waiting"

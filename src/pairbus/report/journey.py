@@ -67,15 +67,17 @@ def hops(rows: Iterable[Row]) -> list[Hop]:
 def _step(row: Row) -> tuple[str, str, str, str, str]:
     event = row.event or row.kind
     what = "spooled" if event == "Diverted" and row.queue == "spool" else WORDS.get(event, event)
-    # A moved or forwarded message is where it belongs; any other one is in a queue.
-    where = (
-        (row.entity or row.queue)
-        if event in ("Moved", "SpoolForwarded", "MaybeDuplicated")
-        else (row.queue or row.entity)
-    )
-    details = ", ".join(
-        f"{name}: {_plain(value)}" for name, value in (row.details or {}).items() if value not in ("", None)
-    )
+    told = dict(row.details or {})
+    # A moved message is where it belongs, and so is one that was forwarded to the primary; any other one is in a queue.
+    to = told.pop("to", None) if event == "SpoolForwarded" else None
+    where: str | None
+    if to not in (None, "primary"):
+        where = str(to)
+    elif event in ("Moved", "SpoolForwarded", "MaybeDuplicated"):
+        where = row.entity or row.queue
+    else:
+        where = row.queue or row.entity
+    details = ", ".join(f"{name}: {_plain(value)}" for name, value in told.items() if value not in ("", None))
     return row.time, what, where or "", row.client, details
 
 

@@ -36,7 +36,7 @@ def message_table(rows: DataFrame, dead: DataFrame, outages: Sequence[Span], fol
     """
     spark = rows.sparkSession
     is_forward = (F.col("event") == "SpoolForwarded") & (detail("to") == "primary")
-    steps = rows.where("message_id <> '' and (kind in ('diverted', 'moved') or event = 'SpoolForwarded')").select(
+    steps = rows.where((F.col("message_id") != "") & (F.col("kind").isin("diverted", "moved") | is_forward)).select(
         "entity",
         "message_id",
         *(F.when(F.col("kind") == kind, F.struct("time_ms", "queue")).alias(kind) for kind in ("diverted", "moved")),
@@ -57,7 +57,6 @@ def message_table(rows: DataFrame, dead: DataFrame, outages: Sequence[Span], fol
         "forwarded_ms",
         "dead_ms",
     )
-    messages = _forwarded_in_order(messages, rows.where(is_forward & (F.coalesce("message_id", F.lit("")) == "")))
     home = F.greatest("diverted_ms", F.least("moved_ms", "forwarded_ms"))
     home = F.when(F.coalesce("moved_ms", "forwarded_ms").isNotNull(), home)
     ended = F.when(
@@ -71,30 +70,6 @@ def message_table(rows: DataFrame, dead: DataFrame, outages: Sequence[Span], fol
 
 def _names() -> list[str]:
     return [column.split()[0] for column in MESSAGES_DDL.split(", ")]
-
-
-def _forwarded_in_order(messages: DataFrame, forwards: DataFrame) -> DataFrame:
-    """Give what went from a spool straight to the primary its time.
-
-    A row `SpoolForwarded` without ids says only how many. A spool is first in, first out: the oldest spooled messages
-    of the entity whose end is not known otherwise are taken to be those. The k-th of them went with the forward that
-    brought the sum to k or more: both are sorted by this number, downwards, and the last forward seen is the one.
-    """
-    if forwards.isEmpty():
-        return messages
-    is_open = (F.col("queue") == SPOOL) & F.coalesce("moved_ms", "forwarded_ms", "dead_ms").isNull()
-    by_age = Window.partitionBy("entity").orderBy("diverted_ms", "message_id")
-    spooled = messages.where(is_open).select("entity", "message_id", F.row_number().over(by_age).alias("k"))
-    by_time = Window.partitionBy("entity").orderBy("time_ms").rowsBetween(Window.unboundedPreceding, 0)
-    count = F.coalesce(detail("count").try_cast("bigint"), F.lit(1))
-    sums = forwards.select("entity", F.sum(count).over(by_time).alias("k"), F.col("time_ms").alias("went_ms"))
-    both = spooled.withColumn("went_ms", F.lit(None).cast("bigint")).unionByName(sums, allowMissingColumns=True)
-    downwards = Window.partitionBy("entity").orderBy(F.desc("k"), F.col("message_id").isNotNull())
-    seen = F.last("went_ms", ignorenulls=True).over(downwards.rowsBetween(Window.unboundedPreceding, 0))
-    gone = both.withColumn("seen_ms", seen).where("message_id is not null and seen_ms is not null")
-    gone = gone.select("entity", "message_id", "seen_ms")
-    joined = messages.join(gone, ["entity", "message_id"], "left")
-    return joined.withColumn("forwarded_ms", F.coalesce("forwarded_ms", "seen_ms")).drop("seen_ms")
 
 
 def dead_letters(rows: DataFrame) -> DataFrame:

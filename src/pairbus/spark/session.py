@@ -28,6 +28,9 @@ LOCAL_CONF = {
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
+LIGHT_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"For jobs in which Java hands work to Python, or ends soon: the better compiler would take a core from those who work."
+
 
 def local_session(app_name: str, master: str = "local[2]", **conf: str) -> SparkSession:
     """A session in this process: Java found or brought, this interpreter for the workers, `servicebus` registered.
