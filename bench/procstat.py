@@ -26,9 +26,13 @@ def open_fds(pid: int) -> int:
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """The most that was ever resident."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    """The most that was ever resident; 0 when the process has just ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    peak = status.partition("VmHWM:")[2].split()
+    return int(peak[0]) * 1024 if peak else 0
 
 
 def descendants(pid: int) -> list[int]:

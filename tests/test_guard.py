@@ -35,3 +35,17 @@ def test_a_call_is_freed_although_breaking_an_earlier_one_went_wrong(monkeypatch
     assert went_wrong.wait(5)
     late("another")
     unlucky.join(10)
+
+
+def test_a_call_without_any_hurry_does_not_end_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are longer times than a thread can wait."""
+    assert guard.Guard().call(lambda: "done", "owner", time.monotonic() + 1e12) == "done"
+    freed = threading.Event()
+    monkeypatch.setattr("pairbus.sdk.break_socket", lambda owner: freed.set())
+
+    def hangs() -> None:
+        assert freed.wait(10)
+        raise ConnectionError("the socket was shut down")
+
+    with pytest.raises(guard.Late):
+        guard.Guard().call(hangs, "owner", time.monotonic())

@@ -112,15 +112,16 @@ class PairedSender:
         """Return when the primary, a backlog queue or the spool has stored it; raise when none did."""
         hub, link = self._hub, self._home
         # Straight to the primary, as nearly every send goes, or a closer look at everything.
-        ready = straight(message) if timeout is None and hub.straight_s and not self._closed else None
+        straight_s = hub.straight_s
+        ready = straight(message) if timeout is None and straight_s and not self._closed else None
         if ready is None or self._entity.state is not HEALTHY or link.sender is None or link.line.is_taken:
-            if ready is None or self._away is None or not await self._divert(ready):
+            if ready is None or self._away is None or not await self._divert(ready, straight_s):
                 await self._send(message, ready, timeout)
             return
         link.line.is_taken = True
         began = time.monotonic()
         try:
-            failure = await link.send(ready, hub.straight_s)
+            failure = await link.send(ready, straight_s)
         finally:
             link.leave()
         if failure is not None:
@@ -147,7 +148,7 @@ class PairedSender:
         if self._away is not None:
             self._leave_backlog()
 
-    async def _divert(self, ready: Any) -> bool:
+    async def _divert(self, ready: Any, straight_s: float) -> bool:
         """One message straight to the backlog queue that the sender keeps, as nearly every diverted send goes. False:
         something about it needs a closer look, and nothing was done."""
         hub, link, queue = self._hub, self._away, usual_queue(self._hub.pair, self._state)
@@ -159,7 +160,7 @@ class PairedSender:
         link.line.is_taken = True
         began = time.monotonic()
         try:
-            failure = await link.send(copy, hub.straight_s)
+            failure = await link.send(copy, straight_s)
         finally:
             link.leave()
         if hub.ledger is not None:
@@ -167,8 +168,10 @@ class PairedSender:
         if failure is None:
             hub.diverted(self._entity, queue, sdk.message_id_of(ready))
         else:
-            tried = Reply(time.monotonic(), failure)
-            await self._send_by_plan(as_outgoing(ready), SEND_TIMEOUT_S, began, tried, away=True)
+            going, tried = as_outgoing(ready), Reply(time.monotonic(), failure)
+            if failure.outcome_unknown:
+                going.unanswered()
+            await self._send_by_plan(going, SEND_TIMEOUT_S, began, tried, queue)
         return True
 
     async def _send(self, message: Any, ready: Any, timeout: float | None) -> None:
@@ -195,16 +198,16 @@ class PairedSender:
             tried = await self._to_backlog(first, going, began + timeout_s)
             if tried.failure is None and not tried.rerouted:
                 return
-            await self._send_by_plan(going, timeout_s, began, None if tried.rerouted else tried, away=True)
+            await self._send_by_plan(going, timeout_s, began, None if tried.rerouted else tried, queue)
             return
         await self._send_by_plan(going, timeout_s, began, tried)
 
     async def _send_by_plan(
-        self, going: Outgoing, timeout_s: float, began: float, tried: Reply | None, *, away: bool = False
+        self, going: Outgoing, timeout_s: float, began: float, tried: Reply | None, tried_queue: str | None = None
     ) -> None:
         hub, entity, deadline = self._hub, self._entity, began + timeout_s
         unknown = tried is not None and tried.failure is not None and tried.failure.outcome_unknown
-        plan = hub.plan(self._state, timeout_s, began, tried, tried_away=away)
+        plan = hub.plan(self._state, timeout_s, began, tried, tried_queue=tried_queue)
         reply: Reply | None = None
         try:
             while not isinstance(step := hub.advance(plan, reply), Receipt):
@@ -288,6 +291,8 @@ class PairedSender:
         finally:
             link.leave()
             hub.stored_away(self._entity, going, outcome_unknown=command.first_attempt_at is not None)
+        if failure is not None and failure.outcome_unknown:
+            going.unanswered()
         return Reply(time.monotonic(), failure)
 
     async def _send_wrapped(self, link: AsyncLink, command: ToBacklog, going: Outgoing, until: float) -> Failure | None:

@@ -296,14 +296,19 @@ class Forwarder:
         except asyncio.CancelledError:
             if attempt_ms is not None:
                 self._spool.attempted(group, attempt_ms)  # not in a thread: nobody waits for this task any more
+                self._tell_unanswered(path, way, group)
             raise
         self._count(carrier, way, target, payloads, failure)
         if failure is not None and failure.outcome_unknown and attempt_ms is not None:
             await asyncio.to_thread(self._spool.attempted, group, attempt_ms)
-            if way != PRIMARY:
-                for _, entry in group:
-                    self._publish(MaybeDuplicated.unanswered(path, entry.message_id, target))
+            self._tell_unanswered(path, way, group)
         return failure
+
+    def _tell_unanswered(self, path: str, way: Way, group: Numbered) -> None:
+        """A backlog queue may have these, without a mark by which the syphon could tell that they are elsewhere too."""
+        if way.queue is not None:
+            for _, entry in group:
+                self._publish(MaybeDuplicated.unanswered(path, entry.message_id, way.queue))
 
     def _count(self, carrier: Carrier, way: Way, target: str, payloads: list[bytes], failure: Failure | None) -> None:
         if self._meter is not None:

@@ -24,6 +24,7 @@ from pairbus import sdk
 logger = logging.getLogger("pairbus.guard")
 
 AGAIN_S = 0.1  # before a call that was broken off, and did not notice, is broken off again
+LOOK_MAX_S = 3600.0  # `wait` takes no endless time
 BURIAL_S = 2.0  # for a connection that is thrown away to say good-bye
 GRACE_S = 0.25  # the SDK's own time-out gets this long to end the call with a better error
 
@@ -107,7 +108,7 @@ class _Watch(threading.Thread):
             now = time.monotonic()
             dues = [self._due(guard, now) for guard in self._armed()]
             self.looks_at = due = min(dues, default=NEVER)
-            self.wake.wait(None if due == NEVER else max(due - time.monotonic(), 0.0))
+            self.wake.wait(min(max(due - time.monotonic(), 0.0), LOOK_MAX_S))
 
     def _due(self, guard: Guard, now: float) -> float:
         """When to look at this call again; it is broken off if it is late."""

@@ -259,13 +259,13 @@ class Hub:
         return self.pair.enabled and spool.has(entity.path)
 
     def plan(
-        self, sender: SenderState, timeout_s: float, now: float, tried: Reply | None, *, tried_away: bool = False
+        self, sender: SenderState, timeout_s: float, now: float, tried: Reply | None, *, tried_queue: str | None = None
     ) -> Plan:
         """What to do about one send. `tried`: an attempt was made at `now` already, and ended so."""
         with self.lock:
             spool = self.spool
             behind = tried is None and spool is not None and self._queues_behind(sender.entity, spool)
-            return sending(self.pair, sender, timeout_s, now, behind_spool=behind, tried=tried, tried_away=tried_away)
+            return sending(self.pair, sender, timeout_s, now, behind_spool=behind, tried=tried, tried_queue=tried_queue)
 
     def advance(self, plan: Plan, reply: Reply | None) -> Command | Receipt:
         """The next command, the first without a reply; or where the message is now; Unsent when no place took it."""
@@ -295,7 +295,7 @@ class Hub:
         """Book-keeping of a send that ended well."""
         if receipt.unanswered is not None:
             with self.lock:
-                for message_id in going.message_ids:
+                for message_id in going.unanswered_ids:
                     self.publish(MaybeDuplicated.unanswered(entity.path, message_id, receipt.unanswered))
             self.deliver()
         if receipt.where is Where.PRIMARY:

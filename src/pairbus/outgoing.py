@@ -42,7 +42,7 @@ class Order:
 class Outgoing:
     """One call's messages. Empty ones are None: there is nothing to do."""
 
-    __slots__ = ("_counters", "given", "is_small", "messages", "stored_ids", "untold")
+    __slots__ = ("_counters", "given", "is_small", "messages", "stored_ids", "unanswered_ids", "untold")
 
     def __init__(self, given: Any, messages: list[ServiceBusMessage], *, is_small: bool = False) -> None:
         self.given = given
@@ -51,6 +51,8 @@ class Outgoing:
         "Those that no backlog queue has stored yet. Never changed in place: it may be the batch's own list."
         self.stored_ids: list[str] = []
         "Those that one has."
+        self.unanswered_ids: tuple[str, ...] = ()
+        "Those that were not stored when a backlog queue did not answer, which may have them too."
         self.untold: tuple[tuple[str, tuple[str, ...]], ...] = ()
         "(backlog queue, ids) of those of them that no event has told yet."
         self.is_small = is_small
@@ -108,6 +110,9 @@ class Outgoing:
         self.messages = self.messages[count:]
         del self._counters[:count]
         self.given = list(self.messages)
+
+    def unanswered(self) -> None:
+        self.unanswered_ids = self.unanswered_ids or self.message_ids
 
     # ── to the spool ──
 

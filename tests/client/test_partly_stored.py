@@ -8,7 +8,7 @@ import pytest
 
 from pairbus.pairing.events import BacklogQueueFailed, Diverted, Event, MaybeDuplicated
 from pairbus.send_errors import PartlySent
-from pairbus.testing.script import Accept, LoseAnswer, Reject
+from pairbus.testing.script import Accept, Detach, LoseAnswer, Reject
 from tests.client.messages import id_of
 from tests.client.world import Client, Stage, message
 from tests.sdk.flavours import Flavour
@@ -62,6 +62,19 @@ async def test_a_copy_that_a_silent_backlog_queue_may_have_is_told(stage: Stage,
     [told] = client.told(MaybeDuplicated)
     assert (told.path, told.message_id) == ("orders", "a")
     assert told.reason.endswith(" did not answer and may have stored it too")
+
+
+async def test_such_a_copy_is_also_told_when_a_backlog_queue_takes_the_message_after_all(
+    stage: Stage, flavour: Flavour
+) -> None:
+    client = stage.client(flavour)
+    client.client.force_failover("orders")
+    sender = client.sender("orders")
+    await sender.send(message("x", message_id="a"))
+    stage.secondary.on("transfer", LoseAnswer(Detach()), times=1)
+    await sender.send(message("x", message_id="b"))
+    assert sorted(ids_of(stage.in_backlog())) == ["a", "b", "b"]
+    assert [told.message_id for told in client.told(MaybeDuplicated)] == ["b"]
 
 
 async def test_an_error_of_the_primary_tells_what_the_backlog_has_stored_before(stage: Stage, flavour: Flavour) -> None:

@@ -85,6 +85,19 @@ def test_messages_for_many_destinations_are_looked_at_once_for_each(looked: list
     assert len(looked) < 200
 
 
+def test_a_head_of_the_right_look_and_the_wrong_size_is_no_short_cut() -> None:
+    """One annotation twice and another one not at all."""
+    queue, good = Reader(), delivered(1)
+    assert isinstance(queue.unwrap(good), Home)
+    number = good.index(b"\xa3\x15x-opt-sequence-number")
+    time = good.index(b"\xa3\x13x-opt-enqueued-time")
+    for bad in (
+        good[:number] + good[time : time + 30] + good[number + 32 :],
+        good[:time] + good[number : number + 32] + good[time + 30 :],
+    ):
+        assert queue.unwrap(bad) == unwrap(bad)
+
+
 def test_a_queue_of_ever_new_properties_is_not_remembered_for_ever() -> None:
     queue = Reader()
     for number in range(reader.KNOWN_MAX * 3):

@@ -280,6 +280,13 @@ def test_a_load_is_as_much_as_goes_home_in_half_a_second_and_never_less_than_a_b
     assert size.load == 1000
 
 
+def test_a_load_is_never_more_than_may_be_in_hand() -> None:
+    """A budget of 5 a second, four loads in hand, a lock of a minute."""
+    size = BatchSize(100, batches=4)
+    size.moved(600, 1.0)
+    assert size.next(allowed_per_s=5.0) == size.load == 37
+
+
 def test_a_delivery_that_comes_after_its_lock_has_no_time_left() -> None:
     """Whoever sent it home all the same would make a duplicate of what another syphon has received by now."""
     size = BatchSize(100)

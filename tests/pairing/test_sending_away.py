@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed
 from pairbus.pairing.failover import State
-from pairbus.pairing.policy import Kind
+from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.sending import (
     Command,
     Pause,
     Receipt,
+    Reply,
     SenderState,
     ToBacklog,
     ToPrimary,
@@ -42,6 +43,43 @@ def test_a_receipt_names_the_first_queue_that_may_have_a_copy_too() -> None:
     world = World()
     world.fail_over()
     assert world.send(SILENT, SILENT, OK) == Receipt(Where.BACKLOG, "b/2", unanswered="b/0")
+
+
+def test_an_attempt_at_a_queue_that_another_send_has_taken_out_meanwhile_is_not_forgotten() -> None:
+    """The copy in the next queue says since when there may be another one, and the receipt where."""
+    world = World()
+    world.fail_over()
+    assert world.send(OK) == Receipt(Where.BACKLOG, "b/0")
+    began = world.now
+    world.pair.rotation.failed("b/0", "lost", began + 2.0)
+    silence = Reply(began + 3.0, Failure(Kind.TIMEOUT, "no answer", outcome_unknown=True))
+    plan = sending(world.pair, world.sender, 60.0, began, tried=silence, tried_queue="b/0")
+    assert next(plan) == ToBacklog("b/1", 3, False, first_attempt_at=began)
+    with pytest.raises(StopIteration) as end:
+        plan.send(Reply(began + 3.1))
+    assert end.value.value == Receipt(Where.BACKLOG, "b/1", unanswered="b/0")
+
+
+@pytest.mark.parametrize("took_s", [3.0, 60.0])
+def test_when_it_was_the_only_queue_the_error_says_that_it_may_have_the_message(took_s: float) -> None:
+    world = World(queues=1)
+    world.fail_over()
+    assert world.send(OK) == Receipt(Where.BACKLOG, "b/0")
+    world.pair.rotation.failed("b/0", "lost", world.now)
+    silence = Reply(world.now + took_s, Failure(Kind.TIMEOUT, "no answer", outcome_unknown=True))
+    with pytest.raises(Unsent) as raised:
+        next(sending(world.pair, world.sender, 60.0, world.now, tried=silence, tried_queue="b/0"))
+    assert raised.value.outcome_unknown
+
+
+def test_an_attempt_that_took_all_the_time_is_not_forgotten() -> None:
+    world = World(queues=1)
+    world.fail_over()
+    assert world.send(OK) == Receipt(Where.BACKLOG, "b/0")
+    silence = Reply(world.now + 3.0, Failure(Kind.TIMEOUT, "no answer", outcome_unknown=True))
+    with pytest.raises(Unsent) as raised:
+        next(sending(world.pair, world.sender, 3.0, world.now, tried=silence, tried_queue="b/0"))
+    assert raised.value.outcome_unknown
 
 
 def test_a_queue_that_fails_is_out_for_all_senders_and_another_is_picked() -> None:

@@ -67,7 +67,7 @@ def after_the_first_attempt_away(answer: Failure | None, *, tried: bool) -> tupl
     queue = usual_queue(pair, sender)
     assert queue == "backlog/1"
     reply = Reply(1.0, answer)
-    plan = sending(pair, sender, 60.0, 0.0, tried=reply if tried else None, tried_away=tried)
+    plan = sending(pair, sender, 60.0, 0.0, tried=reply if tried else None, tried_queue=queue if tried else None)
     step: Command | Receipt | str
     try:
         step = next(plan)
@@ -91,7 +91,7 @@ def test_a_queue_that_went_out_meanwhile_is_not_held_against_the_next_one() -> N
     """Two sends of one sender fail at the same moment: the second must not take a queue out that it never asked."""
     pair, sender = away()
     pair.rotation.failed("backlog/1", "the first of them", 0.5)
-    plan = sending(pair, sender, 60.0, 0.0, tried=Reply(1.0, Failure(Kind.TIMEOUT, "late")), tried_away=True)
+    plan = sending(pair, sender, 60.0, 0.0, tried=Reply(1.0, Failure(Kind.TIMEOUT, "late")), tried_queue="backlog/1")
     assert next(plan) == ToBacklog("backlog/0", pair.options.attempt_timeout, False, None)
     assert pair.rotation.has("backlog/0")
 

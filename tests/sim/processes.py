@@ -35,6 +35,7 @@ from pairbus.pairing.sending import (
     Where,
     first_timeout_s,
     sending,
+    usual_queue,
 )
 from pairbus.spool import Entry, Spool
 from pairbus.syphon import Syphon, SyphonSettings
@@ -217,9 +218,11 @@ class SimClientSender:
             world.found.append(f"late: {call.message_id} ended {late_s:.2f} s after its time-out")
 
     async def _send_by_plan(self, call: Call, timeout_s: float, now: float) -> Receipt:
-        """As the genuine shells do it: the first attempt on a healthy entity needs no plan."""
+        """As the genuine shells do it: the first attempt needs no plan on a healthy entity, nor away where the queue is
+        no question."""
         pair, entity, spool = self._process.pair, self._state.entity, self._process.spool
         behind, tried = spool is not None and spool.has(call.path), None
+        queue = None if behind else usual_queue(pair, self._state)
         if entity.state is State.HEALTHY and not behind:
             first = ToPrimary(first_timeout_s(pair, timeout_s), fresh=False, trial=False)
             tried = await self._perform(first, call, now + timeout_s)
@@ -227,7 +230,14 @@ class SimClientSender:
             if tried.failure is None and not tried.rerouted:
                 pair.accepted(entity, tried.now)
                 return Receipt(Where.PRIMARY)
-        plan = sending(pair, self._state, timeout_s, now, behind_spool=behind, tried=tried)
+        elif queue is not None:
+            away = ToBacklog(queue, min(pair.options.attempt_timeout, timeout_s), fresh=False, first_attempt_at=None)
+            tried = await self._perform(away, call, now + timeout_s)
+            self._world.trace(f"{self._process.name} {call.message_id}: {queue} {tried}")
+            if tried.failure is None and not tried.rerouted:
+                return Receipt(Where.BACKLOG, queue)
+            tried = None if tried.rerouted else tried
+        plan = sending(pair, self._state, timeout_s, now, behind_spool=behind, tried=tried, tried_queue=queue)
         return await self._carry_out(plan, call, now + timeout_s)
 
     async def _carry_out(self, plan: Plan, call: Call, deadline: float) -> Receipt:

@@ -155,6 +155,18 @@ async def test_a_forward_that_is_cancelled_is_noted_as_sent(world: World, endpoi
     assert found.first_attempt_ms is not None
 
 
+async def test_a_forward_to_a_backlog_queue_that_is_cancelled_is_told(world: World, endpoint: ScriptedEndpoint) -> None:
+    endpoint.on("transfer", LoseAnswer(), path=QUEUE)
+    world.spool.append([entry(1)])
+    world.ways.default = BACKLOG
+    task = asyncio.create_task(world.forwarder.run())
+    await world.until(lambda: endpoint.received_by(QUEUE))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [event.message_id for event in world.events if isinstance(event, MaybeDuplicated)] == [entry(1).message_id]
+
+
 @pytest.mark.parametrize("condition", ["amqp:link:message-size-exceeded", "com.microsoft:argument-error"])
 async def test_a_message_at_fault_steps_aside_and_the_others_keep_their_order(
     world: World, endpoint: ScriptedEndpoint, condition: str

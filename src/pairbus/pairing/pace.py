@@ -79,6 +79,7 @@ class BatchSize:
         self._batches = batches
         self._per_s: float | None = None
         "Messages moved a second, the last batches counting most."
+        self._allowed_per_s: float | None = None
         self._lock_s = LOCK_S
         self._longest_s = float("-inf")
         "The most that was left of any lock: what a fresh one looks like."
@@ -104,12 +105,20 @@ class BatchSize:
 
     def next(self, allowed_per_s: float | None = None) -> int:
         """`allowed_per_s`: this queue's share of the budget."""
-        rates = [rate for rate in (self._per_s, allowed_per_s) if rate is not None]
-        if not rates:
-            return self._most
-        return max(1, min(self._most, int(min(rates) * self._lock_s / 2 / self._batches)))
+        self._allowed_per_s = allowed_per_s
+        limit = self._limit
+        return self._most if limit is None else max(1, min(self._most, limit))
 
     @property
     def load(self) -> int:
-        """How many messages may gather and go together: whoever stops a syphon waits for them."""
-        return max(self._most, min(LOAD_MAX, int((self._per_s or 0.0) * LOAD_S)))
+        """How many messages may go together: whoever stops a syphon waits for them."""
+        limit, batch = self._limit, self.next(self._allowed_per_s)
+        if limit is None or self._per_s is None:
+            return batch
+        return max(batch, min(LOAD_MAX, int(self._per_s * LOAD_S), limit))
+
+    @property
+    def _limit(self) -> int | None:
+        """Of each of the batches that are in hand at once."""
+        rates = [rate for rate in (self._per_s, self._allowed_per_s) if rate is not None]
+        return int(min(rates) * self._lock_s / 2 / self._batches) if rates else None

@@ -91,6 +91,8 @@ class Reader:
 def _home_like(shape: _Shape, known: dict[bytes, _Own], payload: bytes, head: re.Match[bytes]) -> Home | None:
     before, id_size, behind = shape
     at = head.end()
+    if at != _HEAD_SIZE + payload[4]:
+        return None  # not each of the three annotations once
     id_at = at + len(before)
     id_end = id_at + id_size
     if not (payload.startswith(before, at) and payload.startswith(behind, id_end)):
@@ -124,6 +126,7 @@ def _home_like(shape: _Shape, known: dict[bytes, _Own], payload: bytes, head: re
     )
 
 
+_HEAD_SIZE = 102  # and the size of the header's list, 6 or 7
 _STR8 = 0xA1
 _OWN_NARROW, _OWN_WIDE = b"\x00\x53\x74\xc1", b"\x00\x53\x74\xd1"
 _DATA_NARROW, _DATA_WIDE = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"

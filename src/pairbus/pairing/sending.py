@@ -138,6 +138,11 @@ class _Call:
         if failure.outcome_unknown and self.first_attempt_at is None:
             self.first_attempt_at = started
 
+    def remember_away(self, queue: str, failure: Failure, started: float) -> None:
+        self.remember(failure, started)
+        if failure.outcome_unknown and self.unanswered is None:
+            self.unanswered = queue
+
     def stored(self, where: Where, queue: str | None = None) -> Receipt:
         return Receipt(where, queue, self.unanswered)
 
@@ -156,20 +161,21 @@ def sending(
     *,
     behind_spool: bool = False,
     tried: Reply | None = None,
-    tried_away: bool = False,
+    tried_queue: str | None = None,
 ) -> Plan:
     """`behind_spool`: messages of this entity wait in the spool, and this one queues behind them.
 
     `tried`: the first attempt needs no plan on a healthy entity, nor away where `usual_queue` names the queue
-    (`tried_away`); it began at `now`, and this is how it ended.
+    (`tried_queue`); it began at `now`, and this is how it ended.
     """
     call = _Call(timeout_s, now, PRIMARY_SHARE if pair.has_elsewhere else 1.0)
     if behind_spool:
         return (yield from _to_spool(call))
     receipt = None
-    if tried is not None:
-        again = _away if tried_away else _home
-        receipt = yield from again(pair, sender, call, tried=tried)
+    if tried is not None and tried_queue is not None:
+        receipt = yield from _away(pair, sender, call, tried=tried, tried_queue=tried_queue)
+    elif tried is not None:
+        receipt = yield from _home(pair, sender, call, tried=tried)
     while receipt is None:
         route = pair.route(sender.entity, call.now)
         if route is Route.AWAY:
@@ -252,22 +258,27 @@ def _tries_again(failure: Failure, call: _Call) -> bool:
 
 
 def _away(
-    pair: Pair, sender: SenderState, call: _Call, *, tried: Reply | None = None
+    pair: Pair, sender: SenderState, call: _Call, *, tried: Reply | None = None, tried_queue: str = ""
 ) -> Generator[Command, Reply, Receipt | None]:
     """One backlog queue, with one repetition on a fresh connection; the spool when there is no queue or no time."""
-    reserve_s = SPOOL_RESERVE_S if pair.has_spool else 0.0
+    reserve_s, began = SPOOL_RESERVE_S if pair.has_spool else 0.0, call.now
+    if tried is not None:
+        call.now = tried.now
     queue, events = pair.rotation.pick(sender.queue, call.now)
     for event in events:
         pair.publish(event)
-    if queue != sender.queue:
-        tried = None  # another send has taken the queue out meanwhile: what is known of it says nothing about this one
-    if queue is None or call.left_s <= reserve_s:
+    if tried is not None and tried.failure is not None and queue != tried_queue:
+        # Another send has taken that queue out meanwhile. What it did with this message is still to be known.
+        call.remember_away(tried_queue, tried.failure, began)
+        tried = None
+    if queue is None or (tried is None and call.left_s <= reserve_s):
         text = "no backlog queue is in rotation" if queue is None else "no backlog queue took it in time"
         return (yield from _no_queue(pair, call, Failure(Kind.COMMUNICATION, text)))
     sender.queue = queue
     failure: Failure | None = None
     for fresh in (False, True):
-        timeout_s, started = min(pair.options.attempt_timeout, call.left_s - reserve_s), call.now
+        timeout_s = min(pair.options.attempt_timeout, call.left_s - reserve_s)
+        started = began if tried is not None else call.now
         reply = (yield ToBacklog(queue, timeout_s, fresh, call.first_attempt_at)) if tried is None else tried
         call.now, failure, tried = reply.now, reply.failure, None
         if reply.rerouted:
@@ -276,9 +287,7 @@ def _away(
             for event in pair.rotation.accepted(queue):
                 pair.publish(event)
             return call.stored(Where.BACKLOG, queue)
-        call.remember(failure, started)
-        if failure.outcome_unknown and call.unanswered is None:
-            call.unanswered = queue
+        call.remember_away(queue, failure, started)
         if failure.kind in MESSAGE_FAULTS:
             raise call.unsent(failure, Where.BACKLOG)
         if failure.kind is Kind.BUSY:

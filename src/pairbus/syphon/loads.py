@@ -31,7 +31,7 @@ class Loads:
 
     async def add(self, trip: Trip, items: list[Item]) -> None:
         """Returns when there is room for more."""
-        if self._trip is None or not self._trip.joined_by(trip):
+        if self._trip is None or len(self._items) + len(items) > self._size.load or not self._trip.joined_by(trip):
             await self._depart()
             self._trip = trip
         self._items += items

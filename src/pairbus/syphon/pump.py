@@ -155,6 +155,7 @@ class Pump:
         if opened.locked_until_ms is not None:
             self._size.locked_for((opened.locked_until_ms - self._shared.wall_ms()) / 1000)
         if opened.in_lanes and self._shared.clock() < self._hidden_until:
+            await loads.all_home()  # they are settled on the link that this closes
             await self._give_back(receiver, batch, this)
             return
         locks_end = self._shared.clock() + self._size.lock_s
