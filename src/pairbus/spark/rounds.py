@@ -35,7 +35,7 @@ class Quotas:
     "Pumps for each queue. More than one gives up the order of messages."
     tasks: int | None = None
     "Of a round, sharing the pumps; None: as many as run at once with a local master, otherwise one for each pump."
-    max_messages: int = 20_000
+    max_messages: int = 100_000
     max_s: float = 10.0
     idle_max_s: float = 60.0
     patience_s: float = 75.0
