@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pairbus.errors import ConfigError
 from pairbus.ledger import read
+from pairbus.pairing.pace import LOAD_MAX
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.relay import Fate, SyphonSettings
 from pairbus.spark.connections import Borrowed, Secret, run
@@ -26,10 +27,11 @@ from pairbus.spark.looks import check, count_left
 from pairbus.spark.missing import FORGOTTEN_S, SharedDestinations
 from pairbus.spark.rounds import Quotas
 from pairbus.spark.syphon_source import SCHEMA, SyphonReader
+from pairbus.syphon.loads import AHEAD
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
 
 LIMIT = ReadAllAvailable()
-IN_FLIGHT_MAX = 500  # of one lane: batches of a hundred, four on their way and one in hand
+IN_FLIGHT_MAX = (AHEAD + 1) * LOAD_MAX  # of one lane: those on their way and one that gathers
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +121,7 @@ def _nobody_there(world: SyphonWorld) -> str:
 
 def test_a_task_keeps_its_quota_and_the_next_round_needs_no_look(world: SyphonWorld) -> None:
     """Memory of a worker and the length of a round are bounded; what is in flight still arrives."""
-    world.divert(1500, "orders")
+    world.divert(5000, "orders")
     job = world.job()
     reader = world.reader(job, quotas=Quotas(max_messages=300))
     end, rows = round_of(reader, {"tick": 0})
@@ -128,7 +130,7 @@ def test_a_task_keeps_its_quota_and_the_next_round_needs_no_look(world: SyphonWo
     while world.waiting():
         end, more = round_of(reader, end)
         rows += more
-    assert len(rows) == 1500
+    assert len(rows) == 5000
     assert world.check("orders") == 0
 
 

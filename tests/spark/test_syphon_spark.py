@@ -16,8 +16,10 @@ import pytest
 from pairbus.errors import ConfigError, LedgerNewer
 from pairbus.ledger import Ledger
 from pairbus.pairing.events import Moved
+from pairbus.pairing.pace import LOAD_MAX
 from pairbus.spark import compact, syphon
 from pairbus.spark.supervisor import SparkSyphon
+from pairbus.syphon.loads import AHEAD
 from tests.spark.processes import command_of, descendants
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 WITHIN_S = 150.0  # for what takes ten seconds, on a machine that is busy with other things
-IN_FLIGHT_MAX = 1000  # of two lanes: each has four batches of a hundred on their way and one in hand
+IN_FLIGHT_MAX = 2 * AHEAD * LOAD_MAX  # of two lanes: loads that were sent and are not completed
 DETECTS = {"requires_duplicate_detection": True}
 
 
