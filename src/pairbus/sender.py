@@ -136,8 +136,8 @@ class PairedSender:
         count, counted = ready.count if is_batch else 1, 0
         if tally is not None:
             counted = ready.counted if is_batch else tallied(sdk.only_data_size(ready), 1)
-            if began >= tally.until:
-                tally.turn(began)
+            if (now := time.monotonic()) >= tally.until:
+                tally.turn(now)
         self._accepted(count, counted)
 
     def _accepted(self, messages: int, counted: int = 0) -> None:

@@ -345,8 +345,8 @@ class Ledger:
 class Tally:
     """Operations that end well, of one entity and kind. Each is billed as one: none is larger than 64 KB.
 
-        if began >= tally.until:                 # by time.monotonic
-            tally.turn(began)
+        if (now := time.monotonic()) >= tally.until:
+            tally.turn(now)
         tally.total += tallied(size_bytes, count)
 
     Between two sends everything falls out of the processor's caches, so that a call of `meter` costs ten times as much
