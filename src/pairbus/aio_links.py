@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from asyncio import current_task
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from time import monotonic
+from typing import Any, TypeVar, cast
 
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
@@ -24,6 +26,7 @@ from pairbus.pairing.policy import Failure, Kind
 logger = logging.getLogger("pairbus.aio")
 
 T = TypeVar("T")
+NEVER = float("inf")
 GRACE_S = 0.25  # the SDK's own time-out gets this long to end the call with a better error
 BURIAL_S = 2.0  # for a connection that is thrown away to say good-bye
 
@@ -36,28 +39,27 @@ class Alarm:
     `asyncio.timeout` makes and cancels a timer for each call, which costs as much as all the rest of a healthy send.
     """
 
-    __slots__ = ("_ends", "_timer", "_timer_ends", "cancelling", "has_rung", "task")
+    __slots__ = ("_timer", "cancelling", "ends", "has_rung", "rings_at", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[Any] | None = None
-        self._ends = 0.0
+        self.ends = 0.0
         "When its call is late."
         self.cancelling = 0
         "Requests to cancel the task that were there before."
         self.has_rung = False
         "The task was cancelled by this alarm."
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_ends = 0.0
+        self.rings_at = NEVER
+        "When it looks by itself: a call that is late sooner must `arm` it."
 
-    def set(self, seconds: float) -> asyncio.Task[Any]:
-        """For a call of the current task, which is returned."""
-        task = asyncio.current_task()
+    def set(self, seconds: float) -> None:
+        """For a call of the current task."""
+        self.task = task = asyncio.current_task()
         assert task is not None
-        self._ends = ends = time.monotonic() + seconds
-        self.task, self.cancelling, self.has_rung = task, task.cancelling(), False
-        if self._timer is None or ends < self._timer_ends:
-            self._arm(seconds, ends)
-        return task
+        self.ends, self.cancelling, self.has_rung = time.monotonic() + seconds, task.cancelling(), False
+        if self.ends < self.rings_at:
+            self.arm(seconds)
 
     @property
     def is_cancelled_by_others(self) -> bool:
@@ -72,20 +74,20 @@ class Alarm:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self.rings_at = None, NEVER
 
-    def _arm(self, seconds: float, ends: float) -> None:
+    def arm(self, seconds: float) -> None:
         self.stop()
-        self._timer_ends = ends
+        self.rings_at = self.ends
         self._timer = asyncio.get_running_loop().call_later(seconds, self._ring)
 
     def _ring(self) -> None:
-        self._timer = None
+        self._timer, self.rings_at = None, NEVER
         if self.task is None:
             return
-        left_s = self._ends - time.monotonic()
+        left_s = self.ends - time.monotonic()
         if left_s > 0:
-            self._arm(left_s, self._ends)  # this was the time of an earlier call
+            self.arm(left_s)  # this was the time of an earlier call
         else:
             self.has_rung = True
             self.task.cancel()
@@ -190,7 +192,11 @@ class AsyncLink:
         sender, alarm = self.sender, self._alarm
         if sender is None or type(what) is list:
             return (await self.call(lambda sender, left_s: _send(sender, what, left_s), timeout_s))[1]
-        task = alarm.set(timeout_s + GRACE_S)  # as `call` does, with less on the way: nearly every send is like this
+        # As `Alarm.set` does, with less on the way: nearly every send is like this.
+        alarm.task = task = cast("asyncio.Task[Any]", current_task())
+        alarm.ends, alarm.cancelling, alarm.has_rung = monotonic() + timeout_s + GRACE_S, task.cancelling(), False
+        if alarm.ends < alarm.rings_at:
+            alarm.arm(timeout_s + GRACE_S)
         try:
             await sender.send_messages(what, timeout=timeout_s)
         except (Exception, asyncio.CancelledError) as error:

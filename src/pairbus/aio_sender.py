@@ -166,7 +166,7 @@ class PairedSender:
         if hub.ledger is not None:
             hub.meter_send("secondary", queue, Outgoing(copy, [copy]), failure, "failover")
         if failure is None:
-            hub.diverted(self._entity, queue, sdk.message_id_of(ready))
+            hub.diverted(self._entity, queue, (sdk.message_id_of(ready),))
         else:
             going, tried = as_outgoing(ready), Reply(time.monotonic(), failure)
             if failure.outcome_unknown:

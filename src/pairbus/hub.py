@@ -308,26 +308,26 @@ class Hub:
                 self.publish(Spooled(entity.path, len(going.messages), self.spool.waiting))
             self.deliver()
 
-    def diverted(self, entity: Entity, queue: str, message_id: str) -> None:
-        """One message went straight to a backlog queue. Where nobody would hear an event of it, it is only counted."""
+    def diverted(
+        self, entity: Entity, queue: str, message_ids: tuple[str, ...], *, outcome_unknown: bool = False
+    ) -> None:
+        """A backlog queue has stored these. Where nobody would hear an event of it, they are only counted."""
         if self.listeners or self.ledger is not None or logger.isEnabledFor(logging.DEBUG):
             with self.lock:
-                self.pair.stored_away(entity, queue, (message_id,), outcome_unknown=False)
+                self.pair.stored_away(entity, queue, message_ids, outcome_unknown=outcome_unknown)
             self.deliver()
             return
         with self.lock:
-            entity.diverted += 1
-            self.counters.diverted(entity.path, queue, 1)
+            entity.diverted += len(message_ids)
+            self.counters.diverted(entity.path, queue, len(message_ids))
 
     def stored_away(self, entity: Entity, going: Outgoing, *, outcome_unknown: bool) -> None:
         """Tell what backlog queues have stored since the last time, whatever becomes of the rest of the call."""
         if not going.untold:
             return
         untold, going.untold = going.untold, ()
-        with self.lock:
-            for queue, ids in untold:
-                self.pair.stored_away(entity, queue, ids, outcome_unknown=outcome_unknown)
-        self.deliver()
+        for queue, ids in untold:
+            self.diverted(entity, queue, ids, outcome_unknown=outcome_unknown)
 
     def error(self, unsent: Unsent, entity: Entity, going: Outgoing) -> BaseException:
         """What the caller gets: the SDK's own error of the primary, or one that says why the backlog failed as well."""
