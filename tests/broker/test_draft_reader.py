@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import DATA, Header, Message, Properties, section
 from pairbus.amqp.types import Symbol, Timestamp, encode
-from pairbus.broker.messages import HEAD_SIZE_MAX, PING_CONTENT_TYPE, DraftReader, draft_of
+from pairbus.broker.messages import (
+    HEAD_SIZE_MAX,
+    HEADS_MAX,
+    LEARN_EACH,
+    MESSAGE_ID_LENGTH_MAX,
+    PING_CONTENT_TYPE,
+    DraftReader,
+    draft_of,
+)
 from pairbus.broker.queue import Draft
 from pairbus.broker.refusal import Refusal
 
@@ -109,10 +117,32 @@ def test_the_second_message_of_a_sender_is_read_by_its_likeness() -> None:
     assert reader.misses == 1
 
 
-def test_a_sender_of_two_kinds_of_messages_is_read_by_the_likeness_of_one() -> None:
-    """Learning costs more than reading: whoever never sends two alike in a row must not pay both each time."""
+def test_ids_of_every_length_are_read_by_likeness() -> None:
+    """Numbers grow: a batch has `order-99` and `order-100`, and each length of an id makes another head."""
     reader = DraftReader()
     for number in range(1000):
-        properties = Properties(message_id="id", subject="even" if number % 2 == 0 else "odd")
+        message = Message(properties=Properties(message_id=f"order-{number}"), data=[b"x" * 300])
+        assert reader.draft_of(message.encode()).message_id == f"order-{number}"
+    assert reader.misses == 3
+
+
+def test_a_sender_whose_messages_are_never_alike_pays_for_learning_now_and_again() -> None:
+    """Learning costs more than reading: whoever never sends two alike must not pay both each time."""
+    reader = DraftReader()
+    for number in range(1000):
+        properties = Properties(message_id="id", subject="even" if number % 2 == 0 else "odd.")
         reader.draft_of(Message(properties=properties, data=[b"x" * 300]).encode())
     assert 450 < reader.misses < 550
+
+
+def test_what_is_remembered_of_a_sender_is_bounded() -> None:
+    """By a number of heads, whatever lengths its ids have; learning one anew forgets no other."""
+    reader = DraftReader()
+    sizes = [1 + number % (MESSAGE_ID_LENGTH_MAX - 1) for number in range(LEARN_EACH * 3 * HEADS_MAX)]
+    learned: set[bytes] = set()
+    for number, size in enumerate(sizes):
+        ids = Properties(message_id="i" * size, subject=f"{number:08}")
+        reader.draft_of(Message(properties=ids, data=[b"x" * 300]).encode())
+        learned |= reader._heads.keys()
+        assert len(reader._heads) <= HEADS_MAX
+    assert len(learned) > HEADS_MAX

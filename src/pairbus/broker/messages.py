@@ -35,6 +35,8 @@ PING_CONTENT_TYPE = b"application/vnd.ms-servicebus-ping"
 _PING_SIZE_MIN = len(PING_CONTENT_TYPE)
 MESSAGE_ID_LENGTH_MAX = 128
 HEAD_SIZE_MAX = 4096  # of what a `DraftReader` remembers
+HEADS_MAX = 32
+HEAD_KEY_SIZE = 8  # as far as the length of the id, where the properties come first
 LEARN_FIRST, LEARN_EACH = 16, 256  # it learns from its first misses, then now and again
 TIME_MAX_MS = 253_402_300_799_999  # the end of the year 9999: the SDKs' clocks cannot show more
 
@@ -132,27 +134,25 @@ class Head(NamedTuple):
     is_ping: bool
 
 
-_NO_HEAD = Head(1 << 62, struct.Struct("").unpack_from, b"", b"", 0, b"", None, 0, False)
-
-
 class DraftReader:
     """`draft_of` for the messages of one sender, which mostly differ in nothing but message id and data.
 
     The head of a message that was read is remembered. The next one that has the same bytes there, and behind them one
-    data section up to its end, needs no second look.
+    data section up to its end, needs no second look. Ids of one sender have few lengths, and each has a head.
     """
 
-    __slots__ = ("_head", "misses")
+    __slots__ = ("_heads", "misses")
 
     def __init__(self) -> None:
-        self._head = _NO_HEAD
+        self._heads: dict[bytes, Head] = {}
         self.misses = 0
-        "Messages that had another head than the one remembered."
+        "Messages that had another head than those remembered."
 
     def draft_of(self, payload: bytes) -> Draft:
         """The same as the function of this name, and the same refusals."""
-        size, unpack, before, behind, bare_at, annotations, ttl_ms, scheduled_ms, is_ping = self._head
-        if len(payload) >= size:
+        head = self._heads.get(payload[:HEAD_KEY_SIZE])
+        if head is not None and len(payload) >= head[0]:
+            size, unpack, before, behind, bare_at, annotations, ttl_ms, scheduled_ms, is_ping = head
             found_before, message_id, found_behind, data_size = unpack(payload)
             if found_before == before and found_behind == behind and data_size == len(payload) - size:
                 try:
@@ -164,8 +164,15 @@ class DraftReader:
         self.misses += 1
         # A sender whose heads are always other ones must not pay for the learning as well.
         if self.misses <= LEARN_FIRST or self.misses % LEARN_EACH == 0:
-            self._head = _head_of(payload, draft) or self._head
+            self._learn(payload, draft)
         return draft
+
+    def _learn(self, payload: bytes, draft: Draft) -> None:
+        head, key = _head_of(payload, draft), payload[:HEAD_KEY_SIZE]
+        if head is not None:
+            if len(self._heads) >= HEADS_MAX and key not in self._heads:
+                self._heads.clear()
+            self._heads[key] = head
 
 
 def _head_of(payload: bytes, draft: Draft) -> Head | None:
