@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus import sdk
-from pairbus.outgoing import PairedMessageBatch, batches, new_batch, outgoing
-from pairbus.pairing.envelope import Home, unwrap
+from pairbus.amqp.errors import ProtocolError
+from pairbus.outgoing import PairedMessageBatch, batches, new_batch, outgoing, readily_wrapped
+from pairbus.pairing.envelope import Away, Home, aliases_alone, unwrap
 from pairbus.send_errors import ReservedPropertyError
 
 
@@ -80,6 +82,43 @@ def test_a_batch_that_is_filled_while_failed_over_is_wrapped_already() -> None:
         going = outgoing(batch)
         assert going is not None
         made[wrapped_for] = [going.wrapped("orders", first_ms, None) for first_ms in (None, 5)]
-        assert bool(batch.wrapped) is (wrapped_for is not None)
+        assert (batch.away is not None) is (wrapped_for is not None)
     assert made[None] == made["orders"] == made["payments"]
     assert made[None][0] != made[None][1], "an unknown outcome is in the message"
+
+
+ALIASES = aliases_alone(Away("orders"))
+
+
+def test_a_batch_that_is_wrapped_already_goes_to_the_backlog_as_it_is() -> None:
+    """When it was filled for this entity, fits the link, and the SDK takes it without making it anew."""
+    batch = new_batch(0, None, wrapped_for="orders")
+    for message in messages(3):
+        batch.add_message(message)
+    assert batch.away is not None
+    assert readily_wrapped(batch, "orders", ALIASES, 0) is batch.away
+    assert payloads_of(batch.away) == [readily_wrapped(one, "orders", ALIASES, 0).payloads[0] for one in messages(3)]
+    assert readily_wrapped(batch, "payments", ALIASES, 0) is None
+    assert readily_wrapped(batch, "orders", ALIASES, batch.away.size_in_bytes) is batch.away
+    assert readily_wrapped(batch, "orders", ALIASES, batch.away.size_in_bytes - 1) is None
+
+
+def test_a_batch_of_a_sync_sender_is_not_given_to_the_async_sdk_as_it_is() -> None:
+    """It would be made anew there from messages that it does not have, and an empty batch is sent without an error."""
+    batch = new_batch(0, None, wrapped_for="orders")
+    batch.add_message(messages(1)[0])
+    assert readily_wrapped(batch, "orders", ALIASES, 0, aio=True) is None
+
+
+def test_a_batch_of_which_a_message_could_not_be_wrapped_is_not_taken_for_wrapped() -> None:
+    """Whoever goes on with it must not be told that all of it was stored."""
+    batch = new_batch(0, None, wrapped_for="orders")
+    batch.add_message(messages(1)[0])
+    assert batch.wrapped_for("orders") is batch.away
+    odd = AmqpAnnotatedMessage(
+        data_body=b"x", header={"time_to_live": 1000}, delivery_annotations={"x": 1}, properties={"message_id": "odd"}
+    )
+    with pytest.raises(ProtocolError):  # the SDK writes its sections in an order that AMQP does not know
+        batch.add_message(odd)
+    assert batch.wrapped_for("orders") is None
+    assert readily_wrapped(batch, "orders", ALIASES, 0) is None

@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 SHELL = {"counters", "hub", "outgoing", "pairing", "provisioning", "sdk", "send_errors", "sides", "telemetry", "upkeep"}
 MAY_IMPORT |= {
-    "sender": {*("hub", "ledger", "links", "outgoing", "pairing", "sdk", "send_errors", "telemetry")},
+    "sender": {*("guard", "hub", "ledger", "links", "outgoing", "pairing", "sdk", "send_errors", "telemetry")},
     "aio_sender": {*("aio_links", "hub", "ledger", "outgoing", "pairing", "sdk", "send_errors", "telemetry")},
     "client": SHELL | {"guard", "sender"},
     "aio": SHELL | {"aio_links", "aio_sender"},
@@ -100,10 +100,10 @@ BROAD_EXCEPTS = {
     ("guard.py", "work"),  # the same; and closing what was thrown away already, logged
     ("guard.py", "bury"),
     ("guard.py", "_break"),  # logs the traceback, and tries again at the next look
-    ("links.py", "send"),  # `_failure` raises what is not a namespace's error
-    ("links.py", "call"),
-    ("aio_links.py", "send"),
+    ("links.py", "call"),  # `failure` raises what is not a namespace's error
     ("aio_links.py", "call"),
+    ("sender.py", "send_messages"),
+    ("aio_sender.py", "send_messages"),
     ("aio_links.py", "_bury"),
     ("upkeep.py", "_ping"),  # logs the traceback; the entity must be asked again
     ("upkeep.py", "_kept"),  # logs the traceback and begins again

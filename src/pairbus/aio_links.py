@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from asyncio import current_task
 from collections import deque
 from collections.abc import Awaitable, Callable
-from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
@@ -155,20 +153,20 @@ class AsyncLink:
     def __init__(self, client: ServiceBusClient, path: str, **sender_options: Any) -> None:
         self.line = Line()
         "Whoever uses the link has it; `enter` takes it within a time, `leave` gives it back."
-        self._retired = False
+        self.is_retired = False
         self._client = client
         self.path = path
         self._options = sender_options
         self.sender: ServiceBusSender | None = None
         self._limits = (0, 0)
-        self._alarm = Alarm()
+        self.alarm = Alarm()
 
     async def enter(self, timeout_s: float) -> bool:
         """Stand in line; False when the time was over first."""
         return await self.line.enter(timeout_s)
 
     def leave(self) -> None:
-        if self._retired:
+        if self.is_retired:
             self.drop()
         if self.line.waiting:
             self.line.leave()
@@ -177,7 +175,7 @@ class AsyncLink:
 
     def retire(self) -> None:
         """Not needed any more: its connection is closed as soon as nobody uses it."""
-        self._retired = True
+        self.is_retired = True
         if not self.line.is_taken:
             self.drop()
 
@@ -189,22 +187,7 @@ class AsyncLink:
 
     async def send(self, what: Any, timeout_s: float) -> Failure | None:
         """One attempt; the failure, or None when the namespace has accepted it."""
-        sender, alarm = self.sender, self._alarm
-        if sender is None or type(what) is list:
-            return (await self.call(lambda sender, left_s: _send(sender, what, left_s), timeout_s))[1]
-        # As `Alarm.set` does, with less on the way: nearly every send is like this.
-        alarm.task = task = cast("asyncio.Task[Any]", current_task())
-        alarm.ends, alarm.cancelling, alarm.has_rung = monotonic() + timeout_s + GRACE_S, task.cancelling(), False
-        if alarm.ends < alarm.rings_at:
-            alarm.arm(timeout_s + GRACE_S)
-        try:
-            await sender.send_messages(what, timeout=timeout_s)
-        except (Exception, asyncio.CancelledError) as error:
-            return self._failure(error, timeout_s, sending=True)
-        if alarm.has_rung or task.cancelling() != alarm.cancelling:
-            self._ended_well()
-        alarm.task = None
-        return None
+        return (await self.call(lambda sender, left_s: _send(sender, what, left_s), timeout_s))[1]
 
     async def call(
         self, use: Callable[[ServiceBusSender, float], Awaitable[T]], timeout_s: float, *, sending: bool = True
@@ -213,24 +196,24 @@ class AsyncLink:
         sender = self.sender
         if sender is None:
             sender = self.sender = sdk.new_sender(self._client, self.path, **self._options)
-        self._alarm.set(timeout_s + GRACE_S)
+        self.alarm.set(timeout_s + GRACE_S)
         try:
             result = await use(sender, timeout_s)
         except (Exception, asyncio.CancelledError) as error:
-            return None, self._failure(error, timeout_s, sending=sending)
-        self._ended_well()
+            return None, self.failure(error, timeout_s, sending=sending)
+        self.ended_well()
         return result, None
 
-    def _ended_well(self) -> None:
-        cancelled = self._alarm.is_cancelled_by_others
-        self._alarm.clear()
+    def ended_well(self) -> None:
+        cancelled = self.alarm.is_cancelled_by_others
+        self.alarm.clear()
         if cancelled:
             raise asyncio.CancelledError
 
-    def _failure(self, error: BaseException, timeout_s: float, *, sending: bool) -> Failure:
+    def failure(self, error: BaseException, timeout_s: float, *, sending: bool = True) -> Failure:
         """What went wrong with a use of the sender; raises what is not a namespace's error."""
-        cancelled = self._alarm.is_cancelled_by_others
-        late = self._alarm.clear()
+        cancelled = self.alarm.is_cancelled_by_others
+        late = self.alarm.clear()
         if cancelled and not isinstance(error, asyncio.CancelledError):
             self.drop()
             raise asyncio.CancelledError from error
@@ -251,13 +234,13 @@ class AsyncLink:
         """After a fork: socket and event loop are the parent's, and nothing may be said to either."""
         self.sender = None
         self.line = Line()
-        self._alarm = Alarm()
+        self.alarm = Alarm()
 
     def drop(self) -> None:
         """The next use opens a new connection."""
         self._limits = self.limits
         sender, self.sender = self.sender, None
-        self._alarm.stop()
+        self.alarm.stop()
         if sender is not None:
             task = asyncio.get_running_loop().create_task(_bury(sender))
             _burials.add(task)

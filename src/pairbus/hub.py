@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -309,12 +309,12 @@ class Hub:
             self.deliver()
 
     def diverted(
-        self, entity: Entity, queue: str, message_ids: tuple[str, ...], *, outcome_unknown: bool = False
+        self, entity: Entity, queue: str, message_ids: Sequence[str], *, outcome_unknown: bool = False
     ) -> None:
         """A backlog queue has stored these. Where nobody would hear an event of it, they are only counted."""
         if self.listeners or self.ledger is not None or logger.isEnabledFor(logging.DEBUG):
             with self.lock:
-                self.pair.stored_away(entity, queue, message_ids, outcome_unknown=outcome_unknown)
+                self.pair.stored_away(entity, queue, tuple(message_ids), outcome_unknown=outcome_unknown)
             self.deliver()
             return
         with self.lock:
@@ -538,6 +538,11 @@ def timeout_of(timeout: float | None) -> float:
     if timeout <= 0:
         raise ValueError("The timeout must be greater than 0.")  # the SDK's own words
     return timeout
+
+
+def left_of(began: float) -> float:
+    """Of the time of a send that names none, begun at this moment of the monotonic clock."""
+    return max(began + SEND_TIMEOUT_S - time.monotonic(), 0.001)
 
 
 def order_of(options: SendAvailabilityPairedNamespaceOptions) -> Order | None:

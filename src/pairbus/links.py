@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from azure.servicebus import ServiceBusClient, ServiceBusSender
 
 from pairbus import sdk
-from pairbus.guard import GRACE_S, NEVER, Guard, Late, bury
+from pairbus.guard import Guard, Late, bury
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.sides import Side
 
@@ -40,7 +40,7 @@ class Link:
         self._options = sender_options
         self.sender: ServiceBusSender | None = None
         self._limits = (0, 0)
-        self._guard = Guard()
+        self.guard = Guard()
 
     def enter(self, timeout_s: float) -> bool:
         """Stand in line; False when the time was over first."""
@@ -66,20 +66,7 @@ class Link:
 
     def send(self, what: Any, timeout_s: float) -> Failure | None:
         """One attempt; the failure, or None when the namespace has accepted it."""
-        sender = self.sender
-        if sender is None or type(what) is list or not sdk.CAN_BREAK:
-            return self.call(lambda sender, left_s: _send(sender, what, left_s), timeout_s)[1]
-        guard = self._guard  # as `Guard.call` does, with less on the way: this is what nearly every send is
-        guard.owner, guard.late_at = sender, time.monotonic() + timeout_s + GRACE_S
-        if guard.watch is None or guard.late_at < guard.watch.looks_at:
-            guard.rouse()
-        try:
-            sender.send_messages(what, timeout=timeout_s)
-        except Exception as error:
-            return self._failure(guard.told(error), sending=True)
-        finally:
-            guard.late_at, guard.is_late = NEVER, False
-        return None
+        return self.call(lambda sender, left_s: _send(sender, what, left_s), timeout_s)[1]
 
     def call(
         self, use: Callable[[ServiceBusSender, float], T], timeout_s: float, *, sending: bool = True
@@ -92,11 +79,11 @@ class Link:
             return None, sdk.failure_of(error, sending=False)
         try:
             left_s = max(deadline - time.monotonic(), 0.001)
-            return self._guard.call(use, sender, deadline, sender, left_s), None
+            return self.guard.call(use, sender, deadline, sender, left_s), None
         except Exception as error:
-            return None, self._failure(error, sending=sending)
+            return None, self.failure(error, sending=sending)
 
-    def _failure(self, error: Exception, *, sending: bool) -> Failure:
+    def failure(self, error: Exception, *, sending: bool = True) -> Failure:
         """What went wrong with a use of the sender; raises what is not a namespace's error."""
         if isinstance(error, Late):
             failure: Failure | None
@@ -127,7 +114,7 @@ class Link:
         """After a fork: the socket is the parent's, and nothing may be said on it."""
         self.sender = None
         self.line = threading.Lock()
-        self._guard = Guard()
+        self.guard = Guard()
 
 
 def _send(sender: ServiceBusSender, what: Any, timeout_s: float) -> None:

@@ -6,6 +6,7 @@ wrapped copies, in as few batches as hold them; what was stored is taken off, so
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -69,11 +70,12 @@ class Outgoing:
         A batch is not looked into when each of its messages is known to be small, or all of them together are.
         """
         given = self.given
-        if isinstance(given, ServiceBusMessageBatch):
+        is_encoded = isinstance(given, sdk.EncodedBatch)
+        if isinstance(given, ServiceBusMessageBatch) and not is_encoded:
             size = given.size_in_bytes
             if size <= BILLING_UNIT_BYTES or (type(given) is PairedMessageBatch and given.is_small):
                 return size, len(self.messages)
-        size_of: Callable[[Any], int] = len if isinstance(self.given, sdk.EncodedBatch) else _size_of
+        size_of: Callable[[Any], int] = len if is_encoded else _size_of
         sizes = list(map(size_of, self.messages))
         return sum(sizes), billable_operations(sizes)
 
@@ -89,8 +91,10 @@ class Outgoing:
             (message,), (counter,) = self.messages, counters
             return [sdk.wrapped(message, path=path, first_attempt_ms=first_attempt_ms, sender=sender, counter=counter)]
         given = self.given
-        if type(given) is PairedMessageBatch and first_attempt_ms is None and given.is_wrapped_for(path, order):
-            return list(given.wrapped)
+        if type(given) is PairedMessageBatch and first_attempt_ms is None and order is None:
+            away = given.wrapped_for(path)
+            if away is not None:
+                return list(away.payloads)
         payloads = sdk.encoded(given, self.messages)
         if order is None:
             return list(map(Wrapper(Away(path, first_attempt_ms)).wrap, payloads))
@@ -153,7 +157,7 @@ def straight(given: Any) -> Any:
     """What can go to the primary at once: a message, or a batch of ours; None when `outgoing` has to look at it."""
     if type(given) is ServiceBusMessage:
         return sdk.readied(given)
-    return given if type(given) is PairedMessageBatch and given.is_small and given.count else None
+    return given if type(given) is PairedMessageBatch and given.is_small else None
 
 
 def as_outgoing(ready: Any) -> Outgoing:
@@ -161,35 +165,61 @@ def as_outgoing(ready: Any) -> Outgoing:
     return Outgoing(ready, sdk.members(ready) if type(ready) is PairedMessageBatch else [ready], is_small=True)
 
 
+def readily_wrapped(ready: Any, path: str, aliases: bytes, limit: int, *, aio: bool = False) -> Any:
+    """What `straight` has found ready as one batch for a backlog queue; None when that is not quickly done.
+
+    A batch also for a message alone: the SDK would take far longer to encode the aliases.
+    """
+    if type(ready) is PairedMessageBatch:
+        batch = ready.wrapped_for(path) if ready.aio is aio else None
+    else:
+        payload = sdk.plainly_encoded(ready, aliases)
+        batch = None if payload is None else sdk.EncodedBatch.alone(payload, aio=aio)
+    return batch if batch is not None and batch.size_in_bytes <= (limit or DEFAULT_LIMIT) else None
+
+
+def ids_of(ready: Any) -> list[str]:
+    """Of what `straight` has found ready."""
+    return ready.ids if type(ready) is PairedMessageBatch else [sdk.message_id_of(ready)]
+
+
 class PairedMessageBatch(ServiceBusMessageBatch):
     """Looks at each message when it is added, so that nobody has to look at all of them when the batch is sent."""
 
-    is_small = True
-    "Each of its messages fits every queue there is."
+    is_small = False
+    "It has messages, and each of them fits every queue there is."
     count = 0
     counted = 0
     "All of them, as a tally counts."
 
-    def __init__(self, wrapped_for: str | None = None, **options: Any) -> None:
+    def __init__(self, limit: int, *, wrapped_for: str | None = None, aio: bool = False) -> None:
         """`wrapped_for`: an entity that is failed over; its messages are wrapped while they are at hand."""
-        super().__init__(**options)
+        transport = sdk.batch_transport(aio=aio)
+        super().__init__(max_size_in_bytes=limit, amqp_transport=transport)
+        self.aio = aio
         self.ids: list[str] = []
-        self.wrapped: list[bytes] = []
         self._path = wrapped_for
-        self._wrapper = None if wrapped_for is None else Wrapper(Away(wrapped_for))
+        self._wrapper: Wrapper | None = None
+        self.away: sdk.EncodedBatch | None = None
+        "The same messages, wrapped."
+        if wrapped_for is not None:
+            self._wrapper = Wrapper(Away(wrapped_for))
+            self.away = sdk.EncodedBatch(max_size_in_bytes=sys.maxsize, amqp_transport=transport)
 
     def add_message(self, message: Any) -> None:
         (one,) = map(_ready, sdk.as_messages([message]))
         super().add_message(one)
-        self.is_small = self.is_small and sdk.body_size(one) < sdk.SMALL
+        self.is_small = (self.is_small or not self.count) and sdk.body_size(one) < sdk.SMALL
         self.ids.append(sdk.message_id_of(one))
         self.count += 1
         self.counted = tallied(self.size_in_bytes, self.count)
-        if self._wrapper is not None:
-            self.wrapped.append(self._wrapper.wrap(sdk.encoded(self, [])[-1]))
+        if self._wrapper is not None and self.away is not None:
+            self.away.add_encoded(self._wrapper.wrap(sdk.encoded(self, [])[-1]))
 
-    def is_wrapped_for(self, path: str, order: Order | None) -> bool:
-        return self._path == path and order is None and len(self.wrapped) == self.count
+    def wrapped_for(self, path: str) -> sdk.EncodedBatch | None:
+        """All of them, wrapped for this entity; None when they are not."""
+        away = self.away
+        return away if away is not None and self._path == path and len(away) == self.count else None
 
 
 def batches(messages: list[Any], limit: int, *, aio: bool = False) -> list[tuple[Any, int]]:
@@ -219,8 +249,7 @@ def new_batch(
     limit = link_limit or DEFAULT_LIMIT
     if wanted is not None and wanted > limit:
         raise ValueError(f"Max message size: {wanted} is too large, acceptable max batch size is: {limit} bytes.")
-    transport = sdk.batch_transport(aio=aio)
-    return PairedMessageBatch(wrapped_for, max_size_in_bytes=wanted or limit, amqp_transport=transport)
+    return PairedMessageBatch(wanted or limit, wrapped_for=wrapped_for, aio=aio)
 
 
 def _ready(message: ServiceBusMessage) -> ServiceBusMessage:

@@ -12,7 +12,8 @@ from uuid import uuid4
 from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch
 
 from pairbus import sdk, telemetry
-from pairbus.hub import Hub, order_of, timeout_of
+from pairbus.guard import GRACE_S, NEVER
+from pairbus.hub import Hub, left_of, order_of, timeout_of
 from pairbus.ledger import tallied
 from pairbus.links import Link
 from pairbus.outgoing import (
@@ -21,10 +22,13 @@ from pairbus.outgoing import (
     PairedMessageBatch,
     as_outgoing,
     batches,
+    ids_of,
     new_batch,
     outgoing,
+    readily_wrapped,
     straight,
 )
+from pairbus.pairing.envelope import Away, aliases_alone
 from pairbus.pairing.failover import HEALTHY
 from pairbus.pairing.options import SEND_TIMEOUT_S
 from pairbus.pairing.policy import Failure, Kind, Reaction
@@ -42,6 +46,7 @@ from pairbus.pairing.sending import (
     first_timeout_s,
     usual_queue,
 )
+from pairbus.sdk import CAN_BREAK
 from pairbus.send_errors import ClientClosed, ScheduleWhileFailedOver
 
 
@@ -74,6 +79,8 @@ class PairedSender:
             client._primary, self._hub.primary, path, self._hub.options.connect_timeout, topic=topic, **kwargs
         )
         self._away: Link | None = None
+        self._aliases = b""
+        "What the usual message gets on the way to the backlog; nothing when none is usual: in order, or traced."
         self._closed = False
         self.entity_name = path
         self.fully_qualified_namespace: str = client._primary.fully_qualified_namespace
@@ -111,41 +118,72 @@ class PairedSender:
 
     def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
         """Return when the primary, a backlog queue or the spool has stored it; raise when none did."""
-        hub, link = self._hub, self._home
-        # Straight to the primary, as nearly every send goes, or a closer look at everything.
-        straight_s = hub.straight_s
-        ready = straight(message) if timeout is None and straight_s and not self._closed else None
-        if ready is None or self._entity.state is not HEALTHY or link.sender is None or not link.line.acquire(False):
+        # Nearly every send goes straight to the primary. Between two of them everything falls out of the processor's
+        # caches, so the way is written out here, where others are called: each function and object that is touched
+        # costs more than what it does (decision 0014).
+        straight_s, link, entity = self._hub.straight_s, self._home, self._entity
+        ready: Any = None
+        if timeout is None and straight_s and not self._closed:
+            ready = message if type(message) is PairedMessageBatch and message.is_small else straight(message)
+        if ready is None or entity.state is not HEALTHY or link.sender is None or not CAN_BREAK:
             if ready is None or self._away is None or not self._divert(ready, straight_s):
                 self._send(message, ready, timeout)
             return
-        began = time.monotonic()
+        now = began = time.monotonic()
+        if not link.line.acquire(False):
+            straight_s = self._in_turn(ready, began)
+            if not straight_s:
+                self._send(message, ready, left_of(began))
+                return
+            now = time.monotonic()
+        sender, guard, failure = link.sender, link.guard, None
+        if sender is None:  # since another thread had the line
+            link.leave()
+            self._send(message, ready, left_of(began))
+            return
         try:
-            failure = link.send(ready, straight_s)
+            guard.owner, guard.late_at = sender, now + straight_s + GRACE_S  # as `Guard.call` does it
+            if guard.watch is None or guard.late_at < guard.watch.looks_at:
+                guard.rouse()
+            sender.send_messages(ready, timeout=straight_s)
+        except Exception as error:
+            failure = link.failure(guard.told(error))
         finally:
+            guard.late_at, guard.is_late = NEVER, False
             if link.is_retired:
                 link.leave()
             else:
                 link.line.release()
         if failure is not None:
-            going, tried = as_outgoing(ready), Reply(time.monotonic(), failure)
-            hub.meter_send("primary", self.entity_name, going, failure, "application")
-            self._send_by_plan(going, SEND_TIMEOUT_S, began, tried)
+            self._failed_straight(ready, failure, began)
             return
         is_batch, tally = type(ready) is PairedMessageBatch, self._tally
-        count, counted = ready.count if is_batch else 1, 0
-        if tally is not None:
-            counted = ready.counted if is_batch else tallied(sdk.only_data_size(ready), 1)
-            if (now := time.monotonic()) >= tally.until:
-                tally.turn(now)
-        self._accepted(count, counted)
-
-    def _accepted(self, messages: int, counted: int = 0) -> None:
-        """By the primary, without a plan. `counted`: for the tally."""
+        if tally is not None and (now := time.monotonic()) >= tally.until:
+            tally.turn(now)
         with self._hub.lock:
-            self._counts.sent += messages
-            if counted and self._tally is not None:
-                self._tally.total += counted
+            self._counts.sent += ready.count if is_batch else 1
+            if tally is not None:
+                tally.total += ready.counted if is_batch else tallied(sdk.only_data_size(ready), 1)
+        if entity.state is not HEALTHY or entity.busy_since is not None or self._away is not None:
+            self._proven()
+
+    def _in_turn(self, ready: Any, began: float) -> float:
+        """Stand in line for the primary: what the attempt may take then; 0 when it needs a closer look meanwhile."""
+        hub, link = self._hub, self._home
+        if not link.enter(SEND_TIMEOUT_S):
+            raise hub.line_is_long(self.entity_name, SEND_TIMEOUT_S, as_outgoing(ready))
+        if hub.straight_s and self._entity.state is HEALTHY and link.sender is not None and not self._closed:
+            return first_timeout_s(hub.pair, left_of(began))
+        link.leave()
+        return 0.0
+
+    def _failed_straight(self, ready: Any, failure: Failure, began: float) -> None:
+        going, tried = as_outgoing(ready), Reply(time.monotonic(), failure)
+        self._hub.meter_send("primary", self.entity_name, going, failure, "application")
+        self._send_by_plan(going, SEND_TIMEOUT_S, began, tried)
+
+    def _proven(self) -> None:
+        """By a send without a plan: nothing is held against the entity any more."""
         entity = self._entity
         if entity.state is not HEALTHY or entity.busy_since is not None:
             self._hub.proven(entity)
@@ -153,26 +191,26 @@ class PairedSender:
             self._leave_backlog()
 
     def _divert(self, ready: Any, straight_s: float) -> bool:
-        """One message straight to the backlog queue that the sender keeps, as nearly every diverted send goes. False:
-        something about it needs a closer look, and nothing was done."""
+        """Straight to the backlog queue that the sender keeps, as nearly every diverted send goes. False: something
+        about it needs a closer look, and nothing was done."""
         hub, link, queue = self._hub, self._away, usual_queue(self._hub.pair, self._state)
-        if link is None or link.path != queue or link.sender is None or type(ready) is PairedMessageBatch:
+        if link is None or link.path != queue or link.sender is None or not self._aliases:
             return False
-        copy = sdk.readily_wrapped(ready, self.entity_name) if self._order is None else None
-        if copy is None or telemetry.is_traced() or not link.line.acquire(False):
+        batch = readily_wrapped(ready, self.entity_name, self._aliases, link.limits[1])
+        if batch is None or not link.line.acquire(False):
             return False
         if self._closed or link.sender is None:  # since another thread had the line
             link.leave()
             return False
         began = time.monotonic()
         try:
-            failure = link.send(copy, straight_s)
+            failure = link.send(batch, straight_s)
         finally:
             link.leave()
         if hub.ledger is not None:
-            hub.meter_send("secondary", queue, Outgoing(copy, [copy]), failure, "failover")
+            hub.meter_send("secondary", queue, Outgoing(batch, batch.payloads), failure, "failover")
         if failure is None:
-            hub.diverted(self._entity, queue, (sdk.message_id_of(ready),))
+            hub.diverted(self._entity, queue, ids_of(ready))
         else:
             going, tried = as_outgoing(ready), Reply(time.monotonic(), failure)
             if failure.outcome_unknown:
@@ -197,7 +235,9 @@ class PairedSender:
         if hub.needs_no_plan(entity):
             tried = self._to_primary(first_timeout_s(hub.pair, timeout_s), going, began + timeout_s)
             if tried is None:
-                self._accepted(len(going.messages))
+                with hub.lock:
+                    self._counts.sent += len(going.messages)
+                self._proven()
                 return
         elif (queue := usual_queue(hub.pair, self._state)) is not None:
             first = ToBacklog(queue, min(hub.options.attempt_timeout, timeout_s), False, None)
@@ -320,6 +360,8 @@ class PairedSender:
             hub = self._hub
             link = Link(self._client._secondary, hub.secondary, queue, hub.options.connect_timeout, topic=False)
             self._away = link
+            is_usual = self._order is None and not telemetry.is_traced() and not sdk.is_traced()
+            self._aliases = aliases_alone(Away(self.entity_name)) if is_usual else b""
         return link
 
     def _leave_backlog(self) -> None:

@@ -95,6 +95,24 @@ async def test_a_list_of_every_kind_comes_home_byte_for_byte(world: World, flavo
     assert found == expected
 
 
+async def test_a_batch_of_a_sync_sender_can_be_sent_by_an_async_one(world: World) -> None:
+    """Also in an outage, when its messages are wrapped already in the form that the other SDK does not take."""
+    queue = world.namespaces.make_queue()
+    threads, tasks = await paired(world, "sync"), await paired(world, "aio")
+    maker, sender = threads.sender(queue), tasks.sender(queue)
+    async with away(world, tasks, sender):
+        threads.client.force_failover(queue)
+        await sender.send(message(message_id="first"))
+        batch = await maker.batch()
+        for name in ("second", "third"):
+            batch.add_message(message(message_id=name))
+        await sender.send(batch)
+        assert world.in_backlog() == 3
+        threads.client.force_healthy(queue)
+    await world.bring_home()
+    assert {id_of(payload) for payload in await world.take(queue, 3)} == {"first", "second", "third"}
+
+
 async def test_a_session_id_comes_home(world: World, flavour: Flavour) -> None:
     """A backlog queue knows no sessions, so the id travels as a property."""
     queue = world.namespaces.make_queue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ from azure.servicebus.exceptions import (
 import pairbus
 import pairbus.aio
 import pairbus.client
-from pairbus import ledger
+from pairbus import ledger, sdk, telemetry
 from pairbus.pairing.events import Closed, Event, FailedOver, Paired, PairingCleared, Unpaired
 from pairbus.pairing.failover import State
 from pairbus.send_errors import ClientClosed, PairingUnauthorized, ScheduleWhileFailedOver, SecondaryUnreachable
 from pairbus.sides import Side
-from tests.client.world import SEND_ONLY, World, message, until
+from tests.client.world import SEND_ONLY, Stage, World, message, until
 from tests.sdk.flavours import Flavour, in_thread
 
 
@@ -301,6 +302,30 @@ async def test_events_can_be_iterated_and_a_listener_that_fails_harms_nobody(wor
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("who", [telemetry, sdk])
+async def test_every_diverted_send_is_traced_where_the_application_traces(
+    stage: Stage, flavour: Flavour, who: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With OpenTelemetry each has a span of ours; with the SDK's own tracing it is the SDK that encodes the message."""
+    spans: list[str] = []
+
+    def span(operation: str, *_: object) -> AbstractContextManager[None]:
+        spans.append(operation)
+        return nullcontext()
+
+    monkeypatch.setattr(who, "is_traced", lambda: True)
+    monkeypatch.setattr(telemetry, "span", span)
+    monkeypatch.setattr(sdk, "plainly_encoded", lambda *_: pytest.fail("it goes without the SDK's look at it"))
+    client = stage.client(flavour)
+    await client.pair()
+    client.client.force_failover("orders")
+    sender = client.sender("orders")
+    for _ in range(3):
+        await sender.send(message(application_properties={}))
+    assert len(stage.in_backlog()) == 3
+    assert spans == (["divert"] * 3 if who is telemetry else [])
+
+
 async def test_the_ledger_shows_the_journey_of_a_diverted_message(
     world: World, flavour: Flavour, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.performatives import Modified, Released
+from pairbus.guard import Guard, burials
 from pairbus.pairing.failover import State
 from pairbus.testing import Answer, LoseAnswer, ScriptedEndpoint, Silent, short_rejection
 from tests.client.forking import EACH, WORKERS
@@ -80,6 +82,60 @@ async def test_two_hundred_tasks_share_a_sender(world: World) -> None:
 
     await asyncio.gather(*(work(mine) for mine in ids))
     await assert_each_once(world, queue, {one for mine in ids for one in mine})
+
+
+class LosesTheRace:
+    """A link's line, of which another thread has made use between a look at the link and taking the line."""
+
+    def __init__(self, line: Any, meanwhile: Callable[[], object]) -> None:
+        self._line = line
+        self._meanwhile: Callable[[], object] | None = meanwhile
+
+    def acquire(self, *given: Any, **named: Any) -> bool:
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return bool(self._line.acquire(*given, **named))
+
+    def release(self) -> None:
+        self._line.release()
+
+
+async def test_a_connection_that_another_thread_has_just_thrown_away_is_not_used(world: World) -> None:
+    """Its SDK sender says that it was shut down, a ValueError, which would be the caller's fault."""
+    queue = world.namespaces.make_queue()
+    client = await world.client("sync")
+    sender = client.sender(queue)
+    await sender.send(message())
+    link = sender.sender._home
+
+    def thrown_away() -> None:
+        link.drop()
+        burials()
+
+    link.line = LosesTheRace(link.line, thrown_away)
+    await sender.send(message())
+    await until(lambda: world.count(queue) == 2, "both are stored")
+
+
+async def test_a_send_that_could_not_be_given_a_deadline_leaves_the_sender_free(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be out of threads for a moment; others who share the sender must not wait for ever."""
+    queue = world.namespaces.make_queue()
+    client = await world.client("sync")
+    sender = client.sender(queue)
+    await sender.send(message())
+    sender.sender._home.guard.watch = None
+
+    def out_of_threads(_guard: Guard) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Guard, "rouse", out_of_threads)
+        assert "new thread" in str(await sender.error(message()))
+    await sender.send(message(), within_s=5)
+    await until(lambda: world.count(queue) == 2, "one was never sent")
 
 
 async def test_a_shared_sender_goes_through_an_outage_with_all_its_users(world: World, flavour: Flavour) -> None:

@@ -93,3 +93,11 @@ async def test_keys_and_signatures_are_found_in_every_credential() -> None:
 def test_web_sockets_are_recognised_however_they_were_asked_for(options: dict[str, Any]) -> None:
     """A proxy or a bare custom endpoint means web sockets to the SDK."""
     assert sdk.config_of(ServiceBusClient.from_connection_string(AZURE, **options)).websocket
+
+
+def test_a_client_on_uamqp_is_refused() -> None:
+    """Its transport would make a batch of bytes anew, from messages that are not in it, and send nothing."""
+    client = ServiceBusClient("contoso.servicebus.windows.net", AzureNamedKeyCredential("name", "key"))
+    client._amqp_transport = type("UamqpTransport", (), {"KIND": "uamqp"})
+    with pytest.raises(ValueError, match="uamqp_transport"):
+        sdk.config_of(client)

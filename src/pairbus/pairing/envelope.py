@@ -63,7 +63,8 @@ from pairbus.pairing.splice import (
 
 __all__ = [
     "COUNTER", "FIRST_ATTEMPT", "FORM", "PATH", "RESERVED", "SCHEDULED", "SENDER", "SESSION_ID", "TIME_TO_LIVE",
-    "Away", "Home", "Spoiled", "Wrapper", "batch_head", "home_payload", "overhead", "redriven", "unwrap", "wrap",
+    "Away", "Home", "Spoiled", "Wrapper", "aliases_alone", "batch_head", "home_payload", "overhead", "redriven",
+    "unwrap", "wrap",
 ]  # fmt: skip
 
 UNDECODABLE, NO_DESTINATION, INVALID_ALIAS = "UndecodableMessage", "NoDestination", "InvalidAlias"
@@ -173,7 +174,7 @@ class Wrapper:
         aliases = [_KEYS[PATH], encode_string(away.path), *_own_aliases(away)]
         self._away = away
         self._aliases, self._pairs = b"".join(aliases), len(aliases)
-        self._section = section(APPLICATION_PROPERTIES, map_value(self._aliases, self._pairs))
+        self._section = aliases_alone(away)
         self._known: dict[bytes, int] = {}
         "Form → code of the section behind the properties, 0 when the message needs `wrap`."
 
@@ -206,6 +207,12 @@ def _following(payload: bytes, end: int) -> int:
     if payload[end : end + 2] != b"\x00\x53" or field_span(payload, 3, end, _GROUP_ID) is not None:
         return 0
     return payload[end + 2]
+
+
+def aliases_alone(away: Away) -> bytes:
+    """The section of application properties for a message that has none of its own, and nothing to hide."""
+    pairs = [_KEYS[PATH], encode_string(away.path), *_own_aliases(away)]
+    return section(APPLICATION_PROPERTIES, map_value(b"".join(pairs), len(pairs)))
 
 
 def _long(encoded_uint: bytes) -> bytes:

@@ -7,9 +7,13 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 | ------------------------ | ------------------------------------------------------ | ------------------------------- |
 | ServiceBusMessage        | constructor's `message`, `raw_amqp_message`            | a copy that shares the body     |
 | ServiceBusMessageBatch   | `_messages`                                            | its members                     |
+|                          | `_message`, `_count`, `_size`, `_amqp_transport`       | a batch of bytes                |
 | AmqpAnnotatedMessage     | `_data_body`, `_value_body`                            | a size without encoding         |
-|                          | `_properties`, `_application_properties`               | a look that costs no call       |
-| PyamqpTransport          | `to_outgoing_amqp_message`, `encode_message`           | the bytes that it would send    |
+|                          | `_properties`, `_application_properties`, `_header`,   | a look that costs no call       |
+|                          | `_annotations`, `_delivery_annotations`, `_footer`,    |                                 |
+|                          | `_sequence_body`                                       |                                 |
+| PyamqpTransport          | `to_outgoing_amqp_message`, `encode_message`,          | the bytes that it would send    |
+|                          | `build_batch_message`                                  | a batch of bytes                |
 | ServiceBusError          | `_retryable`, `_condition`                             | whose fault is it?              |
 | `_pyamqp.error`          | `AuthenticationException`, `TokenAuthFailure`          | refused, or no answer?          |
 | any handler              | function names `_open`, module `_encode` in tracebacks | was anything sent?              |
@@ -18,6 +22,7 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 |                          | `_handler`, `_running`                                 | a new connection after a fork   |
 | ServiceBusClient         | `_credential`, `_config`, `_entity_name`, `_handlers`, | another client like it; to see  |
 |                          | `_custom_endpoint_address`                             | it closed                       |
+|                          | `_amqp_transport`                                      | uamqp is refused                |
 | ServiceBusReceiver       | `_inner_next` / `_inner_anext`, `_receive_mode`,       | pings skipped, operations       |
 |                          | `_max_wait_time`, `_settle_message_with_retry`,        | counted                         |
 |                          | `_mgmt_request_response_with_retry`                    |                                 |
@@ -33,24 +38,19 @@ from pairbus.sdk.clients import (
     link_limits,
     new_sender,
 )
+from pairbus.sdk.encoding import EncodedBatch, batch_transport, encode, encoded, is_traced, plainly_encoded, size
 from pairbus.sdk.failures import ERRORS, failure_of
 from pairbus.sdk.messages import (
     SMALL,
     USUAL_ENVELOPE_BYTES,
-    EncodedBatch,
     as_messages,
-    batch_transport,
     body_size,
-    encode,
-    encoded,
     ensure_message_id,
     members,
     message_id_of,
     only_data_size,
     readied,
-    readily_wrapped,
     reserved_property,
-    size,
     wrapped,
 )
 from pairbus.sdk.receivers import PING_CONTENT_TYPE, Meter, skip_pings
@@ -79,13 +79,14 @@ __all__ = [
     "ensure_message_id",
     "failure_of",
     "is_closed",
+    "is_traced",
     "link_limits",
     "members",
     "message_id_of",
     "new_sender",
     "only_data_size",
+    "plainly_encoded",
     "readied",
-    "readily_wrapped",
     "reserved_property",
     "size",
     "skip_pings",
@@ -93,12 +94,22 @@ __all__ = [
 ]
 
 PRIVATE: dict[str, tuple[str, ...]] = {
-    "ServiceBusMessageBatch": ("_messages",),
-    "AmqpAnnotatedMessage": ("_application_properties", "_data_body", "_properties", "_value_body"),
-    "PyamqpTransport": ("to_outgoing_amqp_message", "encode_message"),
+    "ServiceBusMessageBatch": ("_messages", "_message", "_count", "_size", "_amqp_transport"),
+    "AmqpAnnotatedMessage": (
+        *("_application_properties", "_data_body", "_properties", "_value_body"),
+        *("_header", "_annotations", "_delivery_annotations", "_footer", "_sequence_body"),
+    ),
+    "PyamqpTransport": ("to_outgoing_amqp_message", "encode_message", "build_batch_message"),
     "ServiceBusError": ("_retryable", "_condition"),
     "ServiceBusSender": ("_open", "_handler", "_running", "_max_message_size_on_link", "_max_batch_size_on_link"),
-    "ServiceBusClient": ("_credential", "_config", "_entity_name", "_handlers", "_custom_endpoint_address"),
+    "ServiceBusClient": (
+        "_credential",
+        "_config",
+        "_entity_name",
+        "_handlers",
+        "_custom_endpoint_address",
+        "_amqp_transport",
+    ),
     "Configuration": ("transport_type", "http_proxy", "ssl_context", "connection_verify", "use_tls"),
     "ServiceBusReceiver": (
         *("_open", "_handler", "_running", "_inner_next", "_receive_mode", "_max_wait_time"),

@@ -67,6 +67,9 @@ class ClientConfig:
 
 
 def config_of(client: AnyClient) -> ClientConfig:
+    """ValueError for a client on uamqp: that transport would send nothing for a batch that is made of bytes."""
+    if client._amqp_transport.KIND != "pyamqp":
+        raise ValueError("uamqp_transport=True is not supported: leave it out, and the SDK uses its own AMQP library")
     config = client._config
     return ClientConfig(
         authority=client.fully_qualified_namespace,

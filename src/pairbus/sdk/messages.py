@@ -1,4 +1,4 @@
-"""Messages of the SDK: in all the forms that it accepts, as bytes, and as a backlog queue gets them.
+"""Messages of the SDK: in all the forms that it accepts, and as a backlog queue gets them.
 
 A caller's message object is never modified here. Copies are as deep as needed and share the body.
 """
@@ -11,17 +11,14 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
-from azure.servicebus._common.constants import _BATCH_MESSAGE_OVERHEAD_COST
 from azure.servicebus._common.utils import transform_outbound_messages
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
-from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
-from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.pairing.aliases import COUNTER, FIRST_ATTEMPT, PATH, SCHEDULED, SENDER, SESSION_ID, TIME_TO_LIVE
 
 AnyMessage = ServiceBusMessage | AmqpAnnotatedMessage
-Plain = TypeVar("Plain", ServiceBusMessage, AmqpAnnotatedMessage, AmqpMessageProperties, AmqpMessageHeader)
+Plain = TypeVar("Plain", AmqpAnnotatedMessage, AmqpMessageProperties, AmqpMessageHeader)
 
 _SCHEDULED_ANNOTATIONS = (b"x-opt-scheduled-enqueue-time", "x-opt-scheduled-enqueue-time")
 USUAL_ENVELOPE_BYTES = 60  # header and properties around a body: an id, and a few bytes for the rest
@@ -65,11 +62,11 @@ def _message_of(raw: AmqpAnnotatedMessage) -> ServiceBusMessage:
     return ServiceBusMessage(None, message=None, raw_amqp_message=raw)
 
 
-def _raw_of(message: AnyMessage) -> AmqpAnnotatedMessage:
+def raw_of(message: AnyMessage) -> AmqpAnnotatedMessage:
     return message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
 
 
-def _clone(original: Plain) -> Plain:
+def clone(original: Plain) -> Plain:
     """A shallow copy of a plain object, at a tenth of the price of `copy.copy`."""
     twin: Plain = object.__new__(type(original))
     twin.__dict__.update(original.__dict__)
@@ -81,8 +78,8 @@ def ensure_message_id(message: ServiceBusMessage) -> ServiceBusMessage:
     properties = message.raw_amqp_message.properties
     if properties is not None and properties.message_id not in (None, "", b""):
         return message
-    raw = _clone(message.raw_amqp_message)
-    raw.properties = properties = AmqpMessageProperties() if properties is None else _clone(properties)
+    raw = clone(message.raw_amqp_message)
+    raw.properties = properties = AmqpMessageProperties() if properties is None else clone(properties)
     properties.message_id = str(uuid.uuid4())
     return _message_of(raw)
 
@@ -122,59 +119,9 @@ def reserved_property(message: AnyMessage, names: Container[str]) -> str | None:
     return None
 
 
-def encode(message: AnyMessage) -> bytes:
-    """Exactly the bytes that the SDK would send now; what it cannot encode raises as it would in the SDK."""
-    raw = _raw_of(message)
-    properties = raw.application_properties
-    if properties:
-        raw = _clone(raw)
-        raw.application_properties = dict(properties)  # the SDK turns bytes into text in the one that it is given
-    outgoing = ServiceBusMessage(None, message=PyamqpTransport.to_outgoing_amqp_message(raw), raw_amqp_message=raw)
-    return bytes(PyamqpTransport.encode_message(outgoing))
-
-
-def encoded(given: Any, messages: list[ServiceBusMessage]) -> list[bytes] | list[bytearray]:
-    """Each message as it would be sent; those of a batch were encoded when they were added."""
-    if isinstance(given, ServiceBusMessageBatch):
-        return cast(list[bytearray], cast(list[Any], given._message)[5])
-    return [encode(message) for message in messages]
-
-
-class EncodedBatch(ServiceBusMessageBatch):
-    """Takes messages as bytes. The SDK's own encodes each of them twice."""
-
-    def holds(self, payloads: list[bytes]) -> bool:
-        """Take all of them, or none when they may be too large together."""
-        size = self._size + sum(map(len, payloads)) + len(payloads) * max(_BATCH_MESSAGE_OVERHEAD_COST)
-        if size > self.max_size_in_bytes:
-            return False
-        cast(list[Any], self._message)[5].extend(payloads)
-        self._size = size
-        self._count += len(payloads)
-        return True
-
-    def add_encoded(self, payload: bytes) -> None:
-        """MessageSizeExceededError when it does not fit."""
-        size = self._size + len(payload) + _BATCH_MESSAGE_OVERHEAD_COST[0 if len(payload) < 256 else 1]
-        if size > self.max_size_in_bytes:
-            raise MessageSizeExceededError(message=f"the batch has reached its size limit: {self.max_size_in_bytes}")
-        cast(list[Any], self._message)[5].append(payload)
-        self._size = size
-        self._count += 1
-
-
-def batch_transport(*, aio: bool) -> Any:
-    """What a batch of this flavour is made with; one that was made with the other's is built anew at every send."""
-    return PyamqpTransportAsync if aio else PyamqpTransport
-
-
-def size(message: AnyMessage) -> int:
-    return len(encode(message))
-
-
 def body_size(message: AnyMessage) -> int:
     """At least so many bytes has the message; costs no encoding."""
-    raw = _raw_of(message)
+    raw = raw_of(message)
     sections = cast(list[bytes] | None, raw._data_body)
     if sections:
         return len(sections[0]) if len(sections) == 1 else sum(map(len, sections))
@@ -195,10 +142,10 @@ def wrapped(
     `first_attempt_ms` (since 1970) only when the outcome at the primary is unknown; `sender` and `counter` only where
     order is kept.
     """
-    raw = _clone(_raw_of(message))
+    raw = clone(raw_of(message))
     properties = raw.application_properties = dict(raw.application_properties or {})
     if raw.properties is not None:
-        raw.properties = _clone(raw.properties)
+        raw.properties = clone(raw.properties)
     _hide_time_to_live(raw, properties)
     if raw.properties is not None and raw.properties.group_id is not None:
         properties[SESSION_ID] = _text(raw.properties.group_id)
@@ -212,19 +159,6 @@ def wrapped(
     if counter is not None:
         properties[COUNTER] = _long(counter)
     return _message_of(raw)
-
-
-def readily_wrapped(message: ServiceBusMessage, path: str) -> ServiceBusMessage | None:
-    """`wrapped` for one that is `readied`; None when it has something to hide."""
-    raw = message._raw_amqp_message
-    header, properties = raw._header, raw._properties
-    if raw._annotations or properties is None or properties.group_id is not None:
-        return None
-    if header is not None and header.time_to_live is not None:
-        return None
-    copy, copy._raw_amqp_message = _clone(message), _clone(raw)
-    copy._raw_amqp_message._application_properties = {PATH: path}
-    return copy
 
 
 def _hide_time_to_live(raw: AmqpAnnotatedMessage, properties: dict[str | bytes, Any]) -> None:
@@ -244,7 +178,7 @@ def _hide_time_to_live(raw: AmqpAnnotatedMessage, properties: dict[str | bytes, 
             times.creation_time = derived.creation_time
             times.absolute_expiry_time = derived.absolute_expiry_time
         properties[TIME_TO_LIVE] = _long(ttl_ms)
-    raw.header = header = _clone(header)
+    raw.header = header = clone(header)
     header.time_to_live = None
 
 

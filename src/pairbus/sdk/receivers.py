@@ -16,8 +16,9 @@ from azure.servicebus import aio as sdk_aio
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.ledger.rows import BILLING_UNIT_BYTES, alike
+from pairbus.sdk.encoding import size
 from pairbus.sdk.failures import failure_of
-from pairbus.sdk.messages import body_size, size
+from pairbus.sdk.messages import body_size
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 Meter = Callable[[str, int, int, str], None]
