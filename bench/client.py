@@ -27,6 +27,7 @@ MEMORY_MB_WANTED = 3.0
 ENTITIES = {False: 1000, True: 300}  # a sender of the async SDK has 0.7 MB of its own
 WORKERS = {False: 8, True: 20}  # threads, tasks
 FLAVOURS = {False: "sync", True: "async"}
+FINER = 4  # rates of two clients are compared in short blocks, because a disk has good and bad seconds
 SHAPES = (
     # what one call sends, calls in a block, whether messages have ids of their own
     ("single", 150, True),
@@ -125,10 +126,11 @@ def measure_client(rounds: int) -> ClientResults:
         sides = broker.connection_strings
         work = ClientWork("alone", False, sides["first"], sides["second"], "orders", 0, rounds=4 * rounds)
         healthy = [_healthy(replace(work, aio=aio), *shape) for aio in FLAVOURS for shape in SHAPES]
-        shared = [_shared(replace(work, kind="together", aio=aio, rounds=rounds, calls=800)) for aio in FLAVOURS]
+        work = replace(work, kind="together", rounds=2 * FINER * rounds, calls=800 // FINER)
+        shared = [_shared(replace(work, aio=aio)) for aio in FLAVOURS]
     memory = [_memory(aio) for aio in FLAVOURS]
-    shapes = [shape for shape in SHAPES if shape[2]]
-    diverted = [_diverted(aio, *shape, rounds=2 * rounds) for aio in FLAVOURS for shape in shapes]
+    shapes = [(shape, calls // FINER) for shape, calls, ids in SHAPES if ids]
+    diverted = [_diverted(aio, *shape, rounds=2 * FINER * rounds) for aio in FLAVOURS for shape in shapes]
     return ClientResults(healthy, shared, memory, diverted)
 
 
@@ -179,7 +181,7 @@ def _memory(aio: bool) -> Memory:
     return _told(Memory(FLAVOURS[aio], grown[False], grown[True], grown[True] - grown[False]))
 
 
-def _diverted(aio: bool, shape: str, calls: int, _ids: bool, *, rounds: int) -> Divert:
+def _diverted(aio: bool, shape: str, calls: int, *, rounds: int) -> Divert:
     with PairbusBroker(namespaces=("first",)) as primary, PairbusBroker(namespaces=("second",)) as secondary:
         primary.make_queue("orders")
         work = ClientWork(
