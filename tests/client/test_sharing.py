@@ -106,7 +106,7 @@ async def test_a_connection_that_another_thread_has_just_thrown_away_is_not_used
     queue = world.namespaces.make_queue()
     client = await world.client("sync")
     sender = client.sender(queue)
-    await sender.send(message())
+    await sender.send(message(message_id="before"))
     link = sender.sender._home
 
     def thrown_away() -> None:
@@ -114,8 +114,8 @@ async def test_a_connection_that_another_thread_has_just_thrown_away_is_not_used
         burials()
 
     link.line = LosesTheRace(link.line, thrown_away)
-    await sender.send(message())
-    await until(lambda: world.count(queue) == 2, "both are stored")
+    await sender.send(message(message_id="after"))
+    await assert_each_once(world, queue, {"before", "after"})
 
 
 async def test_a_send_that_could_not_be_given_a_deadline_leaves_the_sender_free(
@@ -125,7 +125,7 @@ async def test_a_send_that_could_not_be_given_a_deadline_leaves_the_sender_free(
     queue = world.namespaces.make_queue()
     client = await world.client("sync")
     sender = client.sender(queue)
-    await sender.send(message())
+    await sender.send(message(message_id="before"))
     sender.sender._home.guard.watch = None
 
     def out_of_threads(_guard: Guard) -> None:
@@ -134,8 +134,8 @@ async def test_a_send_that_could_not_be_given_a_deadline_leaves_the_sender_free(
     with monkeypatch.context() as patched:
         patched.setattr(Guard, "rouse", out_of_threads)
         assert "new thread" in str(await sender.error(message()))
-    await sender.send(message(), within_s=5)
-    await until(lambda: world.count(queue) == 2, "one was never sent")
+    await sender.send(message(message_id="after"), within_s=5)
+    await assert_each_once(world, queue, {"before", "after"})
 
 
 async def test_a_shared_sender_goes_through_an_outage_with_all_its_users(world: World, flavour: Flavour) -> None:
