@@ -13,6 +13,7 @@ import pytest
 from pairbus import sas
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions, server
+from pairbus.broker.box import CHUNK_MAX
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.queue import Draft
 from pairbus.broker.store.memory import MemoryStore
@@ -247,6 +248,63 @@ async def test_a_start_that_fails_leaves_the_folder_to_the_next_one(
         await Broker([options], data=tmp_path).start()
     async with Broker([options], data=tmp_path) as broker:
         assert broker.namespace("contoso").queue("orders") is not None
+
+
+async def test_what_falls_due_when_the_broker_has_stopped_is_left_to_its_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A commit that ends while the broker stops once set the timer again, and what fell due afterwards was read from
+    a store that was closed, and reported as damaged."""
+    options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))
+    async with Broker([options], data=tmp_path) as broker:
+        queue = broker.namespace("contoso").queue("orders")
+        assert queue is not None
+        now_ms = time.time_ns() // 1_000_000
+        answered = asyncio.get_running_loop().create_future()
+        queue.send([Draft(message("later"), scheduled_ms=now_ms + 300)], now_ms, answered.set_result)
+    assert await answered is None
+    await asyncio.sleep(0.4)
+    assert caplog.messages == []
+    async with Broker([options], data=tmp_path) as broker, await connect(broker.connection_string("contoso")) as again:
+        receiver = await again.receiver("orders")
+        assert len(await receiver.receive(1, timeout_s=5)) == 1
+
+
+async def test_a_stop_does_not_wait_for_all_that_is_due(tmp_path: Path) -> None:
+    """A million messages that fell due together are worked off in parts; a stop waits for the part under way."""
+    options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))
+    async with Broker([options], data=tmp_path) as broker:
+        queue = broker.namespace("contoso").queue("orders")
+        assert queue is not None
+        answered = asyncio.get_running_loop().create_future()
+        queue.send([Draft(b"", scheduled_ms=60_000) for _ in range(3 * CHUNK_MAX)], 0, answered.set_result)
+        assert await answered is None
+        queue.run_due(60_000)
+    assert (queue.active_count, queue.scheduled_count) == (CHUNK_MAX, 2 * CHUNK_MAX)
+
+
+async def test_a_change_that_comes_when_the_store_is_closed_is_refused(tmp_path: Path) -> None:
+    """A request on an open connection may be read as late as that; nobody is to wait for a commit that never comes."""
+    async with Broker([NamespaceOptions("contoso")], data=tmp_path) as broker:
+        namespace = broker.namespace("contoso")
+        await namespace.close()
+        async with asyncio.timeout(5):
+            with pytest.raises(StoreError, match="closed"):
+                await namespace.create_queue(QueueDescription("late"))
+    async with Broker([NamespaceOptions("contoso")], data=tmp_path) as broker:
+        assert broker.namespace("contoso").queue("late") is None
+
+
+async def test_half_a_request_does_not_keep_the_broker_from_stopping() -> None:
+    broker = Broker([NamespaceOptions("contoso")], data=None)
+    await broker.start()
+    endpoint = Endpoint.parse(broker.connection_string("contoso"))
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    writer.write(b"PUT /orders HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n")
+    assert b"100 Continue" in await reader.readline()
+    async with asyncio.timeout(server.LAST_REQUESTS_S + 5):
+        await broker.stop()
+    writer.close()
 
 
 async def test_connections_that_never_say_what_they_are_count_against_the_limit(

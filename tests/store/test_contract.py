@@ -319,6 +319,22 @@ async def test_close_commits_what_was_written_and_tells(opened: Opened) -> None:
     assert recovered.damage == []
 
 
+async def test_after_the_close_nothing_is_stored_or_read_and_whoever_asks_hears_it(opened: Opened) -> None:
+    """Somebody may come as late as that: he must not wait for ever, and no message may pass for damaged."""
+    assert await commit(opened.store, Insert(BOX, [message(1)])) is None
+    await opened.store.close()
+    async with asyncio.timeout(5):
+        error = await commit(opened.store, Insert(BOX, [message(2)]))
+    assert error is not None and "closed" in str(error)
+    with pytest.raises(StoreError, match="closed"):
+        opened.store.load(BOX, [1])
+    with pytest.raises(StoreError, match="closed"):
+        opened.store.scan(BOX, 0, 10)
+    store, recovered = await opened.reopen()
+    assert [each[0] for each in store.index(BOX)] == [1]
+    assert recovered.damage == []
+
+
 SEQS = st.integers(1, 12)
 BOXES = st.sampled_from([BOX, DEAD])
 MESSAGES = st.builds(message, SEQS, st.binary(max_size=3), state=st.integers(0, 2), patch=st.binary(max_size=2))

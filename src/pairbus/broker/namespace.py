@@ -63,6 +63,7 @@ class Namespace:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._last_queue_id = 0
+        self._is_stopping = False
         self._changes: set[asyncio.Task[Any]] = set()
         "Queues that are being created, updated or deleted."
 
@@ -88,9 +89,15 @@ class Namespace:
         return damage
 
     async def close(self) -> None:
-        """Finish what is being committed and say so, tell every client, release the store."""
+        """Finish what is being committed and say so, tell every client, release the store.
+
+        What falls due from now on is left to the next start, which finds it in the store.
+        """
+        self._is_stopping = True
         if self._timer is not None:
             self._timer.cancel()
+        for queue in self._queues.values():
+            queue.stop()
         for peer in self.peers:
             peer.stop_reading()
         # What receive-and-delete has already deleted still leaves with the commits below; nothing more is taken.
@@ -126,7 +133,8 @@ class Namespace:
             dispatcher.wake_later()
 
     def listen(self, outlet: Outlet) -> None:
-        self._dispatchers[outlet.box].add(outlet)
+        if not self._is_stopping:
+            self._dispatchers[outlet.box].add(outlet)
 
     def stop_listening(self, outlet: Outlet) -> None:
         dispatcher = self._dispatchers.get(outlet.box)
@@ -289,13 +297,15 @@ class Namespace:
 
     def changed(self, queue: Queue) -> None:
         """The next time at which the queue has something to do may have moved."""
-        if queue.closed:
+        if queue.closed or self._is_stopping:
             return
         if not self._changed:
             self._loop.call_soon(self._arm)
         self._changed.add(queue)
 
     def _arm(self) -> None:
+        if self._is_stopping:
+            return
         for queue in self._changed:
             times = [at for at in (queue.next_due_ms(), queue.idle_until_ms) if at is not None]
             self._agenda.set(queue, min(times, default=None))

@@ -77,6 +77,7 @@ class Queue(BoxPair):
         self._duplicates = DuplicateWindow()
         # One batch of each at a time: a million messages that fall due together are not loaded together.
         self._expiring = self._activating = False
+        self._is_stopping = False
         self._paused_until_ms = 0
         self._look_again_ms = 0
         "While such a batch is under way: it may fail, and is then due again."
@@ -154,6 +155,10 @@ class Queue(BoxPair):
         """
         self.closed = True
         self._describe(self.description)
+
+    def stop(self) -> None:
+        """Before the store is closed: `run_due` does nothing any more, also not for itself between two commits."""
+        self._is_stopping = True
 
     def reopen(self, now_ms: int) -> None:
         """The drop could not be committed: the queue is as it was."""
@@ -391,7 +396,7 @@ class Queue(BoxPair):
 
     def run_due(self, now_ms: int) -> None:
         """Do a bounded part of what is due: locks and times to live that end, scheduled messages, old message ids."""
-        if self.closed or now_ms < self._paused_until_ms:
+        if self.closed or self._is_stopping or now_ms < self._paused_until_ms:
             return
         for box in (self.main, self.dead):
             self._lapse(box, now_ms)

@@ -35,6 +35,7 @@ _UNREADABLE = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
 http_logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _UNREADABLE)))
 
 FIRST_BYTES_DEADLINE_S = 10.0
+LAST_REQUESTS_S = 2.0  # for requests that are being read or answered when the broker stops
 CONNECTIONS_MAX = 5000  # per namespace, as the service has it
 WRITE_BUFFER_MAX = 1 << 20
 WEB_SOCKET_PROTOCOL = "AMQPWSB10"
@@ -138,7 +139,9 @@ class Port:
         listener.setblocking(False)
         self._socket = listener
         app.middlewares.insert(0, self._on_request)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, logger=http_logger)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, logger=http_logger, shutdown_timeout=LAST_REQUESTS_S
+        )
         await self._runner.setup()
         self.number = int(listener.getsockname()[1])
         self._spawn(self._accept(listener))

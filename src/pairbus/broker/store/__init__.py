@@ -246,5 +246,8 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Commit what was written, call its callbacks, release the files. Later calls are errors of ours."""
+        """Commit what was written, call its callbacks, release the files.
+
+        What comes later fails like a commit or a read that fails: with a StoreError, and nothing is stored.
+        """
         ...

@@ -66,6 +66,7 @@ class MemoryStore:
         self._callbacks: list[Done] = []
         self._scheduled = False
         self._failure: StoreError | None = None
+        self._closed: StoreError | None = None
         self.trouble: StoreError | None = None
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
 
@@ -76,7 +77,7 @@ class MemoryStore:
         self._scheduled = False
         writes, self._writes = self._writes, []
         callbacks, self._callbacks = self._callbacks, []
-        failure, self._failure = self._failure, None
+        failure, self._failure = self._closed or self._failure, None
         if failure is None:
             failure = self._apply_all(writes)
         if writes:
@@ -91,6 +92,7 @@ class MemoryStore:
     # ── the contract ──
 
     def recover(self) -> Recovered:
+        self._closed = None  # opened again, with what it kept
         queues = [
             RecoveredQueue(queue_id, description, self._last_seq[queue_id])
             for queue_id, description in sorted(self._descriptions.items())
@@ -113,15 +115,21 @@ class MemoryStore:
         self._commit_later()
 
     def load(self, box: int, seqs: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
-        messages = self._boxes.get(box, {})
+        messages = self._readable(box)
         return [messages[seq].revised() for seq in sorted(set(seqs)) if seq in messages], []
 
     def scan(self, box: int, from_seq: int, limit: int) -> list[StoredMessage]:
-        messages = self._boxes.get(box, {})
+        messages = self._readable(box)
         return [messages[seq].revised() for seq in nsmallest(limit, (seq for seq in messages if seq >= from_seq))]
+
+    def _readable(self, box: int) -> dict[int, StoredMessage]:
+        if self._closed is not None:
+            raise self._closed
+        return self._boxes.get(box, {})
 
     async def close(self) -> None:
         self.commit()
+        self._closed = StoreError("The store is closed.")
 
     # ── applying ──
 

@@ -58,6 +58,8 @@ class SqliteStore:
         self._group = Group()
         self._in_flight: Group | None = None
         self._handing_over = False
+        self._closed: StoreError | None = None
+        "What is said to whoever comes after the end."
         self.trouble: StoreError | None = None
         self._idle: asyncio.Future[None] | None = None
 
@@ -123,6 +125,7 @@ class SqliteStore:
             self._schedule()
             self._idle = self._running_loop().create_future()
             await self._idle
+        self._closed = StoreError(f"The store in {self._folder} is closed.")
         if self._reader is not None:
             self._reader.close()  # first: the connection that closes last removes the log, and this one cannot
         if self._thread is not None:
@@ -175,8 +178,8 @@ class SqliteStore:
 
     def _hand_over(self) -> None:
         group, self._group = self._group, Group()
-        if not group.steps:
-            self._tell(group, None)
+        if self._closed is not None or not group.steps:
+            self._tell(group, self._closed)
             return
         if self._thread is None:
             assert self._committer is not None, "recover comes before the first write"
@@ -217,5 +220,7 @@ class SqliteStore:
 
     @property
     def _open_reader(self) -> Reader:
+        if self._closed is not None:
+            raise self._closed
         assert self._reader is not None, "recover comes before the first read"
         return self._reader
