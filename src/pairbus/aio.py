@@ -6,6 +6,7 @@ import asyncio
 import time
 import weakref
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -40,8 +41,9 @@ class PairedServiceBusClient:
     def __init__(self, primary: ServiceBusClient, options: SendAvailabilityPairedNamespaceOptions) -> None:
         if options.messaging_factory is None:
             raise ValueError("options.messaging_factory is None; it must be the ServiceBusClient of the secondary")
-        secondary = Side.from_client(options.messaging_factory, admin=options.secondary_namespace_manager)
-        self._set_up(Side.from_client(primary), primary, secondary, options)
+        admin = options.secondary_namespace_manager
+        secondary = Side.from_client(options.messaging_factory, "options.messaging_factory", aio=True, admin=admin)
+        self._set_up(Side.from_client(primary, "primary", aio=True), primary, secondary, options)
 
     def _set_up(
         self, primary: Side, client: ServiceBusClient, secondary: Side, options: SendAvailabilityPairedNamespaceOptions
@@ -56,8 +58,8 @@ class PairedServiceBusClient:
         self._upkeep: Upkeep | None = None
         self._upkeep_task: asyncio.Task[None] | None = None
         self._senders: weakref.WeakSet[PairedSender] = weakref.WeakSet()
-        for given in (client, self._secondary):
-            sdk.is_closed(given)  # from now on somebody else's closing is seen
+        sdk.when_closed(client, partial(self._hub.closed_under_us, "primary"))
+        sdk.when_closed(self._secondary, partial(self._hub.closed_under_us, "secondary"))
         clients.add(self)
 
     @classmethod
@@ -278,7 +280,7 @@ class PairedServiceBusClient:
 
     def _start_upkeep(self, *, late: bool) -> None:
         if self._upkeep is None:
-            upkeep = Upkeep(self._hub, (self._primary, self._secondary), self._provision if late else None)
+            upkeep = Upkeep(self._hub, self._provision if late else None)
             self._upkeep = upkeep
             self._upkeep_task = asyncio.get_running_loop().create_task(upkeep.run())
 

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -37,8 +38,9 @@ class PairedServiceBusClient:
     def __init__(self, primary: ServiceBusClient, options: SendAvailabilityPairedNamespaceOptions) -> None:
         if options.messaging_factory is None:
             raise ValueError("options.messaging_factory is None; it must be the ServiceBusClient of the secondary")
-        secondary = Side.from_client(options.messaging_factory, admin=options.secondary_namespace_manager)
-        self._set_up(Side.from_client(primary), primary, secondary, options)
+        admin = options.secondary_namespace_manager
+        secondary = Side.from_client(options.messaging_factory, "options.messaging_factory", aio=False, admin=admin)
+        self._set_up(Side.from_client(primary, "primary", aio=False), primary, secondary, options)
 
     def _set_up(
         self, primary: Side, client: ServiceBusClient, secondary: Side, options: SendAvailabilityPairedNamespaceOptions
@@ -51,8 +53,8 @@ class PairedServiceBusClient:
         self._closing = threading.Event()
         self._upkeep: UpkeepThread | None = None
         self._senders: weakref.WeakSet[PairedSender] = weakref.WeakSet()
-        for given in (client, self._secondary):
-            sdk.is_closed(given)  # from now on somebody else's closing is seen
+        sdk.when_closed(client, partial(self._hub.closed_under_us, "primary"))
+        sdk.when_closed(self._secondary, partial(self._hub.closed_under_us, "secondary"))
         clients.add(self)
 
     @classmethod
@@ -248,9 +250,8 @@ class PairedServiceBusClient:
         hub = self._hub
         with hub.lock:
             if self._upkeep is None:
-                clients = (self._primary, self._secondary)
                 pair_again = (lambda: asyncio.to_thread(self._provision)) if late else None
-                self._upkeep = UpkeepThread(lambda: Upkeep(hub, clients, pair_again))
+                self._upkeep = UpkeepThread(lambda: Upkeep(hub, pair_again))
 
     def _stop_upkeep(self) -> None:
         upkeep, self._upkeep = self._upkeep, None

@@ -164,6 +164,11 @@ class Hub:
             self.publish(Faulted(side, reason))
             self.deliver()
 
+    def closed_under_us(self, side: SideName) -> None:
+        """Somebody closed a client of the SDK that was given to us."""
+        if not self.is_closed:
+            self.fault(side, f"the client of the {side} was closed by somebody else")
+
     # ── pairing ──
 
     @property
@@ -206,6 +211,7 @@ class Hub:
         return True
 
     def clear_pairing(self) -> None:
+        self.check()
         with self.lock:
             self.pair.clear(time.monotonic())
             self.publish(PairingCleared(self.primary.name))

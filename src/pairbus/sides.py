@@ -28,7 +28,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus import emulator
 from pairbus.connection_string import ConnectionString, host_and_port
 from pairbus.hosts import in_url, is_loopback
-from pairbus.sdk import AnyClient, ClientConfig, config_of
+from pairbus.sdk import AnyClient, ClientConfig, check_flavour, config_of
 from pairbus.transport.credential import AzureToken, Credential, SasKey, SasSignature, Token
 from pairbus.transport.endpoint import Endpoint, TransportKind
 
@@ -81,8 +81,13 @@ class Side:
         return cls(config_of(ServiceBusClient(host, credential, **keywords)), keywords)
 
     @classmethod
-    def from_client(cls, client: AnyClient, admin: AnyAdmin | None = None) -> Side:
-        """As the given client goes; clients made here are new ones beside it."""
+    def from_client(cls, client: AnyClient, name: str, *, aio: bool, admin: AnyAdmin | None = None) -> Side:
+        """As the given client goes; clients made here are new ones beside it. TypeError, with the `name` of what was
+        given, for a client or an admin of the other flavour."""
+        check_flavour(client, name, aio=aio, kinds=(ServiceBusClient, sdk_aio.ServiceBusClient))
+        if admin is not None:
+            kinds = (ServiceBusAdministrationClient, AsyncAdministrationClient)
+            check_flavour(admin, "options.secondary_namespace_manager", aio=aio, kinds=kinds)
         config = config_of(client)
         return cls(config, config.keywords(), admin)
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from pairbus import sdk, telemetry
+from pairbus import telemetry
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.errors import PairbusError
 from pairbus.forwarder import Forwarder
@@ -23,8 +23,6 @@ from pairbus.hub import Hub
 from pairbus.pairing.events import BacklogQueueBack, Event, PingSent, Recovered
 from pairbus.pairing.failover import Entity
 from pairbus.pairing.forwarding import PRIMARY, Way
-from pairbus.pairing.life import Life
-from pairbus.pairing.life import Side as SideName
 from pairbus.pairing.pair import Route
 from pairbus.pairing.pings import CONTENT_TYPE, TIME_TO_LIVE_S
 from pairbus.pairing.policy import Failure, Kind, Reaction
@@ -37,7 +35,7 @@ from pairbus.wire_failures import failure_of
 logger = logging.getLogger("pairbus.upkeep")
 
 PUMP_GRACE_S = 5.0  # for pumps to finish what they hold when the client is closed
-LOOK_S = 1.0  # between two looks at whether a side was closed under us
+LOOK_S = 1.0  # between two looks at whether a side is gone
 PAIR_AGAIN_S = 30.0
 BEGIN_AGAIN_S = 5.0  # after an error of ours that ended a task: without it the client would never be whole again
 
@@ -64,11 +62,10 @@ def carrier(side: Side, connect_timeout_s: float) -> Carrier:
 
 
 class Upkeep:
-    """Runs until `stop`. `clients` are the SDK's, to see whether somebody closed one."""
+    """Runs until `stop`."""
 
-    def __init__(self, hub: Hub, clients: tuple[Any, Any], pair_again: PairAgain | None) -> None:
+    def __init__(self, hub: Hub, pair_again: PairAgain | None) -> None:
         self._hub = hub
-        self._clients = clients
         self._pair_again = pair_again
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -187,11 +184,7 @@ class Upkeep:
     async def _watch_sides(self) -> None:
         """Where the syphon runs: a side that is gone takes the other one with it, five seconds later."""
         hub = self._hub
-        names: tuple[SideName, SideName] = ("primary", "secondary")
         while True:
-            for name, client in zip(names, self._clients, strict=True):
-                if sdk.is_closed(client) and hub.lives.ended(name, Life.CLOSED, "its client was closed"):
-                    logger.warning("the %s was closed by somebody else", name)
             fault = hub.lives.notice(time.monotonic())
             if fault is not None:
                 hub.fault(fault.side, fault.reason)

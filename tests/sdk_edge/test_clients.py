@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import ServiceBusClient, TransportType, aio
+from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
+from azure.servicebus.management import ServiceBusAdministrationClient
 
+import pairbus
+import pairbus.aio
 from pairbus import sdk
 from tests.sdk_edge.conftest import Strings
 
@@ -16,21 +20,20 @@ EMULATOR = "Endpoint=sb://127.0.0.1:7;SharedAccessKeyName=root;SharedAccessKey=c
 AZURE = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
 
 
-async def test_a_client_that_somebody_closed_is_seen_closed(is_aio: bool) -> None:
+async def test_all_who_asked_are_told_when_somebody_closes_a_client(is_aio: bool) -> None:
     """The SDK itself does not remember it: it would open anew."""
+    told: list[str] = []
+    kind: Any = aio.ServiceBusClient if is_aio else ServiceBusClient
+    client = kind.from_connection_string(EMULATOR)
+    sdk.when_closed(client, lambda: told.append("one"))
+    sdk.when_closed(client, lambda: told.append("two"))
+    client.get_queue_sender("q")
+    assert told == []
     if is_aio:
-        client = aio.ServiceBusClient.from_connection_string(EMULATOR)
-        assert not sdk.is_closed(client)
-        client.get_queue_sender("q")
-        assert not sdk.is_closed(client)
         await client.close()
-        assert sdk.is_closed(client)
     else:
-        sync = ServiceBusClient.from_connection_string(EMULATOR)
-        assert not sdk.is_closed(sync)
-        with sync:
-            assert not sdk.is_closed(sync)
-        assert sdk.is_closed(sync)
+        client.close()
+    assert sorted(told) == ["one", "two"]
 
 
 async def test_limits_are_known_once_the_link_was_open(is_aio: bool, strings: Strings, queue_name: str) -> None:
@@ -93,6 +96,33 @@ async def test_keys_and_signatures_are_found_in_every_credential() -> None:
 def test_web_sockets_are_recognised_however_they_were_asked_for(options: dict[str, Any]) -> None:
     """A proxy or a bare custom endpoint means web sockets to the SDK."""
     assert sdk.config_of(ServiceBusClient.from_connection_string(AZURE, **options)).websocket
+
+
+@pytest.mark.parametrize("given", ["primary", "options.messaging_factory", "options.secondary_namespace_manager"])
+async def test_clients_of_the_other_flavour_are_refused(is_aio: bool, given: str) -> None:
+    """A sync client would take the coroutine of an asyncio sender for a send that has ended, and lose the message."""
+    clients = [ServiceBusClient.from_connection_string(EMULATOR), aio.ServiceBusClient.from_connection_string(EMULATOR)]
+    admins = [
+        ServiceBusAdministrationClient.from_connection_string(AZURE),
+        AsyncAdministrationClient.from_connection_string(AZURE),
+    ]
+    right, wrong = (is_aio, not is_aio)
+    options = pairbus.SendAvailabilityPairedNamespaceOptions(
+        admins[wrong if given == "options.secondary_namespace_manager" else right],
+        clients[wrong if given == "options.messaging_factory" else right],
+    )
+    kind: Any = pairbus.aio.PairedServiceBusClient if is_aio else pairbus.PairedServiceBusClient
+    home = "pairbus" if is_aio else "pairbus.aio"
+    with pytest.raises(TypeError, match=f"{given} must be .* belongs to {home}.PairedServiceBusClient"):
+        kind(clients[wrong if given == "primary" else right], options)
+
+
+def test_what_is_no_client_at_all_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"primary must be a ServiceBusClient of azure\.servicebus, not str$"):
+        pairbus.PairedServiceBusClient(
+            EMULATOR,  # type: ignore[arg-type]
+            pairbus.SendAvailabilityPairedNamespaceOptions(None, ServiceBusClient.from_connection_string(EMULATOR)),
+        )
 
 
 def test_a_client_on_uamqp_is_refused() -> None:

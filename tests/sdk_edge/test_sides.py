@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType, aio
+from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
 
 from pairbus.errors import ConfigError
 from pairbus.pairing.options import primary_name_of
@@ -38,7 +39,7 @@ def made(kind: str, broker: BrokerProcess, strings: Strings) -> Side:
         case "credential":
             return Side.from_credential(f"127.0.0.1:{port}", credential, use_tls=False)
         case "client":
-            return Side.from_client(ServiceBusClient.from_connection_string(strings.here))
+            return Side.from_client(ServiceBusClient.from_connection_string(strings.here), "primary", aio=False)
         case "TLS":
             return Side.from_connection_string(strings.as_azure, **tls)
     return Side.from_connection_string(strings.here, **{**tls, "transport_type": TransportType.AmqpOverWebsocket})
@@ -260,8 +261,8 @@ def test_a_token_credential_is_passed_on_as_it_is() -> None:
 async def test_a_side_made_from_a_client_can_make_the_other_flavour(strings: Strings, queue_name: str) -> None:
     """The key goes along, and so does the administration client that was given."""
     given = aio.ServiceBusClient.from_connection_string(strings.here)
-    admin: Any = object()
-    side = Side.from_client(given, admin=admin)
+    admin = AsyncAdministrationClient.from_connection_string(strings.here)
+    side = Side.from_client(given, "primary", aio=True, admin=admin)
     assert side.given_admin is admin
     with side.new_client(aio=False) as client:  # type: ignore[union-attr]
         client.get_queue_sender(queue_name).send_messages(ServiceBusMessage("x"), timeout=5)

@@ -33,10 +33,11 @@ from pairbus.sdk.clients import (
     AnySender,
     ClientConfig,
     abandon_connections,
+    check_flavour,
     config_of,
-    is_closed,
     link_limits,
     new_sender,
+    when_closed,
 )
 from pairbus.sdk.encoding import EncodedBatch, batch_transport, encode, encoded, is_traced, plainly_encoded, size
 from pairbus.sdk.failures import ERRORS, failure_of
@@ -73,12 +74,12 @@ __all__ = [
     "batch_transport",
     "body_size",
     "break_socket",
+    "check_flavour",
     "config_of",
     "encode",
     "encoded",
     "ensure_message_id",
     "failure_of",
-    "is_closed",
     "is_traced",
     "link_limits",
     "members",
@@ -90,6 +91,7 @@ __all__ = [
     "reserved_property",
     "size",
     "skip_pings",
+    "when_closed",
     "wrapped",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,26 +114,38 @@ class _Canary:
 
     _container_id = "pairbus-canary"
 
-    def __init__(self) -> None:
-        self.closed = False
+    def __init__(self, told: Callable[[], None]) -> None:
+        self._told = told
 
     def close(self) -> None:
-        self.closed = True
+        self._told()
 
 
 class _AsyncCanary(_Canary):
     async def close(self) -> None:  # type: ignore[override]
-        self.closed = True
+        self._told()
 
 
-_CANARY = "_pairbus_canary"
+_CANARIES = "_pairbus_canaries"
 
 
-def is_closed(client: AnyClient) -> bool:
-    """Whether somebody closed this client since it was first asked about: the SDK itself does not remember it."""
-    canary: _Canary | None = getattr(client, _CANARY, None)
-    if canary is None:
-        canary = _AsyncCanary() if isinstance(client, sdk_aio.ServiceBusClient) else _Canary()
-        setattr(client, _CANARY, canary)  # keeps it alive: the client's own set is weak
-        client._handlers.add(canary)
-    return canary.closed
+def when_closed(client: AnyClient, told: Callable[[], None]) -> None:
+    """Call `told` when somebody closes this client: the SDK itself does not remember it, and would open anew."""
+    canary = _AsyncCanary(told) if isinstance(client, sdk_aio.ServiceBusClient) else _Canary(told)
+    setattr(client, _CANARIES, [*getattr(client, _CANARIES, ()), canary])  # alive: the client's own set is weak
+    client._handlers.add(canary)
+
+
+def check_flavour(given: object, name: str, *, aio: bool, kinds: tuple[type, type]) -> None:
+    """TypeError unless it is a sync object of the SDK (the first of `kinds`), or with `aio` an asyncio one.
+
+    The other flavour would be taken for a send that has ended: its coroutine is never awaited.
+    """
+    if isinstance(given, kinds[aio]):
+        return
+    wanted, other = ("azure.servicebus.aio", "azure.servicebus") if aio else ("azure.servicebus", "azure.servicebus.aio")
+    hint = ""
+    if isinstance(given, kinds[not aio]):
+        home = "pairbus" if aio else "pairbus.aio"
+        hint = f"; this one is of {other}, and belongs to {home}.PairedServiceBusClient"
+    raise TypeError(f"{name} must be a {kinds[aio].__name__} of {wanted}, not {type(given).__name__}{hint}")
