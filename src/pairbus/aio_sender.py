@@ -19,6 +19,7 @@ from pairbus.hub import Hub, left_of, order_of, timeout_of
 from pairbus.ledger import tallied
 from pairbus.outgoing import (
     DEFAULT_LIMIT,
+    THE_PRIMARY,
     Outgoing,
     PairedMessageBatch,
     as_outgoing,
@@ -179,6 +180,8 @@ class PairedSender:
 
     async def _failed_straight(self, ready: Any, failure: Failure, began: float) -> None:
         going, tried = as_outgoing(ready), Reply(time.monotonic(), failure)
+        if failure.outcome_unknown:
+            going.unanswered(THE_PRIMARY)
         self._hub.meter_send("primary", self.entity_name, going, failure, "application")
         await self._send_by_plan(going, SEND_TIMEOUT_S, began, tried)
 
@@ -212,7 +215,7 @@ class PairedSender:
         else:
             going, tried = as_outgoing(ready), Reply(time.monotonic(), failure)
             if failure.outcome_unknown:
-                going.unanswered()
+                going.unanswered(queue)
             await self._send_by_plan(going, SEND_TIMEOUT_S, began, tried, queue)
         return True
 
@@ -249,20 +252,18 @@ class PairedSender:
         self, going: Outgoing, timeout_s: float, began: float, tried: Reply | None, tried_queue: str | None = None
     ) -> None:
         hub, entity, deadline = self._hub, self._entity, began + timeout_s
-        unknown = tried is not None and tried.failure is not None and tried.failure.outcome_unknown
         plan = hub.plan(self._state, timeout_s, began, tried, tried_queue=tried_queue)
         reply: Reply | None = None
         try:
             while not isinstance(step := hub.advance(plan, reply), Receipt):
                 reply = await self._perform(step, going, deadline)
-                unknown = unknown or (reply.failure is not None and reply.failure.outcome_unknown)
         except Unsent as unsent:
             raise hub.error(unsent, entity, going) from unsent.failure.error
         except ClientClosed as closed:
-            raise hub.closed_meanwhile(closed, entity, going, outcome_unknown=unknown) from None
+            raise hub.closed_meanwhile(closed, entity, going) from None
         finally:
             plan.close()
-        hub.sent(entity, step, going, outcome_unknown=unknown)
+        hub.sent(entity, step, going)
         if step.where is Where.PRIMARY and self._away is not None:
             self._leave_backlog()
 
@@ -308,6 +309,8 @@ class PairedSender:
         if hub.ledger is not None:
             hub.meter_send("primary", self.entity_name, going, failure, "application")
         if failure is not None:
+            if failure.outcome_unknown:
+                going.unanswered(THE_PRIMARY)
             return Reply(time.monotonic(), failure)
         if not going.is_small:
             hub.watch_size(entity, going, link.limits[0])
@@ -334,8 +337,6 @@ class PairedSender:
         finally:
             link.leave()
             hub.stored_away(self._entity, going, outcome_unknown=command.first_attempt_at is not None)
-        if failure is not None and failure.outcome_unknown:
-            going.unanswered()
         return Reply(time.monotonic(), failure)
 
     async def _send_wrapped(self, link: AsyncLink, command: ToBacklog, going: Outgoing, until: float) -> Failure | None:
@@ -351,6 +352,8 @@ class PairedSender:
             if hub.ledger is not None:
                 hub.meter_send("secondary", command.queue, Outgoing(what, messages[:count]), failure, "failover")
             if failure is not None:
+                if failure.outcome_unknown:
+                    going.unanswered(command.queue, count)
                 return failure
             going.stored(count, command.queue)
             del messages[:count]
@@ -427,7 +430,7 @@ class PairedSender:
     async def _manage(self, use: Any, timeout_s: float, going: Outgoing | None = None) -> Any:
         """A request to the primary, repeated once on a fresh connection; a failure counts as a send's does."""
         deadline = time.monotonic() + timeout_s
-        hub, entity = self._hub, self._entity
+        hub, entity, unknown = self._hub, self._entity, False
         for fresh in (False, True):
             left_s = deadline - time.monotonic()
             result, failure = await self._use_home(use, min(left_s, hub.options.attempt_timeout), fresh=fresh)
@@ -435,11 +438,12 @@ class PairedSender:
             if failure is None:
                 hub.managed(entity, None)
                 return result
+            unknown = unknown or failure.outcome_unknown
             if failure.kind is not Kind.COMMUNICATION or deadline - time.monotonic() <= 0:
                 break
         assert failure is not None
         if hub.managed(entity, failure) is Reaction.COUNT and not hub.goes_home(entity):
-            raise ScheduleWhileFailedOver(self.entity_name) from failure.error
+            raise ScheduleWhileFailedOver(self.entity_name, outcome_unknown=unknown) from failure.error
         assert failure.error is not None
         raise failure.error
 

@@ -25,7 +25,7 @@ from pairbus.counters import SPOOL, Counters
 from pairbus.errors import SpoolError
 from pairbus.ledger import Ledger, Tally
 from pairbus.ledger.rows import FAILED_SEND, Cause, MeterKind
-from pairbus.outgoing import DEFAULT_LIMIT, Order, Outgoing
+from pairbus.outgoing import DEFAULT_LIMIT, THE_PRIMARY, Order, Outgoing
 from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.events import (
     BacklogQueueFailed,
@@ -52,7 +52,7 @@ from pairbus.pairing.life import Life, Lives
 from pairbus.pairing.life import Side as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, primary_name_of
 from pairbus.pairing.pair import Pair
-from pairbus.pairing.policy import MESSAGE_FAULTS, Failure, Kind, Reaction
+from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.sending import Command, Plan, Receipt, Reply, SenderState, Unsent, Where, first_timeout_s, sending
 from pairbus.send_errors import (
     BacklogMessageTooLarge,
@@ -60,6 +60,7 @@ from pairbus.send_errors import (
     PairedMessagingFactoryError,
     PartlySent,
     SendAvailabilityBacklogError,
+    may_be_in,
 )
 from pairbus.sides import Side
 from pairbus.spool import Entry, Spool, open_free
@@ -297,11 +298,11 @@ class Hub:
             self.pair.accepted(entity, time.monotonic())
         self.deliver()
 
-    def sent(self, entity: Entity, receipt: Receipt, going: Outgoing, *, outcome_unknown: bool) -> None:
+    def sent(self, entity: Entity, receipt: Receipt, going: Outgoing) -> None:
         """Book-keeping of a send that ended well."""
         if receipt.unanswered is not None:
             with self.lock:
-                for message_id in going.unanswered_ids:
+                for message_id in going.doubts.get(receipt.unanswered, ()):
                     self.publish(MaybeDuplicated.unanswered(entity.path, message_id, receipt.unanswered))
             self.deliver()
         if receipt.where is Where.PRIMARY:
@@ -310,7 +311,7 @@ class Hub:
             return
         if receipt.where is Where.SPOOL and self.spool is not None:
             with self.lock:
-                self.pair.stored_away(entity, SPOOL, going.message_ids, outcome_unknown=outcome_unknown)
+                self.pair.stored_away(entity, SPOOL, going.message_ids, outcome_unknown=bool(going.doubts))
                 self.publish(Spooled(entity.path, len(going.messages), self.spool.waiting))
             self.deliver()
 
@@ -339,27 +340,31 @@ class Hub:
         """What the caller gets: the SDK's own error of the primary, or one that says why the backlog failed as well."""
         failure = unsent.failure
         self._failed(entity.path, going, failure.kind)
-        error: BaseException | None
         if going.stored_ids:
-            return _because(PartlySent(entity.path, going.stored_ids, list(going.message_ids), failure.text), failure)
-        if unsent.where is Where.PRIMARY:
-            error = failure.error
-            return error if error is not None else OperationTimeoutError(message=failure.text)
-        if failure.kind is Kind.TOO_LARGE:
-            return _because(BacklogMessageTooLarge(entity.path, overhead(Away(entity.path)), failure.text), failure)
-        if failure.kind in MESSAGE_FAULTS and failure.error is not None:
+            return _because(self._partly_sent(entity.path, going, failure.text), failure)
+        if failure.error is not None and (unsent.where is Where.PRIMARY or failure.kind is Kind.INVALID):
+            places = going.may_be_in
+            if places and (places != (THE_PRIMARY,) or not failure.outcome_unknown):  # of more than the error tells
+                failure.error.add_note(may_be_in(places))
             return failure.error
-        unknown = unsent.outcome_unknown
-        return _because(SendAvailabilityBacklogError(entity.path, failure.text, outcome_unknown=unknown), failure)
+        if unsent.where is Where.PRIMARY:
+            return OperationTimeoutError(message=failure.text)
+        if failure.kind is Kind.TOO_LARGE:
+            needed = self._overhead(entity.path)
+            return _because(BacklogMessageTooLarge(entity.path, needed, failure.text, going.may_be_in), failure)
+        is_spool = unsent.where is Where.SPOOL
+        error = SendAvailabilityBacklogError(entity.path, failure.text, going.may_be_in, is_spool=is_spool)
+        return _because(error, failure)
 
-    def closed_meanwhile(
-        self, closed: ClientClosed, entity: Entity, going: Outgoing, *, outcome_unknown: bool
-    ) -> BaseException:
+    def _partly_sent(self, path: str, going: Outgoing, reason: str) -> PartlySent:
+        return PartlySent(path, going.stored_ids, list(going.message_ids), reason, going.may_be_in)
+
+    def closed_meanwhile(self, closed: ClientClosed, entity: Entity, going: Outgoing) -> BaseException:
         """The client was closed between two attempts of a send: what is known of its messages."""
         self._failed(entity.path, going, Kind.COMMUNICATION)
         if going.stored_ids:
-            return PartlySent(entity.path, going.stored_ids, list(going.message_ids), str(closed))
-        return ClientClosed(entity.path, outcome_unknown=True) if outcome_unknown else closed
+            return self._partly_sent(entity.path, going, str(closed))
+        return ClientClosed(entity.path, going.may_be_in) if going.doubts else closed
 
     def managed(self, entity: Entity, failure: Failure | None) -> Reaction | None:
         """A request about scheduled messages ended; it tells of the entity what a send would."""
@@ -387,7 +392,9 @@ class Hub:
         if going is not None:
             self._failed(path, going, Kind.TIMEOUT)
             if going.stored_ids:
-                return PartlySent(path, going.stored_ids, list(going.message_ids), text)
+                return self._partly_sent(path, going, text)
+            if going.doubts:
+                text = f"{text}. {may_be_in(going.may_be_in)}"
         return OperationTimeoutError(message=text)
 
     def to_spool(self, entries: list[Entry]) -> Failure | None:
@@ -409,7 +416,7 @@ class Hub:
         limit = limit or DEFAULT_LIMIT
         if sdk.body_size(message) < limit - 2 * ENVELOPE_DOUBT or entity.path in self._warned:
             return
-        needed = overhead(Away(entity.path))
+        needed = self._overhead(entity.path)
         size = sdk.size(message)
         if limit - needed < size <= limit:
             self._warned.add(entity.path)
@@ -421,6 +428,11 @@ class Hub:
                 limit,
                 needed,
             )
+
+    def _overhead(self, path: str) -> int:
+        """What a backlog message needs at most: also with the mark of an unknown outcome, and a number in order."""
+        order = ("0" * 32, COUNTER_MAX) if self.options.ordered else (None, None)
+        return overhead(Away(path, COUNTER_MAX, *order))
 
     # ── events, meters ──
 
@@ -535,6 +547,7 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
+COUNTER_MAX = (1 << 63) - 1  # numbers and times take no more bytes than this one
 ENVELOPE_DOUBT = 4096  # bytes of properties and aliases that a cheap look at a message does not see
 
 

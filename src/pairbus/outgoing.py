@@ -22,6 +22,7 @@ from pairbus.pairing.envelope import RESERVED, Away, Wrapper, wrap
 from pairbus.send_errors import ReservedPropertyError
 from pairbus.spool import Entry
 
+THE_PRIMARY = "the primary"
 DEFAULT_LIMIT = 262_144  # bytes of a message or batch where no link has said otherwise: the Standard tier's
 ESTIMATE_DOUBT = 1024  # bytes by which an estimate may be wrong without anybody paying for it
 
@@ -43,7 +44,7 @@ class Order:
 class Outgoing:
     """One call's messages. Empty ones are None: there is nothing to do."""
 
-    __slots__ = ("_counters", "given", "is_small", "messages", "stored_ids", "unanswered_ids", "untold")
+    __slots__ = ("_counters", "doubts", "given", "is_small", "messages", "stored_ids", "untold")
 
     def __init__(self, given: Any, messages: list[ServiceBusMessage], *, is_small: bool = False) -> None:
         self.given = given
@@ -52,8 +53,8 @@ class Outgoing:
         "Those that no backlog queue has stored yet. Never changed in place: it may be the batch's own list."
         self.stored_ids: list[str] = []
         "Those that one has."
-        self.unanswered_ids: tuple[str, ...] = ()
-        "Those that were not stored when a backlog queue did not answer, which may have them too."
+        self.doubts: dict[str, tuple[str, ...]] = {}
+        "By each place that did not answer, THE_PRIMARY or a backlog queue: the ids of what it may have stored."
         self.untold: tuple[tuple[str, tuple[str, ...]], ...] = ()
         "(backlog queue, ids) of those of them that no event has told yet."
         self.is_small = is_small
@@ -115,8 +116,16 @@ class Outgoing:
         del self._counters[:count]
         self.given = list(self.messages)
 
-    def unanswered(self) -> None:
-        self.unanswered_ids = self.unanswered_ids or self.message_ids
+    def unanswered(self, place: str, count: int | None = None) -> None:
+        """The place was given what is left, or the first ones of it, and nobody knows what it did with them."""
+        if place not in self.doubts:
+            self.doubts[place] = self.message_ids[:count]
+
+    @property
+    def may_be_in(self) -> tuple[str, ...]:
+        """The places that may have stored some of what is left."""
+        left = set(self.message_ids)
+        return tuple(place for place, ids in self.doubts.items() if not left.isdisjoint(ids))
 
     # ── to the spool ──
 

@@ -29,17 +29,22 @@ IDS_SHOWN = 5
 
 
 class SendAvailabilityBacklogError(PairingError, ServiceBusError):
-    """No backlog queue took the message. It was not sent; the caller still owns it."""
+    """No backlog queue took the message, nor the spool where there is one. The caller still owns it.
 
-    def __init__(self, path: str, reason: str, *, outcome_unknown: bool = False) -> None:
-        primary = " An attempt at the primary has an unknown outcome: it may be there." if outcome_unknown else ""
+    Unless `outcome_unknown`, it is nowhere else: then the places of `may_be_in` did not answer, and may have it.
+    """
+
+    def __init__(self, path: str, reason: str, places: Sequence[str] = (), *, is_spool: bool = False) -> None:
+        who = "the spool did not take the message" if is_spool else "no backlog queue took the message"
+        where = may_be_in(places) if places else "It is stored in neither namespace."
         super().__init__(
-            f"{path}: no backlog queue took the message: {_sentence(reason)} It is not stored in the secondary;"
-            f" the caller still owns it, and may send it again with the same message id.{primary}"
+            f"{path}: {who}: {_sentence(reason)} {where} The caller still owns it, and may send it again with the same"
+            " message id."
         )
         self.path = path
-        self.outcome_unknown = outcome_unknown
-        "The primary may have stored the message all the same."
+        self.may_be_in = tuple(places)
+        "`the primary`, or backlog queues."
+        self.outcome_unknown = bool(places)
 
     @classmethod
     def of_pairing(cls, secondary: str, reason: str) -> SendAvailabilityBacklogError:
@@ -51,30 +56,39 @@ class SendAvailabilityBacklogError(PairingError, ServiceBusError):
 
 
 class BacklogMessageTooLarge(PairingError, MessageSizeExceededError):
-    """The message fits the primary but not a backlog queue. It was not sent; the caller still owns it."""
+    """The message fits the primary but not a backlog queue. The caller still owns it."""
 
-    def __init__(self, path: str, overhead_bytes: int, reason: str) -> None:
+    def __init__(self, path: str, overhead_bytes: int, reason: str, places: Sequence[str] = ()) -> None:
+        where = may_be_in(places) if places else "It was not sent."
         super().__init__(
             message=f"{path}: the message is too large for a backlog queue, whose copy needs up to {overhead_bytes}"
-            f" bytes more: {_sentence(reason)} It was not sent; the caller still owns it. Make it smaller by that, or"
-            " send it when the primary is back."
+            f" bytes more: {_sentence(reason)} {where} The caller still owns it. Make it smaller by that, or send it"
+            " when the primary is back."
         )
         self.path = path
+        self.outcome_unknown = bool(places)
         self.overhead_bytes = overhead_bytes
 
 
 class PartlySent(PairingError, ServiceBusError):
     """A list did not fit one batch of the backlog and was split; then a part failed.
 
-    Those in `stored_ids` are safe in backlog queues. Those in `unsent_ids` are not: the caller still owns them.
+    Those in `stored_ids` are safe in backlog queues. Those in `unsent_ids` are not: the caller still owns them. With
+    `outcome_unknown`, the places of `may_be_in` did not answer, and may have some of these.
     """
 
-    def __init__(self, path: str, stored_ids: Sequence[str], unsent_ids: Sequence[str], reason: str) -> None:
+    def __init__(
+        self, path: str, stored_ids: Sequence[str], unsent_ids: Sequence[str], reason: str, places: Sequence[str] = ()
+    ) -> None:
+        doubt = f" {may_be_in(places)}" if places else ""
         super().__init__(
             f"{path}: {len(stored_ids)} of {len(stored_ids) + len(unsent_ids)} messages are stored in the backlog, the"
-            f" others ({_some(unsent_ids)}) are not: {_sentence(reason)} Send those of `unsent_ids` again, no others."
+            f" others ({_some(unsent_ids)}) are not known to be: {_sentence(reason)}{doubt} Send those of `unsent_ids`"
+            " again, no others."
         )
         self.path = path
+        self.may_be_in = tuple(places)
+        self.outcome_unknown = bool(places)
         self.stored_ids = list(stored_ids)
         self.unsent_ids = list(unsent_ids)
 
@@ -92,17 +106,14 @@ class PairedMessagingFactoryError(PairingError, ServiceBusError):
 class ClientClosed(PairingError, ServiceBusError, ValueError):
     """The client, or the sender, was closed. Nothing was sent by this call. (The plain SDK raises a ValueError.)
 
-    Unless `outcome_unknown`: an attempt was under way, and may have stored the message.
+    Unless `outcome_unknown`: it was closed during the send, and the places of `may_be_in` may have the message.
     """
 
-    def __init__(self, what: str, *, outcome_unknown: bool = False) -> None:
-        known = "Nothing was sent by this call; make a new one."
-        unknown = (
-            "It was closed during this send, and the last attempt has an unknown outcome: the primary may have it."
-        )
-        super().__init__(f"{what} is closed. {unknown if outcome_unknown else known}")
-        self.outcome_unknown = outcome_unknown
-        "The message may have been stored all the same."
+    def __init__(self, what: str, places: Sequence[str] = ()) -> None:
+        where = may_be_in(places) if places else "Nothing was sent by this call; make a new one."
+        super().__init__(f"{what} is closed. {where}")
+        self.may_be_in = tuple(places)
+        self.outcome_unknown = bool(places)
 
 
 class ReservedPropertyError(PairingError, ValueError):
@@ -117,14 +128,22 @@ class ReservedPropertyError(PairingError, ValueError):
 
 
 class ScheduleWhileFailedOver(PairingError, ServiceBusError):
-    """Scheduling and cancelling need the primary, which is away. Nothing was scheduled or cancelled."""
+    """Scheduling and cancelling need the primary, which is away. Nothing was scheduled or cancelled.
 
-    def __init__(self, path: str) -> None:
+    Unless `outcome_unknown`: a request got no answer, and the primary may have done it.
+    """
+
+    def __init__(self, path: str, *, outcome_unknown: bool = False) -> None:
+        done = "Nothing was scheduled or cancelled."
+        if outcome_unknown:
+            done = "A request of this call got no answer: the primary may have scheduled or cancelled all the same."
         super().__init__(
-            f"{path} is failed over, and a backlog queue has no sequence numbers to cancel by. Nothing was scheduled or"
-            " cancelled. Send the message with scheduled_enqueue_time_utc instead: that works while failed over."
+            f"{path} is failed over, and a backlog queue has no sequence numbers to cancel by. {done} Send the message"
+            " with scheduled_enqueue_time_utc instead: that works while failed over, and with the same message id an"
+            " entity that detects duplicates keeps one."
         )
         self.path = path
+        self.outcome_unknown = outcome_unknown
 
 
 class PairingUnauthorized(PairingError, ServiceBusAuthorizationError):
@@ -146,6 +165,11 @@ class SecondaryUnreachable(PairingError, ServiceBusConnectionError):
             message=f"{secondary} cannot be reached, so its backlog queues are not known: {_sentence(reason)} Nothing"
             " was sent. With require_secondary=False a client starts without it, and pairs when it can."
         )
+
+
+def may_be_in(places: Sequence[str]) -> str:
+    """The sentence about those that did not answer."""
+    return f"Unknown outcome: {' and '.join(places)} did not answer, and may have stored it all the same."
 
 
 def _sentence(text: str) -> str:

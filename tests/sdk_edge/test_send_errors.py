@@ -15,9 +15,19 @@ from pairbus.errors import PairingError
 
 ERRORS: list[tuple[PairingError, type[Exception], list[str]]] = [
     (
-        send_errors.SendAvailabilityBacklogError("orders", "refused", outcome_unknown=True),
+        send_errors.SendAvailabilityBacklogError("orders", "refused"),
         ServiceBusError,
-        ["orders", "refused.", "caller still owns it", "same message id", "may be there"],
+        ["orders", "refused.", "stored in neither namespace", "caller still owns it", "same message id"],
+    ),
+    (
+        send_errors.SendAvailabilityBacklogError("orders", "silent", ["the primary", "contoso/0"]),
+        ServiceBusError,
+        ["orders", "silent.", "the primary and contoso/0 did not answer", "may have stored it"],
+    ),
+    (
+        send_errors.SendAvailabilityBacklogError("orders", "full", is_spool=True),
+        ServiceBusError,
+        ["orders", "the spool did not take the message: full.", "caller still owns it"],
     ),
     (
         send_errors.BacklogMessageTooLarge("orders", 123, "too large"),

@@ -143,7 +143,9 @@ def check_flavour(given: object, name: str, *, aio: bool, kinds: tuple[type, typ
     """
     if isinstance(given, kinds[aio]):
         return
-    wanted, other = ("azure.servicebus.aio", "azure.servicebus") if aio else ("azure.servicebus", "azure.servicebus.aio")
+    wanted, other = (
+        ("azure.servicebus.aio", "azure.servicebus") if aio else ("azure.servicebus", "azure.servicebus.aio")
+    )
     hint = ""
     if isinstance(given, kinds[not aio]):
         home = "pairbus" if aio else "pairbus.aio"

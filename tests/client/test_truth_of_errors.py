@@ -1,0 +1,164 @@
+"""What an error says about its message is so: compared with what the namespaces have stored."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from azure.servicebus.exceptions import ServiceBusAuthorizationError
+
+from pairbus.errors import SpoolFull
+from pairbus.pairing.envelope import Away, overhead
+from pairbus.pairing.failover import State
+from pairbus.send_errors import (
+    BacklogMessageTooLarge,
+    ClientClosed,
+    PartlySent,
+    ScheduleWhileFailedOver,
+    SendAvailabilityBacklogError,
+)
+from pairbus.testing.script import Accept, LoseAnswer, Reject
+from tests.client.messages import id_of
+from tests.client.test_partly_stored import healed_when_a_queue_fails
+from tests.client.world import Stage, World, message, until
+from tests.sdk.flavours import Flavour
+
+pytestmark = pytest.mark.slow
+
+
+async def test_backlog_queues_that_stored_the_message_and_did_not_answer_are_named(
+    world: World, flavour: Flavour
+) -> None:
+    """And the primary is not, which nobody asked."""
+    queue = world.namespaces.make_queue()
+    nemesis = world.nemesis("secondary")
+    client = await world.client(flavour, attempt_timeout=1)
+    sender = client.sender(queue)
+    client.client.force_failover(queue)
+    for path in world.backlog:
+        nemesis.drop_answers(path)
+    error = await sender.error(message(), timeout=8)
+    assert isinstance(error, SendAvailabilityBacklogError)
+    assert error.outcome_unknown and sorted(error.may_be_in) == world.backlog
+    assert world.in_backlog() == 2 and world.count(queue) == 0
+    assert "the primary" not in str(error) and "neither namespace" not in str(error)
+
+
+async def test_a_primary_that_did_not_answer_is_named_when_no_backlog_queue_takes_the_message(
+    world: World, flavour: Flavour
+) -> None:
+    queue = world.namespaces.make_queue()
+    home, away = world.nemesis(), world.nemesis("secondary")
+    client = await world.client(flavour, attempt_timeout=1)
+    sender = client.sender(queue)
+    await sender.send(message())
+    home.drop_answers(queue)
+    away.refuse()
+    error = await sender.error(message(), timeout=8)
+    assert isinstance(error, SendAvailabilityBacklogError)
+    assert error.may_be_in == ("the primary",)
+    assert (world.count(queue), world.in_backlog()) == (2, 0)
+
+
+async def test_a_message_that_nobody_can_have_is_said_to_be_nowhere(world: World, flavour: Flavour) -> None:
+    queue = world.namespaces.make_queue()
+    nemeses = world.nemesis(), world.nemesis("secondary")
+    client = await world.client(flavour)
+    for nemesis in nemeses:
+        nemesis.refuse()
+    error = await client.sender(queue).error(message())
+    assert isinstance(error, SendAvailabilityBacklogError)
+    assert not error.outcome_unknown and "stored in neither namespace" in str(error)
+
+
+async def test_parts_of_a_list_that_may_be_stored_are_not_said_to_be_lost(stage: Stage, flavour: Flavour) -> None:
+    client = stage.client(flavour, attempt_timeout=1)
+    client.client.force_failover("orders")
+    stage.secondary.on("transfer", Accept(), times=1)
+    stage.secondary.on("transfer", LoseAnswer())
+    messages = [message("x" * 90_000) for _ in range(5)]
+    error = await client.sender("orders").error(messages, timeout=8)
+    assert isinstance(error, PartlySent)
+    stored = {id_of(payload) for payload in stage.in_backlog()}
+    assert (len(error.stored_ids), len(stored)) == (2, 4), "the second part was stored, and nobody said so"
+    assert error.outcome_unknown and set(error.may_be_in) == set(stage.BACKLOG)
+
+
+async def test_a_schedule_without_an_answer_is_not_said_to_be_undone(world: World, flavour: Flavour) -> None:
+    """Whoever sends the message again then must know that it may come twice."""
+    queue = world.namespaces.make_queue()
+    nemesis = world.nemesis()
+    client = await world.client(flavour, attempt_timeout=1)
+    sender = client.sender(queue)
+    await sender.send(message())
+    nemesis.stall()
+    with pytest.raises(ScheduleWhileFailedOver, match="may have scheduled") as raised:
+        await sender.schedule(message(), datetime.now(UTC) + timedelta(hours=1), timeout=8)
+    assert raised.value.outcome_unknown
+    assert client.state(queue) is State.FAILED_OVER
+    with pytest.raises(ScheduleWhileFailedOver, match="Nothing was scheduled"):
+        await sender.schedule(message(), datetime.now(UTC) + timedelta(hours=1), timeout=8)
+
+
+async def test_an_error_of_the_sdk_has_a_note_of_the_places_that_it_does_not_speak_of(
+    stage: Stage, flavour: Flavour
+) -> None:
+    client = healed_when_a_queue_fails(stage, flavour, "orders")
+    stage.secondary.on("transfer", LoseAnswer())
+    stage.primary.on("transfer", Reject("amqp:unauthorized-access"))
+    error = await client.sender("orders").error(message(), timeout=20)
+    assert isinstance(error, ServiceBusAuthorizationError)
+    [note] = error.__notes__
+    assert [queue for queue in stage.BACKLOG if queue in note] and "may have stored" in note
+
+
+async def test_a_full_spool_is_told_by_an_error_that_code_for_the_plain_sdk_catches(
+    world: World, flavour: Flavour, tmp_path: Path
+) -> None:
+    queue = world.namespaces.make_queue()
+    nemeses = world.nemesis(), world.nemesis("secondary")
+    client = await world.client(flavour, spool_dir=tmp_path / "spool", spool_max_bytes=100_000)
+    for nemesis in nemeses:
+        nemesis.refuse()
+    sender = client.sender(queue)
+    await sender.send(message())
+    error = await sender.error(message("x" * 200_000))
+    assert isinstance(error, SendAvailabilityBacklogError) and isinstance(error.__cause__, SpoolFull)
+    assert "the spool did not take the message" in str(error) and not error.outcome_unknown
+
+
+async def test_a_client_that_is_closed_during_a_diverted_send_names_the_backlog_queue(
+    stage: Stage, flavour: Flavour
+) -> None:
+    client = stage.client(flavour)
+    client.client.force_failover("orders")
+    sender = client.sender("orders")
+    await sender.send(message())
+    stage.secondary.on("transfer", LoseAnswer())
+    sending = asyncio.create_task(sender.error(message()))
+    await until(lambda: len(stage.in_backlog()) == 2, "stored, and not answered")
+    await client.close()
+    error = await sending
+    assert isinstance(error, ClientClosed)
+    assert [queue for queue in stage.BACKLOG if queue in error.may_be_in]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_message_made_smaller_by_the_overhead_that_was_named_fits(
+    world: World, flavour: Flavour, ordered: bool
+) -> None:
+    """Also where it carries its place in the order, and its session, time to live and schedule are put aside."""
+    queue = world.namespaces.make_queue()
+    client = await world.client(flavour, ordered=ordered)
+    client.client.force_failover(queue)
+    sender = client.sender(queue)
+    usual = {"session_id": "s", "time_to_live": timedelta(hours=1), "scheduled_enqueue_time_utc": datetime.now(UTC)}
+    fits = 262_144 - 500
+    error = await sender.error(message("x" * 262_000, **usual))
+    assert isinstance(error, BacklogMessageTooLarge)
+    assert error.overhead_bytes >= overhead(Away(queue, 1, "0" * 32, 1) if ordered else Away(queue, 1))
+    assert f"needs up to {error.overhead_bytes} bytes more" in str(error)
+    await sender.send(message("x" * (fits - error.overhead_bytes), **usual))
+    assert world.in_backlog() == 1
