@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceiver
 
 from pairbus import sdk
 from pairbus.counters import Snapshot
-from pairbus.guard import GRACE_S, Late, burials, given_up
+from pairbus.guard import GRACE_S, Late, burials, given_up, guarded
 from pairbus.hub import Hub, clients
 from pairbus.pairing.events import Closed
 from pairbus.pairing.failover import State
@@ -229,13 +229,14 @@ class PairedServiceBusClient:
         """The primary's. Pings are not handed out."""
         self._hub.check()
         receiver = self._primary.get_queue_receiver(queue_name, **kwargs)
-        return sdk.skip_pings(receiver, self._hub.receiver_meter(queue_name))
+        return sdk.skip_pings(receiver, self._hub.receiver_meter(queue_name), guarded)
 
     def get_subscription_receiver(self, topic_name: str, subscription_name: str, **kwargs: Any) -> ServiceBusReceiver:
         """The primary's. Pings are not handed out."""
         self._hub.check()
         receiver = self._primary.get_subscription_receiver(topic_name, subscription_name, **kwargs)
-        return sdk.skip_pings(receiver, self._hub.receiver_meter(f"{topic_name}/Subscriptions/{subscription_name}"))
+        meter = self._hub.receiver_meter(f"{topic_name}/Subscriptions/{subscription_name}")
+        return sdk.skip_pings(receiver, meter, guarded)
 
     # ── upkeep ──
 

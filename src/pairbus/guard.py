@@ -153,6 +153,14 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def guarded(call: Callable[[], T], owner: object, deadline: float) -> T:
+    """One call of an SDK object that has no guard of its own, with the SDK's own error when it was broken off."""
+    try:
+        return Guard().call(call, owner, deadline)
+    except Late as late:
+        raise late.timeout_error() from late
+
+
 def given_up(call: Callable[[], T], deadline: float) -> T:
     """In a thread of its own; when it is late it is left behind, with the SDK object it hangs in."""
     results: list[T] = []

@@ -43,8 +43,6 @@ KEYWORDS = frozenset(
 )
 "What a client of the SDK takes and uses. It takes anything, and a misspelt option would be lost without a word."
 
-# Retries and deadlines are ours. Its keep-alive thread sleeps a second at a time and is joined at every close.
-OURS: dict[str, Any] = {"retry_total": 0, "keep_alive": 0}
 ADMIN: dict[str, Any] = {"connection_timeout": 5, "read_timeout": 15, "retry_total": 1, "retry_backoff_factor": 0.2}
 _PORTS = {("tcp", True): 5671, ("tcp", False): 5672, ("websocket", True): 443, ("websocket", False): 80}
 _SASL_HEADER = b"AMQP\x03\x01\x00\x00"
@@ -114,9 +112,10 @@ class Side:
     # ── the SDK's clients ──
 
     def new_client(self, *, aio: bool = False) -> AnyClient:
-        """A genuine client: no retries and no keep-alive thread, unless the user asked for them."""
+        """A genuine client. Its receivers are as the SDK has them; of its senders `sdk.new_sender` takes retries and
+        keep-alive, which are ours there."""
         kind = sdk_aio.ServiceBusClient if aio else ServiceBusClient
-        keywords = {**OURS, **self._keywords, "use_tls": self._config.tls, "entity_name": self._config.entity_name}
+        keywords = {**self._keywords, "use_tls": self._config.tls, "entity_name": self._config.entity_name}
         return kind(self._config.authority, self._sdk_credential(aio), **keywords)
 
     def _sdk_credential(self, aio: bool) -> Any:

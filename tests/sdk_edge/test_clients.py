@@ -131,3 +131,10 @@ def test_a_client_on_uamqp_is_refused() -> None:
     client._amqp_transport = type("UamqpTransport", (), {"KIND": "uamqp"})
     with pytest.raises(ValueError, match="uamqp_transport"):
         sdk.config_of(client)
+
+
+def test_senders_have_no_retries_and_no_keep_alive(is_aio: bool) -> None:
+    """Retries and deadlines of sends are ours; a keep-alive thread would cost a second at every close."""
+    kind: Any = aio.ServiceBusClient if is_aio else ServiceBusClient
+    sender = sdk.new_sender(kind.from_connection_string(EMULATOR, retry_total=5, keep_alive=30), "q", topic=False)
+    assert (sender._config.retry_total, sender._config.keep_alive) == (0, 0)

@@ -205,10 +205,11 @@ def test_a_proxy_is_passed_on_with_its_user(strings: Strings) -> None:
     assert bare.proxy == "http://proxy:3128" and "p@ss" not in repr(side)
 
 
-def test_clients_do_not_retry_unless_the_user_asked_for_it(strings: Strings) -> None:
-    """Retries and deadlines are ours; a keep-alive thread would cost a second at every close."""
+def test_clients_retry_as_the_sdk_has_it_unless_the_user_asked_otherwise(strings: Strings) -> None:
+    """Receivers need it: one that ended with every lost connection would end an application that loops over it."""
     ours = Side.from_connection_string(strings.here).new_client()._config
-    assert (ours.retry_total, ours.keep_alive) == (0, 0)
+    usual = ServiceBusClient.from_connection_string(strings.here)._config
+    assert (ours.retry_total, ours.keep_alive) == (usual.retry_total, usual.keep_alive)
     theirs = Side.from_connection_string(strings.here, retry_total=2, keep_alive=10).new_client()._config
     assert (theirs.retry_total, theirs.keep_alive) == (2, 10)
 

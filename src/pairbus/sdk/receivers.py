@@ -1,7 +1,10 @@
-"""Receivers that never hand out a ping: the genuine object, with a subclass of its own class as its class.
+"""Receivers that hand out no ping and wait no longer than told: the genuine object, with a subclass as its class.
 
 A ping that is received is completed (in peek-lock) and the call goes on waiting, within its time. Iterating, a ping
 counts as activity, so `max_wait_time` starts again; pings end with the first that is delivered, so this is rare.
+
+The sync SDK blocks for ever on a peer that accepts TCP and stays silent, whatever time-out a call has: opening, and
+every request with a time-out, is `guarded`.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode, ServiceBusReceiver
@@ -24,7 +28,13 @@ PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 Meter = Callable[[str, int, int, str], None]
 "Called with kind, messages, their bytes, outcome: `ok`, or the kind of failure. One of more than 64 KB comes alone."
 
+Guarded = Callable[[Callable[[], Any], Any, float], Any]
+"Makes a call of a receiver, and breaks it off at a moment of the monotonic clock."
+
 _log = logging.getLogger("pairbus")
+NEVER = float("inf")
+SETTLE_S = 60.0  # the SDK has no limit of its own
+OPEN_S = 15.0  # for a connection and its link, where the call has no shorter time
 _WAIT_S = 60.0  # the SDK's own, for a receive without max_wait_time
 _OPERATIONS = {
     b"com.microsoft:peek-message": "peek",
@@ -84,9 +94,25 @@ def _ping_stays(error: Exception) -> None:
 
 class _SkipsPings(ServiceBusReceiver):
     _meter: Meter = staticmethod(_no_meter)
+    _guarded: Guarded | None = None
+    _until = NEVER
+    "When the call under way must have ended."
+
+    def _open(self, *args: Any, **kwargs: Any) -> None:
+        opening = partial(super()._open, *args, **kwargs)
+        if self._running or self._guarded is None:
+            opening()
+        else:
+            self._guarded(opening, self, min(self._until, time.monotonic() + OPEN_S))
 
     def receive_messages(self, max_message_count: int | None = 1, max_wait_time: float | None = None) -> Messages:
-        deadline = _deadline(self._max_wait_time, max_wait_time)
+        self._until = deadline = _deadline(self._max_wait_time, max_wait_time)
+        try:
+            return self._beyond_pings(max_message_count, max_wait_time, deadline)
+        finally:
+            self._until = NEVER
+
+    def _beyond_pings(self, max_message_count: int | None, max_wait_time: float | None, deadline: float) -> Messages:
         while True:
             with _Metered(self._meter, "receive"):
                 messages = super().receive_messages(max_message_count, max_wait_time)
@@ -111,9 +137,14 @@ class _SkipsPings(ServiceBusReceiver):
             sequence_number = int(pings[-1].sequence_number or 0) + 1
 
     def _inner_next(self, wait_time: float | None = None) -> ServiceBusReceivedMessage:
+        limit_s = self._max_wait_time if wait_time is None else wait_time
         while True:
-            with _Metered(self._meter, "receive"):
-                message = super()._inner_next(wait_time)
+            self._until = NEVER if limit_s is None else time.monotonic() + limit_s
+            try:
+                with _Metered(self._meter, "receive"):
+                    message = super()._inner_next(wait_time)
+            finally:
+                self._until = NEVER
             _tell_received(self._meter, [message])
             if not _is_ping(message):
                 return message
@@ -127,14 +158,24 @@ class _SkipsPings(ServiceBusReceiver):
                 _ping_stays(error)
 
     def _settle_message_with_retry(self, *args: Any, **kwargs: Any) -> Any:
+        settle = partial(super()._settle_message_with_retry, *args, **kwargs)
         with _Metered(self._meter, "complete", tell_ok=True):
-            return super()._settle_message_with_retry(*args, **kwargs)  # type: ignore[no-untyped-call]
+            return settle() if self._guarded is None else self._guarded(settle, self, time.monotonic() + SETTLE_S)
 
     def _mgmt_request_response_with_retry(self, mgmt_operation: bytes, *args: Any, **kwargs: Any) -> Any:
         is_receive = mgmt_operation == _BY_NUMBER
         kind = "receive" if is_receive else _OPERATIONS.get(mgmt_operation, "management")
+        ask = partial(super()._mgmt_request_response_with_retry, mgmt_operation, *args, **kwargs)
+        timeout = kwargs.get("timeout")
         with _Metered(self._meter, kind, tell_ok=not is_receive):
-            answer = super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
+            if timeout is None or self._guarded is None:
+                answer = ask()
+            else:
+                self._until = time.monotonic() + timeout
+                try:
+                    answer = self._guarded(ask, self, self._until)
+                finally:
+                    self._until = NEVER
         if is_receive:
             _tell_received(self._meter, answer)
         return answer
@@ -225,9 +266,13 @@ class _Metered:
 Receiver = TypeVar("Receiver", bound=ServiceBusReceiver | sdk_aio.ServiceBusReceiver)
 
 
-def skip_pings(receiver: Receiver, meter: Meter | None = None) -> Receiver:
-    """The same receiver, still an instance of the SDK's class, which from now on hands out no ping."""
+def skip_pings(receiver: Receiver, meter: Meter | None = None, guarded: Guarded | None = None) -> Receiver:
+    """The same receiver, still an instance of the SDK's class, which from now on hands out no ping.
+
+    `guarded`: for one of the sync SDK; that of asyncio has its time-outs.
+    """
     receiver.__class__ = _SkipsPingsAsync if isinstance(receiver, sdk_aio.ServiceBusReceiver) else _SkipsPings
-    if meter is not None:
-        setattr(receiver, "_meter", meter)  # noqa: B010  # of the class that it has now
+    for name, value in (("_meter", meter), ("_guarded", guarded)):
+        if value is not None:
+            setattr(receiver, name, value)  # of the class that it has now
     return receiver
