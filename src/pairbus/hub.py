@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus import sdk, telemetry
 from pairbus.counters import SPOOL, Counters
@@ -386,16 +386,17 @@ class Hub:
             f" {timeout_s:.1f} s. Nothing was sent by this call; pairing goes on."
         )
 
-    def line_is_long(self, path: str, timeout_s: float, going: Outgoing | None) -> ServiceBusError:
-        """A send waited for those before it until its time was over. It says nothing about the entity."""
+    def line_is_long(self, path: str, timeout_s: float) -> Failure:
+        """A call waited for those before it until its time was over. It says nothing about the entity."""
         text = f"{path}: not sent within {timeout_s:.1f} s: other sends of the same sender were before it"
+        return Failure(Kind.TIMEOUT, text, False, OperationTimeoutError(message=text))
+
+    def waited(self, path: str, going: Outgoing | None, late: Failure) -> BaseException:
+        """Such a call ends before its first attempt."""
         if going is not None:
-            self._failed(path, going, Kind.TIMEOUT)
-            if going.stored_ids:
-                return self._partly_sent(path, going, text)
-            if going.doubts:
-                text = f"{text}. {may_be_in(going.may_be_in)}"
-        return OperationTimeoutError(message=text)
+            self._failed(path, going, late.kind)
+        assert late.error is not None
+        return late.error
 
     def to_spool(self, entries: list[Entry]) -> Failure | None:
         """Blocks until the disk has them."""

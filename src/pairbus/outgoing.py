@@ -44,7 +44,7 @@ class Order:
 class Outgoing:
     """One call's messages. Empty ones are None: there is nothing to do."""
 
-    __slots__ = ("_counters", "doubts", "given", "is_small", "messages", "stored_ids", "untold")
+    __slots__ = ("_counters", "doubts", "given", "has_turn", "is_small", "messages", "stored_ids", "untold")
 
     def __init__(self, given: Any, messages: list[ServiceBusMessage], *, is_small: bool = False) -> None:
         self.given = given
@@ -57,6 +57,8 @@ class Outgoing:
         "By each place that did not answer, THE_PRIMARY or a backlog queue: the ids of what it may have stored."
         self.untold: tuple[tuple[str, tuple[str, ...]], ...] = ()
         "(backlog queue, ids) of those of them that no event has told yet."
+        self.has_turn = False
+        "It has the primary's line, and keeps it while it tries again."
         self.is_small = is_small
         "It fits every queue there is; False: somebody has to look."
         self._counters: list[int] = []

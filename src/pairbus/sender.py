@@ -34,6 +34,11 @@ from pairbus.pairing.failover import HEALTHY
 from pairbus.pairing.options import SEND_TIMEOUT_S
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.sending import (
+    LEAST_S,
+    OPENING_S,
+    QUICK_PAUSE_S,
+    RETRY_PAUSES_S,
+    SPOOL_RESERVE_S,
     Command,
     Pause,
     Receipt,
@@ -45,6 +50,7 @@ from pairbus.pairing.sending import (
     Unsent,
     Where,
     first_timeout_s,
+    opening_s,
     usual_queue,
 )
 from pairbus.sdk import CAN_BREAK
@@ -151,7 +157,9 @@ class PairedSender:
             failure = link.failure(guard.told(error))
         finally:
             guard.late_at, guard.is_late = NEVER, False
-            if link.is_retired:
+            if failure is not None:
+                pass  # it keeps its turn
+            elif link.is_retired:
                 link.leave()
             else:
                 link.line.release()
@@ -172,7 +180,7 @@ class PairedSender:
         """Stand in line for the primary: what the attempt may take then; 0 when it needs a closer look meanwhile."""
         hub, link = self._hub, self._home
         if not link.enter(SEND_TIMEOUT_S):
-            raise hub.line_is_long(self.entity_name, SEND_TIMEOUT_S, as_outgoing(ready))
+            raise hub.waited(self.entity_name, as_outgoing(ready), hub.line_is_long(self.entity_name, SEND_TIMEOUT_S))
         if hub.straight_s and self._entity.state is HEALTHY and link.sender is not None and not self._closed:
             return first_timeout_s(hub.pair, left_of(began))
         link.leave()
@@ -180,10 +188,14 @@ class PairedSender:
 
     def _failed_straight(self, ready: Any, failure: Failure, began: float) -> None:
         going, tried = as_outgoing(ready), Reply(time.monotonic(), failure)
-        if failure.outcome_unknown:
-            going.unanswered(THE_PRIMARY)
-        self._hub.meter_send("primary", self.entity_name, going, failure, "application")
-        self._send_by_plan(going, SEND_TIMEOUT_S, began, tried)
+        going.has_turn = True
+        try:
+            if failure.outcome_unknown:
+                going.unanswered(THE_PRIMARY)
+            self._hub.meter_send("primary", self.entity_name, going, failure, "application")
+            self._send_by_plan(going, SEND_TIMEOUT_S, began, tried)
+        finally:
+            self._give_turn(going)
 
     def _proven(self) -> None:
         """By a send without a plan: nothing is held against the entity any more."""
@@ -233,7 +245,13 @@ class PairedSender:
         if not hub.is_paired:
             with hub.pairing_for(entity, going):
                 timeout_s = self._client._pair_within(timeout_s)
-        began = time.monotonic()
+        try:
+            self._send_paired(going, timeout_s)
+        finally:
+            self._give_turn(going)
+
+    def _send_paired(self, going: Outgoing, timeout_s: float) -> None:
+        hub, entity, began = self._hub, self._entity, time.monotonic()
         tried: Reply | None = None
         if hub.needs_no_plan(entity):
             tried = self._to_primary(first_timeout_s(hub.pair, timeout_s), going, began + timeout_s)
@@ -259,6 +277,8 @@ class PairedSender:
         reply: Reply | None = None
         try:
             while not isinstance(step := hub.advance(plan, reply), Receipt):
+                if type(step) is not ToPrimary and not (type(step) is Pause and step.seconds <= QUICK_PAUSE_S):
+                    self._give_turn(going)
                 reply = self._perform(step, going, deadline)
         except Unsent as unsent:
             raise hub.error(unsent, entity, going) from unsent.failure.error
@@ -266,6 +286,7 @@ class PairedSender:
             raise hub.closed_meanwhile(closed, entity, going) from None
         finally:
             plan.close()
+            self._give_turn(going)
         hub.sent(entity, step, going)
         if step.where is Where.PRIMARY and self._away is not None:
             self._leave_backlog()
@@ -280,28 +301,38 @@ class PairedSender:
             entries = going.entries(self.entity_name, self._hub.first_attempt_ms(command.first_attempt_at), self._order)
             return Reply(time.monotonic(), self._hub.to_spool(entries))
         assert type(command) is Pause
-        if self._client._closing.wait(command.seconds):
-            self._check()
+        self._pause(command.seconds)
         return Reply(time.monotonic())
+
+    def _pause(self, seconds: float) -> None:
+        if self._client._closing.wait(seconds):
+            self._check()
 
     def _to_primary(
         self, timeout_s: float, going: Outgoing, deadline: float, *, fresh: bool = False, trial: bool = False
     ) -> Reply | None:
         """One attempt; None when it was accepted."""
         link, hub, entity = self._home, self._hub, self._entity
-        if not link.line.acquire(False):
-            self._stand_in_line(link, deadline, going)
+        if not going.has_turn and not link.line.acquire(False):
+            late = self._stand_in_line(link, deadline)
+            if late is not None:
+                return late
             # Of what the line has left, the backlog needs its part.
-            left_s = deadline - time.monotonic()
-            timeout_s = min(timeout_s, left_s, first_timeout_s(hub.pair, left_s))
+            timeout_s = min(timeout_s, first_timeout_s(hub.pair, deadline - time.monotonic()))
+        going.has_turn = True
+        failure: Failure | None = None
         try:
             if entity.state is not HEALTHY and not trial and not hub.goes_home(entity):
                 return Reply(time.monotonic(), rerouted=True)
             if fresh:
                 link.drop()
-            failure = link.send(going.given, timeout_s)
+            left_s = deadline - time.monotonic()
+            if link.sender is None:
+                timeout_s = max(timeout_s, opening_s(hub.pair, left_s))
+            failure = link.send(going.given, max(min(timeout_s, left_s), 0.001))
         finally:
-            link.leave()
+            if failure is None:
+                self._give_turn(going)
         if hub.ledger is not None:
             hub.meter_send("primary", self.entity_name, going, failure, "application")
         if failure is not None:
@@ -316,7 +347,9 @@ class PairedSender:
         hub = self._hub
         link = self._backlog_link(command.queue)
         if not link.line.acquire(False):
-            self._stand_in_line(link, deadline, going)
+            late = self._stand_in_line(link, deadline)
+            if late is not None:
+                return late
         elif self._closed:
             link.leave()
             self._check()
@@ -373,13 +406,24 @@ class PairedSender:
         if link is not None:
             link.retire()
 
-    def _stand_in_line(self, link: Link, deadline: float, going: Outgoing | None = None) -> None:
-        left_s = deadline - time.monotonic()
-        if not link.enter(left_s):
-            raise self._hub.line_is_long(self.entity_name, left_s, going)
-        if self._closed:
+    def _stand_in_line(self, link: Link, deadline: float) -> Reply | None:
+        """None when it is our turn; the reply when that did not come in time."""
+        reserve_s = SPOOL_RESERVE_S if self._hub.pair.has_spool else 0.0
+        left_s = deadline - reserve_s - time.monotonic()
+        has_turn = link.enter(left_s)
+        if has_turn and self._closed:
             link.leave()
             self._check()
+        if has_turn and deadline - time.monotonic() >= LEAST_S:
+            return None
+        if has_turn:
+            link.leave()
+        return Reply(time.monotonic(), self._hub.line_is_long(self.entity_name, left_s), waited=True)
+
+    def _give_turn(self, going: Outgoing) -> None:
+        if going.has_turn:
+            going.has_turn = False
+            self._home.leave()
 
     # ── the rest of the SDK's sender ──
 
@@ -389,9 +433,24 @@ class PairedSender:
         if not self._hub.is_paired:
             self._client.pair()
         if not self._home.limits[1] and self._hub.goes_home(self._entity):
-            self._use_home(lambda sender, left_s: sender.create_message_batch(), self._hub.options.attempt_timeout)
+            self._learn_limits()
         wrapped_for = None if self._hub.goes_home(self._entity) else self.entity_name
         return new_batch(self._home.limits[1], max_size_in_bytes, wrapped_for=wrapped_for)
+
+    def _learn_limits(self) -> None:
+        """From the primary's link, which is opened for it. When it cannot be, the limit is the usual one; silence
+        counts as that of a send would, so that the batch need not wait for it once more."""
+        hub, link, timeout_s = self._hub, self._home, self._hub.options.attempt_timeout
+        if self._stand_in_line(link, time.monotonic() + timeout_s) is not None:
+            return
+        try:
+            if link.limits[1] or not hub.goes_home(self._entity):
+                return
+            failure = (link.call(lambda sender, left_s: sender.create_message_batch(), timeout_s, sending=False))[1]
+        finally:
+            link.leave()
+        if failure is not None and failure.kind is Kind.TIMEOUT:
+            hub.managed(self._entity, failure)
 
     def schedule_messages(
         self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None
@@ -424,34 +483,39 @@ class PairedSender:
         return timeout_s
 
     def _manage(self, use: Any, timeout_s: float, going: Outgoing | None = None) -> Any:
-        """A request to the primary, repeated once on a fresh connection; a failure counts as a send's does."""
+        """A request to the primary, tried as often as a send; a failure counts as a send's does."""
         deadline = time.monotonic() + timeout_s
         hub, entity, unknown = self._hub, self._entity, False
-        for fresh in (False, True):
-            left_s = deadline - time.monotonic()
-            result, failure = self._use_home(use, min(left_s, hub.options.attempt_timeout), fresh=fresh)
-            hub.meter_request(self.entity_name, going, failure)
-            if failure is None:
-                hub.managed(entity, None)
-                return result
-            unknown = unknown or failure.outcome_unknown
-            if failure.kind is not Kind.COMMUNICATION or deadline - time.monotonic() <= 0:
-                break
-        assert failure is not None
-        if hub.managed(entity, failure) is Reaction.COUNT and not hub.goes_home(entity):
-            raise ScheduleWhileFailedOver(self.entity_name, outcome_unknown=unknown) from failure.error
-        assert failure.error is not None
-        raise failure.error
-
-    def _use_home(self, use: Any, timeout_s: float, *, fresh: bool = False) -> tuple[Any, Failure | None]:
-        deadline = time.monotonic() + timeout_s
-        self._stand_in_line(self._home, deadline)
+        late = self._stand_in_line(self._home, deadline)
+        if late is not None and late.failure is not None:
+            raise hub.waited(self.entity_name, going, late.failure)
         try:
-            if fresh:
+            if not hub.goes_home(entity):
+                raise ScheduleWhileFailedOver(self.entity_name)
+            for pause_s in (*RETRY_PAUSES_S, None):
+                began = time.monotonic()
+                attempt_s = max(min(deadline - began, hub.options.attempt_timeout), 0.001)
+                result, failure = self._home.call(use, attempt_s)
+                hub.meter_request(self.entity_name, going, failure)
+                if failure is None:
+                    hub.managed(entity, None)
+                    return result
+                unknown = unknown or failure.outcome_unknown
+                if failure.kind is not Kind.COMMUNICATION or pause_s is None:
+                    break
+                left_s = deadline - time.monotonic()
+                if left_s <= pause_s:
+                    break
+                self._pause(max(began + pause_s - time.monotonic(), 0.0))
                 self._home.drop()
-            return self._home.call(use, max(deadline - time.monotonic(), 0.001))
         finally:
             self._home.leave()
+        assert failure is not None and failure.error is not None
+        if failure.kind is Kind.TIMEOUT and attempt_s < min(hub.options.attempt_timeout, OPENING_S):
+            raise failure.error  # it had too little time to say anything about the entity
+        if hub.managed(entity, failure) is Reaction.COUNT and not hub.goes_home(entity):
+            raise ScheduleWhileFailedOver(self.entity_name, outcome_unknown=unknown) from failure.error
+        raise failure.error
 
     def _after_fork(self) -> None:
         self._home.abandon()

@@ -18,10 +18,11 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.performatives import Modified, Released
 from pairbus.guard import Guard, burials
+from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
 from pairbus.testing import Answer, LoseAnswer, ScriptedEndpoint, Silent, short_rejection
 from tests.client.forking import EACH, WORKERS
-from tests.client.losses import slowness
+from tests.client.losses import QUICK_S, slowness
 from tests.client.messages import id_of
 from tests.client.world import Stage, World, message, until
 from tests.sdk.flavours import Flavour
@@ -190,6 +191,52 @@ DEAF: list[tuple[Any, Any]] = [
     ("transfer", Answer(short_rejection())),
     ("transfer", Answer(short_rejection("amqp:internal-error"))),
 ]
+
+
+@pytest.mark.parametrize("loss", ["refused", "cut", "detached"])
+async def test_all_users_of_a_shared_sender_leave_a_lost_primary_within_two_seconds(
+    world: World, flavour: Flavour, loss: str
+) -> None:
+    """One of them finds out for all: whoever tries again keeps his turn, instead of going to the end of the line."""
+    queue = world.namespaces.make_queue()
+    nemesis = world.nemesis()
+    client = await world.client(flavour)
+    sender = client.sender(queue)
+    await sender.send(message())
+    if loss == "refused":
+        nemesis.refuse()
+    else:
+        nemesis.cut_links(queue, "reset" if loss == "cut" else "detach")
+    took = await asyncio.gather(*(sender.send(message()) for _ in range(20)))
+    assert max(took) < QUICK_S * slowness(), took
+    assert (world.in_backlog(), client.told(FailedOver)[1:]) == (20, [])
+
+
+async def test_a_burst_of_schedules_says_nothing_about_a_healthy_primary(world: World, flavour: Flavour) -> None:
+    """Those that stand in line wait within their own time; what they have then is not taken for a silent primary."""
+    queue = world.namespaces.make_queue()
+    world.nemesis().latency(0.05)
+    client = await world.client(flavour)
+    sender = client.sender(queue)
+    due = datetime.now(UTC) + timedelta(hours=1)
+    numbers = await asyncio.gather(*(sender.schedule(message(), due) for _ in range(60)))
+    assert len({number for [number] in numbers}) == 60
+    assert client.state(queue) is State.HEALTHY
+
+
+async def test_who_waits_in_line_until_his_time_is_over_is_spooled(
+    world: World, flavour: Flavour, tmp_path: Path
+) -> None:
+    """With both namespaces silent the line does not move; the local disk does."""
+    queue = world.namespaces.make_queue()
+    nemeses = world.nemesis(), world.nemesis("secondary")
+    client = await world.client(flavour, spool_dir=tmp_path / "spool")
+    sender = client.sender(queue)
+    await sender.send(message())
+    for nemesis in nemeses:
+        nemesis.black_hole()
+    await asyncio.gather(*(sender.send(message(), timeout=5) for _ in range(8)))
+    assert client.client.counters["total"]["spooled"] == 8
 
 
 async def with_stages(check: Any, flavour: Flavour) -> None:

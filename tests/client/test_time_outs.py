@@ -6,15 +6,18 @@ import asyncio
 import socket
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from pairbus.pairing.events import FailedOver
+from pairbus.pairing.failover import State
 from pairbus.send_errors import SendAvailabilityBacklogError
-from pairbus.testing.script import Delay, Silent
-from tests.client.world import Stage, message, new_client, until
+from pairbus.testing.script import Close, Delay, Silent
+from tests.client.losses import SILENT_S, slowness
+from tests.client.world import Stage, World, message, new_client, until
 from tests.sdk.flavours import Flavour
 
 
@@ -89,3 +92,46 @@ async def test_a_request_that_stood_in_line_has_only_the_rest_of_its_time(stage:
         await sender.schedule(message(), datetime.now(UTC), timeout=1.5)
     assert time.monotonic() - began < 2.2
     await first
+
+
+async def test_a_short_time_out_is_enough_to_reach_a_primary_that_works(world: World, flavour: Flavour) -> None:
+    """The third that the primary has of it would not do to open a connection, and no later send would find one."""
+    queue = world.namespaces.make_queue()
+    client = await world.client(flavour)
+    sender = client.sender(queue)
+    for _ in range(3):
+        await sender.send(message(), timeout=1.5 * slowness())
+    assert (world.count(queue), world.in_backlog()) == (3, 0)
+    assert client.told(FailedOver) == []
+
+
+async def test_a_batch_is_made_and_stored_in_five_seconds_when_the_primary_is_silent(
+    world: World, flavour: Flavour
+) -> None:
+    """To ask a silent primary for its limit costs an attempt; that counts, and the send need not ask once more."""
+    queue = world.namespaces.make_queue()
+    nemesis = world.nemesis()
+    client = await world.client(flavour)
+    sender = client.sender(queue)
+    nemesis.black_hole()
+
+    async def send() -> float:
+        began = time.monotonic()
+        batch = await sender.batch()
+        batch.add_message(message())
+        await sender.send(batch)
+        return time.monotonic() - began
+
+    took = await asyncio.gather(*(send() for _ in range(4)))
+    assert max(took) < SILENT_S * slowness(), took
+    assert world.in_backlog() == 4
+
+
+async def test_a_hiccup_that_a_send_survives_is_survived_by_a_schedule(stage: Stage, flavour: Flavour) -> None:
+    """It is tried as often as a send before it counts."""
+    client = stage.client(flavour)
+    sender = client.sender("orders")
+    await sender.send(message())
+    stage.primary.on("request", Close("amqp:connection:forced"), times=2)
+    assert len(await sender.schedule(message(), datetime.now(UTC) + timedelta(hours=1))) == 1
+    assert client.state("orders") is State.HEALTHY

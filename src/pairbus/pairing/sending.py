@@ -22,6 +22,10 @@ from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind, R
 
 RETRY_PAUSES_S = (0.1, 0.4)  # between the beginnings of two attempts: a connection takes the SDK half a second to open
 LAST_RETRY_S = 0.6  # since the first began: who needs longer for two attempts makes no third, so that all three fit
+OPENING_S = 1.5  # the SDK takes half a second for a connection and its link, and a second at 100 ms to the service
+OPENING_SHARE = 0.75  # of the caller's time, at most
+LEAST_S = 0.1  # an attempt with less says nothing about the place that does not answer
+QUICK_PAUSE_S = max(RETRY_PAUSES_S)
 SPOOL_RESERVE_S = 0.5  # of the caller's time, kept for the local disk when there is a spool
 
 
@@ -81,6 +85,8 @@ class Reply:
     failure: Failure | None = None
     rerouted: bool = False
     "The command was not carried out, because meanwhile the entity went the other way."
+    waited: bool = False
+    "Nor was it, because its turn did not come in time. The failure says so, and nothing about the place."
 
 
 class Unsent(Exception):
@@ -197,6 +203,14 @@ def first_timeout_s(pair: Pair, timeout_s: float) -> float:
     return min(pair.options.attempt_timeout, timeout_s * PRIMARY_SHARE) if pair.has_elsewhere else timeout_s
 
 
+def opening_s(pair: Pair, left_s: float) -> float:
+    """What an attempt needs that has to open its connection, also where the share of a short time-out is less.
+
+    Otherwise whoever sends with a time-out of a second would never get a connection to the primary.
+    """
+    return min(pair.options.attempt_timeout, OPENING_S, left_s * OPENING_SHARE) if pair.has_elsewhere else left_s
+
+
 def _home(
     pair: Pair, sender: SenderState, call: _Call, *, trial: bool = False, tried: Reply | None = None
 ) -> Generator[Command, Reply, Receipt | None]:
@@ -215,6 +229,8 @@ def _home(
     if reply.rerouted:
         return None
     failure = reply.failure
+    if failure is not None and reply.waited:
+        return (yield from _nowhere_else(pair, call, failure, Where.PRIMARY))
     if failure is None:
         pair.accepted(entity, call.now, trial=trial)
         return call.stored(Where.PRIMARY)
@@ -273,7 +289,7 @@ def _away(
         tried = None
     if queue is None or (tried is None and call.left_s <= reserve_s):
         text = "no backlog queue is in rotation" if queue is None else "no backlog queue took it in time"
-        return (yield from _no_queue(pair, call, Failure(Kind.COMMUNICATION, text)))
+        return (yield from _nowhere_else(pair, call, Failure(Kind.COMMUNICATION, text), Where.BACKLOG))
     sender.queue = queue
     failure: Failure | None = None
     for fresh in (False, True):
@@ -283,6 +299,8 @@ def _away(
         call.now, failure, tried = reply.now, reply.failure, None
         if reply.rerouted:
             return None
+        if failure is not None and reply.waited:
+            break
         if failure is None:
             for event in pair.rotation.accepted(queue):
                 pair.publish(event)
@@ -292,22 +310,24 @@ def _away(
             raise call.unsent(failure, Where.BACKLOG)
         if failure.kind is Kind.BUSY:
             if call.left_s - reserve_s < BUSY_WAIT_S:
-                return (yield from _no_queue(pair, call, failure))
+                return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
             yield from _pause(call, BUSY_WAIT_S)
             return None
         if failure.kind is not Kind.COMMUNICATION or call.left_s <= reserve_s:
             break
     assert failure is not None
-    for event in pair.rotation.failed(queue, failure.text, call.now):
-        pair.publish(event)
-    if call.left_s <= reserve_s:
-        return (yield from _no_queue(pair, call, failure))
+    if not reply.waited:
+        for event in pair.rotation.failed(queue, failure.text, call.now):
+            pair.publish(event)
+    if reply.waited or call.left_s <= reserve_s:
+        return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
     return None
 
 
-def _no_queue(pair: Pair, call: _Call, failure: Failure) -> Generator[Command, Reply, Receipt]:
+def _nowhere_else(pair: Pair, call: _Call, failure: Failure, where: Where) -> Generator[Command, Reply, Receipt]:
+    """But the spool, where there is one."""
     if not pair.has_spool:
-        raise call.unsent(failure, Where.BACKLOG)
+        raise call.unsent(failure, where)
     return (yield from _to_spool(call))
 
 
