@@ -198,6 +198,8 @@ class PairedServiceBusClient:
 
     async def events(self) -> AsyncIterator[Event]:
         """Every event from now on. A reader that is more than 10 000 behind loses the oldest."""
+        if self._hub.is_closed:
+            return
         queue: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
 
         def listen(event: Event) -> None:
@@ -242,7 +244,10 @@ class PairedServiceBusClient:
             await client.close()
             hub.lives.ended(side, Life.CLOSED, "close() was called")
         hub.tell(Closed(hub.primary.name, hub.secondary.name))
-        await asyncio.to_thread(hub.release)
+        try:
+            await asyncio.to_thread(hub.release)
+        except RuntimeError:  # the interpreter is ending, and starts no thread any more
+            hub.release()
 
     # ── senders and receivers ──
 

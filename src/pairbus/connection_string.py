@@ -38,6 +38,8 @@ class ConnectionString:
     @classmethod
     def parse(cls, text: str) -> ConnectionString:
         """ConfigError when a part is missing, wrong or given twice."""
+        if not isinstance(text, str):
+            raise ConfigError(f"connection string: a text is needed, not {text!r}")
         values = _values(text)
         emulator = _flag(values)
         host, port = _authority(values)

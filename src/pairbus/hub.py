@@ -22,7 +22,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus import sdk, telemetry
 from pairbus.counters import SPOOL, Counters
-from pairbus.errors import SpoolError
+from pairbus.errors import PairingError, SpoolError
 from pairbus.ledger import Ledger, Tally
 from pairbus.ledger.rows import FAILED_SEND, Cause, MeterKind
 from pairbus.outgoing import DEFAULT_LIMIT, THE_PRIMARY, Order, Outgoing
@@ -87,6 +87,8 @@ class Hub:
         secondary: Side,
         options: SendAvailabilityPairedNamespaceOptions,
     ) -> None:
+        if primary.authority.lower() == secondary.authority.lower():
+            raise ValueError(f"primary and secondary are the same namespace, {primary.name}: a pair needs two")
         self.primary = primary
         self.secondary = secondary
         self.options = options
@@ -224,6 +226,8 @@ class Hub:
     def force(self, path: str, *, over: bool) -> None:
         """The operator's hand."""
         self.check()
+        if over and not self.pair.enabled:
+            raise PairingError(f"{path} was not failed over: {self.primary.name} is not paired, sends go to it only.")
         with self.lock:
             force = self.pair.force_failover if over else self.pair.force_healthy
             force(path, time.monotonic())
@@ -254,6 +258,8 @@ class Hub:
     # ── one send ──
 
     def entity(self, path: str) -> Entity:
+        if not path:  # the SDK's own words
+            raise ValueError("Queue/Topic name is missing. Please specify queue_name/topic_name.")
         with self.lock:
             return self.pair.entity(path, time.monotonic())
 
@@ -548,6 +554,7 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
+LONGEST_S = 1e9  # clocks take no endless time
 COUNTER_MAX = (1 << 63) - 1  # numbers and times take no more bytes than this one
 ENVELOPE_DOUBT = 4096  # bytes of properties and aliases that a cheap look at a message does not see
 
@@ -557,7 +564,7 @@ def timeout_of(timeout: float | None) -> float:
         return SEND_TIMEOUT_S
     if timeout <= 0:
         raise ValueError("The timeout must be greater than 0.")  # the SDK's own words
-    return timeout
+    return min(timeout, LONGEST_S)
 
 
 def left_of(began: float) -> float:

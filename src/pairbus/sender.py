@@ -81,7 +81,8 @@ class PairedSender:
         self._counts = self._hub.counters.entity(path)
         self._tally = self._hub.tally(path)
         self._order = order_of(self._hub.options)
-        self.client_identifier: str = kwargs.setdefault("client_identifier", f"SBSender-{uuid4()}")
+        self.client_identifier: str = kwargs.get("client_identifier") or f"SBSender-{uuid4()}"
+        kwargs["client_identifier"] = self.client_identifier
         self._home = Link(
             client._primary, self._hub.primary, path, self._hub.options.connect_timeout, topic=topic, **kwargs
         )

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+import threading
 
-from pairbus import PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpMessageHeader
+
+import pairbus.aio
+from pairbus import PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions, sdk
+from pairbus.errors import ConfigError, PairingError
 from pairbus.hub import timeout_of
 from pairbus.pairing.options import PRIMARY_SHARE
 from pairbus.syphon import SyphonSettings
@@ -38,3 +45,61 @@ def test_a_session_and_its_state_are_the_primarys() -> None:
     subscription = client.get_subscription_receiver("events", "audit", session_id="s1")
     assert subscription.fully_qualified_namespace == "127.0.0.1:9"
     client.close()
+
+
+def pair_of(primary: int, secondary: int) -> PairedServiceBusClient:
+    return PairedServiceBusClient.from_connection_strings(NOBODY.format(port=primary), NOBODY.format(port=secondary))
+
+
+def test_a_namespace_is_not_paired_with_itself() -> None:
+    """It would be away together with its own backlog."""
+    with pytest.raises(ValueError, match=r"the same namespace, 127\.0\.0\.1:9"):
+        pair_of(9, 9)
+
+
+def test_a_variable_that_was_not_set_is_told_by_name() -> None:
+    """It arrives as None, or as nothing."""
+    with pytest.raises(ConfigError, match="a text is needed, not None"):
+        PairedServiceBusClient.from_connection_strings(None, NOBODY.format(port=9))  # type: ignore[arg-type]
+    client = pair_of(9, 10)
+    for missing in (None, ""):
+        with pytest.raises(ValueError, match="Queue/Topic name is missing"):
+            client.get_queue_sender(missing)  # type: ignore[arg-type]
+    client.close()
+
+
+def test_a_sender_has_an_identifier_when_none_was_given() -> None:
+    client = pair_of(9, 10)
+    for given in (None, ""):
+        assert client.get_queue_sender("orders", client_identifier=given).client_identifier.startswith("SBSender-")
+    assert client.get_queue_sender("orders", client_identifier="mine").client_identifier == "mine"
+    client.close()
+
+
+def test_an_endless_time_out_is_a_long_one() -> None:
+    assert 1e9 == timeout_of(float("inf")) < threading.TIMEOUT_MAX
+
+
+def test_a_client_that_is_not_paired_cannot_be_failed_over_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its state would say so while its sends go to the primary."""
+    monkeypatch.setenv("PAIRBUS_DISABLED", "1")
+    client = pair_of(9, 10)
+    with pytest.raises(PairingError, match="is not paired"):
+        client.force_failover("orders")
+    assert client.states() == {}
+    client.close()
+
+
+async def test_events_of_a_closed_client_end_at_once() -> None:
+    client = pairbus.aio.PairedServiceBusClient.from_connection_strings(NOBODY.format(port=9), NOBODY.format(port=10))
+    await client.close()
+    async with asyncio.timeout(5):
+        assert [event async for event in client.events()] == []
+
+
+def test_a_time_to_live_that_is_over_is_refused_away_as_it_is_at_home() -> None:
+    """A deadline minus now, for example: a backlog message with it could only be dead-lettered."""
+    message = ServiceBusMessage("x", message_id="m")
+    message.raw_amqp_message.header = AmqpMessageHeader(time_to_live=-1000)
+    with pytest.raises(ValueError, match="time_to_live is -1000 ms"):
+        sdk.wrapped(message, path="orders")

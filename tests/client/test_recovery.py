@@ -227,7 +227,7 @@ async def test_with_no_queue_left_the_error_says_where_the_message_is(stage: Sta
     stage.secondary.on("transfer", Reject("amqp:resource-limit-exceeded"))
     error = await client.sender("orders").error(message())
     assert isinstance(error, SendAvailabilityBacklogError) and isinstance(error, ServiceBusError)
-    assert "the caller still owns it" in str(error)
+    assert "stored in neither namespace. The caller still owns it" in str(error)
     assert {event.queue for event in client.told(BacklogQueueFailed)} == set(stage.BACKLOG)
     began = time.monotonic()
     assert isinstance(await client.sender("orders").error(message()), SendAvailabilityBacklogError)

@@ -168,8 +168,8 @@ def _hide_time_to_live(raw: AmqpAnnotatedMessage, properties: dict[str | bytes, 
         return
     if ttl_ms == _TTL_UNLIMITED_MS:
         ttl_ms = None
-    elif ttl_ms > _TTL_MAX_MS:
-        raise ValueError(f"time_to_live is {ttl_ms} ms; Service Bus takes up to {_TTL_MAX_MS} ms over AMQP")
+    elif not 0 <= ttl_ms <= _TTL_MAX_MS:
+        raise ValueError(f"time_to_live is {ttl_ms} ms; Service Bus takes 0 to {_TTL_MAX_MS} ms over AMQP")
     else:
         # At each send the SDK derives creation and expiry time from it: those of this send stay in the copy.
         derived = PyamqpTransport.to_outgoing_amqp_message(raw).properties
