@@ -29,6 +29,7 @@ from pairbus.cli.demo_book import Verdict
 from pairbus.errors import PairbusError
 from pairbus.hub import DETAILS, WARNINGS
 from pairbus.pairing import events
+from pairbus.pairing.aliases import RESERVED
 from pairbus.pairing.options import CHOICES, RANGES, SendAvailabilityPairedNamespaceOptions
 from tests.brokers import BrokerProcess
 from tests.test_tidy import MAY_IMPORT
@@ -242,6 +243,12 @@ def test_every_event_is_documented_and_its_log_level_is_right() -> None:
     for level, of_level in (("WARNING: ", WARNINGS), ("DEBUG: ", DETAILS)):
         told = re.findall(r"`(\w+)`", levels.split(level)[1].split(").")[0])
         assert sorted(told) == sorted(kind.__name__ for kind in of_level), level
+
+
+def test_the_refused_application_properties_are_those_on_the_page() -> None:
+    """Exactly these names: an application may have any other, also one that begins like ours."""
+    rows = {row[0]: row for row in cells(section("docs/failover.md", "Migrating from the plain SDK"))}
+    assert set(re.findall(r"`(x-[\w-]+)`", rows["application properties"][-1])) == RESERVED
 
 
 def exceptions() -> set[str]:
