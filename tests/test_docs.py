@@ -251,6 +251,19 @@ def test_the_refused_application_properties_are_those_on_the_page() -> None:
     assert set(re.findall(r"`(x-[\w-]+)`", rows["application properties"][-1])) == RESERVED
 
 
+def test_every_logger_of_a_client_is_on_the_page() -> None:
+    """Somebody who turns one up must know its name; brokers and Spark jobs are other processes."""
+    found = set()
+    for file in sorted((ROOT / "src/pairbus").rglob("*.py")):
+        if file.parent.name != "cli":
+            module = ".".join(file.relative_to(ROOT / "src").with_suffix("").parts)
+            names = re.findall(r"getLogger\((.+?)\)", file.read_text(encoding="utf-8"))
+            found |= {module if name == "__name__" else name.strip('"') for name in names}
+    levels = section("docs/failover.md", "Logs, repr, counters").split("WARNING")[0]
+    elsewhere = ("pairbus.broker", "pairbus.spark")
+    assert set(re.findall(r"`(pairbus[\w.]*)`", levels)) == {one for one in found if not one.startswith(elsewhere)}
+
+
 def exceptions() -> set[str]:
     """Every exception class of ours, found by importing everything."""
     for module in pkgutil.walk_packages(pairbus.__path__, "pairbus."):
