@@ -178,6 +178,13 @@ def test_the_command_page_is_not_stale() -> None:
     assert text_of("docs/cli.md") == write_cli_docs.render()
 
 
+def test_every_line_to_be_typed_on_the_command_page_is_a_command() -> None:
+    """Or a comment: a block is there to be copied, and a shell would take a sentence for one."""
+    typed = [line for block in blocks("docs/cli.md", "sh") for line in block.splitlines()]
+    assert len(typed) > 30
+    assert [line for line in typed if not re.match(r"(?:PAIRBUS_\w+=\S+ )*pairbus |# ", line)] == []
+
+
 def test_every_command_and_option_is_on_the_command_page(capsys: pytest.CaptureFixture[str]) -> None:
     """Counted from what `--help` prints, so that the generator cannot forget one."""
     page = text_of("docs/cli.md")

@@ -82,10 +82,13 @@ def _section(name: str, command: CommandInfo) -> str:
     assert command.callback is not None
     lines = [f"## {name}", "", inspect.getdoc(command.callback) or "", "", "| | |", "| --- | --- |"]
     lines += [f"| `{typed}` | {_meaning(info, default)} |" for typed, info, default in parameters(command.callback)]
-    examples = textwrap.dedent((command.epilog or "").replace("\b", "")).strip()
-    if examples:
-        shown = examples.removeprefix("Examples:").removeprefix("Example:").strip("\n ")
-        lines += ["", "```sh", textwrap.dedent(f"  {shown}"), "```"]
+    # Paragraphs begin with \b, which keeps their lines apart in `--help`; what stands behind the examples is prose.
+    examples, _, prose = (command.epilog or "").strip("\b\n ").partition("\b")
+    shown = examples.removeprefix("Examples:").removeprefix("Example:").strip("\n")
+    if shown:
+        lines += ["", "```sh", textwrap.dedent(shown).strip(), "```"]
+    if prose:
+        lines += ["", prose.strip()]
     return "\n".join(lines) + "\n"
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pairbus.cli.spark_pump import SparkPump
 
 SECRETS = (
-    "Connection strings also come from PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET, from a file as @FILE, or"
-    " from a variable as env:NAME, which keep the keys off the command line."
+    "Connection strings also come from {variables}, from a file as @FILE, or from a variable as env:NAME, which keep the"
+    " keys off the command line."
 )
 
 
@@ -46,7 +46,7 @@ Examples:
   pairbus syphon --primary-name contoso --secondary @fabrikam.txt --target @spare.txt --once
   pairbus syphon --engine spark --master local[4] --journal journal --once
 \b
-{SECRETS}"""
+{SECRETS.format(variables="PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET")}"""
     )(syphon)
     app.command(
         epilog=f"""\b
@@ -55,7 +55,7 @@ Examples:
   pairbus redrive orders --to orders-retry --connection-string @contoso.txt
   pairbus redrive events/Subscriptions/audit --connection-string @contoso.txt
 \b
-{SECRETS}"""
+{SECRETS.format(variables="PAIRBUS_CONNECTION_STRING and PAIRBUS_TARGET")}"""
     )(redrive)
 
 
