@@ -27,6 +27,9 @@ This page is made by `tools/write_cli_docs.py`; `pairbus COMMAND --help` says th
 Exit codes: 0 done · 1 it could not be done, with one line on standard error that says why · 2 wrong usage.
 Ctrl-C ends `pairbus broker` cleanly, with 0.
 
+Wherever a connection string (`CS`) is taken, `@FILE` gives the text of a file and `env:NAME` that of a variable of the
+environment. Both keep the key off the command line, where every process of the machine can read it.
+
 `pairbus --version` prints the version.
 """
 
