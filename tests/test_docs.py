@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from tools import draw_states, write_cli_docs
 
 import pairbus
@@ -128,6 +129,7 @@ def test_javascript_code_runs_against_the_broker(reader: BrokerProcess) -> None:
         assert admin.get_queue_runtime_properties("receipts").total_message_count == 0
 
 
+NAMESPACES = (("PRIMARY", "contoso"), ("SECONDARY", "fabrikam"))
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name != "namespaces.py"]
 "`namespaces` is what they import."
 
@@ -138,6 +140,34 @@ def test_every_example_runs_twice(example: Path, tmp_path: Path) -> None:
     """A reader will run it again, on what the first run left."""
     first = run([sys.executable, str(example)], tmp_path)
     assert first and run([sys.executable, str(example)], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["send_with_failover.py", "async_sender.py", "redrive_dead_letters.py"])
+def test_an_example_leaves_a_namespace_of_the_readers_as_it_was(name: str, tmp_path: Path) -> None:
+    """Also where the reader has queues of the names that a story would use, with messages and dead letters in them."""
+    theirs = ["orders", "payments"]
+    config = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": one} for one in theirs]}]}}
+    with BrokerProcess(tmp_path / "data", namespaces=["contoso", "fabrikam"], config=config) as process:
+        with ServiceBusClient.from_connection_string(process.connection_string()) as client:
+            for queue in theirs:
+                with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+                    sender.send_messages([ServiceBusMessage("a dead letter"), ServiceBusMessage("an order")])
+                    receiver.dead_letter_message(receiver.receive_messages(1)[0])
+        before = counts(process)
+        assert before == dict.fromkeys(theirs, (1, 1))
+        pair = {f"PAIRBUS_{side}": process.connection_string(one) for side, one in NAMESPACES}
+        assert run([sys.executable, str(ROOT / "examples" / name)], tmp_path, **pair)
+        assert counts(process) == before
+
+
+def counts(process: BrokerProcess) -> dict[str, tuple[int, int]]:
+    """Messages and dead letters of every queue of the primary."""
+    with process.admin() as admin:
+        return {
+            queue.name: (queue.active_message_count or 0, queue.dead_letter_message_count or 0)
+            for queue in admin.list_queues_runtime_properties()
+        }
 
 
 @pytest.mark.slow
