@@ -1,6 +1,7 @@
 """Fifty tasks share one sender of the asyncio client, and the events of the pair are an async iterator.
 
-It needs a queue `orders`. With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY it runs on two namespaces of yours.
+With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY it runs on two namespaces of yours. It sends to a queue of its own, which it
+creates in the primary and deletes again: that key needs the Manage claim too, and nobody is sent anything.
 """
 
 import asyncio
@@ -19,11 +20,11 @@ async def tell(client: PairedServiceBusClient) -> None:
         print(f"event: {event}")
 
 
-async def main(primary: str, secondary: str) -> None:
+async def main(primary: str, secondary: str, queue: str) -> None:
     client = PairedServiceBusClient.from_connection_strings(primary, secondary, failover_interval=10)
     told = asyncio.create_task(tell(client))
     await asyncio.sleep(0)  # so that it listens before anything happens
-    async with client, client.get_queue_sender("orders") as sender:
+    async with client, client.get_queue_sender(queue) as sender:
         began = time.monotonic()
         await asyncio.gather(*(sender.send_messages(ServiceBusMessage(f"order {n}")) for n in range(TASKS)))
         print(f"{TASKS} tasks sent through one sender in {time.monotonic() - began:.2f} s: {sender}")
@@ -32,5 +33,5 @@ async def main(primary: str, secondary: str) -> None:
 
 
 if __name__ == "__main__":
-    with namespaces("orders") as pair:
-        asyncio.run(main(pair.primary, pair.secondary))
+    with namespaces() as pair, pair.own_queue("orders") as own:
+        asyncio.run(main(pair.primary, pair.secondary, own))

@@ -1,7 +1,8 @@
 """Two namespaces for the other examples: two broker processes on this machine, or yours.
 
 With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY, which are connection strings, it is those. The secondary's key needs the
-Manage claim, because pairing creates the backlog queues; the queues of the primary that an example uses must exist.
+Manage claim, because pairing creates the backlog queues. The primary's needs it where an example has a queue of its
+own; a queue that an example names must exist there.
 """
 
 import json
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 
 @dataclass
@@ -68,6 +70,22 @@ class Namespaces:
     secondary: str
     local: LocalNamespace | None = None
     "The primary, when it is a process of ours."
+
+    @contextmanager
+    def own_queue(self, name: str) -> Iterator[str]:
+        """A queue of the primary for this run alone: whatever is in it may be received, and goes with it at the end."""
+        path = f"pairbus-example-{name}-{uuid4().hex[:8]}"
+        self._queue("create", path)
+        try:
+            yield path
+        finally:
+            self._queue("delete", path)
+
+    def _queue(self, *words: str) -> None:
+        given = {**os.environ, "PAIRBUS_CONNECTION_STRING": self.primary}  # not on the command line: it has the key
+        subprocess.run(
+            [sys.executable, "-m", "pairbus", "queue", *words], env=given, stdout=subprocess.DEVNULL, check=True
+        )
 
 
 @contextmanager

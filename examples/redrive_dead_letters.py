@@ -1,7 +1,8 @@
 """Dead letters go back to their queue, by the pump that the syphon uses: raw, so that nothing of them is altered.
 
-It needs a queue `payments`. `pairbus redrive payments` does the same from the command line.
-With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY it runs on two namespaces of yours.
+`pairbus redrive QUEUE` does the same from the command line. With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY it runs on two
+namespaces of yours. A re-drive takes every dead letter of its queue, so it has a queue of its own, which it creates in
+the primary and deletes again: that key needs the Manage claim too, and nobody else's messages are touched.
 """
 
 import asyncio
@@ -13,27 +14,25 @@ from namespaces import namespaces
 from pairbus.syphon import redrive
 from pairbus.transport import Carrier
 
-QUEUE = "payments"
 
-
-async def main(connection_string: str) -> None:
+async def main(connection_string: str, queue: str) -> None:
     async with ServiceBusClient.from_connection_string(connection_string) as client:
-        async with client.get_queue_sender(QUEUE) as sender:
+        async with client.get_queue_sender(queue) as sender:
             await sender.send_messages([ServiceBusMessage(f"{n} euro") for n in (10, 20, 30)])
-        async with client.get_queue_receiver(QUEUE, max_wait_time=2) as receiver:
+        async with client.get_queue_receiver(queue, max_wait_time=2) as receiver:
             async for message in receiver:
                 await receiver.dead_letter_message(message, reason="PriceMissing", error_description="no price list")
         async with Carrier(connection_string) as carrier:
-            moved = (await redrive(carrier, QUEUE, publish=print).run_once()).moved
-        print(f"{moved} dead letters went back to {QUEUE}")
-        async with client.get_queue_receiver(QUEUE, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
-            print(f"{len(await dead.peek_messages())} are left in the dead-letter queue")
-        async with client.get_queue_receiver(QUEUE, max_wait_time=2) as receiver:
+            moved = (await redrive(carrier, queue, publish=print).run_once()).moved
+        print(f"{moved} dead letters went back to {queue}")
+        async with client.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
+            print(f"{len(await dead.receive_messages(max_wait_time=1))} are left in the dead-letter queue")
+        async with client.get_queue_receiver(queue, max_wait_time=2) as receiver:
             async for message in receiver:
                 print("received again:", message)
                 await receiver.complete_message(message)
 
 
 if __name__ == "__main__":
-    with namespaces(QUEUE) as pair:
-        asyncio.run(main(pair.primary))
+    with namespaces() as pair, pair.own_queue("payments") as own:
+        asyncio.run(main(pair.primary, own))

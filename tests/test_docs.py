@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from tools import draw_states, write_cli_docs
 
 import pairbus
@@ -29,6 +30,7 @@ from pairbus.cli.demo_book import Verdict
 from pairbus.errors import PairbusError
 from pairbus.hub import DETAILS, WARNINGS
 from pairbus.pairing import events
+from pairbus.pairing.aliases import RESERVED
 from pairbus.pairing.options import CHOICES, RANGES, SendAvailabilityPairedNamespaceOptions
 from tests.brokers import BrokerProcess
 from tests.test_tidy import MAY_IMPORT
@@ -127,6 +129,7 @@ def test_javascript_code_runs_against_the_broker(reader: BrokerProcess) -> None:
         assert admin.get_queue_runtime_properties("receipts").total_message_count == 0
 
 
+NAMESPACES = (("PRIMARY", "contoso"), ("SECONDARY", "fabrikam"))
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name != "namespaces.py"]
 "`namespaces` is what they import."
 
@@ -137,6 +140,34 @@ def test_every_example_runs_twice(example: Path, tmp_path: Path) -> None:
     """A reader will run it again, on what the first run left."""
     first = run([sys.executable, str(example)], tmp_path)
     assert first and run([sys.executable, str(example)], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["send_with_failover.py", "async_sender.py", "redrive_dead_letters.py"])
+def test_an_example_leaves_a_namespace_of_the_readers_as_it_was(name: str, tmp_path: Path) -> None:
+    """Also where the reader has queues of the names that a story would use, with messages and dead letters in them."""
+    theirs = ["orders", "payments"]
+    config = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": one} for one in theirs]}]}}
+    with BrokerProcess(tmp_path / "data", namespaces=["contoso", "fabrikam"], config=config) as process:
+        with ServiceBusClient.from_connection_string(process.connection_string()) as client:
+            for queue in theirs:
+                with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+                    sender.send_messages([ServiceBusMessage("a dead letter"), ServiceBusMessage("an order")])
+                    receiver.dead_letter_message(receiver.receive_messages(1)[0])
+        before = counts(process)
+        assert before == dict.fromkeys(theirs, (1, 1))
+        pair = {f"PAIRBUS_{side}": process.connection_string(one) for side, one in NAMESPACES}
+        assert run([sys.executable, str(ROOT / "examples" / name)], tmp_path, **pair)
+        assert counts(process) == before
+
+
+def counts(process: BrokerProcess) -> dict[str, tuple[int, int]]:
+    """Messages and dead letters of every queue of the primary."""
+    with process.admin() as admin:
+        return {
+            queue.name: (queue.active_message_count or 0, queue.dead_letter_message_count or 0)
+            for queue in admin.list_queues_runtime_properties()
+        }
 
 
 @pytest.mark.slow
@@ -175,6 +206,13 @@ def test_the_demo_on_the_pages_is_what_the_demo_prints() -> None:
 def test_the_command_page_is_not_stale() -> None:
     """Run `python tools/write_cli_docs.py` after a change to a command."""
     assert text_of("docs/cli.md") == write_cli_docs.render()
+
+
+def test_every_line_to_be_typed_on_the_command_page_is_a_command() -> None:
+    """Or a comment: a block is there to be copied, and a shell would take a sentence for one."""
+    typed = [line for block in blocks("docs/cli.md", "sh") for line in block.splitlines()]
+    assert len(typed) > 30
+    assert [line for line in typed if not re.match(r"(?:PAIRBUS_\w+=\S+ )*pairbus |# ", line)] == []
 
 
 def test_every_command_and_option_is_on_the_command_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,6 +280,25 @@ def test_every_event_is_documented_and_its_log_level_is_right() -> None:
     for level, of_level in (("WARNING: ", WARNINGS), ("DEBUG: ", DETAILS)):
         told = re.findall(r"`(\w+)`", levels.split(level)[1].split(").")[0])
         assert sorted(told) == sorted(kind.__name__ for kind in of_level), level
+
+
+def test_the_refused_application_properties_are_those_on_the_page() -> None:
+    """Exactly these names: an application may have any other, also one that begins like ours."""
+    rows = {row[0]: row for row in cells(section("docs/failover.md", "Migrating from the plain SDK"))}
+    assert set(re.findall(r"`(x-[\w-]+)`", rows["application properties"][-1])) == RESERVED
+
+
+def test_every_logger_of_a_client_is_on_the_page() -> None:
+    """Somebody who turns one up must know its name; brokers and Spark jobs are other processes."""
+    found = set()
+    for file in sorted((ROOT / "src/pairbus").rglob("*.py")):
+        if file.parent.name != "cli":
+            module = ".".join(file.relative_to(ROOT / "src").with_suffix("").parts)
+            names = re.findall(r"getLogger\((.+?)\)", file.read_text(encoding="utf-8"))
+            found |= {module if name == "__name__" else name.strip('"') for name in names}
+    levels = section("docs/failover.md", "Logs, repr, counters").split("WARNING")[0]
+    elsewhere = ("pairbus.broker", "pairbus.spark")
+    assert set(re.findall(r"`(pairbus[\w.]*)`", levels)) == {one for one in found if not one.startswith(elsewhere)}
 
 
 def exceptions() -> set[str]:

@@ -89,6 +89,41 @@ spans = [
 print(json.dumps({"first": first, "both": both, "after": after, "spans": spans}))
 """
 
+DIVERTED = """
+import asyncio, json, sys
+from azure.servicebus import ServiceBusMessage
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+import pairbus, pairbus.aio
+from pairbus.testing import Reject, ScriptedThread
+
+exporter = InMemorySpanExporter()
+tracers = TracerProvider()
+tracers.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(tracers)
+options = {"primary_name": "stage", "create_backlog_queues": False, "backlog_queue_count": 2}
+
+async def answer_of(answer):
+    return await answer if asyncio.iscoroutine(answer) else answer
+
+async def send(kind, primary, secondary):
+    client = kind.from_connection_strings(primary.connection_string, secondary.connection_string, **options)
+    client.force_failover("orders")
+    sender = client.get_queue_sender("orders")
+    await answer_of(sender.send_messages(ServiceBusMessage("hello")))
+    await answer_of(client.close())
+
+with ScriptedThread() as primary, ScriptedThread() as secondary:
+    secondary.on("transfer", Reject("amqp:resource-limit-exceeded"), times=1)
+    kind = {"sync": pairbus, "aio": pairbus.aio}[sys.argv[1]].PairedServiceBusClient
+    asyncio.run(send(kind, primary, secondary))
+spans = [span for span in exporter.get_finished_spans() if span.name == "divert orders"]
+print(json.dumps([[span.status.status_code.name, span.status.description, [event.name for event in span.events]]
+    for span in spans]))
+"""
+
 WITHOUT = """
 import sys
 sys.modules["opentelemetry"] = None   # as if it were not installed: importing it fails
@@ -105,8 +140,9 @@ assert not [name for name in sys.modules if name.startswith("opentelemetry.")]
 """
 
 
-def run(script: str) -> str:
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=CHILD_S, check=False)
+def run(script: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_S, check=False)
     assert done.returncode == 0, done.stderr
     assert "already" not in done.stderr, done.stderr
     return done.stdout
@@ -168,6 +204,14 @@ def test_spans_are_named_by_operation_and_destination_and_tell_failures(seen: di
         "messaging.destination.name": "orders",
     }
     assert ping["parent"] == syphon["id"] and ping["ok"] and not divert["ok"]
+
+
+@pytest.mark.parametrize("flavour", ["sync", "aio"])
+def test_an_attempt_at_a_backlog_queue_that_failed_is_marked_as_failed(flavour: str) -> None:
+    """The sender answers its failure and does not raise it. The next queue takes the message: that span is well."""
+    (code, reason, told), stored = json.loads(run(DIVERTED, flavour))
+    assert code == "ERROR" and "resource-limit-exceeded" in reason and told == ["exception"]
+    assert stored == ["UNSET", None, []]
 
 
 def test_without_opentelemetry_nothing_is_imported_and_nothing_asked() -> None:

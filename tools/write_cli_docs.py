@@ -27,6 +27,9 @@ This page is made by `tools/write_cli_docs.py`; `pairbus COMMAND --help` says th
 Exit codes: 0 done · 1 it could not be done, with one line on standard error that says why · 2 wrong usage.
 Ctrl-C ends `pairbus broker` cleanly, with 0.
 
+Wherever a connection string (`CS`) is taken, `@FILE` gives the text of a file and `env:NAME` that of a variable of the
+environment. Both keep the key off the command line, where every process of the machine can read it.
+
 `pairbus --version` prints the version.
 """
 
@@ -82,10 +85,13 @@ def _section(name: str, command: CommandInfo) -> str:
     assert command.callback is not None
     lines = [f"## {name}", "", inspect.getdoc(command.callback) or "", "", "| | |", "| --- | --- |"]
     lines += [f"| `{typed}` | {_meaning(info, default)} |" for typed, info, default in parameters(command.callback)]
-    examples = textwrap.dedent((command.epilog or "").replace("\b", "")).strip()
-    if examples:
-        shown = examples.removeprefix("Examples:").removeprefix("Example:").strip("\n ")
-        lines += ["", "```sh", textwrap.dedent(f"  {shown}"), "```"]
+    # Paragraphs begin with \b, which keeps their lines apart in `--help`; what stands behind the examples is prose.
+    examples, _, prose = (command.epilog or "").strip("\b\n ").partition("\b")
+    shown = examples.removeprefix("Examples:").removeprefix("Example:").strip("\n")
+    if shown:
+        lines += ["", "```sh", textwrap.dedent(shown).strip(), "```"]
+    if prose:
+        lines += ["", prose.strip()]
     return "\n".join(lines) + "\n"
 
 

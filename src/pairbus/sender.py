@@ -361,8 +361,10 @@ class PairedSender:
                 link.drop()
             until = min(deadline, time.monotonic() + command.timeout_s)
             if telemetry.is_traced():
-                with telemetry.span("divert", {telemetry.DESTINATION: self.entity_name}):
+                with telemetry.span("divert", {telemetry.DESTINATION: self.entity_name}) as span:
                     failure = self._send_wrapped(link, command, going, until)
+                    if failure is not None:
+                        telemetry.failed(span, failure.text, failure.error)
             else:
                 failure = self._send_wrapped(link, command, going, until)
         finally:

@@ -112,7 +112,7 @@ def span(operation: str, attributes: Mapping[str, Attribute]) -> AbstractContext
     """A span around something rare: a diverted send, a ping, a pass of the syphon.
 
     Named by the operation and, where the attributes have one, its destination. An exception that passes through is
-    recorded, and marks the span as failed.
+    recorded, and marks the span as failed; `failed` does so for one that is returned.
     """
     if not is_traced():
         return _NO_SPAN
@@ -121,6 +121,18 @@ def span(operation: str, attributes: Mapping[str, Attribute]) -> AbstractContext
         operation if destination is None else f"{operation} {destination}",
         attributes={SYSTEM: "servicebus", OPERATION: operation, **attributes},
     )
+
+
+def failed(span: object, reason: str, error: BaseException | None) -> None:
+    """Mark a span of `span` as failed, for what returns its failure and does not raise it."""
+    if not _available():
+        return
+    from opentelemetry.trace import Span, Status, StatusCode
+
+    if isinstance(span, Span):
+        if error is not None:
+            span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, reason))
 
 
 _NO_SPAN: AbstractContextManager[object] = nullcontext()

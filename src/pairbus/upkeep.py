@@ -10,7 +10,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -28,7 +29,7 @@ from pairbus.pairing.pings import CONTENT_TYPE, TIME_TO_LIVE_S
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.sides import Side
 from pairbus.syphon import Syphon, SyphonSettings
-from pairbus.transport import TransportError, connect
+from pairbus.transport import Connection, TransportError, connect
 from pairbus.transport.carrier import HIDES_PINGS, Carrier
 from pairbus.wire_failures import failure_of
 
@@ -128,17 +129,22 @@ class Upkeep:
 
     async def _ping(self, entity: Entity) -> None:
         """Ask once, on a connection of its own: one that is open already proves nothing about a new one."""
-        hub = self._hub
-        probe = False
+        hub, timeout_s = self._hub, self._hub.pair.pings.timeout_s
+        # Only a link is opened, which proves less than a message that was accepted.
+        probe = hub.options.ping == "attach"
         failure: Failure | None = None
         try:
             with telemetry.span("ping", {telemetry.DESTINATION: entity.path}):
-                async with asyncio.timeout(hub.pair.pings.timeout_s):
-                    probe = await self._ask(entity.path)
+                async with asyncio.timeout(timeout_s), self._visit(timeout_s) as connection:
+                    if hub.options.ping == "auto":
+                        probe = not connection.peer_properties.get(HIDES_PINGS)
+                    sender = await connection.sender(entity.path, timeout_s=timeout_s)
+                    if not probe:
+                        await sender.send(ping_payload(), timeout_s=timeout_s)
         except TransportError as error:
             failure = failure_of(error)
         except TimeoutError:
-            failure = Failure(Kind.TIMEOUT, f"no answer within {hub.pair.pings.timeout_s:g} s")
+            failure = Failure(Kind.TIMEOUT, f"no answer within {timeout_s:g} s")
         except Exception as error:  # a ping that never ended would be the last one of its entity
             logger.exception("%s: the ping failed", entity.path)
             failure = Failure(Kind.INTERNAL, f"{type(error).__name__}: {error}")
@@ -150,20 +156,14 @@ class Upkeep:
         hub.deliver()
         self._changed.set()
 
-    async def _ask(self, path: str) -> bool:
-        """True when only a link was opened, which proves less than a message that was accepted."""
-        side, options = self._hub.primary, self._hub.options
-        timeout_s = self._hub.pair.pings.timeout_s
+    @asynccontextmanager
+    async def _visit(self, timeout_s: float) -> AsyncIterator[Connection]:
+        side = self._hub.primary
         connection = await connect(
             side.endpoint, credential=side.credential, ssl=side.ssl, proxy=side.proxy, timeout_s=timeout_s
         )
         try:
-            hides = bool(connection.peer_properties.get(HIDES_PINGS))
-            sender = await connection.sender(path, timeout_s=timeout_s)
-            if options.ping == "message" or (options.ping == "auto" and hides):
-                await sender.send(ping_payload(), timeout_s=timeout_s)
-                return False
-            return True
+            yield connection
         finally:
             await connection.close(timeout_s=0.5)
 

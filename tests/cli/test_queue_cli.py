@@ -193,6 +193,41 @@ def test_the_connection_string_comes_from_an_option_a_file_or_the_environment(
     assert "PAIRBUS_CONNECTION_STRING" in outcome.err
 
 
+def test_the_connection_string_is_given_by_its_place(
+    pairbus: Command, server: AdminServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As every other command takes it; also when the variable that is read by itself names the place."""
+    file = tmp_path / "contoso.txt"
+    file.write_text(server.connection_string() + "\n")
+    monkeypatch.setenv("CONTOSO", server.connection_string())
+    monkeypatch.setenv("PAIRBUS_CONNECTION_STRING", f"@{file}")
+    assert pairbus("queue", "list").code == 0
+    monkeypatch.setenv("PAIRBUS_CONNECTION_STRING", "wrong")
+    assert pairbus("queue", "list", "--connection-string", "env:CONTOSO").code == 0
+    for command in (["create", "orders"], ["list"], ["show", "orders"], ["delete", "orders"]):
+        assert pairbus("queue", *command, "--connection-string", f"@{file}").code == 0, command
+
+
+@pytest.mark.parametrize(
+    ("option", "place", "told"),
+    [
+        ("--connection-string", "@{folder}/none.txt", "No such file or directory: '{folder}/none.txt'"),
+        ("--connection-string", "@{folder}/empty.txt", "the file {folder}/empty.txt is empty"),
+        ("--connection-string", "@{folder}", "Is a directory"),
+        ("--connection-string", "env:NOT_SET", "the environment variable NOT_SET is not set, or empty"),
+        ("--connection-string-file", "{folder}/empty.txt", "the file {folder}/empty.txt is empty"),
+    ],
+)
+def test_a_place_without_a_connection_string_is_named(
+    pairbus: Command, server: AdminServer, tmp_path: Path, option: str, place: str, told: str
+) -> None:
+    """With the option and what is wrong with it, in one line; and nothing else is taken instead."""
+    (tmp_path / "empty.txt").write_text(" \n")
+    outcome = pairbus("queue", "list", option, place.format(folder=tmp_path))
+    assert outcome.code == 1 and outcome.err.count("\n") == 1
+    assert f"{option}: " in outcome.err and told.format(folder=tmp_path) in outcome.err
+
+
 def test_a_ca_file_can_be_given_instead_of_fetched(pairbus: Command, server: AdminServer, tmp_path: Path) -> None:
     """For brokers on other machines, whose certificate must come by a safer way than the network."""
     plain = server.connection_string().replace("UseDevelopmentEmulator=true", "")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.message import Message, Properties
+from pairbus.ledger import read
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed, FailedOver, PingRefused, PingSent, Recovered
 from pairbus.pairing.failover import State
 from pairbus.pairing.policy import REACTIONS, FailurePolicy, Kind, Reaction
@@ -89,6 +91,24 @@ async def test_ping_messages_can_be_forced(stage: Stage, flavour: Flavour) -> No
     stage.primary.heal()
     await client.until_state("orders", State.HEALTHY, 4.0)
     assert any(each.is_ping for each in stage.primary.received)
+
+
+@pytest.mark.parametrize(
+    ("ping", "hides", "is_metered"),
+    [("attach", True, False), ("auto", False, False), ("auto", True, True), ("message", False, True)],
+)
+async def test_a_ping_that_is_only_a_link_is_not_metered_when_it_fails_either(
+    stage: Stage, flavour: Flavour, tmp_path: Path, ping: str, hides: bool, is_metered: bool
+) -> None:
+    """To open a link is no operation, whatever becomes of it; only where a message is meant is one paid for."""
+    stage.primary.hides_pings = hides
+    client = await lost(stage, flavour, ping=ping, ledger=tmp_path)
+    stage.primary.on("attach", Reject("amqp:internal-error"), path="orders")
+    await until(lambda: client.told(PingSent), "the first ping")
+    await client.close()
+    assert not client.told(PingSent)[0].accepted
+    metered = [row.outcome for row in read(tmp_path) if row.kind == "ping"]
+    assert metered[:1] == (["internal"] if is_metered else [])
 
 
 @pytest.mark.parametrize("condition", ["amqp:not-found", "amqp:unauthorized-access"])

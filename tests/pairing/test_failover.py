@@ -134,6 +134,7 @@ def test_only_a_hand_brings_a_held_entity_back() -> None:
     world = World()
     world.in_state(HELD_OVER)
     assert world.events == [FailedOver("orders", 0.0, 0, "an operator asked for it", forced=True)]
+    assert str(world.events[0]) == f"orders -> {world.orders.state.name} by hand: an operator asked for it"
     world.failover.pinged(world.orders, 1.0)
     world.failover.accepted(world.orders, 2.0, trial=True)
     assert world.orders.state is HELD_OVER

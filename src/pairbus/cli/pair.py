@@ -8,15 +8,14 @@ from typing import Annotated
 
 import typer
 
-from pairbus.cli.secrets import connection_string
+from pairbus.cli.secrets import KEPT_OFF, connection_string
 from pairbus.errors import EntityError
 
 _app = typer.Typer(
     help="Prepare a pair of namespaces.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    epilog="Connection strings also come from PAIRBUS_PRIMARY and PAIRBUS_SECONDARY, or from a file as @FILE,"
-    " which keep the keys off the command line.",
+    epilog=KEPT_OFF.format(variables="PAIRBUS_PRIMARY and PAIRBUS_SECONDARY"),
 )
 
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pairbus.cli import secrets
 from pairbus.cli.table import print_table
-from pairbus.errors import ConfigError
 
 # The service's words. The broker has them too, but these commands work without its extra.
 STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
@@ -23,8 +23,7 @@ _app = typer.Typer(
     help="Create, list, show and delete queues.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    epilog="The connection string also comes from PAIRBUS_CONNECTION_STRING or --connection-string-file,"
-    " which keep the key off the command line.",
+    epilog=secrets.KEPT_OFF.format(variables="PAIRBUS_CONNECTION_STRING"),
 )
 
 ConnectionString = Annotated[
@@ -32,13 +31,13 @@ ConnectionString = Annotated[
     typer.Option(
         "--connection-string",
         envvar="PAIRBUS_CONNECTION_STRING",
-        help="Of the namespace.",
+        help="Connection string of the namespace, or @FILE.",
         metavar="CS",
         show_default=False,
     ),
 ]
 ConnectionStringFile = Annotated[
-    Path | None, typer.Option("--connection-string-file", help="A file that holds it.", metavar="FILE")
+    Path | None, typer.Option("--connection-string-file", help="The same as @FILE.", metavar="FILE")
 ]
 CaFile = Annotated[
     Path | None,
@@ -208,16 +207,8 @@ def _client(text: str | None, file: Path | None, ca_file: Path | None) -> Abstra
 
 def _connection(text: str | None, file: Path | None) -> str:
     if file is not None:  # before the environment: what is typed wins over what was set once
-        try:
-            text = file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the connection string cannot be read: {error}") from None
-    if not text:
-        raise typer.BadParameter(
-            "no connection string: give --connection-string or --connection-string-file,"
-            " or set PAIRBUS_CONNECTION_STRING; `pairbus broker` prints one"
-        )
-    return text
+        return secrets.connection_string(f"@{file}", "--connection-string-file", "PAIRBUS_CONNECTION_STRING")
+    return secrets.connection_string(text, "--connection-string", "PAIRBUS_CONNECTION_STRING")
 
 
 def _counts(runtime: Any) -> dict[str, int]:

@@ -9,6 +9,12 @@ import typer
 
 from pairbus.errors import ConfigError
 
+KEPT_OFF = (
+    "Connection strings also come from {variables}, from a file as @FILE, or from a variable as env:NAME, which keep"
+    " the keys off the command line."
+)
+"For the help of a command; `variables` are those that it reads."
+
 
 def connection_string(given: str | None, option: str, variable: str) -> str:
     """As it was given, or what the file of `@FILE` or the variable of `env:NAME` holds.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pairbus.cli.secrets import connection_string
+from pairbus.cli.secrets import KEPT_OFF, connection_string
 from pairbus.cli.table import print_table
 from pairbus.errors import SpoolError, SpoolInUse
 
@@ -21,8 +21,7 @@ _app = typer.Typer(
     help="Look into a client's local spool, and drain one whose client is gone.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    epilog="Connection strings also come from PAIRBUS_PRIMARY and PAIRBUS_SECONDARY, or from a file with @FILE, which"
-    " keep keys off the command line.",
+    epilog=KEPT_OFF.format(variables="PAIRBUS_PRIMARY and PAIRBUS_SECONDARY"),
 )
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The client's spool_dir.")]

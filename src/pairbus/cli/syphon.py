@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pairbus.cli.secrets import connection_string
+from pairbus.cli.secrets import KEPT_OFF, connection_string
 from pairbus.errors import ConfigError
 from pairbus.loops import run
 
 if TYPE_CHECKING:
     from pairbus.cli.pumping import Settings
     from pairbus.cli.spark_pump import SparkPump
-
-SECRETS = (
-    "Connection strings also come from PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET, from a file as @FILE, or"
-    " from a variable as env:NAME, which keep the keys off the command line."
-)
-
 
 MASTER = "local[*]"
 
@@ -46,7 +40,7 @@ Examples:
   pairbus syphon --primary-name contoso --secondary @fabrikam.txt --target @spare.txt --once
   pairbus syphon --engine spark --master local[4] --journal journal --once
 \b
-{SECRETS}"""
+{KEPT_OFF.format(variables="PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET")}"""
     )(syphon)
     app.command(
         epilog=f"""\b
@@ -55,7 +49,7 @@ Examples:
   pairbus redrive orders --to orders-retry --connection-string @contoso.txt
   pairbus redrive events/Subscriptions/audit --connection-string @contoso.txt
 \b
-{SECRETS}"""
+{KEPT_OFF.format(variables="PAIRBUS_CONNECTION_STRING and PAIRBUS_TARGET")}"""
     )(redrive)
 
 

@@ -60,6 +60,8 @@ class Suspected(Event):
 
 @dataclass(frozen=True, slots=True)
 class FailedOver(Event):
+    """→ FAILED_OVER; by an operator's hand (`forced`), → HELD_OVER."""
+
     path: str
     "Entity whose messages now go to a backlog queue."
     after_s: float
@@ -69,13 +71,14 @@ class FailedOver(Event):
     forced: bool = False
 
     def __str__(self) -> str:
-        how = "by hand" if self.forced else f"after {self.after_s:.1f}s, {self.failed_sends} failed sends"
-        return f"{self.path} -> FAILED_OVER {how}: {self.reason}"
+        if self.forced:
+            return f"{self.path} -> HELD_OVER by hand: {self.reason}"
+        return f"{self.path} -> FAILED_OVER after {self.after_s:.1f}s, {self.failed_sends} failed sends: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered(Event):
-    """SUSPECT or FAILED_OVER → HEALTHY."""
+    """SUSPECT, FAILED_OVER or HELD_OVER → HEALTHY."""
 
     path: str
     after_s: float
