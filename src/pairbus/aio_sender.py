@@ -145,7 +145,7 @@ class PairedSender:
                 await self._send(message, ready, left_of(began))
                 return
             sender, now = cast(ServiceBusSender, link.sender), time.monotonic()
-        alarm, failure = link.alarm, None
+        alarm, failure, has_next = link.alarm, None, False
         try:
             alarm.task = task = cast("asyncio.Task[Any]", current_task())  # as `Alarm.set` does it
             alarm.ends, alarm.cancelling, alarm.has_rung = now + straight_s + GRACE_S, task.cancelling(), False
@@ -162,6 +162,7 @@ class PairedSender:
             if failure is not None:
                 pass  # it keeps its turn
             elif link.is_retired or line.waiting:
+                has_next = True
                 link.leave()
             else:
                 line.is_taken = False
@@ -176,6 +177,8 @@ class PairedSender:
             tally.total += ready.counted if is_batch else tallied(sdk.only_data_size(ready), 1)
         if entity.state is not HEALTHY or entity.busy_since is not None or self._away is not None:
             self._proven()
+        if has_next:
+            await asyncio.sleep(0)  # the next one sends now, and this task goes on while that waits for its answer
 
     async def _in_turn(self, ready: Any, began: float) -> float:
         """Stand in line for the primary: what the attempt may take then; 0 when it needs a closer look meanwhile."""
