@@ -32,6 +32,8 @@ class Call:
     "Told: nobody has it."
     waited_s: float = 0.0
     "In line behind other sends of the same sender: time that no queue could be asked in."
+    has_turn: bool = False
+    "It has the primary's line, and keeps it while it tries again."
     may_be_stored: bool = False
     "Told, with the refusal: somebody may have it all the same."
 

@@ -22,6 +22,9 @@ from pairbus.pairing.failover import Entity, State
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.sending import (
+    LEAST_S,
+    QUICK_PAUSE_S,
+    SPOOL_RESERVE_S,
     Command,
     Pause,
     Plan,
@@ -199,12 +202,12 @@ class SimClientSender:
         world, process = self._world, self._process
         now = world.loop.time()
         try:
-            receipt = await self._send_by_plan(call, timeout_s, now)
+            try:
+                receipt = await self._send_by_plan(call, timeout_s, now)
+            finally:
+                self._give_turn(call)
         except Unsent as unsent:
             call.may_be_stored, call.refusal = unsent.outcome_unknown, f"{unsent.where.value}: {unsent}"
-        except TimeoutError:
-            # In line behind others until the time was over. Whatever was tried before may have been stored.
-            call.may_be_stored, call.refusal = True, "the line was too long"
         else:
             call.receipt = receipt.where
             if receipt.unanswered is not None:
@@ -248,6 +251,10 @@ class SimClientSender:
             except StopIteration as end:
                 return cast(Receipt, end.value)
             self._world.trace(f"{self._process.name} {call.message_id}: {command}")
+            if not isinstance(command, ToPrimary) and not (
+                isinstance(command, Pause) and command.seconds <= QUICK_PAUSE_S
+            ):
+                self._give_turn(call)
             reply = await self._perform(command, call, deadline)
             self._world.trace(f"{self._process.name} {call.message_id}: {reply.failure or 'ok'}")
 
@@ -259,11 +266,11 @@ class SimClientSender:
         if isinstance(command, ToSpool):
             failure = await self._to_spool(command, call)
             return Reply(loop.time(), failure)
-        line = self._lines["home" if isinstance(command, ToPrimary) else "away"]
-        came = loop.time()
-        async with asyncio.timeout_at(deadline):
-            await line.acquire()
-        call.waited_s += loop.time() - came
+        is_home, failure = isinstance(command, ToPrimary), None
+        line = self._lines["home" if is_home else "away"]
+        if not (is_home and call.has_turn) and not await self._stand_in_line(line, call, deadline):
+            return Reply(loop.time(), Failure(Kind.TIMEOUT, "the line was too long"), waited=True)
+        call.has_turn = call.has_turn or is_home
         try:
             if isinstance(command, ToPrimary):
                 if not command.trial and pair.is_away(entity, loop.time()):
@@ -278,8 +285,31 @@ class SimClientSender:
                 payload = wrap(call.payload, self._about(call, command.first_attempt_at))
                 failure = await self._attempt(self._away, command.queue, payload, command, deadline)
         finally:
-            line.release()
+            if not is_home:
+                line.release()
+            elif failure is None:
+                self._give_turn(call)
         return Reply(loop.time(), failure)
+
+    async def _stand_in_line(self, line: asyncio.Lock, call: Call, deadline: float) -> bool:
+        loop = self._world.loop
+        came, reserve_s = loop.time(), SPOOL_RESERVE_S if self._process.pair.has_spool else 0.0
+        try:
+            async with asyncio.timeout_at(deadline - reserve_s):
+                await line.acquire()
+        except TimeoutError:
+            return False
+        finally:
+            call.waited_s += loop.time() - came
+        if deadline - loop.time() >= LEAST_S:
+            return True
+        line.release()
+        return False
+
+    def _give_turn(self, call: Call) -> None:
+        if call.has_turn:
+            call.has_turn = False
+            self._lines["home"].release()
 
     async def _attempt(
         self, carrier: SimCarrier, path: str, payload: bytes, command: ToPrimary | ToBacklog, deadline: float
