@@ -126,9 +126,10 @@ async def test_a_faulted_client_says_so_on_every_call_and_names_both_namespaces(
         with pytest.raises(PairedMessagingFactoryError):
             await client.call(getattr(of, enter))
     calls = client.client
-    for get in (calls.get_queue_sender, calls.get_topic_sender, calls.get_queue_receiver):
+    named = calls.get_queue_sender, calls.get_topic_sender, calls.get_queue_receiver
+    for call in (*named, calls.force_failover, calls.force_healthy):
         with pytest.raises(PairedMessagingFactoryError):
-            get(queue)
+            call(queue)
     with pytest.raises(PairedMessagingFactoryError):
         calls.get_subscription_receiver("topic", "subscription")
     for error in errors:
