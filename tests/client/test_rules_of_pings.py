@@ -89,11 +89,12 @@ async def test_a_queue_that_was_deleted_meanwhile_stays_away_and_is_told_of_once
     await client.until_state(queue, State.HEALTHY, 5.0 * slowness())
 
 
+@pytest.mark.parametrize("ping", ["auto", "message"])
 async def test_where_the_broker_hides_pings_a_ping_is_a_message_that_nobody_sees(
-    world: World, flavour: Flavour, tmp_path: Path
+    world: World, flavour: Flavour, ping: str, tmp_path: Path
 ) -> None:
     """It passes on the wire, costs an operation, and is in no count; whoever receives gets messages only."""
-    queue, client = await lost(world, flavour, ledger=tmp_path)
+    queue, client = await lost(world, flavour, ping=ping, ledger=tmp_path)
     world.nemesis().heal()
     await client.until_state(queue, State.HEALTHY, 5.0 * slowness())
     assert world.nemesis().counts.of(queue).pings == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -223,6 +224,19 @@ async def test_a_sender_keeps_the_backlog_queue_that_it_has_picked(world: World,
     for _ in range(10):
         await sender.send(message())
     assert sorted(world.count(one, "secondary") for one in world.backlog) == [0, 10]
+
+
+async def test_each_sender_picks_its_backlog_queue_by_chance(
+    world: World, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that do not know each other spread over the queues; here the dice are told what to show."""
+    queue, shown = world.namespaces.make_queue(), iter([1, 0, 1, 1])
+    monkeypatch.setattr("pairbus.hub.random", SimpleNamespace(randrange=lambda sides: next(shown)))
+    client = await world.client(flavour)
+    client.client.force_failover(queue)
+    for expected in ((0, 1), (1, 1), (1, 2), (1, 3)):
+        await client.sender(queue).send(message())
+        assert tuple(world.count(one, "secondary") for one in world.backlog) == expected
 
 
 async def test_a_backlog_queue_that_fails_is_out_for_all_senders_until_its_time_has_come(
