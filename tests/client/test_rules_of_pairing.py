@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +20,7 @@ import pairbus
 import pairbus.aio
 from pairbus.pairing.events import Moved, Paired
 from pairbus.pairing.failover import State
+from pairbus.send_errors import SendAvailabilityBacklogError
 from pairbus.sides import Side
 from tests.client.messages import id_of
 from tests.client.world import LISTEN_ONLY, SEND_ONLY, Client, World, message, until
@@ -70,8 +75,9 @@ async def test_an_option_out_of_range_is_refused_before_anything_is_made(
     world: World, flavour: Flavour, option: str, value: int, told: str
 ) -> None:
     """By its name, the value and the range."""
+    given: dict[str, Any] = {option: value}
     with pytest.raises(ValueError, match=f"{option} is {value}; it must be {told}"):
-        world.new_client(flavour, **{option: value})
+        world.new_client(flavour, **given)
     assert queues_of(world) == []
 
 
@@ -175,6 +181,53 @@ async def test_clients_that_pair_at_the_same_time_all_succeed(world: World) -> N
     assert [client.client.options.backlog_queue_count for client in clients] == [2] * 6
     assert [len(client.told(Paired)) for client in clients] == [1] * 6
     assert queues_of(world) == world.backlog
+
+
+@contextmanager
+def full_disk(world: World) -> Iterator[None]:
+    """Of the secondary: no file of its process may grow."""
+    pid = world.namespaces.process("secondary").pid
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_creation_that_fails_is_tried_three_times_and_with_no_queue_at_all_pairing_fails(
+    world: World, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A secondary that cannot store anything, asked again after a moment instead of thirty seconds."""
+    monkeypatch.setattr("pairbus.pairing.provision.PAUSE_S", 0.3)
+    client = world.new_client(flavour, backlog_queue_count=1)
+    with full_disk(world), pytest.raises(SendAvailabilityBacklogError, match="no backlog queue"):
+        began = time.monotonic()
+        await client.pair()
+    assert 0.6 <= time.monotonic() - began, "two pauses"
+    assert client.client.options.backlog_queue_count == 0
+    assert queues_of(world) == []
+    await client.pair()
+    assert client.client.options.backlog_queue_count == 1
+    assert queues_of(world) == world.backlog[:1]
+    world.namespaces.backlog_made(world.backlog[:1])
+
+
+async def test_a_creation_that_fails_for_a_while_succeeds_later(
+    world: World, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within one call of `pair`; the disk has room again after the first attempt."""
+    monkeypatch.setattr("pairbus.pairing.provision.PAUSE_S", 0.5)
+    client = world.new_client(flavour)
+    outcomes: list[str] = []
+    client.client._hub.meter_pairing = lambda entity, count, outcome: outcomes.append(outcome)
+    with full_disk(world):
+        pairing = asyncio.create_task(client.pair())
+        await until(lambda: len(outcomes) >= 2, "the list, and the first creation")
+    await pairing
+    assert outcomes[0] == "ok" != outcomes[1] and outcomes[-2:] == ["ok", "ok"]
+    assert client.client.options.backlog_queue_count == 2
+    assert queues_of(world) == world.backlog
+    world.namespaces.backlog_made(world.backlog)
 
 
 # ── credentials and rights ──

@@ -19,7 +19,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus import sdk
 from tests.client.messages import id_of
-from tests.client.world import SEND_ONLY, World, message
+from tests.client.world import SEND_ONLY, SideName, World, message
 
 pytestmark = pytest.mark.slow
 RUN_S = 40.0  # for a command that takes two seconds, on a machine that is busy with other things
@@ -35,7 +35,7 @@ def environment(world: World) -> dict[str, str]:
     return {**os.environ, **{f"PAIRBUS_{name}": text for name, text in ends.items()}}
 
 
-SIDES: tuple[str, ...] = ("primary", "secondary")
+SIDES: tuple[SideName, ...] = ("primary", "secondary")
 
 
 def command(world: World, *arguments: str) -> list[str]:
