@@ -203,7 +203,7 @@ async def test_a_creation_that_fails_is_tried_three_times_and_with_no_queue_at_a
     with full_disk(world), pytest.raises(SendAvailabilityBacklogError, match="no backlog queue"):
         began = time.monotonic()
         await client.pair()
-    assert 0.6 <= time.monotonic() - began, "two pauses"
+    assert time.monotonic() - began >= 0.6, "two pauses"
     assert client.client.options.backlog_queue_count == 0
     assert queues_of(world) == []
     await client.pair()
