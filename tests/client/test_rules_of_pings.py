@@ -17,6 +17,7 @@ from pairbus.amqp.message import Message
 from pairbus.pairing.events import FailedOver, PingRefused, PingSent, Recovered
 from pairbus.pairing.failover import State
 from pairbus.testing import Reject
+from tests.client.both import both_flavours
 from tests.client.losses import slowness
 from tests.client.world import Client, Stage, World, message, until
 from tests.sdk.flavours import Flavour
@@ -36,6 +37,7 @@ async def lost(world: World, flavour: Flavour, **options: Any) -> tuple[str, Cli
     return queue, client
 
 
+@both_flavours
 async def test_pings_come_one_interval_after_the_failover_and_after_each_other(world: World, flavour: Flavour) -> None:
     """Until one is delivered; then the entity is healthy and they stop."""
     queue, client = await lost(world, flavour)
@@ -51,6 +53,7 @@ async def test_pings_come_one_interval_after_the_failover_and_after_each_other(w
     assert client.told(PingSent) == pings
 
 
+@both_flavours
 async def test_a_ping_waits_for_its_answer_as_long_as_the_interval(world: World, flavour: Flavour) -> None:
     """Five seconds at the most. The next one comes an interval after it was given up."""
     queue = world.namespaces.make_queue()
@@ -65,6 +68,7 @@ async def test_a_ping_waits_for_its_answer_as_long_as_the_interval(world: World,
     assert nemesis.counts.of(queue).transfers_held >= 3, "the message and two pings"
 
 
+@both_flavours
 async def test_an_entity_that_flaps_can_be_asked_for_several_pings_in_a_row(world: World, flavour: Flavour) -> None:
     queue, client = await lost(world, flavour, healthy_pings_required=2)
     world.nemesis().heal()
@@ -73,6 +77,7 @@ async def test_an_entity_that_flaps_can_be_asked_for_several_pings_in_a_row(worl
     assert world.nemesis().counts.of(queue).pings == 2
 
 
+@both_flavours
 async def test_a_queue_that_was_deleted_meanwhile_stays_away_and_is_told_of_once(
     world: World, flavour: Flavour
 ) -> None:
@@ -91,6 +96,7 @@ async def test_a_queue_that_was_deleted_meanwhile_stays_away_and_is_told_of_once
 
 
 @pytest.mark.parametrize("ping", ["auto", "message"])
+@both_flavours
 async def test_where_the_broker_hides_pings_a_ping_is_a_message_that_nobody_sees(
     world: World, flavour: Flavour, ping: str, tmp_path: Path
 ) -> None:
@@ -136,6 +142,7 @@ async def test_a_ping_is_never_handed_out_and_does_not_end_among_the_dead_letter
             assert [one.message_id for one in found] == ["mortal"]
 
 
+@both_flavours
 async def test_attach_sends_no_ping_message_even_where_the_broker_hides_them(world: World, flavour: Flavour) -> None:
     """A probe opens a link, which proves too little by itself; the next real send is the trial."""
     queue, client = await lost(world, flavour, ping="attach")
@@ -154,6 +161,7 @@ async def test_attach_sends_no_ping_message_even_where_the_broker_hides_them(wor
     assert client.diverted_ids == ["diverted"] and world.count(queue) == 1
 
 
+@both_flavours
 async def test_a_trial_that_fails_is_stored_in_the_backlog_by_the_same_call(world: World, flavour: Flavour) -> None:
     """The link opens and messages do not pass: the entity stays away, and nobody has lost anything."""
     queue, client = await lost(world, flavour, ping="attach", attempt_timeout=1, ping_primary_interval=3)

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, MessagingEntityNotFoundError, ServiceBusError
 
-from pairbus.amqp.message import Message
-from pairbus.pairing.aliases import RESERVED
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed, FailedOver, Recovered, Suspected
 from pairbus.pairing.failover import State
 from pairbus.pairing.policy import REACTIONS, FailurePolicy, Kind, Reaction
-from pairbus.send_errors import PartlySent, ReservedPropertyError, SendAvailabilityBacklogError
+from pairbus.send_errors import PartlySent, SendAvailabilityBacklogError
 from pairbus.testing.script import Reject
-from pairbus.transport import connect
+from tests.client.both import both_flavours
 from tests.client.losses import slowness
 from tests.client.messages import id_of
-from tests.client.test_content import LIMIT, snapshot
+from tests.client.test_content import LIMIT
 from tests.client.world import Client, Sender, Stage, World, message, until
 from tests.sdk.flavours import Flavour, in_thread
 
@@ -63,6 +59,7 @@ async def received(client: Client, receiver: Any, count: int, wait_s: float) -> 
     return [one.message_id for one in found]
 
 
+@both_flavours
 async def test_receivers_are_the_primarys_and_never_see_what_is_diverted(world: World, flavour: Flavour) -> None:
     """Whatever the sub-queue, and also while the entity is failed over."""
     queue = world.namespaces.make_queue()
@@ -80,6 +77,7 @@ async def test_receivers_are_the_primarys_and_never_see_what_is_diverted(world: 
     assert world.in_backlog() == 1
 
 
+@both_flavours
 async def test_what_is_sent_after_the_recovery_overtakes_and_the_rest_keeps_its_order(
     world: World, flavour: Flavour
 ) -> None:
@@ -122,6 +120,7 @@ async def test_the_state_of_a_session_is_set_in_the_primary_and_nowhere_else(sta
 # ── which failures count ──
 
 
+@both_flavours
 async def test_an_authentication_that_gets_no_answer_counts(world: World, flavour: Flavour) -> None:
     """One that is refused does not: then the client is misconfigured, and would be so elsewhere."""
     queue = world.namespaces.make_queue()
@@ -132,6 +131,7 @@ async def test_an_authentication_that_gets_no_answer_counts(world: World, flavou
     assert client.state(queue) is State.FAILED_OVER and world.in_backlog() == 1
 
 
+@both_flavours
 async def test_an_attempt_that_times_out_is_not_repeated(world: World, flavour: Flavour) -> None:
     """It has cost the caller enough."""
     queue, sender = await sent_by(world, flavour, attempt_timeout=2, ping_primary_interval=60)
@@ -142,6 +142,7 @@ async def test_an_attempt_that_times_out_is_not_repeated(world: World, flavour: 
     assert world.in_backlog() == 1
 
 
+@both_flavours
 async def test_the_primary_gets_a_third_of_the_callers_time(world: World, flavour: Flavour) -> None:
     """So that two thirds are left for the backlog, whatever an attempt may take."""
     queue, sender = await sent_by(world, flavour, attempt_timeout=60, ping_primary_interval=60)
@@ -161,6 +162,7 @@ async def test_a_send_that_names_no_time_out_gives_the_primary_twenty_seconds(wo
     assert world.in_backlog() == 2
 
 
+@both_flavours
 async def test_a_row_of_the_failure_policy_can_be_replaced(world: World, flavour: Flavour) -> None:
     """For whoever recreates queues at night: one that is not there is an outage, and everything else is as it was."""
     policy = FailurePolicy({**REACTIONS, Kind.NOT_FOUND: Reaction.COUNT})
@@ -177,6 +179,7 @@ async def test_a_row_of_the_failure_policy_can_be_replaced(world: World, flavour
 # ── the state machine ──
 
 
+@both_flavours
 async def test_a_healthy_send_is_one_message_to_the_primary_and_nothing_else(world: World, flavour: Flavour) -> None:
     """The secondary is not even connected to."""
     queue = world.namespaces.make_queue()
@@ -193,6 +196,7 @@ async def test_a_healthy_send_is_one_message_to_the_primary_and_nothing_else(wor
     assert world.count(queue) == 7
 
 
+@both_flavours
 async def test_one_success_ends_the_suspicion_and_the_next_failure_starts_the_clock_again(
     world: World, flavour: Flavour
 ) -> None:
@@ -215,6 +219,7 @@ async def test_one_success_ends_the_suspicion_and_the_next_failure_starts_the_cl
 # ── which backlog queue ──
 
 
+@both_flavours
 async def test_a_sender_keeps_the_backlog_queue_that_it_has_picked(world: World, flavour: Flavour) -> None:
     """Picked at random, once."""
     queue = world.namespaces.make_queue()
@@ -239,6 +244,7 @@ async def test_each_sender_picks_its_backlog_queue_by_chance(
         assert tuple(world.count(one, "secondary") for one in world.backlog) == expected
 
 
+@both_flavours
 async def test_a_backlog_queue_that_fails_is_out_for_all_senders_until_its_time_has_come(
     world: World, flavour: Flavour
 ) -> None:
@@ -264,6 +270,7 @@ async def test_a_backlog_queue_that_fails_is_out_for_all_senders_until_its_time_
     assert time.monotonic() - began >= 3.0
 
 
+@both_flavours
 async def test_with_no_backlog_queue_left_the_caller_is_told_that_the_message_is_still_its_own(
     world: World, flavour: Flavour
 ) -> None:
@@ -278,6 +285,7 @@ async def test_with_no_backlog_queue_left_the_caller_is_told_that_the_message_is
     assert (world.count(queue), world.in_backlog()) == (1, 0), "the first one, sent while all was well"
 
 
+@both_flavours
 async def test_a_message_that_no_backlog_queue_could_take_takes_none_out(world: World, flavour: Flavour) -> None:
     """It would be refused by the next one too, until none is left for the good messages."""
     queue, sender = await sent_by(world, flavour)
@@ -288,6 +296,7 @@ async def test_a_message_that_no_backlog_queue_could_take_takes_none_out(world: 
     assert world.in_backlog() == 1
 
 
+@both_flavours
 async def test_a_list_of_which_a_part_found_no_room_is_told_with_the_ids_of_both_parts(
     world: World, flavour: Flavour
 ) -> None:
@@ -306,6 +315,7 @@ async def test_a_list_of_which_a_part_found_no_room_is_told_with_the_ids_of_both
 
 
 @pytest.mark.parametrize("timeout_s", [1.0, 3.0])
+@both_flavours
 async def test_no_send_outlives_its_time_out_when_both_namespaces_fall_silent(
     world: World, flavour: Flavour, timeout_s: float
 ) -> None:
@@ -316,121 +326,6 @@ async def test_no_send_outlives_its_time_out_when_both_namespaces_fall_silent(
     began = time.monotonic()
     assert isinstance(await sender.error(message(), timeout=timeout_s), ServiceBusError)
     assert time.monotonic() - began < timeout_s + slowness()
-
-
-# ── the message in the backlog queue, and at home again ──
-
-
-async def test_in_the_backlog_what_would_act_there_is_an_alias_and_at_home_no_alias_is_left(
-    world: World, flavour: Flavour
-) -> None:
-    """Session, time to live and schedule; a time to live without end has no alias."""
-    queue = world.namespaces.make_queue()
-    client = await world.client(flavour)
-    client.client.force_failover(queue)
-    sender = client.sender(queue)
-    due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
-    mine = {"own": "value"}
-    await sender.send(
-        message(
-            message_id="full",
-            session_id="s",
-            time_to_live=timedelta(minutes=5),
-            scheduled_enqueue_time_utc=due,
-            application_properties=mine,
-        )
-    )
-    await sender.send(message(message_id="bare", application_properties=mine))
-    [kept] = [path for path in world.backlog if world.count(path, "secondary")]
-    away = {id_of(payload): Message.decode(payload) for payload in await world.take(kept, 2, "secondary")}
-    full = away["full"]
-    assert full.properties is not None and full.properties.group_id is None
-    assert full.header is None or full.header.ttl is None
-    assert full.application_properties == {
-        **mine,
-        "x-ms-sessionid": "s",
-        "x-ms-timetolive": 300_000,
-        "x-ms-scheduledenqueuetimeutc": int(due.timestamp() * 1000),
-        "x-ms-path": queue,
-    }
-    assert away["bare"].application_properties == {**mine, "x-ms-path": queue}
-    async with await connect(world.namespaces.connection_string("secondary")) as connection:
-        back = await connection.sender(kept)
-        for one in (full, away["bare"]):
-            one.annotations = one.delivery_annotations = None
-            await back.send(one.encode())
-    await world.bring_home()
-    home = {id_of(payload): Message.decode(payload) for payload in await world.take(queue, 2)}
-    assert [home[name].application_properties for name in ("full", "bare")] == [mine, mine]
-    properties, header = home["full"].properties, home["full"].header
-    assert properties is not None and properties.group_id == "s"
-    assert header is not None and header.ttl == 300_000
-    assert home["bare"].header is None or home["bare"].header.ttl is None
-
-
-@pytest.mark.parametrize("is_away", [False, True])
-async def test_a_reserved_property_is_refused_on_the_first_day(world: World, flavour: Flavour, is_away: bool) -> None:
-    """Healthy or not, and nothing is stored anywhere."""
-    queue = world.namespaces.make_queue()
-    client = await world.client(flavour)
-    if is_away:
-        client.client.force_failover(queue)
-    for name in sorted(RESERVED):
-        error = await client.sender(queue).error(message(application_properties={name: "mine"}))
-        assert isinstance(error, ReservedPropertyError) and name in str(error)
-    assert (world.count(queue), world.in_backlog()) == (0, 0)
-
-
-async def test_the_callers_messages_are_as_they_were_after_an_outage(world: World, flavour: Flavour) -> None:
-    """One by one and as a list: they may be sent again, to another queue, by anybody."""
-    queue, sender = await sent_by(world, flavour)
-    sender.client.client.force_failover(queue)
-    given = [
-        message(session_id="s", time_to_live=timedelta(hours=1), application_properties={"a": 1}),
-        ServiceBusMessage("without an id"),
-    ]
-    before = [snapshot(one) for one in given]
-    for one in given:
-        await sender.send(one)
-    await sender.send(given)
-    assert [snapshot(one) for one in given] == before
-    assert (world.count(queue), world.in_backlog()) == (1, 4)
-
-
-async def test_a_message_without_an_id_gets_one_that_every_copy_has(world: World, flavour: Flavour) -> None:
-    """The primary stored it and could not say so: the copy that comes home is known again by its id."""
-    queue, sender = await sent_by(world, flavour, attempt_timeout=2)
-    await world.take(queue, 1)
-    world.nemesis().drop_answers(queue, count=1)
-    nameless = AmqpAnnotatedMessage(data_body=b"x")
-    await sender.send(nameless)
-    assert nameless.properties is None or nameless.properties.message_id is None
-    assert world.in_backlog() == 1
-    await world.bring_home()
-    first, second = [id_of(payload) for payload in await world.take(queue, 2)]
-    assert first == second and len(first) >= 32
-
-
-async def test_messages_of_a_session_that_are_diverted_in_order_come_home_in_order(
-    world: World, flavour: Flavour
-) -> None:
-    """`ordered=True`, while the sender has to change its backlog queue on the way."""
-    queue, sender = await sent_by(world, flavour, ordered=True, backlog_retry_interval=60)
-    await world.take(queue, 1)
-    world.nemesis().refuse()
-    sent = [f"{number:02}" for number in range(12)]
-    for number, one in enumerate(sent):
-        if number == 6:
-            [kept] = [path for path in world.backlog if world.count(path, "secondary")]
-            world.nemesis("secondary").cut_links(kept, "detach")
-        await sender.send(message(message_id=one, session_id="s"))
-    assert sender.client.diverted_ids == sent
-    assert sorted(world.count(path, "secondary") for path in world.backlog) == [6, 6]
-    await world.bring_home()
-    home = [Message.decode(payload) for payload in await world.take(queue, 12)]
-    assert [one.properties and one.properties.message_id for one in home] == sent
-    assert {one.properties and one.properties.group_id for one in home} == {"s"}
-    assert all(not one.application_properties for one in home), "the counter of the lane is gone as well"
 
 
 async def test_throttling_that_lasts_is_waited_for_by_a_ping_as_well(
