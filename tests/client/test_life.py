@@ -35,8 +35,8 @@ async def test_a_client_with_the_syphon_brings_home_what_another_client_diverted
     await until(lambda: world.count(queue) == 3, "they come home")
     await sender.send(message())
     await until(lambda: world.count(queue) == 4, "the next one too, while the pumps wait for it")
-    assert world.in_backlog() == 0
-    assert sum(event.count for event in receiver_side.told(Moved)) == 4
+    await until(lambda: world.in_backlog() == 0, "what is at home is completed")
+    await until(lambda: sum(event.count for event in receiver_side.told(Moved)) == 4, "and told")
     began = time.monotonic()
     await receiver_side.close()
     assert time.monotonic() - began < 7.0
