@@ -282,6 +282,18 @@ async def test_a_budget_is_kept(world: World, backlog: Backlog) -> None:
     assert world.count(queue) == 200
 
 
+async def test_no_more_is_taken_than_can_be_moved_before_its_lock_runs_out(world: World, backlog: Backlog) -> None:
+    """A slow drain, longer than a lock: every message is received once, moved once, and completed in time."""
+    queue = world.namespaces.make_queue()
+    await backlog.divert(queue, *names(360))
+    pumps = backlog.pumps(replace(QUICK, max_messages_per_second=50))
+    began = time.monotonic()
+    progress = await pumps.syphon.run_once()
+    assert time.monotonic() - began > LOCK.total_seconds()
+    assert (progress.moved, progress.errors, backlog.waiting) == (360, 0, 0)
+    assert pumps.metered("receive") == pumps.metered("send") == world.count(queue) == 360
+
+
 # ── what it skips ──
 
 
