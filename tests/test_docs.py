@@ -396,15 +396,41 @@ NAMED_TEST = r"`(tests/[\w/]+\.py)::(\w+)`"
 
 
 def test_every_rule_has_a_test_and_every_test_exists() -> None:
-    """A rule that nothing shows is an opinion."""
+    """A rule that nothing shows is an opinion. What its tests run on is read from their own text."""
     rows = [row for row in table_rows("docs/rules.md") if re.fullmatch(r"\d+\.\d+", row[0])]
     assert len(rows) > 80
     numbers = [tuple(map(int, row[0].split("."))) for row in rows]
     assert numbers == sorted(set(numbers)), "rules are numbered in order"
-    for number, rule, tests in rows:
+    for number, rule, on, tests in rows:
         assert rule and re.findall(NAMED_TEST, tests), f"rule {number} names no test"
-        for file, function in re.findall(NAMED_TEST, tests):
-            assert re.search(rf"^(?:async )?def {function}\(", text_of(file), re.MULTILINE), f"{file}::{function}"
+        grounds = {ground(file, function) for file, function in re.findall(NAMED_TEST, tests)}
+        assert on == ", ".join(kind for kind in GROUNDS if kind in grounds), f"rule {number} is shown on {grounds}"
+
+
+def test_every_rule_is_shown_on_two_brokers_or_in_the_simulation_unless_the_page_says_otherwise() -> None:
+    """The exceptions stand in the introduction, by number."""
+    page = text_of("docs/rules.md")
+    rows = [row for row in table_rows("docs/rules.md") if re.fullmatch(r"\d+\.\d+", row[0])]
+    told = re.search(r"except these: ([\d., \n]+)\. ", page)
+    assert told is not None
+    assert re.findall(r"\d+\.\d+", told[1]) == [row[0] for row in rows if not {"pair", "sim"} & set(row[2].split(", "))]
+
+
+GROUNDS = ("pair", "sim", "script", "part")
+
+
+def ground(file: str, function: str) -> str:
+    """What a test runs on: the fixtures that it takes tell, or the brokers and stages that it starts itself."""
+    found = re.search(rf"^(?:async )?def {function}\((.*?)\) -> None:\n(.*?)(?=^\S|\Z)", text_of(file), re.M | re.S)
+    assert found is not None, f"{file}::{function} does not exist"
+    takes, body = found.groups()
+    if file.startswith("tests/sim/"):
+        return "sim"
+    if not file.startswith("tests/client/"):
+        return "script" if file == "tests/testing/test_scripted_sdk.py" else "part"
+    if "world: World" in takes or body.count("BrokerProcess(") > 1:
+        return "pair"
+    return "script" if "stage: Stage" in takes or "with_stages(" in body else "part"
 
 
 def test_every_claim_about_azure_has_a_date_or_never() -> None:

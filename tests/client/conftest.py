@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
 from pairbus.testing import ScriptedEndpoint
 from tests.brokers import BrokerProcess
-from tests.client.world import LIVE, SEND_ONLY, Namespaces, Stage, World
+from tests.client.world import LISTEN_ONLY, LIVE, SEND_ONLY, Namespaces, Stage, World
 from tests.sdk.flavours import Flavour
 
 
@@ -21,14 +22,20 @@ def namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]
         live.close()
         return
     folder = tmp_path_factory.mktemp("pair")
-    rights = {"UserConfig": {"Namespaces": [{"Name": "secondary", "Keys": [SEND_ONLY]}]}}
     with (
-        BrokerProcess(folder / "primary", namespaces=["primary"]) as primary,
-        BrokerProcess(folder / "secondary", namespaces=["secondary"], config=rights) as secondary,
+        BrokerProcess(folder / "primary", namespaces=["primary"], config=keys("primary", SEND_ONLY)) as primary,
+        BrokerProcess(
+            folder / "secondary", namespaces=["secondary"], config=keys("secondary", SEND_ONLY, LISTEN_ONLY)
+        ) as secondary,
     ):
         ours = Namespaces((primary, secondary))
         yield ours
         ours.close()
+
+
+def keys(namespace: str, *more: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a broker whose namespace has these beside the key with the Manage claim."""
+    return {"UserConfig": {"Namespaces": [{"Name": namespace, "Keys": list(more)}]}}
 
 
 @pytest.fixture(params=[pytest.param("sync", marks=pytest.mark.slow), "aio"])

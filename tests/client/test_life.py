@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from pairbus import sdk
 from pairbus.pairing.events import Closed, Faulted, Moved
 from pairbus.pairing.failover import State
 from pairbus.send_errors import ClientClosed, PairedMessagingFactoryError
@@ -32,8 +35,8 @@ async def test_a_client_with_the_syphon_brings_home_what_another_client_diverted
     await until(lambda: world.count(queue) == 3, "they come home")
     await sender.send(message())
     await until(lambda: world.count(queue) == 4, "the next one too, while the pumps wait for it")
-    assert world.in_backlog() == 0
-    assert sum(event.count for event in receiver_side.told(Moved)) == 4
+    await until(lambda: world.in_backlog() == 0, "what is at home is completed")
+    await until(lambda: sum(event.count for event in receiver_side.told(Moved)) == 4, "and told")
     began = time.monotonic()
     await receiver_side.close()
     assert time.monotonic() - began < 7.0
@@ -79,19 +82,61 @@ async def test_closing_ends_sends_that_wait_and_tells_the_truth_about_them(world
     assert sorted(told) == [False, False, True], "one was under way, two stood in line"
 
 
+async def test_closing_closes_the_clients_of_both_sides(world: World, flavour: Flavour) -> None:
+    """Those of the SDK, with every connection: nothing of a closed client is left on the wire."""
+    queue = world.namespaces.make_queue()
+    nemeses = world.nemesis(), world.nemesis("secondary")
+    client = await world.client(flavour, enable_syphon=True)
+    sender = client.sender(queue)
+    await sender.send(message())
+    client.client.force_failover(queue)
+    await sender.send(message())
+    sides = client.client._primary, client.client._secondary
+    assert [sdk.is_closed(side) for side in sides] == [False, False]
+    assert all(nemesis.open_connections for nemesis in nemeses)
+    await client.close()
+    assert [sdk.is_closed(side) for side in sides] == [True, True]
+    await until(lambda: not any(nemesis.open_connections for nemesis in nemeses), "every connection is closed")
+
+
 async def test_a_faulted_client_says_so_on_every_call_and_names_both_namespaces(world: World, flavour: Flavour) -> None:
+    """Of the client and of its senders, also those that were got before."""
     queue = world.namespaces.make_queue()
     client = await world.client(flavour)
-    sender = client.sender(queue)
+    sender, due = client.sender(queue).sender, datetime.now(UTC) + timedelta(hours=1)
+    batch = await client.call(sender.create_message_batch)
+    batch.add_message(message())
     client.client.fault("secondary")
-    error = await sender.error(message())
-    assert isinstance(error, PairedMessagingFactoryError)
-    for side in ("primary", "secondary"):
-        assert world.connection_string(side).split("//")[1].split(";")[0].rstrip("/") in str(error)
-    for call in (client.client.get_queue_sender, client.client.get_queue_receiver):
+    awaited: dict[str, tuple[Any, ...]] = {
+        "a message": (sender.send_messages, message()),
+        "a list": (sender.send_messages, [message(), message()]),
+        "a batch": (sender.send_messages, batch),
+        "schedule": (sender.schedule_messages, message(), due),
+        "cancel": (sender.cancel_scheduled_messages, [1]),
+        "create a batch": (sender.create_message_batch,),
+        "pair": (client.client.pair,),
+    }
+    errors = []
+    for name, (call, *given) in awaited.items():
+        with pytest.raises(PairedMessagingFactoryError) as raised:
+            pytest.fail(f"{name}: {await client.call(call, *given)}")
+        errors.append(raised.value)
+    enter = "__aenter__" if flavour == "aio" else "__enter__"
+    for of in (client.client, sender):
+        with pytest.raises(PairedMessagingFactoryError):
+            await client.call(getattr(of, enter))
+    calls = client.client
+    named = calls.get_queue_sender, calls.get_topic_sender, calls.get_queue_receiver
+    for call in (*named, calls.force_failover, calls.force_healthy):
         with pytest.raises(PairedMessagingFactoryError):
             call(queue)
+    with pytest.raises(PairedMessagingFactoryError):
+        calls.get_subscription_receiver("topic", "subscription")
+    for error in errors:
+        for side in ("primary", "secondary"):
+            assert world.connection_string(side).split("//")[1].split(";")[0].rstrip("/") in str(error)
     assert [event.side for event in client.told(Faulted)] == ["secondary"]
+    assert (world.count(queue), world.in_backlog()) == (0, 0)
     await client.close()
 
 

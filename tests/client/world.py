@@ -36,7 +36,9 @@ from tests.sdk.flavours import Flavour, in_thread
 CALL_S = 30.0  # deadline of any call in these tests: one that hangs fails its test and holds nobody else
 LIVE = ("PAIRBUS_TEST_PRIMARY", "PAIRBUS_TEST_SECONDARY")
 SEND_ONLY = {"Name": "send-only", "Key": "c2VuZA==", "Rights": ["Send"]}
-"A key of the secondary without the Manage claim."
+"A key of either namespace without the Manage claim."
+LISTEN_ONLY = {"Name": "listen-only", "Key": "bGlzdGVu", "Rights": ["Listen"]}
+"And one of the secondary that may only receive."
 SideName = Literal["primary", "secondary"]
 
 
@@ -58,7 +60,10 @@ class Namespaces:
             pytest.skip("needs broker processes of our own")
         return self._processes[side == "secondary"]
 
-    def connection_string(self, side: SideName) -> str:
+    def connection_string(self, side: SideName, key: dict[str, Any] | None = None) -> str:
+        """With the Manage claim, or with another key of the processes."""
+        if key is not None:
+            return self.process(side).connection_string(side, key_name=key["Name"], key=key["Key"])
         if self._processes is None:
             return os.environ[LIVE[side == "secondary"]]
         return self._processes[side == "secondary"].connection_string(side)

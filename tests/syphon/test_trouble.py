@@ -362,14 +362,16 @@ async def test_a_link_that_ends_within_a_poll_is_opened_again_and_is_not_another
 
 
 async def test_a_lock_that_is_lost_stops_the_pass_and_the_message_comes_again() -> None:
-    """It is at home already: a duplicate, which duplicate detection would catch."""
+    """It is at home already: a duplicate, which duplicate detection would catch. Of a thousand, most were not sent."""
     lost = Rejected(error=Error("com.microsoft:message-lock-lost", "too late", {Symbol("x"): 1}))
     async with pair(ORDERS) as world, Server(Script(settlement=lost)) as server:
-        server.put(BACKLOG, *[wrap(message(number), Away("orders")) for number in range(3)])
+        server.put(BACKLOG, *[wrap(message(number), Away("orders")) for number in range(1000)])
         world.secondary = Carrier(server.connection_string)
         syphon = world.syphon()
         progress = await syphon.run_once(wait_s=0.1)
-        assert progress.errors == 1
-        assert numbers(await world.arrived("orders", 3)) == [0, 1, 2]
+        assert progress.errors >= 1
+        count = world.home.queue_info("orders").active
+        assert 0 < count <= 300
+        assert numbers(await world.arrived("orders", count)) == list(range(count))
         assert not world.events  # moved, but not yet gone from where they were
         await world.secondary.close()
