@@ -237,6 +237,39 @@ def test_a_trial_that_fails_goes_to_the_backlog_in_the_same_call(kind: Kind) -> 
     assert world.entity.state is State.FAILED_OVER
 
 
+def test_a_call_whose_trial_failed_makes_no_other_one() -> None:
+    """A probe that goes well meanwhile earns the next call a trial: this one would wait for a silent primary again."""
+    world = trial_world()
+
+    def grant(now: float) -> None:
+        world.entity.trial = True
+
+    silent = Answer(Kind.TIMEOUT, after_s=-1.0, unknown=True, meanwhile=grant)
+    assert world.send(silent, OK) == Receipt(Where.BACKLOG, "b/0")
+    assert world.steps == ["trial", "b/0"]
+    assert world.send(OK) == HOME and world.steps == ["trial"]
+
+
+def test_who_waits_in_line_until_its_time_is_over_says_nothing_about_the_primary() -> None:
+    world = World(failover_interval=0)
+    plan = sending(world.pair, world.sender, 5.0, 0.0)
+    next(plan)
+    with pytest.raises(Unsent) as raised:
+        plan.send(Reply(5.0, Failure(Kind.TIMEOUT, "the line is long"), waited=True))
+    assert (raised.value.where, raised.value.outcome_unknown) == (Where.PRIMARY, False)
+    assert world.entity.state is State.HEALTHY
+
+
+def test_who_waits_in_line_for_a_backlog_queue_takes_it_not_out_and_is_spooled() -> None:
+    world = World(spool=True)
+    world.fail_over()
+    plan = sending(world.pair, world.sender, 5.0, world.now)
+    next(plan)
+    late = Reply(world.now + 4.5, Failure(Kind.TIMEOUT, "the line is long"), waited=True)
+    assert isinstance(plan.send(late), ToSpool)
+    assert world.pair.rotation.is_whole
+
+
 def test_a_trial_with_a_message_that_is_to_blame_tells_the_caller() -> None:
     world = trial_world()
     with pytest.raises(Unsent):

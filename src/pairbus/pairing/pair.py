@@ -75,11 +75,11 @@ class Pair:
         # Without anywhere else to go, the primary is asked however often it failed.
         return self.failover.settle(entity, now) not in (HEALTHY, SUSPECT) and self.has_elsewhere
 
-    def route(self, entity: Entity, now: float) -> Route:
-        """Where the next send of this entity goes. A trial is granted once."""
+    def route(self, entity: Entity, now: float, *, may_try: bool = True) -> Route:
+        """Where the next send of this entity goes. A trial is granted once, and to nobody who has just failed there."""
         if not self.is_away(entity, now):
             return Route.PRIMARY
-        if entity.trial and entity.state is FAILED_OVER:
+        if may_try and entity.trial and entity.state is FAILED_OVER:
             entity.trial = False
             return Route.TRIAL
         return Route.AWAY

@@ -183,7 +183,7 @@ def sending(
     elif tried is not None:
         receipt = yield from _home(pair, sender, call, tried=tried)
     while receipt is None:
-        route = pair.route(sender.entity, call.now)
+        route = pair.route(sender.entity, call.now, may_try=call.failure is None)
         if route is Route.AWAY:
             receipt = yield from _away(pair, sender, call)
         else:
