@@ -28,9 +28,10 @@ from pairbus.cli import main
 from pairbus.cli.demo import MEANINGS
 from pairbus.cli.demo_book import Verdict
 from pairbus.errors import PairbusError
-from pairbus.hub import DETAILS, WARNINGS
+from pairbus.hub import COUNTER_MAX, DETAILS, WARNINGS
 from pairbus.pairing import events
 from pairbus.pairing.aliases import RESERVED
+from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.options import CHOICES, RANGES, SendAvailabilityPairedNamespaceOptions
 from tests.brokers import BrokerProcess
 from tests.test_tidy import MAY_IMPORT
@@ -481,3 +482,17 @@ def test_every_make_target_that_is_named_exists() -> None:
     for page in PAGES:
         for line in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
             assert line in targets, f"{page.name}: make {line}"
+
+
+def test_the_bytes_of_a_backlog_message_are_those_on_the_page() -> None:
+    """Besides its path: usually, with the mark of an unknown outcome, with a number in order, with both."""
+    marks, orders = (None, COUNTER_MAX), ((None, None), ("0" * 32, COUNTER_MAX))
+    usual, marked, ordered, both = (overhead(Away("", mark, *order)) for order in orders for mark in marks)
+    said = (
+        f"at most {usual}; {marked - usual} more ({marked}) when it says that the primary may have it too,"
+        f" {ordered - usual} more ({ordered}) with `ordered`, and {both} with both."
+    )
+    assert said in " ".join((ROOT / "docs/failover.md").read_text().split())
+    long = 256
+    assert overhead(Away("x" * long)) - long - usual == 3
+    assert f"at most {both} bytes and the path, usually {usual}" in (ROOT / "docs/prices.md").read_text()

@@ -54,6 +54,7 @@ class PairedServiceBusClient:
         self._hub.wake = self._wake
         self._pairing = asyncio.Lock()
         self._pairings: set[asyncio.Task[None]] = set()
+        self._provisioning: asyncio.Task[list[str]] | None = None
         self._closing = asyncio.Event()
         self._upkeep: Upkeep | None = None
         self._upkeep_task: asyncio.Task[None] | None = None
@@ -141,11 +142,13 @@ class PairedServiceBusClient:
                 return
             late = False
             if hub.pair.enabled:
-                await asyncio.to_thread(hub.open_spool)
+                await asyncio.to_thread(hub.open_spool_unless_closed)
                 try:
+                    hub.check()
                     if not hub.pair.rotation.queues:  # a forked process has them
-                        hub.paired_with(await self._provision())
+                        hub.paired_with(await self._provision_unless_closed())
                 except Exception as error:
+                    hub.check()
                     if not hub.pairing_failed(error):
                         raise
                     late = True
@@ -174,6 +177,21 @@ class PairedServiceBusClient:
         hub = self._hub
         hub.pairing_begins()
         return await provision_async(hub.secondary, hub.primary_name, hub.options, hub.meter_pairing)
+
+    async def _provision_unless_closed(self) -> list[str]:
+        """ClientClosed when `close` breaks it off; being cancelled is for those whom somebody cancels."""
+        self._provisioning = asyncio.create_task(self._provision())
+        try:
+            queues = await self._provisioning
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                self._hub.check()
+            raise
+        finally:
+            self._provisioning = None
+        self._hub.check()
+        return queues
 
     async def clear_pairing(self) -> None:
         """Forget all state and timers, and be a plain client of the primary from now on."""
@@ -228,8 +246,8 @@ class PairedServiceBusClient:
             return
         hub.closes()
         self._closing.set()
-        for pairing in list(self._pairings):
-            pairing.cancel()
+        if self._provisioning is not None:
+            self._provisioning.cancel()
         await self._stop_upkeep()
         senders = list(self._senders)
         for sender in senders:

@@ -136,31 +136,36 @@ class PairedServiceBusClient:
                 return
             late = False
             if hub.pair.enabled:
-                hub.open_spool()
+                hub.open_spool_unless_closed()
                 try:
+                    hub.check()
                     if not hub.pair.rotation.queues:  # a forked process has them
-                        hub.paired_with(self._provision())
+                        queues = self._provision()
+                        hub.check()  # whoever closes the client does not wait for this
+                        hub.paired_with(queues)
                 except Exception as error:
+                    hub.check()
                     if not hub.pairing_failed(error):
                         raise
                     late = True
             hub.pairing_completed()
-            if (late or hub.needs_upkeep) and not hub.is_closed:
+            if late or hub.needs_upkeep:
                 self._start_upkeep(late=late)
 
     def _pair_within(self, timeout_s: float) -> float:
         """For a call that has a time-out: what is left of it. Pairing goes on when it is over."""
         ends = time.monotonic() + timeout_s
         try:
-            given_up(self.pair, ends - GRACE_S)
+            given_up(self.pair, ends - GRACE_S, self._closing.is_set)
         except Late as late:
+            self._hub.check()
             raise self._hub.pairing_takes_long(timeout_s) from late
         return max(ends - time.monotonic(), GRACE_S)
 
     def _provision(self) -> list[str]:
         hub = self._hub
         hub.pairing_begins()
-        return provision(hub.secondary, hub.primary_name, hub.options, self._closing.wait, hub.meter_pairing)
+        return provision(hub.secondary, hub.primary_name, hub.options, self._closing.wait, hub.meter_pairing, hub.check)
 
     def clear_pairing(self) -> None:
         """Forget all state and timers, and be a plain client of the primary from now on."""
@@ -188,13 +193,17 @@ class PairedServiceBusClient:
         self._hub.fault(side, "fault() was called")
 
     def close(self) -> None:
-        """Stop pings and pumps (they get 5 seconds to finish what they hold) and close both sides."""
+        """Stop pings and pumps (they get 5 seconds to finish what they hold) and close both sides.
+
+        Pairing that is under way is not waited for: its secondary may be silent. It ends after the request that it has
+        made, and what it finds starts nothing.
+        """
         hub = self._hub
-        self._closing.set()  # pairing that is under way pauses no more
-        with self._pairing:
+        with hub.lock:
             if hub.is_closed:
                 return
             hub.closes()
+        self._closing.set()  # pairing pauses no more
         self._stop_upkeep()
         senders = list(self._senders)
         for sender in senders:
@@ -250,7 +259,7 @@ class PairedServiceBusClient:
     def _start_upkeep(self, *, late: bool) -> None:
         hub = self._hub
         with hub.lock:
-            if self._upkeep is None:
+            if self._upkeep is None and not hub.is_closed:
                 pair_again = (lambda: asyncio.to_thread(self._provision)) if late else None
                 self._upkeep = UpkeepThread(lambda: Upkeep(hub, pair_again))
 

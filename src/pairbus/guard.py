@@ -161,8 +161,11 @@ def guarded(call: Callable[[], T], owner: object, deadline: float) -> T:
         raise late.timeout_error() from late
 
 
-def given_up(call: Callable[[], T], deadline: float) -> T:
-    """In a thread of its own; when it is late it is left behind, with the SDK object it hangs in."""
+def given_up(call: Callable[[], T], deadline: float, ended: Callable[[], bool] | None = None) -> T:
+    """In a thread of its own; when it is late it is left behind, with the SDK object it hangs in.
+
+    `ended` says when nobody wants the result any more; it is asked ten times a second.
+    """
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -174,7 +177,11 @@ def given_up(call: Callable[[], T], deadline: float) -> T:
 
     worker = threading.Thread(target=work, name="pairbus-call", daemon=True)
     worker.start()
-    worker.join(max(deadline + GRACE_S - time.monotonic(), 0))
+    while worker.is_alive() and not (ended is not None and ended()):
+        left_s = deadline + GRACE_S - time.monotonic()
+        if left_s <= 0:
+            break
+        worker.join(left_s if ended is None else min(left_s, AGAIN_S))
     if worker.is_alive():
         raise Late("no answer in time; the call was given up")
     if errors:

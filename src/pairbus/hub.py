@@ -247,6 +247,12 @@ class Hub:
             self.spool = self.spool.reopen()
         self._look()
 
+    def open_spool_unless_closed(self) -> None:
+        """A client that is closed meanwhile has released what it had: this one would never be."""
+        self.open_spool()
+        if self.is_closed and self.spool is not None:
+            self.spool.close()
+
     def release(self) -> None:
         """The last thing of a closed client."""
         self.unregister()

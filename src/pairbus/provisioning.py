@@ -11,7 +11,7 @@ from typing import Any
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceExistsError
 
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, PairingError
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.policy import Kind
 from pairbus.pairing.provision import Answer, Create, Found, List, Pause, Provisioned, Refusal, assumed, provisioning
@@ -26,7 +26,15 @@ Meter = Callable[[str, int, str], None]
 "Called with an entity, or `$Resources/queues` for a list; requests; how they ended, in the words of the ledger."
 
 
+Check = Callable[[], None]
+"Called before each request; it raises when nobody wants the queues any more."
+
+
 def _no_meter(entity: str, count: int, outcome: str) -> None:
+    pass
+
+
+def _no_check() -> None:
     pass
 
 
@@ -36,6 +44,7 @@ def provision(
     options: SendAvailabilityPairedNamespaceOptions,
     pause: Callable[[float], object] = time.sleep,
     meter: Meter = _no_meter,
+    check: Check = _no_check,
 ) -> list[str]:
     """The paths of the backlog queues, found or created as the options say.
 
@@ -43,7 +52,7 @@ def provision(
     """
     if not options.create_backlog_queues:
         return assumed(primary_name, options.backlog_queue_count)
-    return list(find_or_create(secondary, primary_name, options.backlog_queue_count, pause, meter).paths)
+    return list(find_or_create(secondary, primary_name, options.backlog_queue_count, pause, meter, check).paths)
 
 
 async def provision_async(
@@ -62,6 +71,7 @@ def find_or_create(
     count: int,
     pause: Callable[[float], object] = time.sleep,
     meter: Meter = _no_meter,
+    check: Check = _no_check,
 ) -> Provisioned:
     """The same in detail: what was found, what was created, and what could not be."""
     admin: Any = None
@@ -70,7 +80,9 @@ def find_or_create(
         plan = provisioning(primary_name, count)
         answer: Answer = None
         while True:
-            match plan.send(answer):
+            command = plan.send(answer)
+            check()
+            match command:
                 case List(prefix):
                     with metered(meter, LIST) as told:
                         answer = _matching(told(admin.list_queues_runtime_properties()), prefix)
@@ -86,6 +98,8 @@ def find_or_create(
                     answer = None
     except StopIteration as end:
         return _checked(end.value, secondary)
+    except PairingError:  # of `check`; most are errors of the SDK as well
+        raise
     except (AzureError, OSError, ConfigError) as error:
         raise _unreachable(secondary, error) from error
     finally:

@@ -13,7 +13,7 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.management import EntityStatus
 
 from pairbus.pairing.failover import State
-from pairbus.testing import Reject
+from pairbus.testing import Close, Detach, Reject
 from tests.client.losses import slowness
 from tests.client.world import Client, Stage, World, message
 from tests.sdk.flavours import Flavour
@@ -58,6 +58,61 @@ async def test_a_throttled_send_is_repeated_after_the_wait(
     await client.sender("orders").send(message("at last"))
     assert rule.hits == 2
     assert len(stage.primary.stored("orders")) == 1
+    assert_nothing_happened(client, "orders")
+
+
+ENDED = [(step, kind) for step in ("token", "attach", "transfer") for kind in (Detach, Close)] + [("open", Close)]
+
+
+@pytest.mark.parametrize(("step", "ends"), ENDED, ids=[f"{step} {kind.__name__}" for step, kind in ENDED])
+async def test_throttling_that_ends_the_link_or_the_connection_is_throttling(
+    stage: Stage, flavour: Flavour, step: Any, ends: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the SDK that is a lost connection, and its words are lost with it; with no patience left it is the error."""
+    monkeypatch.setattr("pairbus.pairing.sending.BUSY_WAIT_S", 0.3)
+    client = stage.client(flavour, attempt_timeout=1)
+    path = None if step == "open" else "orders"
+    rule = stage.primary.on(step, ends(BUSY), path=path, times=2)
+    sender = client.sender("orders")
+    await sender.send(message("at last"))
+    assert rule.hits == 2
+    for _ in range(2):  # on a link that has worked, and on one that was ended
+        stage.primary.on(step, ends(BUSY), path=path, times=1)
+        if step != "transfer":
+            stage.primary.close_connections()
+        monkeypatch.setattr("pairbus.pairing.sending.BUSY_WAIT_S", 10.0)
+        assert BUSY in str(await sender.error(message(), timeout=9))
+        await sender.send(message())
+    assert len(stage.primary.stored("orders")) == 3
+    assert stage.secondary.received == []
+    assert_nothing_happened(client, "orders")
+
+
+@pytest.mark.parametrize(("step", "ends"), ENDED, ids=[f"{step} {kind.__name__}" for step, kind in ENDED])
+async def test_a_right_that_is_denied_by_ending_the_link_or_the_connection_is_no_outage(
+    stage: Stage, flavour: Flavour, step: Any, ends: Any
+) -> None:
+    client = stage.client(flavour, attempt_timeout=1)
+    rule = stage.primary.on(step, ends("amqp:unauthorized-access"), path=None if step == "open" else "orders")
+    sender = client.sender("orders")
+    began = time.monotonic()
+    assert "amqp:unauthorized-access" in str(await sender.error(message()))
+    assert time.monotonic() - began < 1.0 + slowness()
+    assert rule.hits == 1, "it is not repeated"
+    assert_nothing_happened(client, "orders")
+    stage.primary.heal()
+    await sender.send(message())
+    assert stage.secondary.received == []
+
+
+async def test_a_refused_negotiation_is_no_outage(stage: Stage, flavour: Flavour) -> None:
+    """Refused for who the client is; the SDK says "Handler failed", as it does for a dead connection."""
+    client = stage.client(flavour)
+    stage.primary.on("sasl", Reject(), times=1)
+    sender = client.sender("orders")
+    assert "SASL" in str(await sender.error(message()))
+    await sender.send(message())
+    assert stage.secondary.received == []
     assert_nothing_happened(client, "orders")
 
 

@@ -164,7 +164,7 @@ async def test_attach_sends_no_ping_message_even_where_the_broker_hides_them(wor
 @both_flavours
 async def test_a_trial_that_fails_is_stored_in_the_backlog_by_the_same_call(world: World, flavour: Flavour) -> None:
     """The link opens and messages do not pass: the entity stays away, and nobody has lost anything."""
-    queue, client = await lost(world, flavour, ping="attach", attempt_timeout=1, ping_primary_interval=3)
+    queue, client = await lost(world, flavour, ping="attach", attempt_timeout=1, ping_primary_interval=1)
     nemesis = world.nemesis()
     nemesis.heal()
     nemesis.stall_transfers(queue)

@@ -20,6 +20,7 @@ from azure.servicebus._pyamqp.error import (
     AMQPSessionError,
     AuthenticationException,
     ErrorCondition,
+    MessageSendFailed,
     TokenAuthFailure,
     TokenExpired,
 )
@@ -243,6 +244,12 @@ TABLE = [
     (translated(AMQPSessionError(ErrorCondition.SessionWindowViolation, description="window")), Kind.INTERNAL),
     (translated(AMQPLinkError(ErrorCondition.LinkDetachForced, description="forced")), Kind.COMMUNICATION),
     (translated(AMQPConnectionError(ErrorCondition.ConnectionCloseForced, description="idle")), Kind.COMMUNICATION),
+    (translated(AMQPConnectionError(b"com.microsoft:server-busy", description="busy")), Kind.BUSY),
+    (translated(AMQPConnectionError(ErrorCondition.UnauthorizedAccess, description="no")), Kind.UNAUTHORIZED),
+    (translated(AMQPConnectionError(ErrorCondition.InternalError, description="trouble")), Kind.COMMUNICATION),
+    (translated(AMQPConnectionError(ErrorCondition.NotFound, description="namespace")), Kind.COMMUNICATION),
+    (translated(AMQPConnectionError(ErrorCondition.NotAllowed, description="frame")), Kind.COMMUNICATION),
+    (translated(MessageSendFailed(ErrorCondition.UnknownError)), Kind.COMMUNICATION),
     (refused(401), Kind.UNAUTHORIZED),
     (refused(404), Kind.NOT_FOUND),
     (refused(503), Kind.BUSY),
@@ -265,6 +272,14 @@ def test_every_exception_has_its_kind(error: Exception, kind: Kind) -> None:
     failure = sdk.failure_of(error)
     assert failure is not None and failure.kind is kind
     assert failure.outcome_unknown is (kind in (Kind.COMMUNICATION, Kind.TIMEOUT, Kind.INTERNAL))
+
+
+def test_what_the_application_was_dealing_with_says_nothing_about_the_call() -> None:
+    """It may send from an `except` block: what it caught there is the context of what the send raises."""
+    lost = translated(AMQPConnectionError(ErrorCondition.SocketError, description="lost"))
+    lost.__context__ = translated(AMQPLinkError(b"com.microsoft:server-busy", description="busy"))
+    failure = sdk.failure_of(lost)
+    assert failure is not None and failure.kind is Kind.COMMUNICATION
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), ImportError("websocket"), KeyError()])

@@ -15,7 +15,7 @@ from pairbus.errors import EntityExists, StoreFull
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions as Options
 from pairbus.pairing.provision import Provisioned
 from pairbus.provisioning import find_or_create, find_or_create_async, provision, provision_async
-from pairbus.send_errors import PairingUnauthorized, SecondaryUnreachable, SendAvailabilityBacklogError
+from pairbus.send_errors import ClientClosed, PairingUnauthorized, SecondaryUnreachable, SendAvailabilityBacklogError
 from pairbus.sides import Side
 from tests.broker.admin_world import SEND_KEY, AdminServer, serve
 from tests.brokers import BrokerProcess
@@ -119,6 +119,21 @@ async def test_with_no_backlog_queue_at_all_pairing_fails(is_aio: bool, server: 
         await paired(is_aio, server.connection_string(host="127.0.0.1"), 1, waits)
     assert isinstance(caught.value, ServiceBusError) and waits.seconds == [30, 30]
     assert f"127.0.0.1:{server.port} has no backlog queue" in str(caught.value)
+
+
+def test_who_does_not_want_the_queues_any_more_makes_no_further_request(server: AdminServer) -> None:
+    """A client that was closed says so between two requests; that is no fault of the secondary."""
+    asked: list[int] = []
+
+    def check() -> None:
+        asked.append(len(server.namespace.infos))
+        if asked == [0, 0, 1]:
+            raise ClientClosed("contoso")
+
+    side = Side.from_connection_string(server.connection_string(host="127.0.0.1"))
+    with pytest.raises(ClientClosed):
+        find_or_create(side, "contoso", 3, Waits(), check=check)
+    assert len(server.namespace.infos) == 1
 
 
 async def test_the_least_rights_ask_nobody(is_aio: bool, strings: Strings, free_port: int) -> None:

@@ -16,8 +16,15 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 |                          | `build_batch_message`                                  | a batch of bytes                |
 | ServiceBusError          | `_retryable`, `_condition`                             | whose fault is it?              |
 | `_pyamqp.error`          | `AuthenticationException`, `TokenAuthFailure`          | refused, or no answer?          |
+|                          | `MessageSendFailed`, every error's `condition`         | what was said, what not         |
 | any handler              | function names `_open`, module `_encode` in tracebacks | was anything sent?              |
+|                          | function `_negotiate` and its `fields`                 | refused by SASL?                |
 | sender                   | `_max_message_size_on_link`, `_max_batch_size_on_link` | limits without an exception     |
+|                          | `_error_policy`                                        | no retries but ours             |
+|                          | `_handle_exception`, `_close_handler`, `_running`      | a look before links are dropped |
+| its handler              | `_link`, `_connection`, `_cbs_authenticator`,          | their `_error` is what the peer |
+|                          | `_mgmt_links`, and in the last two                     | said when it ended them         |
+|                          | `_mgmt_link._request_link`, `._response_link`          |                                 |
 | sync sender, receiver    | `_handler._connection._transport.sock`                 | what a hung call hangs on       |
 |                          | `_handler`, `_running`                                 | a new connection after a fork   |
 | ServiceBusClient         | `_credential`, `_config`, `_entity_name`, `_handlers`, | another client like it; to see  |
@@ -103,7 +110,16 @@ PRIVATE: dict[str, tuple[str, ...]] = {
     ),
     "PyamqpTransport": ("to_outgoing_amqp_message", "encode_message", "build_batch_message"),
     "ServiceBusError": ("_retryable", "_condition"),
-    "ServiceBusSender": ("_open", "_handler", "_running", "_max_message_size_on_link", "_max_batch_size_on_link"),
+    "ServiceBusSender": (
+        *("_open", "_handler", "_running", "_max_message_size_on_link", "_max_batch_size_on_link"),
+        *("_error_policy", "_handle_exception", "_close_handler"),
+    ),
+    "SendClient": ("_link", "_connection", "_cbs_authenticator", "_mgmt_links"),
+    "CBSAuthenticator": ("_mgmt_link",),
+    "ManagementOperation": ("_mgmt_link",),
+    "ManagementLink": ("_request_link", "_response_link"),
+    "SenderLink": ("_error", "delivery_count"),
+    "Connection": ("_error",),
     "ServiceBusClient": (
         "_credential",
         "_config",

@@ -14,6 +14,8 @@ from azure.servicebus._base_handler import ServiceBusSASTokenCredential, Service
 from azure.servicebus.aio._base_handler_async import ServiceBusSASTokenCredential as AsyncSasTokenCredential
 from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredential as AsyncSharedKeyCredential
 
+from pairbus.sdk.last_words import hear
+
 AnyClient = ServiceBusClient | sdk_aio.ServiceBusClient
 AnySender = ServiceBusSender | sdk_aio.ServiceBusSender
 
@@ -91,7 +93,8 @@ def new_sender(client: AnyClient, path: str, *, topic: bool, **options: Any) -> 
     second at a time and is joined at every close."""
     options = {"keep_alive": 0, **options}
     sender = client.get_topic_sender(path, **options) if topic else client.get_queue_sender(path, **options)
-    sender._config.retry_total = 0
+    sender._config.retry_total = sender._error_policy.total_retries = 0  # it repeats on two floors
+    hear(sender)
     return sender
 
 

@@ -1,6 +1,6 @@
 """The SDK's exceptions in the words of `pairing.policy`.
 
-Three surprises of the SDK, all measured, are why the class of an exception does not say it all:
+Four surprises of the SDK, all measured, are why the class of an exception does not say it all:
  1. What is not an AMQP error becomes `ServiceBusError("Handler failed: …")` that is never tried again: a token
     credential that cannot reach its authority, an answer to `$cbs` that never came, a property that cannot be encoded,
     an attribute that vanished when a connection died. The original exception is inside.
@@ -8,6 +8,9 @@ Three surprises of the SDK, all measured, are why the class of an exception does
     be resolved is a ServiceBusAuthenticationError when it uses web sockets.
  3. Nothing tells whether the message had left when the connection failed. The traceback does: what fails inside
     `_open` fails before the transfer. Without that proof the outcome counts as unknown.
+ 4. What the service says while it closes a connection is a ServiceBusConnectionError, also when it says that it is busy
+    or that the client has no right. So the condition is asked before the class. (`last_words` has the conditions that
+    the SDK does not tell at all.)
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections.abc import Iterator
 from azure.core.exceptions import AzureError, ClientAuthenticationError, ServiceRequestError
 from azure.servicebus import _pyamqp, exceptions
 from azure.servicebus._pyamqp import error as amqp_error
+from azure.servicebus._pyamqp.constants import SASLCode
 
 from pairbus.pairing.policy import Failure, Kind, kind_of_condition
 
@@ -40,6 +44,9 @@ _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
 _CBS_STATUS = {404: Kind.NOT_FOUND, 408: Kind.TIMEOUT, 429: Kind.BUSY, 500: Kind.INTERNAL, 503: Kind.BUSY}
 _CBS_STATUS |= dict.fromkeys((502, 504), Kind.INTERNAL)
 _OUTCOME_MAY_BE_UNKNOWN = frozenset({Kind.COMMUNICATION, Kind.TIMEOUT, Kind.INTERNAL})
+_SAID_OF_A_LINK = frozenset(Kind) - _OUTCOME_MAY_BE_UNKNOWN - {Kind.FULL}
+_SAID_OF_A_CONNECTION = frozenset({Kind.BUSY, Kind.UNAUTHORIZED})
+"The rest blames a frame or the whole namespace, and not this send: a lost connection like any other."
 _ENCODER = f"{_pyamqp.__name__}._encode"
 
 
@@ -51,8 +58,32 @@ def failure_of(error: BaseException, *, sending: bool = True) -> Failure | None:
     kind = _kind_of(error)
     if kind is None:
         return None
-    unknown = sending and kind in _OUTCOME_MAY_BE_UNKNOWN and not _failed_while_opening(error)
+    unanswered = kind in _OUTCOME_MAY_BE_UNKNOWN or _is_unanswered(error)
+    unknown = sending and unanswered and not _failed_while_opening(error)
     return Failure(kind, _one_line(error), unknown, _as_the_sdk_says_it(error, kind))
+
+
+def kind_said(error: BaseException) -> Kind | None:
+    """What a peer has said in so many words, where that is no outage; None when it said anything else, or nothing.
+
+    Of the exception and what it came from, but never of its `__context__`: that may be what the application was
+    dealing with when it called.
+    """
+    for one in _chain(error):
+        if isinstance(one, amqp_error.AMQPException) and not isinstance(one, amqp_error.AuthenticationException):
+            kind = kind_of_condition(bytes(one.condition).decode())
+            if kind in (_SAID_OF_A_CONNECTION if isinstance(one, amqp_error.AMQPConnectionError) else _SAID_OF_A_LINK):
+                return kind
+    return None
+
+
+def _is_unanswered(error: BaseException) -> bool:
+    """A link or connection ended under a message that waited for its answer, whatever the peer has said about it."""
+    return any(
+        isinstance(one, TimeoutError | exceptions.OperationTimeoutError)
+        or (isinstance(one, amqp_error.MessageSendFailed) and one.condition == amqp_error.ErrorCondition.UnknownError)
+        for one in _chain(error)
+    )
 
 
 def _as_the_sdk_says_it(error: BaseException, kind: Kind) -> BaseException:
@@ -70,6 +101,9 @@ def _kind_of(error: BaseException) -> Kind | None:
     inner = getattr(error, "inner_exception", None)
     if isinstance(inner, amqp_error.AuthenticationException):
         return _of_authentication(inner)
+    said = kind_said(error)
+    if said is not None:
+        return said
     for known, kind in _KINDS:
         if isinstance(error, known):
             return kind
@@ -93,6 +127,8 @@ def _of_wrapped(inner: Exception) -> Kind:
     """Of "Handler failed: …": the message's fault only where the encoder says so; otherwise the connection died."""
     if _raised_by_encoder(inner):
         return Kind.INVALID
+    if _refused_by_sasl(inner):
+        return Kind.UNAUTHORIZED
     if isinstance(inner, ValueError | TypeError | LookupError | AttributeError):
         return Kind.COMMUNICATION
     return _of_foreign(inner) or Kind.COMMUNICATION
@@ -137,6 +173,14 @@ def _failed_while_opening(error: BaseException) -> bool:
 
 def _raised_by_encoder(error: BaseException) -> bool:
     return any(frame.f_globals.get("__name__") == _ENCODER for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _refused_by_sasl(error: BaseException) -> bool:
+    """The negotiation failed because of who the client is; other codes are trouble of the service (AMQP 5.3.3.6)."""
+    return any(
+        frame.f_code.co_name == "_negotiate" and (frame.f_locals.get("fields") or [None])[0] == SASLCode.Auth
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,0 +1,86 @@
+"""What a peer said when it ended a link or a connection, which the SDK keeps and does not tell.
+
+A send that waits for its answer when the service detaches the link, or closes the connection, gets
+`ServiceBusConnectionError: amqp:unknown-error`, whatever the service has said (measured): throttling and a lost right
+look like a lost connection, and would divert messages. A link for tokens that is detached is worse, the SDK waits for
+it until the time is over. Yet each link and connection keeps its error. It is looked up before the SDK drops them, and
+the SDK gets it to translate instead of the one that says nothing; that one becomes its cause.
+
+A link that has carried messages before may have been ended long ago, when a queue was disabled for a minute: what is
+said about the entity is then believed only of a new link, which the next attempt opens. Throttling and rights are
+believed at once, because the next attempt may not come in time, and then they would divert.
+
+A session that is ended with an error keeps nothing: for the SDK, and so for us, that is a link that never opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from azure.servicebus._pyamqp.client import AMQPClient
+from azure.servicebus._pyamqp.error import AMQPException
+
+from pairbus.pairing.policy import Kind
+from pairbus.sdk.failures import kind_said
+
+
+def hear(sender: Any) -> None:
+    """Have this new sender, of either flavour, tell in its errors what the peer has said."""
+    ear = _Ear(sender)
+    sender._handle_exception, sender._close_handler = ear.handle_exception, ear.close_handler
+
+
+class _Ear:
+    """Stands before two methods of a sender. Both are coroutines in asyncio: what they return is passed on."""
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+        self._handle_exception = sender._handle_exception
+        self._close_handler = sender._close_handler
+        self._heard: AMQPException | None = None
+        "Of the handler that was closed last, unless its failure was handled before."
+        self._handled: object = None
+        "The handler whose failure was handled last; the SDK closes it afterwards, or uses it again."
+
+    def close_handler(self) -> Any:
+        handler = self._sender._handler
+        self._heard = None if handler is self._handled else _last_words(handler)
+        return self._close_handler()
+
+    def handle_exception(self, exception: BaseException) -> Any:
+        handler = self._sender._handler
+        heard = self._heard if handler is None else _last_words(handler)
+        self._heard, self._handled = None, handler
+        if heard is not None:
+            self._sender._running = False  # the SDK would go on with the dead link, and fail for the same reason
+            if exception is not heard and kind_said(exception) is None and _is_believed(heard, handler):
+                heard.__cause__ = exception
+                exception = heard
+        return self._handle_exception(exception)
+
+
+def _is_believed(heard: AMQPException, handler: Any) -> bool:
+    kind = kind_said(heard)
+    if kind in (None, Kind.BUSY, Kind.UNAUTHORIZED):
+        return kind is not None
+    link = getattr(handler, "_link", None)
+    return link is None or link.delivery_count <= 1
+
+
+def _last_words(handler: AMQPClient | None) -> AMQPException | None:
+    for owner in _owners(handler):
+        error = getattr(owner, "_error", None)
+        if isinstance(error, AMQPException):
+            return error
+    return None
+
+
+def _owners(handler: Any) -> Iterator[Any]:
+    """Links and connection of a handler: the message's own first, then those for tokens and requests."""
+    yield getattr(handler, "_link", None)
+    for operation in (getattr(handler, "_cbs_authenticator", None), *getattr(handler, "_mgmt_links", {}).values()):
+        pair = getattr(operation, "_mgmt_link", None)
+        yield getattr(pair, "_request_link", None)
+        yield getattr(pair, "_response_link", None)
+    yield getattr(handler, "_connection", None)

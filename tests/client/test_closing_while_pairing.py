@@ -1,0 +1,125 @@
+"""A client that is closed while it pairs with a secondary that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.pairing.events import Closed, Paired
+from pairbus.send_errors import ClientClosed
+from pairbus.spool import open_free
+from tests.client.world import Client, Stage, message, until
+from tests.sdk.flavours import Flavour
+
+
+class Secondary:
+    """Answers the requests of pairing when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answers = threading.Event()
+
+    def provision(self, *args: Any) -> list[str]:
+        self.asked += 1
+        assert self.answers.wait(20)
+        return list(Stage.BACKLOG)
+
+    async def provision_async(self, *args: Any) -> list[str]:
+        self.asked += 1
+        await until(self.answers.is_set, "the secondary is told to answer", 20)
+        return list(Stage.BACKLOG)
+
+
+@pytest.fixture
+def secondary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Secondary]:
+    secondary = Secondary()
+    monkeypatch.setattr("pairbus.client.provision", secondary.provision)
+    monkeypatch.setattr("pairbus.aio.provision_async", secondary.provision_async)
+    yield secondary
+    secondary.answers.set()
+
+
+def nothing_runs(client: Client) -> bool:
+    return client.client._upkeep is None and "pairbus-upkeep" not in [each.name for each in threading.enumerate()]
+
+
+@pytest.mark.parametrize("require", [True, False])
+async def test_closing_does_not_wait_for_pairing_and_nothing_comes_of_it(
+    stage: Stage, flavour: Flavour, secondary: Secondary, require: bool
+) -> None:
+    """It used to stand in line behind requests that nobody answers, for minutes."""
+    client = stage.client(flavour, enable_syphon=True, require_secondary=require)
+    pairing = asyncio.create_task(client.pair())
+    await until(lambda: secondary.asked, "pairing is under way")
+    began = time.monotonic()
+    await client.close()
+    assert time.monotonic() - began < 5.0
+    secondary.answers.set()
+    with pytest.raises(ClientClosed):
+        await pairing
+    assert [type(event) for event in client.events] == [Closed]
+    assert not client.told(Paired) and nothing_runs(client)
+    await client.close()
+
+
+async def test_a_send_that_waits_for_pairing_is_told_that_its_client_was_closed(
+    stage: Stage, flavour: Flavour, secondary: Secondary
+) -> None:
+    """And not that somebody cancelled it; it ends with the client and not with its time-out."""
+    client = stage.client(flavour)
+    sender = client.sender("orders")
+    sends = [asyncio.create_task(client.call(sender.sender.send_messages, message())) for _ in range(2)]
+    await until(lambda: secondary.asked, "pairing is under way")
+    await client.close()
+    began = time.monotonic()
+    await asyncio.wait(sends, timeout=5.0)
+    assert time.monotonic() - began < 2.0
+    for send in sends:
+        error = send.exception()  # raises CancelledError for one that was cancelled
+        assert isinstance(error, ClientClosed) and not error.outcome_unknown
+        assert "Nothing was sent by this call" in str(error)
+    assert stage.primary.received == stage.secondary.received == []
+
+
+async def test_who_cancels_a_pairing_gets_what_he_asked_for(stage: Stage, secondary: Secondary) -> None:
+    client = stage.client("aio")
+    pairing = asyncio.create_task(client.client.pair())
+    await until(lambda: secondary.asked, "pairing is under way")
+    pairing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pairing
+    secondary.answers.set()
+    await client.sender("orders").send(message())
+    assert secondary.asked == 2
+
+
+async def test_a_spool_that_is_opened_too_late_is_given_back(
+    stage: Stage, flavour: Flavour, secondary: Secondary, tmp_path: Path
+) -> None:
+    """Otherwise the folder stays locked by a client that is gone."""
+    client = stage.client(flavour, spool_dir=tmp_path)
+    hub = client.client._hub
+    open_spool, opening, opens = hub.open_spool, threading.Event(), threading.Event()
+
+    def open_slowly() -> None:
+        opening.set()
+        assert opens.wait(20)
+        open_spool()
+
+    hub.open_spool = open_slowly
+    pairing = asyncio.create_task(client.pair())
+    await until(opening.is_set, "the spool is being opened")
+    await client.close()
+    opens.set()
+    with pytest.raises(ClientClosed):
+        await pairing
+    spool = open_free(str(tmp_path), max_bytes=1 << 20)
+    assert Path(spool.folder) == tmp_path
+    spool.close()
+    assert secondary.asked == 0
