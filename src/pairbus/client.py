@@ -151,6 +151,7 @@ class PairedServiceBusClient:
             hub.pairing_completed()
             if late or hub.needs_upkeep:
                 self._start_upkeep(late=late)
+        hub.deliver()  # whoever hears of it may call this client
 
     def _pair_within(self, timeout_s: float) -> float:
         """For a call that has a time-out: what is left of it. Pairing goes on when it is over."""

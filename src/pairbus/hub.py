@@ -185,12 +185,12 @@ class Hub:
             self.spool = open_free(os.fspath(self.options.spool_dir), max_bytes=self.options.spool_max_bytes)
 
     def paired_with(self, queues: list[str]) -> None:
+        """The caller delivers what this publishes, when it holds no lock any more."""
         with self.lock:
             self.options.backlog_queue_count = len(queues)
             self.pair.paired_with(queues)
             self.publish(Paired(self.primary.name, self.secondary.name, len(queues)))
         self._look()
-        self.deliver()
 
     def pairing_completed(self) -> None:
         self.is_paired = True
@@ -201,7 +201,10 @@ class Hub:
         self.options.backlog_queue_count = self._wanted_queues
 
     def pairing_failed(self, error: BaseException) -> bool:
-        """Whether the client may start without its secondary; the error is the caller's otherwise."""
+        """Whether the client may start without its secondary; the error is the caller's otherwise.
+
+        The caller delivers what this publishes, when it holds no lock any more.
+        """
         if isinstance(error, SendAvailabilityBacklogError):
             self.options.backlog_queue_count = 0
         failure = sdk.failure_of(error, sending=False)
@@ -210,7 +213,7 @@ class Hub:
             return False
         if not self._told_unpaired:
             self._told_unpaired = True
-            self.tell(Unpaired(self.primary.name, self.secondary.name, str(error)))
+            self.publish(Unpaired(self.primary.name, self.secondary.name, str(error)))
         return True
 
     def clear_pairing(self) -> None:

@@ -224,6 +224,7 @@ class Upkeep:
             await asyncio.sleep(PAIR_AGAIN_S)
             try:
                 self._hub.paired_with(await pair_again())
+                self._hub.deliver()
                 break
             except PairbusError as error:
                 if str(error) != told:

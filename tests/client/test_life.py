@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -91,11 +92,12 @@ async def test_closing_closes_the_clients_of_both_sides(world: World, flavour: F
     await sender.send(message())
     client.client.force_failover(queue)
     await sender.send(message())
-    sides = client.client._primary, client.client._secondary
-    assert [sdk.is_closed(side) for side in sides] == [False, False]
+    closed: list[str] = []
+    for side in ("primary", "secondary"):
+        sdk.when_closed(getattr(client.client, f"_{side}"), partial(closed.append, side))
     assert all(nemesis.open_connections for nemesis in nemeses)
     await client.close()
-    assert [sdk.is_closed(side) for side in sides] == [True, True]
+    assert closed == ["primary", "secondary"]
     await until(lambda: not any(nemesis.open_connections for nemesis in nemeses), "every connection is closed")
 
 

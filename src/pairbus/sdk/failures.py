@@ -16,6 +16,7 @@ Four surprises of the SDK, all measured, are why the class of an exception does 
 from __future__ import annotations
 
 import ssl
+import sys
 import traceback
 from collections.abc import Iterator
 
@@ -48,6 +49,7 @@ _SAID_OF_A_LINK = frozenset(Kind) - _OUTCOME_MAY_BE_UNKNOWN - {Kind.FULL}
 _SAID_OF_A_CONNECTION = frozenset({Kind.BUSY, Kind.UNAUTHORIZED})
 "The rest blames a frame or the whole namespace, and not this send: a lost connection like any other."
 _ENCODER = f"{_pyamqp.__name__}._encode"
+_LIBRARIES = sys.stdlib_module_names | {"azure", "aiohttp", "websocket", "pairbus"}
 
 
 def failure_of(error: BaseException, *, sending: bool = True) -> Failure | None:
@@ -109,7 +111,7 @@ def _kind_of(error: BaseException) -> Kind | None:
             return kind
     if isinstance(error, exceptions.ServiceBusError):
         if isinstance(inner, Exception) and not isinstance(inner, amqp_error.AMQPException | type(error)):
-            return _of_wrapped(inner)
+            return None if _is_the_applications(inner) else _of_wrapped(inner)
         if isinstance(error._condition, str):
             return kind_of_condition(error._condition)
         return Kind.INTERNAL if error._retryable else Kind.INVALID
@@ -169,6 +171,15 @@ def _failed_while_opening(error: BaseException) -> bool:
     return any(
         frame.f_code.co_name == "_open" for one in _chain(error) for frame, _ in traceback.walk_tb(one.__traceback__)
     )
+
+
+def _is_the_applications(error: BaseException) -> bool:
+    """Raised by its code in the middle of a call, by the handler of a signal for example: a time limit that the plain
+    SDK would tell, and that must not be taken for an outage. A credential of its own is part of the call."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames or any(frame.f_code.co_name.startswith("get_token") for frame in frames):
+        return False
+    return str(frames[-1].f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES
 
 
 def _raised_by_encoder(error: BaseException) -> bool:

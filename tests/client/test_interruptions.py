@@ -1,0 +1,96 @@
+"""What happens in the middle of a call: listeners that call the client, and handlers of signals that raise."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from pairbus.pairing.events import Event, Paired
+from tests.client.world import World, new_client
+from tests.sdk.flavours import Flavour
+
+pytestmark = pytest.mark.slow
+
+LIMITED = """
+import os, signal, sys, threading
+from azure.servicebus import ServiceBusMessage
+from pairbus import PairedServiceBusClient
+
+class TimeLimit(Exception):
+    pass
+
+def over(number, frame):
+    raise TimeLimit("soft limit")
+
+primary, secondary, queue, broker = sys.argv[1:]
+signal.signal(signal.SIGUSR1, over)
+with PairedServiceBusClient.from_connection_strings(
+    primary, secondary, failover_interval=0, primary_name=queue, backlog_queue_count=1
+) as client:
+    sender = client.get_queue_sender(queue)
+    sender.send_messages(ServiceBusMessage("first", message_id="first"))
+    os.kill(int(broker), signal.SIGSTOP)  # the answer does not come
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    try:
+        sender.send_messages(ServiceBusMessage("second", message_id="second"))
+        print("sent")
+    except Exception as error:
+        print(type(error).__name__, error, client.states()[queue].value)
+    finally:
+        os.kill(int(broker), signal.SIGCONT)
+"""
+
+
+@pytest.mark.parametrize("call", ["pair", "close"])
+async def test_who_hears_that_a_client_is_paired_may_call_it(world: World, flavour: Flavour, call: str) -> None:
+    """Events are told when every lock is released: a listener that pairs or closes must not wait for itself."""
+    heard = threading.Event()
+
+    def on_event(event: Event) -> None:
+        if not isinstance(event, Paired):
+            return
+        if flavour == "sync":
+            getattr(client.client, call)()
+        else:
+            tasks.append(asyncio.ensure_future(getattr(client.client, call)()))
+        heard.set()
+
+    tasks: list[asyncio.Future[None]] = []
+    ends = world.connection_string("primary"), world.connection_string("secondary")
+    client = new_client(flavour, *ends, primary_name=world.primary_name, on_event=on_event)
+    world.namespaces.backlog_made(world.backlog)
+    await client.pair()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*tasks)
+    assert heard.is_set()
+    await client.close()
+
+
+async def test_a_time_limit_of_the_application_is_told_and_not_taken_for_an_outage(
+    world: World, tmp_path: Path
+) -> None:
+    """As the limits of task queues have it: the handler of a signal raises in the middle of a send. The plain SDK tells
+    it; sending once more, or failing over, would hide it."""
+    queue = world.namespaces.make_queue()
+    broker = world.namespaces.process("primary")
+    arguments = [world.connection_string("primary"), world.connection_string("secondary"), queue]
+    world.namespaces.backlog_made([f"{queue}/x-servicebus-transfer/0"])
+    try:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", LIMITED, *arguments, str(broker.pid)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    assert done.stdout.strip() == "ServiceBusError Handler failed: soft limit. HEALTHY", done.stdout + done.stderr
+    assert world.count(queue) == 2, "each was stored once"
