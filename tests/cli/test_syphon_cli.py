@@ -14,6 +14,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 
 from pairbus import sdk
 from pairbus.ledger import read
+from pairbus.testing import Reject, ScriptedThread
 from tests.brokers import BrokerProcess
 
 RUN_S = 40.0  # for a command that takes two seconds, on a machine that is busy with other things
@@ -80,6 +81,19 @@ def drain(broker: BrokerProcess, path: str, count: int, namespace: str = "contos
     return [str(message) for message in found]
 
 
+def bury(broker: BrokerProcess, path: str, count: int) -> None:
+    """Dead letters m0, m1 … of a queue of contoso."""
+    with ServiceBusClient.from_connection_string(broker.connection_string("contoso")) as client:
+        client.get_queue_sender(path).send_messages(
+            [ServiceBusMessage("poison", message_id=f"m{n}") for n in range(count)]
+        )
+        with client.get_queue_receiver(path) as receiver:
+            while count:
+                for message in receiver.receive_messages(max_message_count=count, max_wait_time=5):
+                    receiver.dead_letter_message(message, reason="test", error_description="on purpose")
+                    count -= 1
+
+
 def test_once_brings_everything_home_and_says_how_much(broker: BrokerProcess, queue_name: str, tmp_path: Path) -> None:
     """With a ledger row for each message, so that its journey can be read."""
     bodies = divert(broker, queue_name, 25) + divert(broker, queue_name, 1, queue=2)
@@ -139,6 +153,17 @@ def test_dead_letters_go_back_to_their_queue(broker: BrokerProcess, queue_name: 
             back = receiver.receive_messages(max_message_count=2, max_wait_time=5)
     assert sorted(map(str, back)) == ["pill", "poison"]
     assert all(message.dead_letter_reason is None for message in back)
+
+
+def test_a_redrive_says_why_dead_letters_stay(broker: BrokerProcess, queue_name: str) -> None:
+    """Refused as such, by a namespace that takes everything else: a person has to look at them."""
+    bury(broker, queue_name, 2)
+    with ScriptedThread() as other:
+        other.on("transfer", Reject("com.microsoft:argument-error", "the label is wrong"), path=queue_name)
+        done = run(broker, "redrive", queue_name, "--target", other.connection_string)
+    assert (done.returncode, done.stdout) == (1, "moved 0 messages, 2 left\n")
+    assert f"{queue_name} message m0 stays dead-lettered: RefusedByDestination" in done.stderr
+    assert "the label is wrong" in done.stderr
 
 
 @pytest.mark.parametrize(

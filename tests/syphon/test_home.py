@@ -13,7 +13,8 @@ from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.types import Int, Long, Symbol, Timestamp, UInt
 from pairbus.broker import QueueDescription
 from pairbus.pairing.envelope import EXPIRED, Away, wrap
-from pairbus.pairing.events import DeadLettered, MaybeDuplicated, Moved
+from pairbus.pairing.events import DeadLettered, MaybeDuplicated, Moved, Stayed
+from pairbus.pairing.relay import REFUSED
 from pairbus.syphon import redrive
 from pairbus.transport import ConnectionLost, Received
 from tests.pairing.test_envelope import SDK_MESSAGES, sdk_bytes
@@ -206,7 +207,7 @@ async def test_dead_letters_are_driven_back_to_their_queue_or_to_another() -> No
 
 
 async def test_a_dead_letter_that_cannot_go_back_stays_where_it_is() -> None:
-    """There is no further place to put it aside."""
+    """There is no further place to put it aside; which one it is, and why it stays, is told."""
     async with pair(ORDERS, QueueDescription("small", max_message_size_kb=1)) as world:
         sender = await world.primary.sender("orders")
         await sender.send(Message(properties=Properties(message_id="big"), data=[bytes(5000)]).encode())
@@ -216,3 +217,6 @@ async def test_a_dead_letter_that_cannot_go_back_stays_where_it_is() -> None:
         progress = await redrive(world.primary, "orders", target="small", publish=world.events.append).run_once()
         assert (progress.moved, progress.blocked, progress.errors) == (0, 1, 1)
         assert world.home.queue_info("orders").dead_lettered == 1
+        [told] = world.told(Stayed)
+        assert (told.queue, told.count, told.message_ids, told.reason) == ("orders", 1, ("big",), REFUSED)
+        assert "'small' refuses this message" in told.description

@@ -16,7 +16,7 @@ from azure.core.exceptions import AzureError
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.backlog import queue_index, queue_path
-from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, PumpPaused
+from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, PumpPaused, Stayed
 from pairbus.provisioning import LIST, metered
 from pairbus.sides import Side
 from pairbus.syphon import Progress, Syphon, SyphonSettings, redrive
@@ -32,7 +32,7 @@ LOG_S = 30.0  # and elsewhere
 COUNT_S = 5.0  # between two looks at how many messages wait
 STOP_S = 15.0  # for what is on its way when the command is told to end
 QUEUES_ASSUMED = 10
-SHOWN = (DeadLettered, DestinationSkipped, MaybeDuplicated, PumpPaused)
+SHOWN = (DeadLettered, DestinationSkipped, MaybeDuplicated, PumpPaused, Stayed)
 
 
 class Pump(Protocol):

@@ -21,7 +21,7 @@ from typing import Literal, cast
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.envelope import redriven
-from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event
+from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, Stayed
 from pairbus.pairing.pace import Budget
 from pairbus.pairing.reader import Reader
 from pairbus.pairing.relay import Item, SyphonSettings, Tide
@@ -220,6 +220,8 @@ class _Draining:
             self._ledger.record(event, time.time())
         if isinstance(event, DestinationSkipped):
             self._problems[f"{event.path}: {event.reason}"] += 1
+        elif isinstance(event, Stayed):
+            self._problems[str(event)] += 1
         elif isinstance(event, DeadLettered):
             self._problems[str(event)] += 1
             self._bury(event)
