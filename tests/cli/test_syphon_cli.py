@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
 from pairbus import sdk
+from pairbus.cli import main
 from pairbus.ledger import read
+from pairbus.sides import Side
 from pairbus.testing import Reject, ScriptedThread
 from tests.brokers import BrokerProcess
 
@@ -56,6 +59,13 @@ def run(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[s
     assert "Traceback" not in done.stderr, done.stderr
     assert "SAS_KEY_VALUE" not in done.stdout + done.stderr
     return done
+
+
+def code_of(arguments: list[str]) -> int:
+    """The exit code of a command in this process."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return int(ended.value.code or 0)
 
 
 def divert(broker: BrokerProcess, path: str, count: int, queue: int = 0) -> list[str]:
@@ -155,12 +165,48 @@ def test_dead_letters_go_back_to_their_queue(broker: BrokerProcess, queue_name: 
     assert all(message.dead_letter_reason is None for message in back)
 
 
+def test_a_redrive_loses_nothing_where_the_queue_detects_duplicates(broker: BrokerProcess) -> None:
+    """The queue is asked for its window: what it remembers stays, or goes under a new id when that is wanted."""
+    admin = broker.admin("contoso")
+    for name in ("remembers", "renamed"):
+        admin.create_queue(name, requires_duplicate_detection=True)
+        bury(broker, name, 3)
+    done = run(broker, "redrive", "remembers")
+    assert (done.returncode, done.stdout) == (1, "moved 0 messages, 3 left\n")
+    assert "remembers 3 messages stay dead-lettered: MaybeRemembered" in done.stderr and "--new-ids" in done.stderr
+    assert admin.get_queue_runtime_properties("remembers").dead_letter_message_count == 3
+    done = run(broker, "redrive", "renamed", "--new-ids")
+    assert (done.returncode, done.stdout) == (0, "moved 3 messages\n")
+    assert admin.get_queue_runtime_properties("renamed").active_message_count == 3
+    admin.close()
+
+
+def test_a_redrive_that_may_not_ask_takes_the_longest_window(
+    broker: BrokerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A key without the Manage claim is no reason to lose anything; whoever knows the queue says so."""
+
+    def refuse(_: Side) -> None:
+        raise ClientAuthenticationError("Manage claim is required")
+
+    monkeypatch.setattr(Side, "new_admin", refuse)
+    key = ["--connection-string", broker.connection_string("contoso")]
+    bury(broker, queue_name, 1)
+    assert code_of(["redrive", queue_name, *key]) == 1
+    out, err = capsys.readouterr()
+    assert out == "moved 0 messages, 1 left\n"
+    assert f"whether {queue_name} detects duplicates cannot be read (Manage claim is required)" in err
+    bury(broker, queue_name, 1)  # the first one is locked for a while
+    assert code_of(["redrive", queue_name, "--duplicate-window", "0", *key]) == 0
+    assert capsys.readouterr().out == "moved 1 messages\n"
+
+
 def test_a_redrive_says_why_dead_letters_stay(broker: BrokerProcess, queue_name: str) -> None:
     """Refused as such, by a namespace that takes everything else: a person has to look at them."""
     bury(broker, queue_name, 2)
     with ScriptedThread() as other:
         other.on("transfer", Reject("com.microsoft:argument-error", "the label is wrong"), path=queue_name)
-        done = run(broker, "redrive", queue_name, "--target", other.connection_string)
+        done = run(broker, "redrive", queue_name, "--target", other.connection_string, "--duplicate-window", "0")
     assert (done.returncode, done.stdout) == (1, "moved 0 messages, 2 left\n")
     assert f"{queue_name} message m0 stays dead-lettered: RefusedByDestination" in done.stderr
     assert "the label is wrong" in done.stderr

@@ -12,7 +12,7 @@ from azure.servicebus.aio import ServiceBusClient
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.types import Int, Long, Symbol, Timestamp, UInt
 from pairbus.broker import QueueDescription
-from pairbus.pairing.envelope import EXPIRED, Away, wrap
+from pairbus.pairing.envelope import EXPIRED, ORIGINAL_ID, REMEMBERED, Away, wrap
 from pairbus.pairing.events import DeadLettered, MaybeDuplicated, Moved, Stayed
 from pairbus.pairing.relay import REFUSED
 from pairbus.syphon import redrive
@@ -199,11 +199,34 @@ async def test_dead_letters_are_driven_back_to_their_queue_or_to_another() -> No
             await receiver.dead_letter(batch, "why", "because")
             await receiver.close()
             assert world.home.queue_info("orders").dead_lettered == 3
-            back = redrive(world.primary, "orders", target=target, publish=world.events.append)
+            back = redrive(world.primary, "orders", target=target, publish=world.events.append, duplicate_window_s=0)
             assert (await back.run_once()).moved == 3
             got = await world.arrived(target or "orders", 3)
             assert [bare(payload) for payload in got] == [bare(message(number)) for number in range(3)]
             assert world.home.queue_info("orders").dead_lettered == 0
+
+
+async def test_a_dead_letter_that_its_queue_remembers_stays_or_gets_another_id() -> None:
+    """The queue would accept it as a duplicate of itself and drop it: completed after that, it would be nowhere."""
+    async with pair(QueueDescription("orders", requires_duplicate_detection=True, lock_duration_ms=3000)) as world:
+        sender = await world.primary.sender("orders")
+        await sender.send(message(1))
+        receiver = await world.primary.receiver("orders")
+        await receiver.dead_letter(await receiver.receive(1, 5.0), "why", "because")
+        await receiver.close()
+        back = redrive(world.primary, "orders", publish=world.events.append, duplicate_window_s=600)
+        progress = await back.run_once()
+        assert (progress.moved, progress.blocked) == (0, 1)
+        assert world.home.queue_info("orders").dead_lettered == 1
+        [told] = world.told(Stayed)
+        assert (told.message_ids, told.reason) == (("m1",), REMEMBERED)
+        assert "for 11 more minutes" in told.description
+        back = redrive(world.primary, "orders", publish=world.events.append, duplicate_window_s=600, new_ids=True)
+        async with running(back):
+            [got] = [Message.decode(payload) for payload in await world.arrived("orders", 1)]
+        assert got.properties is not None and got.properties.message_id not in (None, "m1")
+        assert got.application_properties == {ORIGINAL_ID: "m1"}
+        assert world.home.queue_info("orders").dead_lettered == 0
 
 
 async def test_a_dead_letter_that_cannot_go_back_stays_where_it_is() -> None:
@@ -214,7 +237,8 @@ async def test_a_dead_letter_that_cannot_go_back_stays_where_it_is() -> None:
         receiver = await world.primary.receiver("orders")
         await receiver.dead_letter(await receiver.receive(1, 5.0), "why")
         await receiver.close()
-        progress = await redrive(world.primary, "orders", target="small", publish=world.events.append).run_once()
+        back = redrive(world.primary, "orders", target="small", publish=world.events.append, duplicate_window_s=0)
+        progress = await back.run_once()
         assert (progress.moved, progress.blocked, progress.errors) == (0, 1, 1)
         assert world.home.queue_info("orders").dead_lettered == 1
         [told] = world.told(Stayed)

@@ -11,12 +11,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from azure.core.exceptions import AzureError
+from azure.core.exceptions import AzureError, ResourceNotFoundError
 
+from pairbus.errors import ConfigError
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.backlog import queue_index, queue_path
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, PumpPaused, Stayed
+from pairbus.pairing.redriving import WINDOW_MAX_S
+from pairbus.pairing.relay import entity_of_dead_letters
 from pairbus.provisioning import LIST, metered
 from pairbus.sides import Side
 from pairbus.syphon import Progress, Syphon, SyphonSettings, redrive
@@ -70,10 +73,18 @@ class Pumping:
 
         return await self._run(make, once=once, counted=list(queues) if may_count else [])
 
-    async def redrive(self, queue: str, to: str | None, *, once: bool) -> int:
+    async def redrive(
+        self, queue: str, to: str | None, *, once: bool, duplicate_window_s: float | None, new_ids: bool
+    ) -> int:
+        window_s = duplicate_window_s
+        if window_s is None:
+            window_s = await self._duplicate_window_s(to or entity_of_dead_letters(queue), new_ids=new_ids)
+
         def make(home: Carrier, away: Carrier) -> Pump:
             if self._spark is not None:
-                return self._spark.redrive(queue, to, self._problem, once=once)
+                return self._spark.redrive(
+                    queue, to, self._problem, once=once, duplicate_window_s=window_s, new_ids=new_ids
+                )
             return redrive(
                 away,
                 queue,
@@ -82,6 +93,8 @@ class Pumping:
                 settings=self._settings,
                 publish=self._heard,
                 meter=self._meter,
+                duplicate_window_s=window_s,
+                new_ids=new_ids,
             )
 
         return await self._run(make, once=once, counted=[])
@@ -133,6 +146,36 @@ class Pumping:
             for queue in queues
             if queue_index(primary_name, queue.name) is not None
         }, True
+
+    async def _duplicate_window_s(self, path: str, *, new_ids: bool) -> float | None:
+        """For how long a destination remembers message ids, 0 when it does not; None when it will not say."""
+        try:
+            return await asyncio.to_thread(self._ask_duplicate_window_s, path)
+        except (AzureError, OSError, ConfigError) as error:
+            become = "get new ids" if new_ids else "stay, unless --new-ids is given"
+            _say(
+                f"whether {path} detects duplicates cannot be read ({_line(error)}): dead letters of the last"
+                f" {WINDOW_MAX_S / 86_400:.0f} days {become}. --duplicate-window says for how many seconds it remembers"
+                " message ids, or 0"
+            )
+            return None
+
+    def _ask_duplicate_window_s(self, path: str) -> float | None:
+        admin: Any = self._home.new_admin()
+        try:
+            for ask in (admin.get_queue, admin.get_topic):
+                try:
+                    with metered(self._meter_home, path):
+                        found = ask(path)
+                except ResourceNotFoundError:
+                    continue
+                window = found.duplicate_detection_history_time_window
+                if not found.requires_duplicate_detection:
+                    return 0.0
+                return None if window is None else float(window.total_seconds())
+            return 0.0  # what is not there remembers nothing
+        finally:
+            admin.close()
 
     def _queues(self) -> list[Any]:
         admin: Any = self._away.new_admin()
@@ -221,6 +264,9 @@ class Pumping:
             name = (self._home if side == "primary" else self._away).name.lower()
             known = cast(MeterKind, kind)
             self._ledger.meter(side, name, entity, known, size_bytes, count, outcome, cause="syphon")
+
+    def _meter_home(self, entity: str, count: int, outcome: str) -> None:
+        self._meter("primary", entity, "management", count, 0, outcome)
 
     def _meter_list(self, entity: str, count: int, outcome: str) -> None:
         self._meter("secondary", entity, "management", count, 0, outcome)

@@ -53,6 +53,7 @@ Examples:
 Examples:
   pairbus redrive orders --connection-string @contoso.txt
   pairbus redrive orders --to orders-retry --connection-string @contoso.txt
+  pairbus redrive orders --new-ids --connection-string @contoso.txt
   pairbus redrive events/Subscriptions/audit --connection-string @contoso.txt
 \b
 {SECRETS}"""
@@ -167,6 +168,23 @@ def redrive(
         str | None, typer.Option(envvar="PAIRBUS_TARGET", metavar="CS", help="Another namespace to send them to.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until stopped, instead of once.")] = False,
+    new_ids: Annotated[
+        bool,
+        typer.Option(
+            "--new-ids",
+            help="What the entity may remember goes under another message id;"
+            " the old one becomes the application property x-pairbus-original-message-id.",
+        ),
+    ] = False,
+    duplicate_window: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="For how long the entity remembers message ids; 0: it does not. Asked for when not given,"
+            " which needs the Manage claim; taken for a week when that fails.",
+        ),
+    ] = None,
     engine: WhichEngine = Engine.local,
     master: Master = MASTER,
     journal: Journal = None,
@@ -175,7 +193,11 @@ def redrive(
     ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Send dead letters back to their entity, or to another one. What is refused stays where it is."""
+    """Send dead letters back to their entity, or to another one. What is refused stays where it is.
+
+    An entity that detects duplicates would drop what it remembers: a dead letter that came to it within its window
+    stays until the window is over, and is counted as left, unless --new-ids is given.
+    """
     from pairbus.cli.pumping import Pumping, Settings
     from pairbus.sides import Side
 
@@ -192,7 +214,10 @@ def redrive(
         sides = ((target, "PAIRBUS_TARGET") if target is not None else back, back)
         spark = _on_spark(sides, settings, master, journal, checkpoint, ledger, ca_file)
     pumping = Pumping(home, origin, settings, ledger, spark)
-    _run(lambda: pumping.redrive(queue, to, once=not follow), once=not follow)
+    _run(
+        lambda: pumping.redrive(queue, to, once=not follow, duplicate_window_s=duplicate_window, new_ids=new_ids),
+        once=not follow,
+    )
 
 
 def _on_spark(

@@ -15,15 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, cast
 
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
-from pairbus.pairing.envelope import redriven
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, Stayed
 from pairbus.pairing.pace import Budget
 from pairbus.pairing.reader import Reader
+from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import Item, SyphonSettings, Tide
 from pairbus.spark.connections import Borrowed, Secret
 from pairbus.spark.journal import (
@@ -60,15 +59,15 @@ class Job:
     ca_file: str | None = None
     ledger: str | None = None
     "Folder of a ledger for every operation."
-    redrive_to: str | None = None
-    "The queues are those whose dead letters go to this entity; None: they are backlog queues."
+    redriving: Redriving | None = None
+    "The queues are those whose dead letters go where this says; None: they are backlog queues."
 
     @property
     def sub_queue(self) -> Literal["dead-letter"] | None:
-        return None if self.redrive_to is None else "dead-letter"
+        return None if self.redriving is None else "dead-letter"
 
     def new_opener(self) -> Opener:
-        return Reader().unwrap if self.redrive_to is None else partial(redriven, path=self.redrive_to)
+        return Reader().unwrap if self.redriving is None else self.redriving.opener(_wall_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,7 @@ class _Draining:
             time.monotonic,
             _wall_ms,
             job.new_opener,
-            buries=job.redrive_to is None,
+            buries=job.redriving is None,
             destinations=_destinations(job, home),
             budget=self._share,
             tide=Tide([lane.queue]),

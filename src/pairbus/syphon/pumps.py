@@ -7,13 +7,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
-from pairbus.pairing.envelope import redriven
 from pairbus.pairing.events import Event
 from pairbus.pairing.pace import Budget
 from pairbus.pairing.reader import Reader
+from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import Destinations, SyphonSettings, Tide, entity_of_dead_letters
 from pairbus.syphon.mover import Meter, Opener, Shared
 from pairbus.syphon.pump import LINGER_S, Pump
@@ -21,6 +20,10 @@ from pairbus.transport import Carrier
 
 STOP_GRACE_S = 5.0
 RATE_WINDOW_S = 5.0
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Syphon:
         publish: Callable[[Event], None],
         meter: Meter | None = None,
         clock: Callable[[], float] = time.monotonic,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_ms: Callable[[], int] = wall_ms,
         new_opener: Callable[[], Opener] = lambda: Reader().unwrap,
         sub_queue: Literal["dead-letter"] | None = None,
     ) -> None:
@@ -142,12 +145,18 @@ def redrive(
     settings: SyphonSettings | None = None,
     publish: Callable[[Event], None],
     meter: Meter | None = None,
+    duplicate_window_s: float | None = None,
+    new_ids: bool = False,
 ) -> Syphon:
     """A syphon from the dead-letter queue of `queue` (or of `topic/Subscriptions/name`) back to its entity.
 
     `target` is another entity, `destination` another namespace. Messages that cannot go stay where they are.
+    So do those that the entity may remember, and would drop as duplicates: `duplicate_window_s` says for how long it
+    remembers message ids, 0 that it does not; None, which is taken for a week, that it is not known. With `new_ids`
+    they go under another id, and have their own in the application property `x-pairbus-original-message-id`.
     """
-    entity = target or entity_of_dead_letters(queue)
+    origin = f"{source.endpoint.authority}/{queue}"
+    letters = Redriving(target or entity_of_dead_letters(queue), origin, duplicate_window_s, new_ids)
     return Syphon(
         destination or source,
         source,
@@ -155,7 +164,7 @@ def redrive(
         settings=settings or SyphonSettings(),
         publish=publish,
         meter=meter,
-        new_opener=lambda: partial(redriven, path=entity),
+        new_opener=lambda: letters.opener(wall_ms),
         sub_queue="dead-letter",
     )
 
