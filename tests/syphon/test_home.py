@@ -206,6 +206,51 @@ async def test_dead_letters_are_driven_back_to_their_queue_or_to_another() -> No
             assert world.home.queue_info("orders").dead_lettered == 0
 
 
+async def test_a_single_drain_ends_though_its_messages_come_back() -> None:
+    """A consumer that dead-letters them again would keep it busy for ever. Each goes once."""
+    async with pair(ORDERS) as world:
+        sender = await world.primary.sender("orders")
+        for number in range(3):
+            await sender.send(message(number))
+        receiver = await world.primary.receiver("orders")
+
+        async def refuse_everything() -> None:
+            while True:
+                await receiver.dead_letter(await receiver.receive(10, 5.0), "poison")
+
+        consumer = asyncio.create_task(refuse_everything())
+        await until(lambda: world.home.queue_info("orders").dead_lettered == 3)
+        back = redrive(world.primary, "orders", publish=world.events.append, duplicate_window_s=0)
+        async with asyncio.timeout(10):
+            assert (await back.run_once()).moved == 3
+        await until(lambda: world.home.queue_info("orders").dead_lettered == 3)
+        consumer.cancel()
+
+
+async def test_a_single_drain_leaves_what_is_diverted_meanwhile() -> None:
+    """Senders that are still failed over would keep it busy for ever. It is given back at once, for whoever is next."""
+    async with pair(ORDERS) as world:
+        await world.divert("orders", [message(number) for number in range(150)])
+        late = 0
+
+        def divert_more(namespace: str, kind: str) -> None:
+            nonlocal late
+            if kind == "send":
+                late += 1
+                sending.append(asyncio.create_task(world.divert("orders", [message(1000 + late)])))
+
+        sending: list[asyncio.Task[None]] = []
+        world.on_meter = divert_more
+        async with asyncio.timeout(10):
+            progress = await world.syphon().run_once()
+        await asyncio.gather(*sending)
+        assert (progress.moved, progress.blocked) == (150, 0)
+        assert numbers(await world.arrived("orders", 150)) == list(range(150))
+        assert late and world.waiting() == late
+        world.on_meter = lambda namespace, kind: None
+        assert (await world.syphon().run_once()).moved == late
+
+
 async def test_a_dead_letter_that_its_queue_remembers_stays_or_gets_another_id() -> None:
     """The queue would accept it as a duplicate of itself and drop it: completed after that, it would be nowhere."""
     async with pair(QueueDescription("orders", requires_duplicate_detection=True, lock_duration_ms=3000)) as world:

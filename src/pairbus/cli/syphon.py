@@ -105,7 +105,7 @@ def syphon(
         int | None,
         typer.Option(min=1, help="Queues 0 … N-1, without asking for a list; needs only Listen and Send."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Move what is there, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Move what is there when it begins, then end.")] = False,
     engine: WhichEngine = Engine.local,
     master: Master = MASTER,
     journal: Journal = None,
@@ -193,7 +193,9 @@ def redrive(
     ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Send dead letters back to their entity, or to another one. What is refused stays where it is.
+    """Send the dead letters that are there back to their entity, or to another one, then end.
+
+    What is refused stays where it is. So does what consumers dead-letter again meanwhile, unless --follow is given.
 
     An entity that detects duplicates would drop what it remembers: a dead letter that came to it within its window
     stays until the window is over, and is counted as left, unless --new-ids is given.

@@ -64,8 +64,8 @@ from pairbus.pairing.splice import (
 
 __all__ = [
     "COUNTER", "FIRST_ATTEMPT", "FORM", "PATH", "RESERVED", "SCHEDULED", "SENDER", "SESSION_ID", "TIME_TO_LIVE",
-    "Away", "Home", "Memory", "Spoiled", "Wrapper", "aliases_alone", "batch_head", "home_payload", "overhead",
-    "redriven", "unwrap", "wrap",
+    "Away", "Home", "Memory", "Spoiled", "Wrapper", "aliases_alone", "batch_head", "enqueued_ms_of",
+    "home_payload", "overhead", "redriven", "unwrap", "wrap",
 ]  # fmt: skip
 
 UNDECODABLE, NO_DESTINATION, INVALID_ALIAS = "UndecodableMessage", "NoDestination", "InvalidAlias"
@@ -348,6 +348,23 @@ def home_payload(home: Home, ttl_policy: TtlPolicy, now_ms: int) -> bytes | Spoi
     parts = _Parts(home.payload)
     parts.set_header(encode_uint(min(home.ttl_ms - away_ms, _UINT_MAX)))
     return parts.join()
+
+
+def enqueued_ms_of(payload: bytes) -> int | None:
+    """When the queue that a message was received from got it; None when it does not say."""
+    at = payload.find(_ENQUEUED, 0, _HEAD_MAX)
+    if at >= 0:
+        return int.from_bytes(payload[at + len(_ENQUEUED) : at + len(_ENQUEUED) + 8], "big", signed=True)
+    try:
+        parts = _Parts(payload)
+        parts.set_head(None, b"")
+        return parts.enqueued_ms
+    except (ProtocolError, IndexError):
+        return None
+
+
+_ENQUEUED = b"\xa3\x13x-opt-enqueued-time\x83"
+_HEAD_MAX = 512  # bytes before the sender's own annotations, by far
 
 
 def _home(said: Values, parts: _Parts) -> Home:

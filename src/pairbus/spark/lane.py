@@ -159,7 +159,7 @@ class _Draining:
         timer = asyncio.get_running_loop().call_later(self._lane.max_s, self._stopping.set)
         watch = asyncio.create_task(self._watch())
         try:
-            await self._pump.run_once(self._lane.wait_s)
+            await self._pump.run_once(self._lane.wait_s, later=True)
         except TransportError as error:
             self._errors += 1
             self._problems[f"{self._lane.queue}: {error}"] += 1

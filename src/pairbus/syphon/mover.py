@@ -102,6 +102,8 @@ class Pass:
     "Why nothing more is sent."
     drained: bool = False
     "Nothing more came."
+    caught_up: bool = False
+    "Nothing more came but what is too late for a single drain."
     delivered: int = 0
     buried: int = 0
     held: int = 0

@@ -88,7 +88,8 @@ class Syphon:
         await self._run([pump.run() for pump in self._pumps], until=asyncio.FIRST_EXCEPTION)
 
     async def run_once(self, wait_s: float = LINGER_S) -> Progress:
-        """Drain each queue until nothing comes for `wait_s`. TransportError when a queue cannot be read."""
+        """Drain each queue of what is there now, until nothing comes for `wait_s`. What comes meanwhile stays there.
+        TransportError when a queue cannot be read."""
         await self._run([pump.run_once(wait_s) for pump in self._pumps], until=asyncio.ALL_COMPLETED)
         return self.progress()
 
