@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -115,12 +116,17 @@ def test_once_brings_everything_home_and_says_how_much(broker: BrokerProcess, qu
 
 
 def test_once_exits_with_1_when_messages_had_to_stay_and_says_why(broker: BrokerProcess, queue_name: str) -> None:
-    """A script that drains before it deletes a namespace must notice."""
+    """A script that drains before it deletes a namespace must notice, also when others have the messages locked."""
     divert(broker, f"{queue_name}-missing", 2, queue=1)
     done = run(broker, "syphon", "--primary-name", NAME, "--once")
     assert (done.returncode, done.stdout) == (1, "moved 0 messages, 2 left\n")
     assert "could not be found" in done.stderr
-    # They stay locked for a minute; nobody else in this module uses queue 1.
+    done = run(broker, "syphon", "--primary-name", NAME, "--once")
+    assert (done.returncode, done.stdout) == (1, "moved 0 messages, 2 left\n")
+    assert "2 of those that are left were not received: they are new, or locked" in done.stderr
+    with broker.admin("fabrikam") as admin:  # they stay locked for a minute
+        admin.delete_queue(f"{NAME}/x-servicebus-transfer/1")
+        admin.create_queue(f"{NAME}/x-servicebus-transfer/1")
 
 
 def test_a_target_takes_what_the_primary_never_will(broker: BrokerProcess, queue_name: str) -> None:
@@ -130,6 +136,31 @@ def test_a_target_takes_what_the_primary_never_will(broker: BrokerProcess, queue
     done = run(broker, "syphon", "--primary-name", NAME, "--backlog-queue-count", "3", "--once", "--target", target)
     assert (done.returncode, done.stdout) == (0, "moved 3 messages\n")
     assert sorted(drain(broker, queue_name, 3, "spare")) == bodies
+
+
+def test_once_that_is_stopped_exits_with_1_and_says_so(broker: BrokerProcess, queue_name: str) -> None:
+    """It cannot know that it had everything. What is left is counted, as far as there is time."""
+    divert(broker, queue_name, 900)
+    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME, "--once"]
+    with subprocess.Popen(
+        [*command, "--max-messages-per-second", "100"],
+        env=environment(broker),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            drain(broker, queue_name, 1)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == 1, err
+    assert re.fullmatch(r"moved \d+ messages, \d+ left\n", out), out
+    assert "stopped before everything was moved" in err
+    with broker.admin("fabrikam") as admin:
+        admin.delete_queue(f"{NAME}/x-servicebus-transfer/0")
+        admin.create_queue(f"{NAME}/x-servicebus-transfer/0")
 
 
 def test_sigterm_ends_a_running_syphon(broker: BrokerProcess, queue_name: str) -> None:
@@ -196,9 +227,11 @@ def test_a_redrive_that_may_not_ask_takes_the_longest_window(
     out, err = capsys.readouterr()
     assert out == "moved 0 messages, 1 left\n"
     assert f"whether {queue_name} detects duplicates cannot be read (Manage claim is required)" in err
-    bury(broker, queue_name, 1)  # the first one is locked for a while
-    assert code_of(["redrive", queue_name, "--duplicate-window", "0", *key]) == 0
-    assert capsys.readouterr().out == "moved 1 messages\n"
+    bury(broker, queue_name, 1)
+    assert code_of(["redrive", queue_name, "--duplicate-window", "0", *key]) == 1
+    out, err = capsys.readouterr()
+    assert out == "moved 1 messages, 1 left\n"
+    assert "1 of those that are left were not received: they are new, or locked" in err  # the first, for a minute
 
 
 def test_a_redrive_says_why_dead_letters_stay(broker: BrokerProcess, queue_name: str) -> None:

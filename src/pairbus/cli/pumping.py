@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from azure.core.exceptions import AzureError, ResourceNotFoundError
 
+from pairbus.cli.left import NOTHING_LEFT, Left, look
 from pairbus.errors import ConfigError
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
@@ -34,6 +35,8 @@ LINE_S = 1.0  # between two progress lines on a terminal
 LOG_S = 30.0  # and elsewhere
 COUNT_S = 5.0  # between two looks at how many messages wait
 STOP_S = 15.0  # for what is on its way when the command is told to end
+LOOK_S = 10.0  # for a look at what is left
+STOPPED_LOOK_S = 1.0  # of a command that is told to end
 QUEUES_ASSUMED = 10
 SHOWN = (DeadLettered, DestinationSkipped, MaybeDuplicated, PumpPaused, Stayed)
 
@@ -62,7 +65,7 @@ class Pumping:
         self._reasons: Counter[str] = Counter()
         self._width = 0
 
-    async def syphon(self, primary_name: str, count: int | None, *, once: bool) -> int:
+    async def syphon(self, primary_name: str, count: int | None, *, once: bool) -> bool:
         queues, may_count = await self._find(primary_name, count)
         _say(f"{self._away.name} -> {self._home.name}: {len(queues)} backlog queues of {primary_name}")
 
@@ -71,11 +74,11 @@ class Pumping:
                 return self._spark.syphon(queues, self._problem, once=once)
             return Syphon(home, away, list(queues), settings=self._settings, publish=self._heard, meter=self._meter)
 
-        return await self._run(make, once=once, counted=list(queues) if may_count else [])
+        return await self._run(make, list(queues), once=once, counted=list(queues) if may_count else [])
 
     async def redrive(
         self, queue: str, to: str | None, *, once: bool, duplicate_window_s: float | None, new_ids: bool
-    ) -> int:
+    ) -> bool:
         window_s = duplicate_window_s
         if window_s is None:
             window_s = await self._duplicate_window_s(to or entity_of_dead_letters(queue), new_ids=new_ids)
@@ -97,9 +100,11 @@ class Pumping:
                 new_ids=new_ids,
             )
 
-        return await self._run(make, once=once, counted=[])
+        return await self._run(make, [f"{queue}/$DeadLetterQueue"], once=once, counted=[])
 
-    async def _run(self, make: Callable[[Carrier, Carrier], Pump], *, once: bool, counted: list[str]) -> int:
+    async def _run(
+        self, make: Callable[[Carrier, Carrier], Pump], drained: list[str], *, once: bool, counted: list[str]
+    ) -> bool:
         home, away = _carrier(self._home), _carrier(self._away)
         pump = make(home, away)
         loop = asyncio.get_running_loop()
@@ -114,10 +119,12 @@ class Pumping:
             await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
                 await pump.stop(STOP_S)
-            await work
-        except asyncio.CancelledError:
-            if not stop.is_set():
-                raise
+            try:
+                await work
+            except asyncio.CancelledError:
+                if not stop.is_set():
+                    raise
+            left = await self._left(pump, away, drained, once=once, stopped=stop.is_set())
         finally:
             for task in (told, lines, counts):
                 task.cancel()
@@ -125,9 +132,23 @@ class Pumping:
             await asyncio.gather(home.close(), away.close(), return_exceptions=True)
             if self._ledger is not None:
                 self._ledger.close(2.0)
-        return self._summary(pump, once=once)
+        return self._summary(pump, left, once=once, stopped=stop.is_set())
 
     # ── what is there ──
+
+    async def _left(self, pump: Pump, away: Carrier, drained: list[str], *, once: bool, stopped: bool) -> Left:
+        """What a pump knows is not all: messages may be locked by somebody who is gone, or be out of its reach."""
+        blocked = pump.progress().blocked
+        if self._spark is not None:  # which has looked by itself, if it came to its end
+            return Left(blocked, is_all=not stopped)
+        if not once and not blocked:
+            return NOTHING_LEFT
+
+        def meter(path: str, size_bytes: int) -> None:
+            self._meter("secondary", path, "peek", 1, size_bytes, "ok")
+
+        left = await look(away, drained, meter, STOPPED_LOOK_S if stopped else LOOK_S)
+        return left if left.is_all or left.messages > blocked else Left(blocked, is_all=False)
 
     async def _find(self, primary_name: str, count: int | None) -> tuple[dict[str, int | None], bool]:
         """The backlog queues, when each was created, and whether the secondary lets us look at their lengths."""
@@ -218,17 +239,29 @@ class Pumping:
             f" {now.blocked} blocked, {now.dead_lettered} dead-lettered, {now.errors} errors"
         )
 
-    def _summary(self, pump: Pump, *, once: bool) -> int:
-        """Says how it ended; the number of messages that had to stay, when everything was asked for."""
+    def _summary(self, pump: Pump, left: Left, *, once: bool, stopped: bool) -> bool:
+        """Says how it ended; whether everything was asked for, and something had to stay."""
         self._clear_line()
         now = pump.progress()
-        left = f", {now.blocked} left" if now.blocked else ""
+        at_least = "" if left.is_all else "at least "
+        stayed = f", {at_least}{left.messages} left" if left.messages else ""
         dead = f", {now.dead_lettered} dead-lettered" if now.dead_lettered else ""
-        print(f"moved {now.moved} messages{dead}{left}")
+        print(f"moved {now.moved} messages{dead}{stayed}")
         if now.blocked:
             for reason, _ in self._reasons.most_common(5):
                 _say(reason)
-        return now.blocked if once else 0
+        if not once or left == NOTHING_LEFT:
+            return False
+        if stopped:
+            _say("stopped before everything was moved")
+        elif not left.messages:
+            _say(f"{self._away.name} does not say whether anything is left")
+        elif left.messages > now.blocked:
+            _say(
+                f"{at_least}{left.messages - now.blocked} of those that are left were not received: they are new, or"
+                " locked by another receiver, in a backlog queue for a minute at most"
+            )
+        return True
 
     def _heard(self, event: Event) -> None:
         if self._ledger is not None:

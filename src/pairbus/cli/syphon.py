@@ -124,7 +124,7 @@ def syphon(
 
     A message is completed in the secondary only after the primary has accepted it. Several may run at once. SIGTERM
     ends it within 20 seconds, with nothing half moved. With --once it exits with 0 when nothing is left, with 1 when
-    messages had to stay, and says why.
+    messages had to stay, are new or are locked by somebody else, or when it was stopped, and says why.
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping, Settings
@@ -196,6 +196,8 @@ def redrive(
     """Send the dead letters that are there back to their entity, or to another one, then end.
 
     What is refused stays where it is. So does what consumers dead-letter again meanwhile, unless --follow is given.
+    Exits with 0 when nothing is left, with 1 when dead letters had to stay, are new or are locked by somebody else, or
+    when it was stopped, and says why.
 
     An entity that detects duplicates would drop what it remembers: a dead letter that came to it within its window
     stays until the window is over, and is counted as left, unless --new-ids is given.
@@ -242,7 +244,7 @@ def _on_spark(
     return SparkPump(Places(master, journal, checkpoint, ledger, ca_file, home, away), settings)
 
 
-def _run(work: Callable[[], Coroutine[Any, Any, int]], *, once: bool) -> None:
+def _run(work: Callable[[], Coroutine[Any, Any, bool]], *, once: bool) -> None:
     """Exits with 1 when messages had to stay. On Spark a Java that dies is answered by a new process."""
     from pairbus.spark.syphon_job import SparkGone
 

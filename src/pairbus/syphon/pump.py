@@ -45,7 +45,8 @@ class Pump:
         self.queue = queue
         self.errors = 0
         self.blocked = 0
-        "Messages that the last pass left under their locks."
+        "Messages that the last pass left under their locks; of a single drain, all its passes."
+        self._blocked_before = 0
         self._moved = 0
         self._dead_lettered = 0
         self._this: Pass | None = None
@@ -110,6 +111,7 @@ class Pump:
         With `later`, also what comes to the queue meanwhile. Without it the end comes however fast others fill it.
         """
         self._linger_s, self._until_ms = wait_s, None
+        self.blocked = self._blocked_before = 0
         began_ms = self._shared.wall_ms()
 
         async def take() -> list[Received]:
@@ -123,6 +125,7 @@ class Pump:
         try:
             while not self._stopping.is_set():
                 done = await self._pass(take)
+                self._blocked_before = self.blocked
                 if done is None or done.drained or done.caught_up:
                     return
                 if done.delivered + done.buried == 0 or done.over is not None:
@@ -247,7 +250,7 @@ class Pump:
         self._moved += this.delivered
         self._dead_lettered += this.buried
         self.errors += this.errors
-        self.blocked = this.held
+        self.blocked = self._blocked_before + this.held
 
     # ── receiving ──
 

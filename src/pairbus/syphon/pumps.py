@@ -35,7 +35,7 @@ class Progress:
     per_s: float
     "Over the last seconds."
     blocked: int
-    "Messages that the last passes left in their queues."
+    "Messages that the last passes left in their queues; of `run_once`, all its passes: what came again counts again."
     dead_lettered: int
     errors: int
     waiting: int | None = None
