@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
@@ -20,8 +20,8 @@ from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.backlog import queue_index, queue_path
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, PumpPaused, Stayed
 from pairbus.pairing.redriving import WINDOW_MAX_S
-from pairbus.pairing.relay import entity_of_dead_letters
-from pairbus.provisioning import LIST, metered
+from pairbus.pairing.relay import POLL_S, entity_of_dead_letters
+from pairbus.provisioning import LIST, PAGE_SIZE, metered
 from pairbus.sides import Side
 from pairbus.syphon import Progress, Syphon, SyphonSettings, redrive
 from pairbus.transport.carrier import Carrier
@@ -33,7 +33,9 @@ Settings = SyphonSettings
 
 LINE_S = 1.0  # between two progress lines on a terminal
 LOG_S = 30.0  # and elsewhere
-COUNT_S = 5.0  # between two looks at how many messages wait
+COUNT_S = 5.0  # between two looks at how many messages wait, while some are moved or held back; elsewhere LOG_S
+IDLE_COUNT_S = POLL_S  # and while none are: each look is billed
+COUNT_LOOK_S = 1.0  # between two questions whether a look is due
 STOP_S = 15.0  # for what is on its way when the command is told to end
 LOOK_S = 10.0  # for a look at what is left
 STOPPED_LOOK_S = 1.0  # of a command that is told to end
@@ -62,6 +64,8 @@ class Pumping:
         self._ledger = None if ledger is None or spark is not None else Ledger(ledger, client="syphon")
         self._spark = spark
         self._waiting: int | None = None
+        self._listed = 0
+        "How many queues the secondary has."
         self._reasons: Counter[str] = Counter()
         self._width = 0
 
@@ -74,7 +78,7 @@ class Pumping:
                 return self._spark.syphon(queues, self._problem, once=once)
             return Syphon(home, away, list(queues), settings=self._settings, publish=self._heard, meter=self._meter)
 
-        return await self._run(make, list(queues), once=once, counted=list(queues) if may_count else [])
+        return await self._run(make, list(queues), once=once, counted=may_count)
 
     async def redrive(
         self, queue: str, to: str | None, *, once: bool, duplicate_window_s: float | None, new_ids: bool
@@ -100,10 +104,10 @@ class Pumping:
                 new_ids=new_ids,
             )
 
-        return await self._run(make, [f"{queue}/$DeadLetterQueue"], once=once, counted=[])
+        return await self._run(make, [f"{queue}/$DeadLetterQueue"], once=once, counted=False)
 
     async def _run(
-        self, make: Callable[[Carrier, Carrier], Pump], drained: list[str], *, once: bool, counted: list[str]
+        self, make: Callable[[Carrier, Carrier], Pump], drained: list[str], *, once: bool, counted: bool
     ) -> bool:
         home, away = _carrier(self._home), _carrier(self._away)
         pump = make(home, away)
@@ -114,7 +118,7 @@ class Pumping:
         work = asyncio.ensure_future(pump.run_once() if once else pump.run())
         told = asyncio.create_task(stop.wait())
         lines = asyncio.create_task(self._show(pump))
-        counts = asyncio.create_task(self._count(counted))
+        counts = asyncio.create_task(self._count(pump, drained) if counted else asyncio.sleep(0))
         try:
             await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
@@ -162,11 +166,13 @@ class Pumping:
                 f" taking 0 … {QUEUES_ASSUMED - 1}: --backlog-queue-count says how many there are"
             )
             return dict.fromkeys(queue_path(primary_name, index) for index in range(QUEUES_ASSUMED)), False
-        return {
+        found = {
             queue.name: None if queue.created_at_utc is None else int(queue.created_at_utc.timestamp() * 1000)
             for queue in queues
             if queue_index(primary_name, queue.name) is not None
-        }, True
+        }
+        self._waiting = _waiting(queues, found)
+        return found, True
 
     async def _duplicate_window_s(self, path: str, *, new_ids: bool) -> float | None:
         """For how long a destination remembers message ids, 0 when it does not; None when it will not say."""
@@ -198,22 +204,42 @@ class Pumping:
         finally:
             admin.close()
 
-    def _queues(self) -> list[Any]:
+    def _queues(self, known: list[str] | None = None) -> list[Any]:
+        """All queues of the secondary; of those that are `known` only these, where that takes fewer requests."""
         admin: Any = self._away.new_admin()
         try:
+            if known is not None and len(known) < -(-self._listed // PAGE_SIZE):
+                return [found for path in known for found in self._queue(admin, path)]
             with metered(self._meter_list, LIST) as told:
-                return told(admin.list_queues_runtime_properties())
+                queues = told(admin.list_queues_runtime_properties())
+            self._listed = len(queues)
+            return queues
         finally:
             admin.close()
 
-    async def _count(self, queues: list[str]) -> None:
-        while queues:
+    def _queue(self, admin: Any, path: str) -> list[Any]:
+        try:
+            with metered(self._meter_list, path):
+                return [admin.get_queue_runtime_properties(path)]
+        except ResourceNotFoundError:
+            return []
+
+    async def _count(self, pump: Pump, queues: list[str]) -> None:
+        """How many messages wait. Nothing that is moved or held back, nothing new to count: an idle syphon costs its
+        long polls, and little more."""
+        seen, looked_at = _doings(pump), time.monotonic()  # `_find` has looked
+        while True:
+            await asyncio.sleep(COUNT_LOOK_S)
+            now, doings = time.monotonic(), _doings(pump)
+            busy_s = COUNT_S if sys.stderr.isatty() else LOG_S
+            if now - looked_at < (busy_s if doings != seen or pump.progress().blocked else IDLE_COUNT_S):
+                continue
+            seen, looked_at = doings, now
             try:
-                found = await asyncio.to_thread(self._queues)
-                self._waiting = sum(queue.active_message_count or 0 for queue in found if queue.name in queues)
+                found = await asyncio.to_thread(self._queues, queues)
+                self._waiting = _waiting(found, queues)
             except (AzureError, OSError):
                 self._waiting = None  # shown as unknown until the next look
-            await asyncio.sleep(COUNT_S)
 
     # ── what is shown ──
 
@@ -303,6 +329,15 @@ class Pumping:
 
     def _meter_list(self, entity: str, count: int, outcome: str) -> None:
         self._meter("secondary", entity, "management", count, 0, outcome)
+
+
+def _doings(pump: Pump) -> tuple[int, int, int]:
+    now = pump.progress()
+    return now.moved, now.dead_lettered, now.errors
+
+
+def _waiting(found: Iterable[Any], queues: Container[str]) -> int:
+    return sum(queue.active_message_count or 0 for queue in found if queue.name in queues)
 
 
 def _carrier(side: Side) -> Carrier:

@@ -125,6 +125,10 @@ def syphon(
     A message is completed in the secondary only after the primary has accepted it. Several may run at once. SIGTERM
     ends it within 20 seconds, with nothing half moved. With --once it exits with 0 when nothing is left, with 1 when
     messages had to stay, are new or are locked by somebody else, or when it was stopped, and says why.
+
+    How many messages wait is asked for by administration: one request for each hundred queues of the secondary, or one
+    for each backlog queue where these are fewer. While messages are moved or held back that is every 5 seconds on a
+    terminal and every 30 elsewhere, otherwise every 15 minutes, and with --backlog-queue-count never.
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping, Settings
