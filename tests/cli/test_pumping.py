@@ -93,3 +93,21 @@ async def test_where_there_are_many_other_queues_those_of_the_backlog_are_asked_
         admin.delete_queue("other")
     asked = {row.entity for row in read(tmp_path / "ledger") if row.kind == "management"}
     assert asked == {"$Resources/queues", f"{BACKLOG}/0", f"{BACKLOG}/1"}
+
+
+async def test_queues_that_are_created_meanwhile_are_drained(
+    broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Senders that pair later have more of them."""
+    monkeypatch.setattr(pumping, "IDLE_COUNT_S", 0.2)
+    running = Running(broker, tmp_path / "ledger")
+    await divert(broker, f"{BACKLOG}/0")
+    await arrived(broker)
+    with broker.admin("fabrikam") as admin:
+        admin.create_queue(f"{BACKLOG}/7")
+        for number in (7, 0, 7):  # nor are the others left alone
+            await divert(broker, f"{BACKLOG}/{number}")
+            await arrived(broker)
+        await running.end()
+        admin.delete_queue(f"{BACKLOG}/7")
+    assert f"new backlog queues: {BACKLOG}/7\n" in capsys.readouterr().err

@@ -129,6 +129,18 @@ def test_once_exits_with_1_when_messages_had_to_stay_and_says_why(broker: Broker
         admin.create_queue(f"{NAME}/x-servicebus-transfer/1")
 
 
+@pytest.mark.parametrize(
+    ("secondary", "there"),
+    [("fabrikam", "it has those of contoso"), ("spare", "nor of any other primary: `pairbus pair create`")],
+)
+def test_a_name_without_backlog_queues_is_an_error(broker: BrokerProcess, secondary: str, there: str) -> None:
+    """A misspelt name would otherwise be a drain that ends well and moves nothing."""
+    where = ("--secondary", broker.connection_string(secondary))
+    done = run(broker, "syphon", "--primary-name", "contso", *where)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"has no backlog queues contso/x-servicebus-transfer/0 …; {there}" in done.stderr
+
+
 def test_a_target_takes_what_the_primary_never_will(broker: BrokerProcess, queue_name: str) -> None:
     """The primary's name is all that is needed of it."""
     bodies = divert(broker, queue_name, 3, queue=2)

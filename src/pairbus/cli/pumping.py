@@ -17,7 +17,7 @@ from pairbus.cli.left import NOTHING_LEFT, Left, look
 from pairbus.errors import ConfigError
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
-from pairbus.pairing.backlog import queue_index, queue_path
+from pairbus.pairing.backlog import primary_of, queue_index, queue_path
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, PumpPaused, Stayed
 from pairbus.pairing.redriving import WINDOW_MAX_S
 from pairbus.pairing.relay import POLL_S, entity_of_dead_letters
@@ -78,7 +78,7 @@ class Pumping:
                 return self._spark.syphon(queues, self._problem, once=once)
             return Syphon(home, away, list(queues), settings=self._settings, publish=self._heard, meter=self._meter)
 
-        return await self._run(make, list(queues), once=once, counted=may_count)
+        return await self._run(make, list(queues), once=once, counted=primary_name if may_count else None)
 
     async def redrive(
         self, queue: str, to: str | None, *, once: bool, duplicate_window_s: float | None, new_ids: bool
@@ -104,10 +104,10 @@ class Pumping:
                 new_ids=new_ids,
             )
 
-        return await self._run(make, [f"{queue}/$DeadLetterQueue"], once=once, counted=False)
+        return await self._run(make, [f"{queue}/$DeadLetterQueue"], once=once, counted=None)
 
     async def _run(
-        self, make: Callable[[Carrier, Carrier], Pump], drained: list[str], *, once: bool, counted: bool
+        self, make: Callable[[Carrier, Carrier], Pump], drained: list[str], *, once: bool, counted: str | None
     ) -> bool:
         home, away = _carrier(self._home), _carrier(self._away)
         pump = make(home, away)
@@ -118,7 +118,8 @@ class Pumping:
         work = asyncio.ensure_future(pump.run_once() if once else pump.run())
         told = asyncio.create_task(stop.wait())
         lines = asyncio.create_task(self._show(pump))
-        counts = asyncio.create_task(self._count(pump, drained) if counted else asyncio.sleep(0))
+        counting = asyncio.sleep(0) if counted is None else self._count(pump, drained, counted, once=once)
+        counts = asyncio.create_task(counting)
         try:
             await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
@@ -130,9 +131,9 @@ class Pumping:
                     raise
             left = await self._left(pump, away, drained, once=once, stopped=stop.is_set())
         finally:
-            for task in (told, lines, counts):
+            for task in (work, told, lines, counts):
                 task.cancel()
-            await asyncio.gather(told, lines, counts, return_exceptions=True)
+            await asyncio.gather(work, told, lines, counts, return_exceptions=True)
             await asyncio.gather(home.close(), away.close(), return_exceptions=True)
             if self._ledger is not None:
                 self._ledger.close(2.0)
@@ -171,6 +172,8 @@ class Pumping:
             for queue in queues
             if queue_index(primary_name, queue.name) is not None
         }
+        if not found:
+            raise ConfigError(_no_queues(self._away.name, primary_name, [queue.name for queue in queues]))
         self._waiting = _waiting(queues, found)
         return found, True
 
@@ -224,7 +227,7 @@ class Pumping:
         except ResourceNotFoundError:
             return []
 
-    async def _count(self, pump: Pump, queues: list[str]) -> None:
+    async def _count(self, pump: Pump, queues: list[str], primary_name: str, *, once: bool) -> None:
         """How many messages wait. Nothing that is moved or held back, nothing new to count: an idle syphon costs its
         long polls, and little more."""
         seen, looked_at = _doings(pump), time.monotonic()  # `_find` has looked
@@ -237,9 +240,25 @@ class Pumping:
             seen, looked_at = doings, now
             try:
                 found = await asyncio.to_thread(self._queues, queues)
-                self._waiting = _waiting(found, queues)
             except (AzureError, OSError):
                 self._waiting = None  # shown as unknown until the next look
+                continue
+            if not once:
+                self._adopt(pump, queues, primary_name, [queue.name for queue in found])
+            self._waiting = _waiting(found, queues)
+
+    def _adopt(self, pump: Pump, queues: list[str], primary_name: str, found: list[str]) -> None:
+        """Backlog queues that were created since the last look."""
+        new = [path for path in found if path not in queues and queue_index(primary_name, path) is not None]
+        if not new:
+            return
+        queues += new
+        self._clear_line()
+        if isinstance(pump, Syphon):
+            pump.adopt(new)
+            _say(f"new backlog queues: {', '.join(new)}")
+        else:
+            _say(f"new backlog queues, which are drained when this command is started again: {', '.join(new)}")
 
     # ── what is shown ──
 
@@ -329,6 +348,12 @@ class Pumping:
 
     def _meter_list(self, entity: str, count: int, outcome: str) -> None:
         self._meter("secondary", entity, "management", count, 0, outcome)
+
+
+def _no_queues(namespace: str, primary_name: str, found: list[str]) -> str:
+    others = sorted({name.lower() for path in found if (name := primary_of(path)) is not None})
+    there = f"it has those of {', '.join(others)}" if others else "nor of any other primary: `pairbus pair create`"
+    return f"{namespace} has no backlog queues {queue_path(primary_name, 0)} …; {there}"
 
 
 def _doings(pump: Pump) -> tuple[int, int, int]:

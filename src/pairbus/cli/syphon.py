@@ -128,7 +128,8 @@ def syphon(
 
     How many messages wait is asked for by administration: one request for each hundred queues of the secondary, or one
     for each backlog queue where these are fewer. While messages are moved or held back that is every 5 seconds on a
-    terminal and every 30 elsewhere, otherwise every 15 minutes, and with --backlog-queue-count never.
+    terminal and every 30 elsewhere, otherwise every 15 minutes, and with --backlog-queue-count never. Backlog queues
+    that are created meanwhile are found by a list, and drained too.
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping, Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from pairbus.pairing.events import Event
 from pairbus.pairing.pace import Budget
 from pairbus.pairing.reader import Reader
 from pairbus.pairing.redriving import Redriving
-from pairbus.pairing.relay import Destinations, SyphonSettings, Tide, entity_of_dead_letters
+from pairbus.pairing.relay import NOTHING_KNOWN, Destinations, SyphonSettings, Tide, entity_of_dead_letters
 from pairbus.syphon.mover import Meter, Opener, Shared
 from pairbus.syphon.pump import LINGER_S, Pump
 from pairbus.transport import Carrier
@@ -74,7 +74,9 @@ class Syphon:
             tide=Tide(queues),
             pumps=max(len(queues), 1),
         )
+        self._sub_queue = sub_queue
         self._stopping = asyncio.Event()
+        self._adopted = asyncio.Event()
         self._pumps = [Pump(self._shared, queue, self._stopping, sub_queue) for queue in queues]
         self._tasks: list[asyncio.Task[None]] = []
         self._samples: deque[tuple[float, int]] = deque()
@@ -85,13 +87,23 @@ class Syphon:
 
     async def run(self) -> None:
         """Until `stop`; what goes wrong with a queue or a destination is told in events and tried again."""
-        await self._run([pump.run() for pump in self._pumps], until=asyncio.FIRST_EXCEPTION)
+        await self._run([pump.run() for pump in self._pumps], to_first_failure=True)
 
     async def run_once(self, wait_s: float = LINGER_S) -> Progress:
         """Drain each queue of what is there now, until nothing comes for `wait_s`. What comes meanwhile stays there.
         TransportError when a queue cannot be read."""
-        await self._run([pump.run_once(wait_s) for pump in self._pumps], until=asyncio.ALL_COMPLETED)
+        await self._run([pump.run_once(wait_s) for pump in self._pumps], to_first_failure=False)
         return self.progress()
+
+    def adopt(self, queues: Iterable[str]) -> None:
+        """Drain these too, which were created while `run` goes on."""
+        for queue in queues:
+            self._shared.tide.reached(queue, NOTHING_KNOWN)  # no lane goes on before it is known what is in there
+            pump = Pump(self._shared, queue, self._stopping, self._sub_queue)
+            self._pumps.append(pump)
+            self._tasks.append(asyncio.create_task(pump.run()))
+        self._shared.pumps = len(self._pumps)
+        self._adopted.set()
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Receive nothing more, and give what is on its way `grace_s` to arrive."""
@@ -123,11 +135,18 @@ class Syphon:
         self._samples.append((now, moved))
         return (moved - moved_then) / (now - then) if now > then else 0.0
 
-    async def _run(self, works: list[Coroutine[Any, Any, None]], *, until: str) -> None:
+    async def _run(self, works: list[Coroutine[Any, Any, None]], *, to_first_failure: bool) -> None:
         self._tasks = [asyncio.create_task(work) for work in works]
         try:
-            if self._tasks:
-                await asyncio.wait(self._tasks, return_when=until)
+            while under_way := [task for task in self._tasks if not task.done()]:
+                adopted = asyncio.create_task(self._adopted.wait())
+                try:
+                    await asyncio.wait([*under_way, adopted], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    adopted.cancel()
+                self._adopted.clear()
+                if to_first_failure and any(map(_has_failed, self._tasks)):
+                    break
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -135,6 +154,10 @@ class Syphon:
         for task in self._tasks:
             if not task.cancelled():  # by `stop`, or because another one failed
                 task.result()
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
 
 
 def redrive(
