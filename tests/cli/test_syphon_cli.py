@@ -200,7 +200,7 @@ def test_dead_letters_go_back_to_their_queue(broker: BrokerProcess, queue_name: 
         with client.get_queue_receiver(queue_name) as receiver:
             for message in receiver.receive_messages(max_message_count=2, max_wait_time=5):
                 receiver.dead_letter_message(message, reason="test", error_description="on purpose")
-        done = run(broker, "redrive", queue_name)
+        done = run(broker, "redrive", f"{queue_name}/$deadLetterQueue")  # or the queue's own name
         assert (done.returncode, done.stdout) == (0, "moved 2 messages\n")
         with client.get_queue_receiver(queue_name, receive_mode="receiveanddelete") as receiver:
             back = receiver.receive_messages(max_message_count=2, max_wait_time=5)

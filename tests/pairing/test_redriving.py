@@ -10,7 +10,7 @@ import pytest
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Int, Long, Symbol, Timestamp
 from pairbus.pairing.envelope import ORIGINAL_ID, REMEMBERED, Home, Spoiled
-from pairbus.pairing.redriving import CLOCKS_APART_S, WINDOW_MAX_S, Redriving
+from pairbus.pairing.redriving import CLOCKS_APART_S, WINDOW_MAX_S, Redriving, queue_of_dead_letters
 
 CAME_MS = 1_800_000_000_000
 WINDOW_S = 600.0
@@ -100,3 +100,18 @@ def test_one_letter_always_gets_the_same_new_id_and_no_other_gets_it() -> None:
     ]
     assert ids[0] == ids[1]
     assert len({str(each) for each in ids}) == 5
+
+
+@pytest.mark.parametrize(
+    ("path", "queue"),
+    [
+        ("orders", "orders"),
+        ("orders/$DeadLetterQueue", "orders"),
+        ("Orders/$deadletterqueue/", "Orders"),
+        ("events/Subscriptions/audit/$DeadLetterQueue", "events/Subscriptions/audit"),
+        ("orders/$Transfer/$DeadLetterQueue", "orders/$Transfer"),
+    ],
+)
+def test_a_dead_letter_queue_may_be_named_by_its_own_path(path: str, queue: str) -> None:
+    """In any case of letters, as the service takes it."""
+    assert queue_of_dead_letters(path) == queue

@@ -19,7 +19,7 @@ from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.backlog import primary_of, queue_index, queue_path
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, PumpPaused, Stayed
-from pairbus.pairing.redriving import WINDOW_MAX_S
+from pairbus.pairing.redriving import DEAD_LETTERS, WINDOW_MAX_S, queue_of_dead_letters
 from pairbus.pairing.relay import POLL_S, entity_of_dead_letters
 from pairbus.provisioning import LIST, PAGE_SIZE, metered
 from pairbus.sides import Side
@@ -83,7 +83,7 @@ class Pumping:
     async def redrive(
         self, queue: str, to: str | None, *, once: bool, duplicate_window_s: float | None, new_ids: bool
     ) -> bool:
-        window_s = duplicate_window_s
+        queue, window_s = queue_of_dead_letters(queue), duplicate_window_s
         if window_s is None:
             window_s = await self._duplicate_window_s(to or entity_of_dead_letters(queue), new_ids=new_ids)
 
@@ -104,7 +104,7 @@ class Pumping:
                 new_ids=new_ids,
             )
 
-        return await self._run(make, [f"{queue}/$DeadLetterQueue"], once=once, counted=None)
+        return await self._run(make, [queue + DEAD_LETTERS], once=once, counted=None)
 
     async def _run(
         self, make: Callable[[Carrier, Carrier], Pump], drained: list[str], *, once: bool, counted: str | None

@@ -17,6 +17,15 @@ WINDOW_MAX_S = 7 * 86_400.0  # the service's longest: what is not known may be t
 CLOCKS_APART_S = 60.0  # between the service's clock, which counts the window, and ours
 
 
+DEAD_LETTERS = "/$DeadLetterQueue"
+
+
+def queue_of_dead_letters(path: str) -> str:
+    """The queue or subscription whose dead letters are meant, also by the path of the dead-letter queue itself."""
+    path = path.rstrip("/")
+    return path[: -len(DEAD_LETTERS)] if path.lower().endswith(DEAD_LETTERS.lower()) else path
+
+
 @dataclass(frozen=True, slots=True)
 class Redriving:
     """Where dead letters go. Pickled for the executors of Spark."""

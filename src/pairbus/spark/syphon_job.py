@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from pairbus.errors import ConfigError, PairbusError
 from pairbus.pairing.backlog import queue_path
 from pairbus.pairing.options import TtlPolicy, checked_name, primary_name_of
-from pairbus.pairing.redriving import Redriving
+from pairbus.pairing.redriving import Redriving, queue_of_dead_letters
 from pairbus.pairing.relay import SyphonSettings, entity_of_dead_letters
 from pairbus.spark.connections import Secret
 from pairbus.spark.journal import Location
@@ -115,6 +115,7 @@ def redrive(
     origin = Secret.parse(source, "source", credential)
     home = origin if target is None else Secret.parse(target, "target", credential)
     settings = SyphonSettings(max_messages_per_second=max_messages_per_second)
+    queue = queue_of_dead_letters(queue)
     entity = to or entity_of_dead_letters(queue)
     letters = Redriving(entity, f"{origin.endpoint().authority}/{queue}", duplicate_window, new_ids)
     job = Job(home, origin, _location(journal), "", settings, ca_file, _folder(ledger), letters)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pairbus.pairing.events import Event
 from pairbus.pairing.pace import Budget
 from pairbus.pairing.reader import Reader
-from pairbus.pairing.redriving import Redriving
+from pairbus.pairing.redriving import Redriving, queue_of_dead_letters
 from pairbus.pairing.relay import NOTHING_KNOWN, Destinations, SyphonSettings, Tide, entity_of_dead_letters
 from pairbus.syphon.mover import Meter, Opener, Shared
 from pairbus.syphon.pump import LINGER_S, Pump
@@ -179,6 +179,7 @@ def redrive(
     remembers message ids, 0 that it does not; None, which is taken for a week, that it is not known. With `new_ids`
     they go under another id, and have their own in the application property `x-pairbus-original-message-id`.
     """
+    queue = queue_of_dead_letters(queue)
     origin = f"{source.endpoint.authority}/{queue}"
     letters = Redriving(target or entity_of_dead_letters(queue), origin, duplicate_window_s, new_ids)
     return Syphon(
