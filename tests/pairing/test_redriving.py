@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import UUID
 
@@ -58,6 +59,7 @@ def test_a_letter_goes_under_its_own_id_only_when_nobody_remembers_it(
         assert isinstance(home, Home) and home.message_id == "m1"
     else:
         assert isinstance(home, Spoiled) and (home.reason, home.message_id) == (REMEMBERED, "m1")
+        assert re.search(r"for \d{1,3} more (minutes|hours),", home.description)
     got = opened(letter(), age_s, window_s)
     assert got.properties is not None and (got.properties.message_id == "m1") is goes
 

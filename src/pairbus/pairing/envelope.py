@@ -330,8 +330,9 @@ def redriven(payload: bytes, path: str, memory: Memory | None = None) -> Home | 
 
 def _remembered_text(path: str, left_ms: int) -> str:
     minutes = -(-left_ms // 60_000)  # so that messages of the same minute have the same text
+    left = f"{minutes} more minutes" if minutes <= 120 else f"{-(-minutes // 60)} more hours"
     return (
-        f"'{path}' may remember its message id for {minutes} more minutes, and would drop it as a duplicate."
+        f"'{path}' may remember its message id for {left}, and would drop it as a duplicate."
         " Re-drive it then, or now under a new id (--new-ids)."
     )
 
