@@ -44,6 +44,7 @@ from pairbus.pairing.events import (
     Spooled,
     SpoolForwarded,
     SpoolRefused,
+    Stayed,
     Suspected,
     Unpaired,
 )
@@ -69,7 +70,7 @@ logger = logging.getLogger("pairbus")
 
 WARNINGS = (
     *(Suspected, FailedOver, PingRefused, BacklogQueueFailed, Spooled, Unpaired, Faulted),
-    *(DeadLettered, DestinationSkipped, MaybeDuplicated, SpoolRefused),
+    *(DeadLettered, DestinationSkipped, MaybeDuplicated, SpoolRefused, Stayed),
 )
 "Events that somebody should look at."
 DETAILS = (Diverted, Moved, PingSent, SpoolForwarded)

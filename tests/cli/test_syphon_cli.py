@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,10 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
 from pairbus import sdk
+from pairbus.cli import main
 from pairbus.ledger import read
+from pairbus.sides import Side
+from pairbus.testing import Reject, ScriptedThread
 from tests.brokers import BrokerProcess
 
 RUN_S = 40.0  # for a command that takes two seconds, on a machine that is busy with other things
@@ -57,6 +62,13 @@ def run(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[s
     return done
 
 
+def code_of(arguments: list[str]) -> int:
+    """The exit code of a command in this process."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return int(ended.value.code or 0)
+
+
 def divert(broker: BrokerProcess, path: str, count: int, queue: int = 0) -> list[str]:
     """Messages as a paired client leaves them in a backlog queue; their bodies."""
     bodies = [f"{path}-{number}" for number in range(count)]
@@ -80,6 +92,19 @@ def drain(broker: BrokerProcess, path: str, count: int, namespace: str = "contos
     return [str(message) for message in found]
 
 
+def bury(broker: BrokerProcess, path: str, count: int) -> None:
+    """Dead letters m0, m1 … of a queue of contoso."""
+    with ServiceBusClient.from_connection_string(broker.connection_string("contoso")) as client:
+        client.get_queue_sender(path).send_messages(
+            [ServiceBusMessage("poison", message_id=f"m{n}") for n in range(count)]
+        )
+        with client.get_queue_receiver(path) as receiver:
+            while count:
+                for message in receiver.receive_messages(max_message_count=count, max_wait_time=5):
+                    receiver.dead_letter_message(message, reason="test", error_description="on purpose")
+                    count -= 1
+
+
 def test_once_brings_everything_home_and_says_how_much(broker: BrokerProcess, queue_name: str, tmp_path: Path) -> None:
     """With a ledger row for each message, so that its journey can be read."""
     bodies = divert(broker, queue_name, 25) + divert(broker, queue_name, 1, queue=2)
@@ -91,12 +116,29 @@ def test_once_brings_everything_home_and_says_how_much(broker: BrokerProcess, qu
 
 
 def test_once_exits_with_1_when_messages_had_to_stay_and_says_why(broker: BrokerProcess, queue_name: str) -> None:
-    """A script that drains before it deletes a namespace must notice."""
+    """A script that drains before it deletes a namespace must notice, also when others have the messages locked."""
     divert(broker, f"{queue_name}-missing", 2, queue=1)
     done = run(broker, "syphon", "--primary-name", NAME, "--once")
     assert (done.returncode, done.stdout) == (1, "moved 0 messages, 2 left\n")
     assert "could not be found" in done.stderr
-    # They stay locked for a minute; nobody else in this module uses queue 1.
+    done = run(broker, "syphon", "--primary-name", NAME, "--once")
+    assert (done.returncode, done.stdout) == (1, "moved 0 messages, 2 left\n")
+    assert "2 of those that are left were not received: they are new, or locked" in done.stderr
+    with broker.admin("fabrikam") as admin:  # they stay locked for a minute
+        admin.delete_queue(f"{NAME}/x-servicebus-transfer/1")
+        admin.create_queue(f"{NAME}/x-servicebus-transfer/1")
+
+
+@pytest.mark.parametrize(
+    ("secondary", "there"),
+    [("fabrikam", "it has those of contoso"), ("spare", "nor of any other primary: `pairbus pair create`")],
+)
+def test_a_name_without_backlog_queues_is_an_error(broker: BrokerProcess, secondary: str, there: str) -> None:
+    """A misspelt name would otherwise be a drain that ends well and moves nothing."""
+    where = ("--secondary", broker.connection_string(secondary))
+    done = run(broker, "syphon", "--primary-name", "contso", *where)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"has no backlog queues contso/x-servicebus-transfer/0 …; {there}" in done.stderr
 
 
 def test_a_target_takes_what_the_primary_never_will(broker: BrokerProcess, queue_name: str) -> None:
@@ -106,6 +148,31 @@ def test_a_target_takes_what_the_primary_never_will(broker: BrokerProcess, queue
     done = run(broker, "syphon", "--primary-name", NAME, "--backlog-queue-count", "3", "--once", "--target", target)
     assert (done.returncode, done.stdout) == (0, "moved 3 messages\n")
     assert sorted(drain(broker, queue_name, 3, "spare")) == bodies
+
+
+def test_once_that_is_stopped_exits_with_1_and_says_so(broker: BrokerProcess, queue_name: str) -> None:
+    """It cannot know that it had everything. What is left is counted, as far as there is time."""
+    divert(broker, queue_name, 900)
+    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME, "--once"]
+    with subprocess.Popen(
+        [*command, "--max-messages-per-second", "100"],
+        env=environment(broker),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            drain(broker, queue_name, 1)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == 1, err
+    assert re.fullmatch(r"moved \d+ messages, \d+ left\n", out), out
+    assert "stopped before everything was moved" in err
+    with broker.admin("fabrikam") as admin:
+        admin.delete_queue(f"{NAME}/x-servicebus-transfer/0")
+        admin.create_queue(f"{NAME}/x-servicebus-transfer/0")
 
 
 def test_sigterm_ends_a_running_syphon(broker: BrokerProcess, queue_name: str) -> None:
@@ -133,12 +200,61 @@ def test_dead_letters_go_back_to_their_queue(broker: BrokerProcess, queue_name: 
         with client.get_queue_receiver(queue_name) as receiver:
             for message in receiver.receive_messages(max_message_count=2, max_wait_time=5):
                 receiver.dead_letter_message(message, reason="test", error_description="on purpose")
-        done = run(broker, "redrive", queue_name)
+        done = run(broker, "redrive", f"{queue_name}/$deadLetterQueue")  # or the queue's own name
         assert (done.returncode, done.stdout) == (0, "moved 2 messages\n")
         with client.get_queue_receiver(queue_name, receive_mode="receiveanddelete") as receiver:
             back = receiver.receive_messages(max_message_count=2, max_wait_time=5)
     assert sorted(map(str, back)) == ["pill", "poison"]
     assert all(message.dead_letter_reason is None for message in back)
+
+
+def test_a_redrive_loses_nothing_where_the_queue_detects_duplicates(broker: BrokerProcess) -> None:
+    """The queue is asked for its window: what it remembers stays, or goes under a new id when that is wanted."""
+    admin = broker.admin("contoso")
+    for name in ("remembers", "renamed"):
+        admin.create_queue(name, requires_duplicate_detection=True)
+        bury(broker, name, 3)
+    done = run(broker, "redrive", "remembers")
+    assert (done.returncode, done.stdout) == (1, "moved 0 messages, 3 left\n")
+    assert "remembers 3 messages stay dead-lettered: MaybeRemembered" in done.stderr and "--new-ids" in done.stderr
+    assert admin.get_queue_runtime_properties("remembers").dead_letter_message_count == 3
+    done = run(broker, "redrive", "renamed", "--new-ids")
+    assert (done.returncode, done.stdout) == (0, "moved 3 messages\n")
+    assert admin.get_queue_runtime_properties("renamed").active_message_count == 3
+    admin.close()
+
+
+def test_a_redrive_that_may_not_ask_takes_the_longest_window(
+    broker: BrokerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A key without the Manage claim is no reason to lose anything; whoever knows the queue says so."""
+
+    def refuse(_: Side) -> None:
+        raise ClientAuthenticationError("Manage claim is required")
+
+    monkeypatch.setattr(Side, "new_admin", refuse)
+    key = ["--connection-string", broker.connection_string("contoso")]
+    bury(broker, queue_name, 1)
+    assert code_of(["redrive", queue_name, *key]) == 1
+    out, err = capsys.readouterr()
+    assert out == "moved 0 messages, 1 left\n"
+    assert f"whether {queue_name} detects duplicates cannot be read (Manage claim is required)" in err
+    bury(broker, queue_name, 1)
+    assert code_of(["redrive", queue_name, "--duplicate-window", "0", *key]) == 1
+    out, err = capsys.readouterr()
+    assert out == "moved 1 messages, 1 left\n"
+    assert "1 of those that are left were not received: they are new, or locked" in err  # the first, for a minute
+
+
+def test_a_redrive_says_why_dead_letters_stay(broker: BrokerProcess, queue_name: str) -> None:
+    """Refused as such, by a namespace that takes everything else: a person has to look at them."""
+    bury(broker, queue_name, 2)
+    with ScriptedThread() as other:
+        other.on("transfer", Reject("com.microsoft:argument-error", "the label is wrong"), path=queue_name)
+        done = run(broker, "redrive", queue_name, "--target", other.connection_string, "--duplicate-window", "0")
+    assert (done.returncode, done.stdout) == (1, "moved 0 messages, 2 left\n")
+    assert f"{queue_name} message m0 stays dead-lettered: RefusedByDestination" in done.stderr
+    assert "the label is wrong" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.pairing.backlog import Rotation, queue_index, queue_path
+from pairbus.pairing.backlog import Rotation, primary_of, queue_index, queue_path
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed
 
 QUEUES = ["a", "b", "c"]
@@ -110,3 +110,19 @@ def test_no_queue_stays_out_longer_than_the_interval_after_its_last_failure(
         assert picked is None or turn.has(picked)
     turn.pick(None, now + 60.0)
     assert all(turn.has(queue) for queue in QUEUES)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("contoso/x-servicebus-transfer/0", "contoso"),
+        ("Contoso/X-ServiceBus-Transfer/12", "Contoso"),
+        ("contoso/x-servicebus-transfer/01", None),
+        ("contoso/x-servicebus-transfer/", None),
+        ("/x-servicebus-transfer/0", None),
+        ("orders", None),
+    ],
+)
+def test_the_primary_of_a_backlog_queue_stands_in_its_path(path: str, name: str | None) -> None:
+    """In any case of letters."""
+    assert primary_of(path) == name

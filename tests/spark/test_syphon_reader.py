@@ -19,6 +19,7 @@ from pairbus.errors import ConfigError
 from pairbus.ledger import read
 from pairbus.pairing.pace import LOAD_MAX
 from pairbus.pairing.policy import Failure, Kind
+from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import Fate, SyphonSettings
 from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.journal import DEAD_LETTERED, Location, Report, read_reports
@@ -277,7 +278,7 @@ def test_dead_letters_go_back_to_their_queue_on_the_same_engine(world: SyphonWor
             for message in receiver.receive_messages(max_message_count=5, max_wait_time=5):
                 receiver.dead_letter_message(message, reason="test")
     origin = Secret(f"env:{world.home}")
-    job = world.job(primary=origin, secondary=origin, redrive_to="bills")
+    job = world.job(primary=origin, secondary=origin, redriving=Redriving("bills", "contoso/bills", 0.0))
     reader = world.reader(job, paths=["bills"])
     _, rows = round_of(reader, {"tick": 0})
     assert [row["destination"] for row in rows] == ["bills"] * 5

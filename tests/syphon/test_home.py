@@ -12,8 +12,9 @@ from azure.servicebus.aio import ServiceBusClient
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.types import Int, Long, Symbol, Timestamp, UInt
 from pairbus.broker import QueueDescription
-from pairbus.pairing.envelope import EXPIRED, Away, wrap
-from pairbus.pairing.events import DeadLettered, MaybeDuplicated, Moved
+from pairbus.pairing.envelope import EXPIRED, ORIGINAL_ID, REMEMBERED, Away, wrap
+from pairbus.pairing.events import DeadLettered, MaybeDuplicated, Moved, Stayed
+from pairbus.pairing.relay import REFUSED
 from pairbus.syphon import redrive
 from pairbus.transport import ConnectionLost, Received
 from tests.pairing.test_envelope import SDK_MESSAGES, sdk_bytes
@@ -198,21 +199,93 @@ async def test_dead_letters_are_driven_back_to_their_queue_or_to_another() -> No
             await receiver.dead_letter(batch, "why", "because")
             await receiver.close()
             assert world.home.queue_info("orders").dead_lettered == 3
-            back = redrive(world.primary, "orders", target=target, publish=world.events.append)
+            back = redrive(world.primary, "orders", target=target, publish=world.events.append, duplicate_window_s=0)
             assert (await back.run_once()).moved == 3
             got = await world.arrived(target or "orders", 3)
             assert [bare(payload) for payload in got] == [bare(message(number)) for number in range(3)]
             assert world.home.queue_info("orders").dead_lettered == 0
 
 
+async def test_a_single_drain_ends_though_its_messages_come_back() -> None:
+    """A consumer that dead-letters them again would keep it busy for ever. Each goes once."""
+    async with pair(ORDERS) as world:
+        sender = await world.primary.sender("orders")
+        for number in range(3):
+            await sender.send(message(number))
+        receiver = await world.primary.receiver("orders")
+
+        async def refuse_everything() -> None:
+            while True:
+                await receiver.dead_letter(await receiver.receive(10, 5.0), "poison")
+
+        consumer = asyncio.create_task(refuse_everything())
+        await until(lambda: world.home.queue_info("orders").dead_lettered == 3)
+        back = redrive(world.primary, "orders", publish=world.events.append, duplicate_window_s=0)
+        async with asyncio.timeout(10):
+            assert (await back.run_once()).moved == 3
+        await until(lambda: world.home.queue_info("orders").dead_lettered == 3)
+        consumer.cancel()
+
+
+async def test_a_single_drain_leaves_what_is_diverted_meanwhile() -> None:
+    """Senders that are still failed over would keep it busy for ever. It is given back at once, for whoever is next."""
+    async with pair(ORDERS) as world:
+        await world.divert("orders", [message(number) for number in range(150)])
+        late = 0
+
+        def divert_more(namespace: str, kind: str) -> None:
+            nonlocal late
+            if kind == "send":
+                late += 1
+                sending.append(asyncio.create_task(world.divert("orders", [message(1000 + late)])))
+
+        sending: list[asyncio.Task[None]] = []
+        world.on_meter = divert_more
+        async with asyncio.timeout(10):
+            progress = await world.syphon().run_once()
+        await asyncio.gather(*sending)
+        assert (progress.moved, progress.blocked) == (150, 0)
+        assert numbers(await world.arrived("orders", 150)) == list(range(150))
+        assert late and world.waiting() == late
+        world.on_meter = lambda namespace, kind: None
+        assert (await world.syphon().run_once()).moved == late
+
+
+async def test_a_dead_letter_that_its_queue_remembers_stays_or_gets_another_id() -> None:
+    """The queue would accept it as a duplicate of itself and drop it: completed after that, it would be nowhere."""
+    async with pair(QueueDescription("orders", requires_duplicate_detection=True, lock_duration_ms=3000)) as world:
+        sender = await world.primary.sender("orders")
+        await sender.send(message(1))
+        receiver = await world.primary.receiver("orders")
+        await receiver.dead_letter(await receiver.receive(1, 5.0), "why", "because")
+        await receiver.close()
+        back = redrive(world.primary, "orders", publish=world.events.append, duplicate_window_s=600)
+        progress = await back.run_once()
+        assert (progress.moved, progress.blocked) == (0, 1)
+        assert world.home.queue_info("orders").dead_lettered == 1
+        [told] = world.told(Stayed)
+        assert (told.message_ids, told.reason) == (("m1",), REMEMBERED)
+        assert "for 11 more minutes" in told.description
+        back = redrive(world.primary, "orders", publish=world.events.append, duplicate_window_s=600, new_ids=True)
+        async with running(back):
+            [got] = [Message.decode(payload) for payload in await world.arrived("orders", 1)]
+        assert got.properties is not None and got.properties.message_id not in (None, "m1")
+        assert got.application_properties == {ORIGINAL_ID: "m1"}
+        assert world.home.queue_info("orders").dead_lettered == 0
+
+
 async def test_a_dead_letter_that_cannot_go_back_stays_where_it_is() -> None:
-    """There is no further place to put it aside."""
+    """There is no further place to put it aside; which one it is, and why it stays, is told."""
     async with pair(ORDERS, QueueDescription("small", max_message_size_kb=1)) as world:
         sender = await world.primary.sender("orders")
         await sender.send(Message(properties=Properties(message_id="big"), data=[bytes(5000)]).encode())
         receiver = await world.primary.receiver("orders")
         await receiver.dead_letter(await receiver.receive(1, 5.0), "why")
         await receiver.close()
-        progress = await redrive(world.primary, "orders", target="small", publish=world.events.append).run_once()
+        back = redrive(world.primary, "orders", target="small", publish=world.events.append, duplicate_window_s=0)
+        progress = await back.run_once()
         assert (progress.moved, progress.blocked, progress.errors) == (0, 1, 1)
         assert world.home.queue_info("orders").dead_lettered == 1
+        [told] = world.told(Stayed)
+        assert (told.queue, told.count, told.message_ids, told.reason) == ("orders", 1, ("big",), REFUSED)
+        assert "'small' refuses this message" in told.description

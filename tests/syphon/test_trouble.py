@@ -58,6 +58,23 @@ async def test_what_lies_behind_a_blocked_destination_moves_on() -> None:
         assert world.metered("receive") == 600
 
 
+async def test_a_single_drain_counts_what_each_of_its_passes_left() -> None:
+    """A pass ends after a minute, and the next one does not see what the first has locked."""
+    now = 1000.0
+    async with pair(ORDERS, DISABLED) as world:
+        await world.divert("bills", [message(number) for number in range(5)])
+        await world.divert("orders", [message(number) for number in range(500)])
+
+        def hurry(namespace: str, kind: str) -> None:
+            nonlocal now
+            now += 61.0 if kind == "send" and now == 1000.0 else 0.0
+
+        world.on_meter = hurry
+        progress = await world.syphon(replace(QUICK, batch_max=10), clock=lambda: now).run_once()
+        assert (progress.moved, progress.blocked) == (500, 5)
+        assert len(world.told(DestinationSkipped)) == 1
+
+
 @pytest.mark.slow
 async def test_ten_thousand_behind_ten_thousand_for_a_blocked_destination_are_delivered() -> None:
     """More than one link may leave unsettled, and more than one batch."""

@@ -95,7 +95,16 @@ class SparkPump:
         )
         return self
 
-    def redrive(self, queue: str, to: str | None, told: Callable[[str], None], *, once: bool) -> SparkPump:
+    def redrive(
+        self,
+        queue: str,
+        to: str | None,
+        told: Callable[[str], None],
+        *,
+        once: bool,
+        duplicate_window_s: float | None,
+        new_ids: bool,
+    ) -> SparkPump:
         places = self._places
         self._told = told
         self._make = lambda spark: redrive(
@@ -106,6 +115,8 @@ class SparkPump:
             journal=places.journal,
             to=to,
             once=once,
+            duplicate_window=duplicate_window_s,
+            new_ids=new_ids,
             max_messages_per_second=self._settings.max_messages_per_second,
             checkpoint=places.checkpoint,
             ledger=places.ledger,

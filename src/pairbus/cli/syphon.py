@@ -47,6 +47,7 @@ Examples:
 Examples:
   pairbus redrive orders --connection-string @contoso.txt
   pairbus redrive orders --to orders-retry --connection-string @contoso.txt
+  pairbus redrive orders --new-ids --connection-string @contoso.txt
   pairbus redrive events/Subscriptions/audit --connection-string @contoso.txt
 \b
 {KEPT_OFF.format(variables="PAIRBUS_CONNECTION_STRING and PAIRBUS_TARGET")}"""
@@ -98,7 +99,7 @@ def syphon(
         int | None,
         typer.Option(min=1, help="Queues 0 … N-1, without asking for a list; needs only Listen and Send."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Move what is there, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Move what is there when it begins, then end.")] = False,
     engine: WhichEngine = Engine.local,
     master: Master = MASTER,
     journal: Journal = None,
@@ -117,7 +118,12 @@ def syphon(
 
     A message is completed in the secondary only after the primary has accepted it. Several may run at once. SIGTERM
     ends it within 20 seconds, with nothing half moved. With --once it exits with 0 when nothing is left, with 1 when
-    messages had to stay, and says why.
+    messages had to stay, are new or are locked by somebody else, or when it was stopped, and says why.
+
+    How many messages wait is asked for by administration: one request for each hundred queues of the secondary, or one
+    for each backlog queue where these are fewer. While messages are moved or held back that is every 5 seconds on a
+    terminal and every 30 elsewhere, otherwise every 15 minutes, and with --backlog-queue-count never. Backlog queues
+    that are created meanwhile are found by a list, and drained too.
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping, Settings
@@ -161,6 +167,23 @@ def redrive(
         str | None, typer.Option(envvar="PAIRBUS_TARGET", metavar="CS", help="Another namespace to send them to.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until stopped, instead of once.")] = False,
+    new_ids: Annotated[
+        bool,
+        typer.Option(
+            "--new-ids",
+            help="What the entity may remember goes under another message id;"
+            " the old one becomes the application property x-pairbus-original-message-id.",
+        ),
+    ] = False,
+    duplicate_window: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="For how long the entity remembers message ids; 0: it does not. Asked for when not given,"
+            " which needs the Manage claim; taken for a week when that fails.",
+        ),
+    ] = None,
     engine: WhichEngine = Engine.local,
     master: Master = MASTER,
     journal: Journal = None,
@@ -169,7 +192,15 @@ def redrive(
     ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Send dead letters back to their entity, or to another one. What is refused stays where it is."""
+    """Send the dead letters that are there back to their entity, or to another one, then end.
+
+    What is refused stays where it is. So does what consumers dead-letter again meanwhile, unless --follow is given.
+    Exits with 0 when nothing is left, with 1 when dead letters had to stay, are new or are locked by somebody else, or
+    when it was stopped, and says why.
+
+    An entity that detects duplicates would drop what it remembers: a dead letter that came to it within its window
+    stays until the window is over, and is counted as left, unless --new-ids is given.
+    """
     from pairbus.cli.pumping import Pumping, Settings
     from pairbus.sides import Side
 
@@ -186,7 +217,10 @@ def redrive(
         sides = ((target, "PAIRBUS_TARGET") if target is not None else back, back)
         spark = _on_spark(sides, settings, master, journal, checkpoint, ledger, ca_file)
     pumping = Pumping(home, origin, settings, ledger, spark)
-    _run(lambda: pumping.redrive(queue, to, once=not follow), once=not follow)
+    _run(
+        lambda: pumping.redrive(queue, to, once=not follow, duplicate_window_s=duplicate_window, new_ids=new_ids),
+        once=not follow,
+    )
 
 
 def _on_spark(
@@ -209,7 +243,7 @@ def _on_spark(
     return SparkPump(Places(master, journal, checkpoint, ledger, ca_file, home, away), settings)
 
 
-def _run(work: Callable[[], Coroutine[Any, Any, int]], *, once: bool) -> None:
+def _run(work: Callable[[], Coroutine[Any, Any, bool]], *, once: bool) -> None:
     """Exits with 1 when messages had to stay. On Spark a Java that dies is answered by a new process."""
     from pairbus.spark.syphon_job import SparkGone
 

@@ -35,6 +35,12 @@ def queue_index(primary_name: str, path: str) -> int | None:
     return int(number)
 
 
+def primary_of(path: str) -> str | None:
+    """Whose backlog queue this path is; None when it is none."""
+    name = path[: max(path.lower().find(f"/{INFIX}/"), 0)]
+    return name if name and queue_index(name, path) is not None else None
+
+
 class Rotation:
     """The backlog queues of one client. `choose` picks an index out of a number of candidates: random, or a seed's."""
 

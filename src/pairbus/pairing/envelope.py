@@ -18,6 +18,7 @@ Laws of this file.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -63,12 +64,15 @@ from pairbus.pairing.splice import (
 
 __all__ = [
     "COUNTER", "FIRST_ATTEMPT", "FORM", "PATH", "RESERVED", "SCHEDULED", "SENDER", "SESSION_ID", "TIME_TO_LIVE",
-    "Away", "Home", "Spoiled", "Wrapper", "aliases_alone", "batch_head", "home_payload", "overhead", "redriven",
-    "unwrap", "wrap",
+    "Away", "Home", "Memory", "Spoiled", "Wrapper", "aliases_alone", "batch_head", "enqueued_ms_of",
+    "home_payload", "overhead", "redriven", "unwrap", "wrap",
 ]  # fmt: skip
 
 UNDECODABLE, NO_DESTINATION, INVALID_ALIAS = "UndecodableMessage", "NoDestination", "InvalidAlias"
 EXPIRED = "TTLExpiredException"  # the service's own word for it
+REMEMBERED = "MaybeRemembered"
+ORIGINAL_ID = "x-pairbus-original-message-id"
+"Of a dead letter that was re-driven under another id. Not reserved: whoever receives it may send it on."
 
 SERVICE_OWNED = frozenset(
     f"x-opt-{name}".encode()
@@ -79,6 +83,7 @@ SERVICE_OWNED = frozenset(
 )
 DEAD_LETTER_NAMES = frozenset({b"DeadLetterReason", b"DeadLetterErrorDescription"})
 _ALIASES = frozenset(name.encode() for name in RESERVED)
+_SEQUENCE_NUMBER = b"x-opt-sequence-number"
 _SCHEDULED_TIME = b"x-opt-scheduled-enqueue-time"
 _SCHEDULED_KEY = encode_symbol(_SCHEDULED_TIME.decode())
 _KEYS = {name: encode_string(name) for name in RESERVED}
@@ -288,8 +293,21 @@ def unwrap(payload: bytes) -> Home | Spoiled:
 WHAT_TO_DO = "Read it in the dead-letter queue and send it to its destination by hand, or discard it."
 
 
-def redriven(payload: bytes, path: str) -> Home | Spoiled:
-    """A dead letter as it goes to `path`: without what dead-lettering has added, and no aliases are asked for."""
+class Memory(NamedTuple):
+    """Of a destination that detects duplicates, and would drop a message whose id it remembers."""
+
+    now_ms: int
+    window_ms: int
+    new_ids_of: str | None
+    "The queue that the dead letters lie in, when those that it may remember get another id."
+
+
+def redriven(payload: bytes, path: str, memory: Memory | None = None) -> Home | Spoiled:
+    """A dead letter as it goes to `path`: without what dead-lettering has added, and no aliases are asked for.
+
+    Spoiled when the destination may remember it, unless it gets another id: of one letter always the same, so that one
+    that is sent twice is stored once.
+    """
     try:
         parts = _Parts(payload)
         own = parts.spans.get(APPLICATION_PROPERTIES)
@@ -298,9 +316,25 @@ def redriven(payload: bytes, path: str) -> Home | Spoiled:
             if cut:
                 parts.new[APPLICATION_PROPERTIES] = payload[own[1] : own[2]] + map_value(kept, count) if count else b""
         parts.set_head(None, b"")
+        if memory is not None and parts.message_id():
+            enqueued_ms = parts.enqueued_ms if parts.enqueued_ms is not None else memory.now_ms
+            until_ms = enqueued_ms + memory.window_ms
+            if memory.now_ms < until_ms:
+                if memory.new_ids_of is None:
+                    return Spoiled(REMEMBERED, _remembered_text(path, until_ms - memory.now_ms), parts.message_id())
+                parts.set_new_id(memory.new_ids_of)
         return _home(Values(path), parts)
     except (ProtocolError, IndexError) as error:
         return Spoiled(UNDECODABLE, f"The message cannot be read: {error}. {WHAT_TO_DO}")
+
+
+def _remembered_text(path: str, left_ms: int) -> str:
+    minutes = -(-left_ms // 60_000)  # so that messages of the same minute have the same text
+    left = f"{minutes} more minutes" if minutes <= 120 else f"{-(-minutes // 60)} more hours"
+    return (
+        f"'{path}' may remember its message id for {left}, and would drop it as a duplicate."
+        " Re-drive it then, or now under a new id (--new-ids)."
+    )
 
 
 def home_payload(home: Home, ttl_policy: TtlPolicy, now_ms: int) -> bytes | Spoiled:
@@ -315,6 +349,23 @@ def home_payload(home: Home, ttl_policy: TtlPolicy, now_ms: int) -> bytes | Spoi
     parts = _Parts(home.payload)
     parts.set_header(encode_uint(min(home.ttl_ms - away_ms, _UINT_MAX)))
     return parts.join()
+
+
+def enqueued_ms_of(payload: bytes) -> int | None:
+    """When the queue that a message was received from got it; None when it does not say."""
+    at = payload.find(_ENQUEUED, 0, _HEAD_MAX)
+    if at >= 0:
+        return int.from_bytes(payload[at + len(_ENQUEUED) : at + len(_ENQUEUED) + 8], "big", signed=True)
+    try:
+        parts = _Parts(payload)
+        parts.set_head(None, b"")
+        return parts.enqueued_ms
+    except (ProtocolError, IndexError):
+        return None
+
+
+_ENQUEUED = b"\xa3\x13x-opt-enqueued-time\x83"
+_HEAD_MAX = 512  # bytes before the sender's own annotations, by far
 
 
 def _home(said: Values, parts: _Parts) -> Home:
@@ -428,6 +479,35 @@ class _Parts:
         self.new[PROPERTIES] = self.payload[start:value_at] + with_field(
             self.payload, value_at, end, _GROUP_ID, encoded
         )
+
+    def set_new_id(self, origin: str) -> None:
+        """Another message id, made of what tells this letter from all others; the old one becomes a property."""
+        _, start, value_at, end = self.spans[PROPERTIES]
+        found = field_span(self.payload, value_at, end, 0)
+        assert found is not None
+        old = self.payload[found[0] : found[1]]
+        number = b""
+        if (annotations := self.spans.get(MESSAGE_ANNOTATIONS)) is not None:
+            _, _, cut = map_without(self.payload, annotations[2], annotations[3], frozenset({_SEQUENCE_NUMBER}))
+            number = cut.get(_SEQUENCE_NUMBER, b"")
+        letter = b"%s %d %s %s" % (origin.lower().encode(), self.enqueued_ms or 0, number, old)
+        new = encode_string(hashlib.sha256(letter).hexdigest()[:32])
+        self.new[PROPERTIES] = self.payload[start:value_at] + with_field(self.payload, value_at, end, 0, new)
+        self._add_property(ORIGINAL_ID, old)
+
+    def _add_property(self, name: str, encoded: bytes) -> None:
+        """To those of the application, unless it is there."""
+        own, pair = self.new.get(APPLICATION_PROPERTIES), encode_string(name) + encoded
+        if own is None and (span := self.spans.get(APPLICATION_PROPERTIES)) is not None:
+            own = self.payload[span[1] : span[3]]
+        if not own:
+            self.new[APPLICATION_PROPERTIES] = section(APPLICATION_PROPERTIES, map_value(pair, 2))
+            return
+        [(_, _, value_at, end)] = sections(own)
+        kept, count, cut = map_without(own, value_at, end, frozenset({name.encode()}))
+        if not cut:
+            wide = is_wide(own, value_at)
+            self.new[APPLICATION_PROPERTIES] = own[:value_at] + map_value(kept + pair, count + 2, wide=wide)
 
     def message_id(self) -> str | None:
         span = self.spans.get(PROPERTIES)

@@ -242,6 +242,21 @@ class DeadLettered(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Stayed(Event):
+    """Dead letters that could not be re-driven: they are where they were, and nothing but a person can help them."""
+
+    queue: str
+    count: int
+    message_ids: tuple[str, ...]
+    reason: str
+    description: str
+
+    def __str__(self) -> str:
+        which = f"message {self.message_ids[0]} stays" if self.count == 1 else f"{self.count} messages stay"
+        return f"{self.queue} {which} dead-lettered: {self.reason}: {self.description}"
+
+
+@dataclass(frozen=True, slots=True)
 class PumpPaused(Event):
     """A pump waits before it goes back to its queue: nothing could be delivered, or the queue cannot be read."""
 

@@ -15,15 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, cast
 
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
-from pairbus.pairing.envelope import redriven
-from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event
+from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, Stayed
 from pairbus.pairing.pace import Budget
 from pairbus.pairing.reader import Reader
+from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import Item, SyphonSettings, Tide
 from pairbus.spark.connections import Borrowed, Secret
 from pairbus.spark.journal import (
@@ -60,15 +59,15 @@ class Job:
     ca_file: str | None = None
     ledger: str | None = None
     "Folder of a ledger for every operation."
-    redrive_to: str | None = None
-    "The queues are those whose dead letters go to this entity; None: they are backlog queues."
+    redriving: Redriving | None = None
+    "The queues are those whose dead letters go where this says; None: they are backlog queues."
 
     @property
     def sub_queue(self) -> Literal["dead-letter"] | None:
-        return None if self.redrive_to is None else "dead-letter"
+        return None if self.redriving is None else "dead-letter"
 
     def new_opener(self) -> Opener:
-        return Reader().unwrap if self.redrive_to is None else partial(redriven, path=self.redrive_to)
+        return Reader().unwrap if self.redriving is None else self.redriving.opener(_wall_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,7 @@ class _Draining:
             time.monotonic,
             _wall_ms,
             job.new_opener,
-            buries=job.redrive_to is None,
+            buries=job.redriving is None,
             destinations=_destinations(job, home),
             budget=self._share,
             tide=Tide([lane.queue]),
@@ -160,7 +159,7 @@ class _Draining:
         timer = asyncio.get_running_loop().call_later(self._lane.max_s, self._stopping.set)
         watch = asyncio.create_task(self._watch())
         try:
-            await self._pump.run_once(self._lane.wait_s)
+            await self._pump.run_once(self._lane.wait_s, later=True)
         except TransportError as error:
             self._errors += 1
             self._problems[f"{self._lane.queue}: {error}"] += 1
@@ -220,6 +219,8 @@ class _Draining:
             self._ledger.record(event, time.time())
         if isinstance(event, DestinationSkipped):
             self._problems[f"{event.path}: {event.reason}"] += 1
+        elif isinstance(event, Stayed):
+            self._problems[str(event)] += 1
         elif isinstance(event, DeadLettered):
             self._problems[str(event)] += 1
             self._bury(event)

@@ -31,7 +31,7 @@ def check(job: Job, queues: Iterable[str]) -> None:
 
 async def _check(job: Job, queues: list[str]) -> None:
     missing: list[str] = []
-    paths: set[str] = set() if job.redrive_to is None else {job.redrive_to}
+    paths: set[str] = set() if job.redriving is None else {job.redriving.path}
     opener = job.new_opener()
     async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
         for queue in queues:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from pairbus.errors import ConfigError, PairbusError
 from pairbus.pairing.backlog import queue_path
 from pairbus.pairing.options import TtlPolicy, checked_name, primary_name_of
+from pairbus.pairing.redriving import Redriving, queue_of_dead_letters
 from pairbus.pairing.relay import SyphonSettings, entity_of_dead_letters
 from pairbus.spark.connections import Secret
 from pairbus.spark.journal import Location
@@ -95,6 +96,8 @@ def redrive(
     to: str | None = None,
     target: str | None = None,
     once: bool = True,
+    duplicate_window: float | None = None,
+    new_ids: bool = False,
     max_messages_per_second: float | None = None,
     checkpoint: Folder | None = None,
     ledger: Folder | None = None,
@@ -105,12 +108,17 @@ def redrive(
     """Send the dead letters of a queue, or of `TOPIC/Subscriptions/NAME`, back to their entity or to another.
 
     `source` and `target` (another namespace) are given as those of `syphon`. What is refused stays where it is.
+    So does what the entity may remember, and would drop as a duplicate: `duplicate_window` says for how many seconds it
+    remembers message ids, 0 that it does not; None, which is taken for a week, that it is not known. With `new_ids` it
+    goes under another id, and has its own in the application property `x-pairbus-original-message-id`.
     """
     origin = Secret.parse(source, "source", credential)
     home = origin if target is None else Secret.parse(target, "target", credential)
     settings = SyphonSettings(max_messages_per_second=max_messages_per_second)
+    queue = queue_of_dead_letters(queue)
     entity = to or entity_of_dead_letters(queue)
-    job = Job(home, origin, _location(journal), "", settings, ca_file, _folder(ledger), redrive_to=entity)
+    letters = Redriving(entity, f"{origin.endpoint().authority}/{queue}", duplicate_window, new_ids)
+    job = Job(home, origin, _location(journal), "", settings, ca_file, _folder(ledger), letters)
     return _start(spark, job, [queue], quotas, once=once, checkpoint=checkpoint)
 
 

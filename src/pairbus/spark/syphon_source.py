@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.journal import Location, Row, read_reports
@@ -68,7 +69,7 @@ def options_of(job: Job, quotas: Quotas, queues: list[tuple[str, int | None]], *
         "settings": {name: getattr(job.settings, name) for name in SyphonSettings.__slots__},
         "ca_file": job.ca_file,
         "ledger": job.ledger,
-        "redrive_to": job.redrive_to,
+        "redriving": None if job.redriving is None else asdict(job.redriving),
         "quotas": {name: getattr(quotas, name) for name in Quotas.__slots__},
         "queues": queues,
         "once": once,
@@ -106,7 +107,7 @@ class SyphonReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SyphonSettings(**said["settings"]),
             said["ca_file"],
             said["ledger"],
-            said["redrive_to"],
+            None if said["redriving"] is None else Redriving(**said["redriving"]),
         )
         self._queues: dict[str, int | None] = dict(said["queues"])
         self._once: bool = said["once"]

@@ -19,7 +19,7 @@ from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.errors import ConfigError
 from pairbus.ledger.rows import alike
 from pairbus.pairing.envelope import Home, Spoiled, batch_head, home_payload
-from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, Moved
+from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, Moved, Stayed
 from pairbus.pairing.pace import Budget
 from pairbus.pairing.policy import MESSAGE_FAULTS, Kind
 from pairbus.pairing.relay import (
@@ -102,6 +102,8 @@ class Pass:
     "Why nothing more is sent."
     drained: bool = False
     "Nothing more came."
+    caught_up: bool = False
+    "Nothing more came but what is too late for a single drain."
     delivered: int = 0
     buried: int = 0
     held: int = 0
@@ -269,8 +271,11 @@ class Trip:
         await self._send(sender, path, ready, turn, in_batches=shared.destinations.takes_batches(path))
 
     async def bury_spoiled(self, spoiled: list[tuple[int, Spoiled]]) -> None:
+        groups: dict[tuple[str, str], list[tuple[int, Spoiled]]] = {}
         for place, one in spoiled:
-            await self._bury([place], [one.message_id], one.reason, one.description)
+            groups.setdefault((one.reason, one.description), []).append((place, one))
+        for why, group in groups.items():
+            await self._bury([place for place, _ in group], [one.message_id for _, one in group], *why)
 
     # ── sending ──
 
@@ -387,6 +392,8 @@ class Trip:
         if not shared.buries:
             self._pass.errors += len(places)
             self._count_held(len(places))
+            named = tuple([message_id or "" for message_id in ids])
+            shared.publish(Stayed(self._queue, len(places), named, reason, description))
             return
         try:
             await self._receiver.dead_letter(self._at(places), reason, description, timeout_s=SETTLE_TIMEOUT_S)

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from pairbus import telemetry
 from pairbus.ledger.rows import alike
+from pairbus.pairing.envelope import enqueued_ms_of
 from pairbus.pairing.events import PumpPaused
 from pairbus.pairing.pace import BatchSize, Pauses
 from pairbus.pairing.policy import Kind
@@ -44,7 +45,8 @@ class Pump:
         self.queue = queue
         self.errors = 0
         self.blocked = 0
-        "Messages that the last pass left under their locks."
+        "Messages that the last pass left under their locks; of a single drain, all its passes."
+        self._blocked_before = 0
         self._moved = 0
         self._dead_lettered = 0
         self._this: Pass | None = None
@@ -59,6 +61,8 @@ class Pump:
         self._linger_s = LINGER_S
         self._last = NOTHING_KNOWN
         "When the last message that was seen came to the queue."
+        self._until_ms: int | None = None
+        "Of a single drain: when it began, by the clock of the queue."
         self._hidden_until = float("-inf")
         "A link was lost, and what it had fetched ahead is locked until then: the queue may only seem empty."
 
@@ -101,19 +105,30 @@ class Pump:
             self._shared.publish(PumpPaused(self.queue, reason, pause_s))
         await self._unless_stopping(asyncio.sleep(pause_s))
 
-    async def run_once(self, wait_s: float) -> None:
-        """What is there now, until nothing comes for `wait_s`; what is blocked stays. Raises TransportError."""
-        self._linger_s = wait_s
+    async def run_once(self, wait_s: float, *, later: bool = False) -> None:
+        """What is there now, until nothing comes for `wait_s`; what is blocked stays. Raises TransportError.
+
+        With `later`, also what comes to the queue meanwhile. Without it the end comes however fast others fill it.
+        """
+        self._linger_s, self._until_ms = wait_s, None
+        self.blocked = self._blocked_before = 0
+        began_ms = self._shared.wall_ms()
 
         async def take() -> list[Received]:
             receiver = await self._link()
             batch = await self._unless_stopping(receiver.receive(self._next_size(), wait_s)) or []
+            if self._until_ms is None and not later:
+                # What comes first was there, whatever our clock says about it.
+                self._until_ms = max([began_ms, *[enqueued_ms_of(message.payload) or 0 for message in batch]])
             return self._metered(receiver, batch)
 
         try:
             while not self._stopping.is_set():
                 done = await self._pass(take)
-                if done is None or done.drained or done.delivered + done.buried == 0 or done.over is not None:
+                self._blocked_before = self.blocked
+                if done is None or done.drained or done.caught_up:
+                    return
+                if done.delivered + done.buried == 0 or done.over is not None:
                     return
         finally:
             self._shared.tide.empty(self.queue)
@@ -136,7 +151,7 @@ class Pump:
         try:
             while batch:
                 await self._start(batch, this, loads)
-                over = this.over is not None or self._stopping.is_set()
+                over = this.over is not None or this.caught_up or self._stopping.is_set()
                 if over or self._shared.clock() - began >= PASS_MAX_S:
                     break
                 batch = await self._more(this, loads)
@@ -144,13 +159,16 @@ class Pump:
         finally:
             await loads.cancel()
             # Where nothing can be delivered, the same messages would be fetched again by the next pass.
-            await self._close_link(held_by=None if this.delivered or self._stopping.is_set() else this)
+            released = this.delivered or this.caught_up or self._stopping.is_set()
+            await self._close_link(held_by=None if released else this)
             self._count(this)
         return this
 
     async def _start(self, batch: list[Received], this: Pass, loads: Loads) -> None:
         receiver = self._receiver  # before anything is awaited: delivery ids mean nothing on another link
         assert receiver is not None
+        if self._until_ms is not None:
+            batch = await self._without_later(receiver, batch, this, self._until_ms)
         opened = self._mover.open(batch)
         if opened.locked_until_ms is not None:
             self._size.locked_for((opened.locked_until_ms - self._shared.wall_ms()) / 1000)
@@ -171,6 +189,22 @@ class Pump:
             await trip.bury_spoiled(opened.spoiled)
         if not this.delivered:
             await loads.all_home()  # where nothing can be delivered, receiving ahead would only cost receives
+
+    async def _without_later(
+        self, receiver: Receiver, batch: list[Received], this: Pass, until_ms: int
+    ) -> list[Received]:
+        """What came too late for a single drain goes back. It is over when nothing else comes: of a partitioned queue
+        the parts may be mixed."""
+        later = [message for message in batch if (enqueued_ms_of(message.payload) or 0) > until_ms]
+        if not later:
+            return batch
+        this.caught_up = len(later) == len(batch)
+        try:
+            await self._release(receiver, later)
+        except TransportError as error:
+            logger.debug("%s: what came too late comes back when its locks run out: %s", self.queue, error)
+        ids = {message.delivery_id for message in later}
+        return [message for message in batch if message.delivery_id not in ids]
 
     async def _give_back(self, receiver: Receiver, batch: list[Received], this: Pass) -> None:
         """What a lost link had fetched may be earlier messages of the same lanes. When their locks are over, all of
@@ -216,7 +250,7 @@ class Pump:
         self._moved += this.delivered
         self._dead_lettered += this.buried
         self.errors += this.errors
-        self.blocked = this.held
+        self.blocked = self._blocked_before + this.held
 
     # ── receiving ──
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
-from pairbus.pairing.envelope import redriven
 from pairbus.pairing.events import Event
 from pairbus.pairing.pace import Budget
 from pairbus.pairing.reader import Reader
-from pairbus.pairing.relay import Destinations, SyphonSettings, Tide, entity_of_dead_letters
+from pairbus.pairing.redriving import Redriving, queue_of_dead_letters
+from pairbus.pairing.relay import NOTHING_KNOWN, Destinations, SyphonSettings, Tide, entity_of_dead_letters
 from pairbus.syphon.mover import Meter, Opener, Shared
 from pairbus.syphon.pump import LINGER_S, Pump
 from pairbus.transport import Carrier
 
 STOP_GRACE_S = 5.0
 RATE_WINDOW_S = 5.0
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Progress:
     per_s: float
     "Over the last seconds."
     blocked: int
-    "Messages that the last passes left in their queues."
+    "Messages that the last passes left in their queues; of `run_once`, all its passes: what came again counts again."
     dead_lettered: int
     errors: int
     waiting: int | None = None
@@ -52,7 +55,7 @@ class Syphon:
         publish: Callable[[Event], None],
         meter: Meter | None = None,
         clock: Callable[[], float] = time.monotonic,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_ms: Callable[[], int] = wall_ms,
         new_opener: Callable[[], Opener] = lambda: Reader().unwrap,
         sub_queue: Literal["dead-letter"] | None = None,
     ) -> None:
@@ -71,7 +74,9 @@ class Syphon:
             tide=Tide(queues),
             pumps=max(len(queues), 1),
         )
+        self._sub_queue = sub_queue
         self._stopping = asyncio.Event()
+        self._adopted = asyncio.Event()
         self._pumps = [Pump(self._shared, queue, self._stopping, sub_queue) for queue in queues]
         self._tasks: list[asyncio.Task[None]] = []
         self._samples: deque[tuple[float, int]] = deque()
@@ -82,12 +87,23 @@ class Syphon:
 
     async def run(self) -> None:
         """Until `stop`; what goes wrong with a queue or a destination is told in events and tried again."""
-        await self._run([pump.run() for pump in self._pumps], until=asyncio.FIRST_EXCEPTION)
+        await self._run([pump.run() for pump in self._pumps], to_first_failure=True)
 
     async def run_once(self, wait_s: float = LINGER_S) -> Progress:
-        """Drain each queue until nothing comes for `wait_s`. TransportError when a queue cannot be read."""
-        await self._run([pump.run_once(wait_s) for pump in self._pumps], until=asyncio.ALL_COMPLETED)
+        """Drain each queue of what is there now, until nothing comes for `wait_s`. What comes meanwhile stays there.
+        TransportError when a queue cannot be read."""
+        await self._run([pump.run_once(wait_s) for pump in self._pumps], to_first_failure=False)
         return self.progress()
+
+    def adopt(self, queues: Iterable[str]) -> None:
+        """Drain these too, which were created while `run` goes on."""
+        for queue in queues:
+            self._shared.tide.reached(queue, NOTHING_KNOWN)  # no lane goes on before it is known what is in there
+            pump = Pump(self._shared, queue, self._stopping, self._sub_queue)
+            self._pumps.append(pump)
+            self._tasks.append(asyncio.create_task(pump.run()))
+        self._shared.pumps = len(self._pumps)
+        self._adopted.set()
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Receive nothing more, and give what is on its way `grace_s` to arrive."""
@@ -119,11 +135,18 @@ class Syphon:
         self._samples.append((now, moved))
         return (moved - moved_then) / (now - then) if now > then else 0.0
 
-    async def _run(self, works: list[Coroutine[Any, Any, None]], *, until: str) -> None:
+    async def _run(self, works: list[Coroutine[Any, Any, None]], *, to_first_failure: bool) -> None:
         self._tasks = [asyncio.create_task(work) for work in works]
         try:
-            if self._tasks:
-                await asyncio.wait(self._tasks, return_when=until)
+            while under_way := [task for task in self._tasks if not task.done()]:
+                adopted = asyncio.create_task(self._adopted.wait())
+                try:
+                    await asyncio.wait([*under_way, adopted], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    adopted.cancel()
+                self._adopted.clear()
+                if to_first_failure and any(map(_has_failed, self._tasks)):
+                    break
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -131,6 +154,10 @@ class Syphon:
         for task in self._tasks:
             if not task.cancelled():  # by `stop`, or because another one failed
                 task.result()
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
 
 
 def redrive(
@@ -142,12 +169,19 @@ def redrive(
     settings: SyphonSettings | None = None,
     publish: Callable[[Event], None],
     meter: Meter | None = None,
+    duplicate_window_s: float | None = None,
+    new_ids: bool = False,
 ) -> Syphon:
     """A syphon from the dead-letter queue of `queue` (or of `topic/Subscriptions/name`) back to its entity.
 
     `target` is another entity, `destination` another namespace. Messages that cannot go stay where they are.
+    So do those that the entity may remember, and would drop as duplicates: `duplicate_window_s` says for how long it
+    remembers message ids, 0 that it does not; None, which is taken for a week, that it is not known. With `new_ids`
+    they go under another id, and have their own in the application property `x-pairbus-original-message-id`.
     """
-    entity = target or entity_of_dead_letters(queue)
+    queue = queue_of_dead_letters(queue)
+    origin = f"{source.endpoint.authority}/{queue}"
+    letters = Redriving(target or entity_of_dead_letters(queue), origin, duplicate_window_s, new_ids)
     return Syphon(
         destination or source,
         source,
@@ -155,7 +189,7 @@ def redrive(
         settings=settings or SyphonSettings(),
         publish=publish,
         meter=meter,
-        new_opener=lambda: partial(redriven, path=entity),
+        new_opener=lambda: letters.opener(wall_ms),
         sub_queue="dead-letter",
     )
 

@@ -1,0 +1,119 @@
+"""Dead letters on their way back to entities that detect duplicates."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pairbus.amqp.message import Message, Properties
+from pairbus.amqp.types import Int, Long, Symbol, Timestamp
+from pairbus.pairing.envelope import ORIGINAL_ID, REMEMBERED, Home, Spoiled
+from pairbus.pairing.redriving import CLOCKS_APART_S, WINDOW_MAX_S, Redriving, queue_of_dead_letters
+
+CAME_MS = 1_800_000_000_000
+WINDOW_S = 600.0
+LONGEST_S = WINDOW_MAX_S + CLOCKS_APART_S
+
+
+def letter(message_id: object = "m1", number: int = 7, came_ms: int | None = CAME_MS, own: Any = None) -> bytes:
+    annotations: dict[Symbol, object] = {Symbol("x-opt-sequence-number"): Long(number)}
+    if came_ms is not None:
+        annotations[Symbol("x-opt-enqueued-time")] = Timestamp(came_ms)
+    return Message(
+        annotations=annotations,
+        properties=Properties(message_id=message_id, subject="label"),
+        application_properties={**(own or {}), "DeadLetterReason": "test"},
+        data=[b"body"],
+    ).encode()
+
+
+def opened(payload: bytes, age_s: float = 0.0, window_s: float | None = WINDOW_S, *, origin: str = "a/b") -> Message:
+    """With new ids, as it is sent."""
+    letters = Redriving("orders", origin, window_s, new_ids=True)
+    home = letters.open(payload, CAME_MS + int(age_s * 1000))
+    assert isinstance(home, Home)
+    return Message.decode(home.payload)
+
+
+@pytest.mark.parametrize(
+    ("window_s", "age_s", "goes"),
+    [
+        (0.0, 0.0, True),  # no duplicate detection
+        (WINDOW_S, 0.0, False),
+        (WINDOW_S, WINDOW_S + CLOCKS_APART_S - 0.001, False),  # the clocks may differ
+        (WINDOW_S, WINDOW_S + CLOCKS_APART_S, True),
+        (WINDOW_S, -30.0, False),  # came in the future
+        (None, LONGEST_S - 0.001, False),  # not known
+        (None, LONGEST_S, True),
+    ],
+)
+def test_a_letter_goes_under_its_own_id_only_when_nobody_remembers_it(
+    window_s: float | None, age_s: float, goes: bool
+) -> None:
+    """Otherwise it stays; or another id is made, when that was asked for."""
+    home = Redriving("orders", "a/b", window_s).open(letter(), CAME_MS + int(age_s * 1000))
+    if goes:
+        assert isinstance(home, Home) and home.message_id == "m1"
+    else:
+        assert isinstance(home, Spoiled) and (home.reason, home.message_id) == (REMEMBERED, "m1")
+        assert re.search(r"for \d{1,3} more (minutes|hours),", home.description)
+    got = opened(letter(), age_s, window_s)
+    assert got.properties is not None and (got.properties.message_id == "m1") is goes
+
+
+def test_a_letter_that_says_not_when_it_came_stays_and_one_without_an_id_goes() -> None:
+    """Nobody can tell how old the first is; nobody can remember the second."""
+    letters = Redriving("orders", "a/b", WINDOW_S)
+    assert isinstance(letters.open(letter(came_ms=None), CAME_MS), Spoiled)
+    assert isinstance(letters.open(letter(message_id=None), CAME_MS), Home)
+
+
+@pytest.mark.parametrize("message_id", ["m1", "ü" * 100, b"raw", UUID(int=5)])
+def test_the_old_id_becomes_a_property_and_nothing_else_changes(message_id: object) -> None:
+    """Also an id that is no string."""
+    got = opened(letter(message_id, own={"own": Int(1)}))
+    assert got.application_properties == {"own": Int(1), ORIGINAL_ID: message_id}
+    assert got.properties == Properties(message_id=got.properties and got.properties.message_id, subject="label")
+    assert got.data == [b"body"]
+    assert opened(letter(message_id)).application_properties == {ORIGINAL_ID: message_id}
+
+
+def test_re_driven_again_it_still_has_its_first_id() -> None:
+    """What the application called it, however often it was renamed."""
+    got = opened(letter("second", own={ORIGINAL_ID: "first"}))
+    assert got.application_properties == {ORIGINAL_ID: "first"}
+
+
+def test_one_letter_always_gets_the_same_new_id_and_no_other_gets_it() -> None:
+    """Sent twice, because it could not be completed, it is stored once. The copies of two subscriptions are two."""
+    ids = [
+        opened(payload, origin=origin).properties
+        for payload, origin in [
+            (letter(), "a/b"),
+            (letter(), "A/B"),
+            (letter(), "a/c"),
+            (letter(number=8), "a/b"),
+            (letter("m2"), "a/b"),
+            (letter(came_ms=CAME_MS + 1), "a/b"),
+        ]
+    ]
+    assert ids[0] == ids[1]
+    assert len({str(each) for each in ids}) == 5
+
+
+@pytest.mark.parametrize(
+    ("path", "queue"),
+    [
+        ("orders", "orders"),
+        ("orders/$DeadLetterQueue", "orders"),
+        ("Orders/$deadletterqueue/", "Orders"),
+        ("events/Subscriptions/audit/$DeadLetterQueue", "events/Subscriptions/audit"),
+        ("orders/$Transfer/$DeadLetterQueue", "orders/$Transfer"),
+    ],
+)
+def test_a_dead_letter_queue_may_be_named_by_its_own_path(path: str, queue: str) -> None:
+    """In any case of letters, as the service takes it."""
+    assert queue_of_dead_letters(path) == queue
