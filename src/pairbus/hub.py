@@ -240,7 +240,8 @@ class Hub:
         self.listeners = [] if self.options.on_event is None else [self.options.on_event]
         self.pair.pings.forget_running()
         if self.spool is not None:
-            self.spool = self.spool.reopen()
+            self.spool = None
+            self.open_spool()  # from the folder of all processes: the parent's own may be one within it
         self._look()
 
     def release(self) -> None:

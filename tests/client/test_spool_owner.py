@@ -94,3 +94,17 @@ async def test_a_forked_worker_forwards_what_the_one_before_it_left(stage: Stage
         if process.returncode is None:
             process.kill()
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["left", "new"]
+
+
+async def test_a_forked_worker_has_a_spool_where_the_next_process_looks(stage: Stage, tmp_path: Path) -> None:
+    """Its parent has the first one within the folder. Within that one nobody would ever look again."""
+    first = Spool(tmp_path)
+    ends = stage.primary.connection_string, stage.secondary.connection_string
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, *ends, str(tmp_path))
+    try:
+        assert await asyncio.wait_for(process.wait(), 30) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+    first.close()
+    assert spools_in(tmp_path) == [tmp_path, tmp_path / "1", tmp_path / "2"]

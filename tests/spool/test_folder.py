@@ -100,6 +100,16 @@ def test_processes_that_share_a_folder_have_spools_of_their_own_within_it(tmp_pa
     third.close()
 
 
+def test_a_spool_within_a_numbered_one_is_found(tmp_path: Path) -> None:
+    """What is in it was reported as stored, however it came there. A link leads elsewhere, or round in a circle."""
+    folders = [tmp_path / name for name in ("", "1", "1/2", "2/1", "10")]
+    for folder in folders:
+        Spool(folder).close()
+    (tmp_path / "1" / "3").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "4").write_text("no folder")
+    assert spools_in(tmp_path) == folders
+
+
 # ── forks ──
 
 
@@ -111,7 +121,7 @@ def test_a_forked_child_has_lost_the_spool_and_can_have_one_of_its_own(tmp_path:
     def child() -> bool:
         with pytest.raises(SpoolError, match="not open in this process"):
             spool.append([entry(2)])
-        own = spool.reopen()
+        own = open_free(spool.folder)
         own.append([entry(3)])
         own.close()
         spool.close()

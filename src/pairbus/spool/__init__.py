@@ -45,6 +45,7 @@ logger = logging.getLogger("pairbus.spool")
 MAX_BYTES = 1 << 30
 ROW_BYTES = 128  # what a message costs on disk beside its payload and texts
 SPOOLS_MAX = 1000  # processes that share one folder by having spools of their own within it
+DEPTH_MAX = 16  # numbered folders within each other in which a spool is looked for
 SHRINK_PAGES = 256  # free pages that an empty spool may keep
 
 _INSERT = f"INSERT INTO waiting ({COLUMN_NAMES}) VALUES (?{', ?' * 10})"
@@ -351,12 +352,8 @@ class Spool:
 
     @property
     def is_inherited(self) -> bool:
-        """This process was forked after the spool was opened: the parent has it, `reopen` gives one of our own."""
+        """This process was forked after the spool was opened: the parent has it, `open_free` gives one of our own."""
         return self._over == _INHERITED
-
-    def reopen(self) -> Spool:
-        """A spool for this process, in the same folder if nobody has it, otherwise within it; see `open_free`."""
-        return open_free(self.folder, max_bytes=self.max_bytes)
 
     def _forked(self) -> None:
         """In the child."""
@@ -394,10 +391,19 @@ def open_free(folder: Path | str, *, max_bytes: int = MAX_BYTES) -> Spool:
 
 
 def spools_in(folder: Path | str) -> list[Path]:
-    """The folder and the numbered ones within it, as far as they hold a spool."""
-    folder = Path(folder).absolute()
-    numbered = sorted((path for path in folder.glob("*") if path.name.isdecimal()), key=lambda path: int(path.name))
-    return [path for path in (folder, *numbered) if (path / FILE_NAME).exists()]
+    """The folder and the numbered ones within it, at any depth, as far as they hold a spool. Links are not followed.
+
+    Nobody makes one within a numbered one, but it may be there, and what is in it must be found.
+    """
+    return _spools_in(Path(folder).absolute(), DEPTH_MAX)
+
+
+def _spools_in(folder: Path, depth: int) -> list[Path]:
+    found = [folder] if (folder / FILE_NAME).exists() else []
+    within = [path for path in folder.glob("*") if path.name.isdecimal() and path.is_dir() and not path.is_symlink()]
+    for path in sorted(within, key=lambda path: int(path.name)) if depth else ():
+        found += _spools_in(path, depth - 1)
+    return found
 
 
 def _row(number: int, entry: Entry) -> tuple[object, ...]:
