@@ -275,7 +275,7 @@ class PairedServiceBusClient:
     def _wake(self) -> None:
         if self._upkeep is not None:
             self._upkeep.wake()
-        elif not self._hub.is_closed and self._hub.pair.enabled and self._hub.pair.next_due() is not None:
+        elif self._hub.is_paired and self._hub.clocks_run and not self._hub.is_closed:
             self._start_upkeep(late=False)
 
     def _start_upkeep(self, *, late: bool) -> None:
@@ -294,11 +294,16 @@ class PairedServiceBusClient:
 
     def _after_fork(self) -> None:
         """In the child: no socket, event loop or spool of the parent is used."""
-        self._hub.after_fork()
-        self._pairing = asyncio.Lock()
-        self._closing = asyncio.Event()
-        self._upkeep = self._upkeep_task = None
         for given in (self._primary, self._secondary):
             sdk.abandon_connections(given)
         for sender in list(self._senders):
             sender._after_fork()
+        self._pairing = asyncio.Lock()
+        self._closing = asyncio.Event()
+        _parents.extend((self._upkeep, self._upkeep_task))
+        self._upkeep = self._upkeep_task = None
+        self._hub.after_fork()
+
+
+_parents: list[object] = []
+"In a forked process: never collected, which would carry out what a task does at its end, on the parent's sockets."

@@ -243,7 +243,7 @@ class PairedServiceBusClient:
         upkeep = self._upkeep
         if upkeep is not None:
             upkeep.wake()
-        elif not self._hub.is_closed and self._hub.pair.enabled and self._hub.pair.next_due() is not None:
+        elif self._hub.is_paired and self._hub.clocks_run and not self._hub.is_closed:
             self._start_upkeep(late=False)
 
     def _start_upkeep(self, *, late: bool) -> None:
@@ -260,11 +260,11 @@ class PairedServiceBusClient:
 
     def _after_fork(self) -> None:
         """In the child: no socket, thread, lock or spool of the parent is used."""
-        self._hub.after_fork()
-        self._pairing = threading.Lock()
-        self._closing = threading.Event()
-        self._upkeep = None
         for given in (self._primary, self._secondary):
             sdk.abandon_connections(given)
         for sender in list(self._senders):
             sender._after_fork()
+        self._pairing = threading.Lock()
+        self._closing = threading.Event()
+        self._upkeep = None
+        self._hub.after_fork()

@@ -175,8 +175,11 @@ class Hub:
     @property
     def needs_upkeep(self) -> bool:
         """There is something to do besides sending; a process that was forked in an outage has clocks that run."""
-        clocks_run = self.pair.next_due() is not None
-        return self.pair.enabled and (self.options.enable_syphon or self.spool is not None or clocks_run)
+        return self.pair.enabled and (self.options.enable_syphon or self.spool is not None or self.clocks_run)
+
+    @property
+    def clocks_run(self) -> bool:
+        return self.pair.enabled and self.pair.next_due() is not None
 
     def open_spool(self) -> None:
         if self.options.spool_dir is not None and self.spool is None:  # pairing may be repeated
@@ -230,18 +233,17 @@ class Hub:
         self.deliver()
 
     def after_fork(self) -> None:
-        """In the child: a lock and a spool of its own, no listener that speaks to the parent's loop.
+        """In the child: a lock of its own, no spool yet, no listener that speaks to the parent's loop.
 
-        Its first send pairs again, which asks nobody when the queues are known, and starts what runs beside it.
+        Its first send pairs again, which asks nobody when the queues are known, opens a spool, and starts what runs
+        beside it. A child that never sends holds no spool, and no messages in it back.
         """
         self.lock = threading.Lock()
         self.is_paired = False
         self._outbox.clear()
         self.listeners = [] if self.options.on_event is None else [self.options.on_event]
         self.pair.pings.forget_running()
-        if self.spool is not None:
-            self.spool = None
-            self.open_spool()  # from the folder of all processes: the parent's own may be one within it
+        self.spool = None  # the parent's
         self._look()
 
     def release(self) -> None:
@@ -543,7 +545,10 @@ clients: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for client in list(clients):
-        client._after_fork()
+        try:
+            client._after_fork()
+        except Exception:  # whatever is wrong with one, the others must not speak on the parent's sockets
+            logger.exception("after a fork %r cannot be used", client)
 
 
 os.register_at_fork(after_in_child=_after_fork)
