@@ -183,7 +183,8 @@ class Hub:
 
     def open_spool(self) -> None:
         if self.options.spool_dir is not None and self.spool is None:  # pairing may be repeated
-            self.spool = open_free(os.fspath(self.options.spool_dir), max_bytes=self.options.spool_max_bytes)
+            folder = os.fspath(self.options.spool_dir)
+            self.spool = open_free(folder, pair=self.primary_name, max_bytes=self.options.spool_max_bytes)
 
     def paired_with(self, queues: list[str]) -> None:
         with self.lock:

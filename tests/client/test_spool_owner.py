@@ -15,7 +15,7 @@ from pairbus.send_errors import SecondaryUnreachable
 from pairbus.spool import Entry, Spool, spools_in
 from pairbus.testing.script import Reject
 from tests.client.messages import id_of
-from tests.client.world import Stage, message, new_client
+from tests.client.world import Stage, message, new_client, until
 from tests.sdk.flavours import Flavour
 
 
@@ -55,6 +55,24 @@ async def test_a_client_whose_pairing_is_cleared_spools_nothing(stage: Stage, fl
     await client.sender("orders").send(message(message_id="plain"))
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["plain"]
     await client.close()
+    spool = Spool(tmp_path)
+    assert spool.waiting == 1
+    spool.close()
+
+
+async def test_pairs_that_share_a_folder_do_not_forward_each_others_messages(
+    stage: Stage, flavour: Flavour, tmp_path: Path
+) -> None:
+    """Whichever starts first: the messages would go to a namespace that they were never meant for."""
+    spool = Spool(tmp_path, pair="litware")
+    entry = Entry("orders", sdk.encode(message(message_id="theirs")), "theirs", spooled_ms=time.time_ns() // 1_000_000)
+    spool.append([entry])
+    spool.close()
+    leave_in(tmp_path / "1", "left")
+    client = stage.client(flavour, spool_dir=tmp_path)
+    await client.pair()
+    await until(lambda: len(stage.primary.stored("orders")) == 1, "forwarded")
+    assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["left"]
     spool = Spool(tmp_path)
     assert spool.waiting == 1
     spool.close()

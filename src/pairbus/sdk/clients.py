@@ -111,8 +111,8 @@ def abandon_connections(client: AnyClient) -> None:
 
 
 _parents: list[object] = []
-"""In a forked process: never collected. A socket of asyncio that is collected takes itself out of the selector, which is
-the parent's too: the parent would never hear of its own socket again."""
+"""In a forked process: never collected. A socket of asyncio that is collected takes itself out of the selector, which
+is the parent's too: the parent would never hear of its own socket again."""
 
 
 class _Canary:

@@ -26,16 +26,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
 
-from pairbus.errors import SpoolError, SpoolFull, SpoolInUse
+from pairbus.errors import SpoolError, SpoolFull, SpoolInUse, SpoolOfAnotherPair
 from pairbus.spool.commits import Commits, Ended, Write
 from pairbus.spool.files import (
     COLUMN_NAMES,
     FILE_NAME,
     FolderLock,
+    claimed_by,
     create,
     give_up_reserve,
     hold_reserve,
     open_for_writing,
+    owing_to,
     prepare,
     spool_error,
 )
@@ -78,11 +80,17 @@ class Entry:
 
 
 class Spool:
-    """The owner of a folder. Raises SpoolInUse, SpoolForeign, SpoolNewer or SpoolDamaged when it cannot be opened."""
+    """The owner of a folder. Raises SpoolInUse, SpoolForeign, SpoolNewer or SpoolDamaged when it cannot be opened.
 
-    def __init__(self, folder: Path | str, *, max_bytes: int = MAX_BYTES) -> None:
+    With `pair` it is claimed: what is in it belongs to that pair from now on, unless it holds messages of another one,
+    which is SpoolOfAnotherPair. A pair is named by the first part of its backlog paths.
+    """
+
+    def __init__(self, folder: Path | str, *, pair: str | None = None, max_bytes: int = MAX_BYTES) -> None:
         self.folder = Path(folder).absolute()
         self.max_bytes = max_bytes
+        self.pair: str | None = None
+        "Whose messages these are; None: nobody has claimed them."
         self.on_append: Callable[[], None] | None = None
         "Called after every append, from the thread that appended."
         self.damage: list[str] = []
@@ -99,7 +107,15 @@ class Spool:
             prepare(self.folder)
             self._lock = FolderLock(self.folder)
             try:
+                if pair is not None:
+                    _demand(self.folder, _owing_to(self.folder), pair)
+                self._lock.sign()
                 self._commits = self._open()
+                try:
+                    self._claim(pair)
+                except BaseException:
+                    self._commits.close()
+                    raise
             except BaseException:
                 self._lock.release()
                 raise
@@ -113,6 +129,7 @@ class Spool:
         connection = open_for_writing(self._file)
         try:
             self._count(connection)
+            self.pair = claimed_by(connection)
             commits = Commits(self._file, connection, self._count)
         except sqlite3.Error as error:
             connection.close()
@@ -124,6 +141,18 @@ class Spool:
                 " removed. Messages that were stored by them are lost, messages that were removed by them go out again."
             )
         return commits
+
+    def _claim(self, pair: str | None) -> None:
+        if pair is not None and pair != self.pair:
+            self.demand(pair)
+            row = "INSERT OR REPLACE INTO pair VALUES (1, ?)"
+            self._change(lambda connection: connection.execute(row, (pair,)), lambda committed: None)
+            self.pair = pair
+
+    def demand(self, pair: str) -> None:
+        """Raise SpoolOfAnotherPair if there is a message in it that belongs to another one."""
+        if self.pair is not None and (self._waiting or self._refused):
+            _demand(self.folder, self.pair, pair)
 
     def _found_damage(self, sentence: str) -> None:
         self.damage.append(sentence)
@@ -378,16 +407,33 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def open_free(folder: Path | str, *, max_bytes: int = MAX_BYTES) -> Spool:
+def open_free(folder: Path | str, *, pair: str | None = None, max_bytes: int = MAX_BYTES) -> Spool:
     """The spool of a folder that several processes share: the folder itself, or the first of `folder/1`, `folder/2` …
-    that nobody has open. What a process that died left in one of them, the next one adopts."""
+    that nobody has open, and that holds no messages of another pair. What a process that died left in one of them, the
+    next one of its pair adopts."""
     folder = Path(folder).absolute()
     for name in ("", *map(str, range(1, SPOOLS_MAX))):
         try:
-            return Spool(folder / name, max_bytes=max_bytes)
-        except SpoolInUse:
+            return Spool(folder / name, pair=pair, max_bytes=max_bytes)
+        except (SpoolInUse, SpoolOfAnotherPair):
             continue
-    raise SpoolInUse(f"The spool {folder} and {SPOOLS_MAX - 1} spools within it are in use. Choose another folder.")
+    raise SpoolInUse(
+        f"The spool {folder} and {SPOOLS_MAX - 1} spools within it are in use, or hold messages of other pairs. Choose"
+        " another folder."
+    )
+
+
+def _owing_to(folder: Path) -> str | None:
+    with suppress(SpoolError):  # whatever is wrong with it, opening it says so in better words
+        return owing_to(folder)
+    return None
+
+
+def _demand(folder: Path, owner: str | None, pair: str) -> None:
+    if owner is not None and owner.lower() != pair.lower():  # as the paths of queues compare
+        raise SpoolOfAnotherPair(
+            f"The spool {folder} holds messages of the pair {owner}, not of {pair}. It was not touched."
+        )
 
 
 def spools_in(folder: Path | str) -> list[Path]:
