@@ -176,9 +176,10 @@ class PairedServiceBusClient:
         return await provision_async(hub.secondary, hub.primary_name, hub.options, hub.meter_pairing)
 
     async def clear_pairing(self) -> None:
-        """Forget all state and timers, and be a plain client of the primary from now on."""
+        """Forget all state and timers, and be a plain client of the primary from now on. The spool is given back."""
         self._hub.clear_pairing()
         await self._stop_upkeep()
+        await asyncio.to_thread(self._hub.close_spool)
 
     def force_failover(self, entity: str) -> None:
         """Send this entity's messages to the backlog until `force_healthy` is called."""

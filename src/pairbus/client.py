@@ -163,9 +163,10 @@ class PairedServiceBusClient:
         return provision(hub.secondary, hub.primary_name, hub.options, self._closing.wait, hub.meter_pairing)
 
     def clear_pairing(self) -> None:
-        """Forget all state and timers, and be a plain client of the primary from now on."""
+        """Forget all state and timers, and be a plain client of the primary from now on. The spool is given back."""
         self._hub.clear_pairing()
         self._stop_upkeep()
+        self._hub.close_spool()
 
     def force_failover(self, entity: str) -> None:
         """Send this entity's messages to the backlog until `force_healthy` is called."""

@@ -125,7 +125,8 @@ class Hub:
         names = ", ".join(f"{entity.path} {entity.state.value}" for entity in away[:3])
         state = "closed" if self.is_closed else "plain" if not self.pair.enabled else names or "HEALTHY"
         more = f" and {len(away) - 3} more" if len(away) > 3 else ""
-        spooled = f" spool={self.spool.waiting}" if self.spool is not None and self.spool.waiting else ""
+        spool = self.spool
+        spooled = f" spool={spool.waiting}" if spool is not None and spool.waiting else ""
         return f"{self.primary.name} | {self.secondary.name} {state}{more} backlog={self.pair.rotation}{spooled}"
 
     def sender_repr(self, state: SenderState) -> str:
@@ -182,9 +183,25 @@ class Hub:
         return self.pair.enabled and self.pair.next_due() is not None
 
     def open_spool(self) -> None:
-        if self.options.spool_dir is not None and self.spool is None:  # pairing may be repeated
-            folder = os.fspath(self.options.spool_dir)
-            self.spool = open_free(folder, pair=self.primary_name, max_bytes=self.options.spool_max_bytes)
+        if self.options.spool_dir is None or self.spool is not None:  # pairing may be repeated
+            return
+        folder = os.fspath(self.options.spool_dir)
+        spool = open_free(folder, pair=self.primary_name, max_bytes=self.options.spool_max_bytes)
+        with self.lock:
+            self.spool = spool
+            is_needed = self.pair.enabled
+        if not is_needed:  # the pairing was cleared meanwhile
+            self.close_spool()
+
+    def close_spool(self) -> None:
+        """When nobody forwards any more. What is being stored is stored; who comes later is told that it was not."""
+        with self.lock:
+            spool, self.spool = self.spool, None
+        self._look()
+        if spool is not None:
+            spool.close()
+            if spool.waiting and not self.is_closed:
+                logger.warning("%d messages stay in %s for the next client", spool.waiting, spool.folder)
 
     def paired_with(self, queues: list[str]) -> None:
         with self.lock:
@@ -222,8 +239,6 @@ class Hub:
             self.publish(PairingCleared(self.primary.name))
         self._look()
         self.deliver()
-        if self.spool is not None and self.spool.waiting:
-            logger.warning("%d messages stay in %s for the next client", self.spool.waiting, self.spool.folder)
 
     def force(self, path: str, *, over: bool) -> None:
         """The operator's hand."""
@@ -250,8 +265,7 @@ class Hub:
     def release(self) -> None:
         """The last thing of a closed client."""
         self.unregister()
-        if self.spool is not None:
-            self.spool.close()
+        self.close_spool()
         if self.ledger is not None:
             self.ledger.close(LEDGER_CLOSE_S)
 
@@ -263,7 +277,8 @@ class Hub:
 
     def needs_no_plan(self, entity: Entity) -> bool:
         """The next send goes to the primary: what nearly every send finds, so it costs nearly nothing."""
-        return entity.state is HEALTHY and (self.spool is None or not self._queues_behind(entity, self.spool))
+        spool = self.spool
+        return entity.state is HEALTHY and (spool is None or not self._queues_behind(entity, spool))
 
     def _queues_behind(self, entity: Entity, spool: Spool) -> bool:
         """Messages of this entity wait in the spool, and will be forwarded: what a plain client left there will not."""
@@ -313,10 +328,11 @@ class Hub:
             with self.lock:
                 self.counters.entity(entity.path).sent += len(going.messages)
             return
-        if receipt.where is Where.SPOOL and self.spool is not None:
+        if receipt.where is Where.SPOOL:
             with self.lock:
+                waiting = len(going.messages) if self.spool is None else self.spool.waiting  # None: closed since
                 self.pair.stored_away(entity, SPOOL, going.message_ids, outcome_unknown=bool(going.doubts))
-                self.publish(Spooled(entity.path, len(going.messages), self.spool.waiting))
+                self.publish(Spooled(entity.path, len(going.messages), waiting))
             self.deliver()
 
     def diverted(
@@ -403,9 +419,11 @@ class Hub:
 
     def to_spool(self, entries: list[Entry]) -> Failure | None:
         """Blocks until the disk has them."""
-        assert self.spool is not None
+        spool = self.spool
         try:
-            self.spool.append(entries)
+            if spool is None:
+                raise SpoolError("The spool was closed with the pairing. This was not stored.")
+            spool.append(entries)
         except SpoolError as error:
             return Failure(Kind.INTERNAL, str(error), False, error)
         return None

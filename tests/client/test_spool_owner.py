@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from pairbus import hub, sdk
-from pairbus.send_errors import SecondaryUnreachable
+from pairbus.send_errors import SecondaryUnreachable, SendAvailabilityBacklogError
 from pairbus.spool import Entry, Spool, spools_in
 from pairbus.testing.script import Reject
 from tests.client.messages import id_of
@@ -54,9 +55,42 @@ async def test_a_client_whose_pairing_is_cleared_spools_nothing(stage: Stage, fl
     stage.primary.remove(rule)
     await client.sender("orders").send(message(message_id="plain"))
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["plain"]
-    await client.close()
-    spool = Spool(tmp_path)
+    spool = Spool(tmp_path)  # nobody holds it any more, so that it can be drained
     assert spool.waiting == 1
+    spool.close()
+    await client.close()
+
+
+@pytest.mark.parametrize("comes", ["before", "after"])
+async def test_a_send_that_spools_while_the_pairing_is_cleared_is_told_what_became_of_it(
+    stage: Stage, flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: str
+) -> None:
+    """What was being stored is stored; what comes a moment later is not, and its caller still has it."""
+    for endpoint in (stage.primary, stage.secondary):
+        endpoint.on("open", Reject("amqp:internal-error"))
+    client = stage.client(flavour, spool_dir=tmp_path)
+    await client.pair()
+    reached, go_on = threading.Event(), threading.Event()
+    append = Spool.append
+
+    def slowly(spool: Spool, entries: list[Entry]) -> int:
+        if comes == "before":
+            waiting = append(spool, entries)
+        reached.set()
+        assert go_on.wait(20)
+        return waiting if comes == "before" else append(spool, entries)
+
+    monkeypatch.setattr(Spool, "append", slowly)
+    sender = client.sender("orders")
+    send = sender.send if comes == "before" else sender.error
+    sending = asyncio.create_task(send(message(message_id="m"), timeout=5))
+    assert await asyncio.to_thread(reached.wait, 20)
+    await client.clear_pairing()
+    go_on.set()
+    told = await sending
+    spool = Spool(tmp_path)
+    assert spool.waiting == (1 if comes == "before" else 0)
+    assert comes == "before" or isinstance(told, SendAvailabilityBacklogError)
     spool.close()
 
 
