@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry": {"counters"},
     "provisioning": {"errors", "pairing", "send_errors", "sides"},
     "spool": {"errors"},
-    "forwarder": {"errors", "ledger", "pairing", "spool", "transport", "wire_failures"},
+    "forwarder": {"amqp", "errors", "ledger", "pairing", "spool", "transport", "wire_failures"},
     "syphon": {"amqp", "errors", "ledger", "pairing", "telemetry", "transport", "wire_failures"},
     "spark": {
         *("amqp", "connection_string", "errors", "hosts", "ledger", "loops", "pairing", "sas", "syphon", "transport"),

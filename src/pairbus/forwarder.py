@@ -6,7 +6,7 @@
 
 Laws of this file.
  1. A message leaves the spool only after a namespace has accepted it. A crash in between sends it twice, under one
-    message id; it never loses it.
+    message id; it never loses it. Up to `BATCH_COUNT` leave with one commit, at most `REMOVE_S` after the first.
  2. Whatever was sent without an answer is noted in the spool before it is sent again.
  3. Disk and network are waited for; everything that is decided is decided in `pairing/forwarding.py` and by `Ways`.
 """
@@ -17,8 +17,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal, Protocol
 
+from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.errors import ConfigError, SpoolError
 from pairbus.ledger.rows import alike
 from pairbus.pairing.envelope import Away
@@ -33,6 +35,7 @@ logger = logging.getLogger("pairbus.forwarder")
 
 BATCH_COUNT = 100
 BATCH_BYTES = 192 * 1024  # fits the 256 KB of the Standard tier with room for aliases and the batch's own sections
+REMOVE_S = 0.25  # how long an accepted message stays in the file at most, so that others share its fsync
 SEND_TIMEOUT_S = 15.0
 LOOK_S = 1.0  # how often a lane that waits asks for another way
 PATIENCE_S = 30.0
@@ -47,7 +50,7 @@ class Ways(Protocol):
         """PRIMARY, or a backlog queue; None when neither side is back."""
         ...
 
-    def accepted(self, path: str, way: Way, now: float) -> None: ...
+    def accepted(self, path: str, way: Way, count: int, now: float) -> None: ...
 
     def failed(self, path: str, way: Way, failure: Failure, now: float) -> None:
         """The way is to blame; what is a message's own fault is not told here."""
@@ -226,34 +229,47 @@ class Forwarder:
 
     async def _move(self, lane: Lane, way: Way, removable: list[int]) -> bool:
         """Forward one batch; True when the lane may go on at once. `removable`: accepted, and still in the file."""
+        await self._remove(removable)
+        batch = await asyncio.to_thread(self._spool.next_batch, lane.path, BATCH_COUNT, BATCH_BYTES)
+        remove_at = time.monotonic() + REMOVE_S
+        try:
+            while batch:
+                count, failure = await self._send_some(lane, way, batch)
+                group, batch = batch[:count], batch[count:]
+                now = time.monotonic()
+                if failure is None:
+                    lane.accepted(count)
+                    removable += [number for number, _ in group]
+                    self._ways.accepted(lane.path, way, count, now)
+                    ids = tuple([entry.message_id for _, entry in group])
+                    left = max(self._spool.waiting - len(removable), 0)
+                    self._publish(SpoolForwarded(lane.path, count, str(way), left, ids))
+                    if now >= remove_at or self._stopping:
+                        await self._remove(removable)
+                        remove_at = time.monotonic() + REMOVE_S
+                    if self._stopping:
+                        return True
+                    continue
+                if failure.kind not in MESSAGE_FAULTS:
+                    self._ways.failed(lane.path, way, failure, now)
+                verdict = lane.failed(way, failure, count, now)
+                if verdict is Verdict.WAIT:
+                    await self._remove(removable)
+                    return False
+                if verdict is Verdict.SINGLY:
+                    break
+                await self._refuse(lane, *group[0], failure)
+            await self._remove(removable)
+        except asyncio.CancelledError:
+            with suppress(SpoolError):  # then they go out again
+                self._spool.forwarded(removable)  # not in a thread: nobody waits for this task any more
+            raise
+        return True
+
+    async def _remove(self, removable: list[int]) -> None:
         if removable:
             await asyncio.to_thread(self._spool.forwarded, removable)
             removable.clear()
-        batch = await asyncio.to_thread(self._spool.next_batch, lane.path, BATCH_COUNT, BATCH_BYTES)
-        while batch:
-            count, failure = await self._send_some(lane, way, batch)
-            group, batch = batch[:count], batch[count:]
-            now = time.monotonic()
-            if failure is None:
-                lane.accepted(count)
-                removable += [number for number, _ in group]
-                self._ways.accepted(lane.path, way, now)
-                await asyncio.to_thread(self._spool.forwarded, removable)
-                removable.clear()
-                ids = tuple([entry.message_id for _, entry in group])
-                self._publish(SpoolForwarded(lane.path, count, str(way), self._spool.waiting, ids))
-                if self._stopping:
-                    return True
-                continue
-            if failure.kind not in MESSAGE_FAULTS:
-                self._ways.failed(lane.path, way, failure, now)
-            verdict = lane.failed(way, failure, count, now)
-            if verdict is Verdict.WAIT:
-                return False
-            if verdict is Verdict.SINGLY:
-                return True
-            await self._refuse(lane, *group[0], failure)
-        return True
 
     async def _refuse(self, lane: Lane, number: int, entry: Entry, failure: Failure) -> None:
         await asyncio.to_thread(self._spool.refuse, [(number, failure.text)], refused_ms=_now_ms())
@@ -272,10 +288,10 @@ class Forwarder:
                     break
                 return 1, payload
             payloads.append(payload)
-        count = together(payloads, BATCH_BYTES)
-        return count, await self._send(lane.path, way, payloads[:count], batch[:count])
+        count, head = together(payloads, BATCH_BYTES)
+        return count, await self._send(lane.path, way, payloads[:count], head, batch[:count])
 
-    async def _send(self, path: str, way: Way, payloads: list[bytes], group: Numbered) -> Failure | None:
+    async def _send(self, path: str, way: Way, payloads: list[bytes], head: bytes, group: Numbered) -> Failure | None:
         carrier, target = (self._primary, path) if way.queue is None else (self._secondary, way.queue)
         assert carrier is not None, "a way to a backlog queue needs a secondary"
         failure: Failure | None = None
@@ -286,7 +302,8 @@ class Forwarder:
             if len(payloads) == 1:
                 await sender.send(payloads[0], timeout_s=self._timeout_s)
             else:
-                await sender.send_batch(payloads, timeout_s=self._timeout_s)
+                batch = encode_batch(payloads, head)
+                await sender.send(batch, message_format=BATCH_FORMAT, timeout_s=self._timeout_s)
         except TransportError as error:
             failure = failure_of(error)
             if failure.kind is Kind.TIMEOUT:

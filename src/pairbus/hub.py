@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
@@ -48,6 +49,7 @@ from pairbus.pairing.events import (
     Unpaired,
 )
 from pairbus.pairing.failover import HEALTHY, Entity, State
+from pairbus.pairing.forwarding import Inflow, queueing
 from pairbus.pairing.life import Life, Lives
 from pairbus.pairing.life import Side as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, primary_name_of
@@ -97,6 +99,7 @@ class Hub:
         self.lives = Lives()
         self.counters = Counters()
         self.spool: Spool | None = None
+        self.inflow = Inflow()
         self.ledger = None if options.ledger is None else Ledger(options.ledger, client=f"{self.primary_name}")
         self._ledger_names = {"primary": primary.name.lower(), "secondary": secondary.name.lower()}
         "A host in capital letters is the same host in every process's rows."
@@ -277,21 +280,21 @@ class Hub:
 
     def needs_no_plan(self, entity: Entity) -> bool:
         """The next send goes to the primary: what nearly every send finds, so it costs nearly nothing."""
-        spool = self.spool
-        return entity.state is HEALTHY and (spool is None or not self._queues_behind(entity, spool))
+        return entity.state is HEALTHY and not self._waits(entity)
 
-    def _queues_behind(self, entity: Entity, spool: Spool) -> bool:
+    def _waits(self, entity: Entity) -> bool:
         """Messages of this entity wait in the spool, and will be forwarded: what a plain client left there will not."""
-        return self.pair.enabled and spool.has(entity.path)
+        spool = self.spool
+        return spool is not None and self.pair.enabled and spool.has(entity.path)
 
     def plan(
         self, sender: SenderState, timeout_s: float, now: float, tried: Reply | None, *, tried_queue: str | None = None
     ) -> Plan:
         """What to do about one send. `tried`: an attempt was made at `now` already, and ended so."""
         with self.lock:
-            spool = self.spool
-            behind = tried is None and spool is not None and self._queues_behind(sender.entity, spool)
-            return sending(self.pair, sender, timeout_s, now, behind_spool=behind, tried=tried, tried_queue=tried_queue)
+            if tried is None and self._waits(sender.entity):
+                return queueing(self.pair, sender, timeout_s, now, self.inflow, partial(self._waits, sender.entity))
+            return sending(self.pair, sender, timeout_s, now, tried=tried, tried_queue=tried_queue)
 
     def advance(self, plan: Plan, reply: Reply | None) -> Command | Receipt:
         """The next command, the first without a reply; or where the message is now; Unsent when no place took it."""
@@ -423,6 +426,8 @@ class Hub:
         try:
             if spool is None:
                 raise SpoolError("The spool was closed with the pairing. This was not stored.")
+            with self.lock:
+                self.inflow.came(entries[0].path, len(entries), time.monotonic())
             spool.append(entries)
         except SpoolError as error:
             return Failure(Kind.INTERNAL, str(error), False, error)

@@ -261,9 +261,10 @@ class HubWays:
         self._kept[entity.path] = queue
         return Way(queue)
 
-    def accepted(self, path: str, way: Way, now: float) -> None:
+    def accepted(self, path: str, way: Way, count: int, now: float) -> None:
         hub = self._hub
         with hub.lock:
+            hub.inflow.left(path, count, now)
             if way.queue is None:
                 entity = hub.pair.entity(path, now)
                 hub.pair.accepted(entity, now, trial=entity.path in self._trials)
@@ -278,6 +279,7 @@ class HubWays:
         with hub.lock:
             entity = hub.pair.entity(path, now)
             self._trials.discard(entity.path)
+            hub.inflow.stuck(path)
             if way.queue is not None:
                 if failure.kind is not Kind.BUSY:
                     for event in hub.pair.rotation.failed(way.queue, failure.text, now):

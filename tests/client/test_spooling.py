@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from pairbus import sdk
 from pairbus.pairing.events import Spooled, SpoolForwarded
 from pairbus.pairing.failover import State
 from pairbus.send_errors import SendAvailabilityBacklogError
+from pairbus.spool import Entry, Spool
+from pairbus.testing.script import Delay
 from tests.client.messages import id_of
-from tests.client.world import World, message, until
+from tests.client.world import Stage, World, message, until
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow
@@ -75,3 +79,25 @@ async def test_a_spool_survives_its_client(world: World, flavour: Flavour, tmp_p
     await world.client(flavour, spool_dir=tmp_path)
     await until(lambda: world.count(queue) == 1, "forwarded by the next client", within_s=15)
     assert [id_of(payload) for payload in await world.take(queue, 1)] == ["kept"]
+
+
+async def test_a_spool_runs_dry_although_its_entity_is_sent_to_all_the_time(
+    stage: Stage, flavour: Flavour, tmp_path: Path
+) -> None:
+    """A send to the disk is faster than one to the namespace: those behind the spool must not outrun it for ever. Each
+    message has a session of its own, so that they go one by one; all of one sender's keep their order."""
+    stage.primary.on("transfer", Delay(0.01), path="orders")
+    spool = Spool(tmp_path)
+    left = [f"left-{number}" for number in range(100)]
+    spool.append([Entry("orders", sdk.encode(message(message_id=one, session_id=one)), one) for one in left])
+    spool.close()
+    client = stage.client(flavour, spool_dir=tmp_path)
+    await client.pair()
+    sender, sent = client.sender("orders"), []
+    async with asyncio.timeout(25):
+        while "spool=" in repr(client.client):
+            sent.append(f"sent-{len(sent)}")
+            await sender.send(message(message_id=sent[-1], session_id=sent[-1]))
+    assert client.told(Spooled), "some came while it moved"
+    await sender.send(message(message_id="direct"))
+    assert [id_of(payload) for payload in stage.primary.stored("orders")] == [*left, *sent, "direct"]

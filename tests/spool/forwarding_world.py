@@ -32,7 +32,7 @@ class Ways:
     def way(self, path: str, now: float) -> Way | None:
         return self.paths.get(path, self.default)
 
-    def accepted(self, path: str, way: Way, now: float) -> None:
+    def accepted(self, path: str, way: Way, count: int, now: float) -> None:
         self.told.append((path, str(way), None))
 
     def failed(self, path: str, way: Way, failure: Failure, now: float) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pairbus import forwarder
 from pairbus.errors import SpoolFull
 from pairbus.pairing import forwarding
-from pairbus.pairing.envelope import Home, unwrap
+from pairbus.pairing.envelope import Home, batch_head, unwrap
 from pairbus.pairing.events import MaybeDuplicated, SpoolForwarded, SpoolRefused
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Kind
@@ -238,16 +238,47 @@ async def test_what_is_too_large_for_a_backlog_queue_waits_for_the_primary(
     assert len(endpoint.stored(QUEUE)) == 1 and numbers(endpoint.stored("orders")) == [1, 2]
 
 
-async def test_messages_of_sessions_go_one_by_one_and_others_in_batches(
-    world: World, endpoint: ScriptedEndpoint
-) -> None:
-    """In one lane, in order: a batch ends where a session begins."""
-    sessions = {3: "a", 4: "b"}
+async def test_messages_of_one_session_go_in_batches_and_in_order(world: World, endpoint: ScriptedEndpoint) -> None:
+    """A batch ends where another session or none begins; its head says the session, by which the service files it."""
+    sessions = {3: "a", 4: "a", 5: "b"}
     world.spool.append([entry(number, session_id=sessions.get(number)) for number in range(8)])
     assert await world.forwarder.drain_once() == {}
     received = endpoint.received_by("orders")
-    assert [numbers(each.messages) for each in received] == [[0, 1, 2], [3], [4], [5, 6, 7]]
-    assert [each.is_batch for each in received] == [True, False, False, True]
+    assert [numbers(each.messages) for each in received] == [[0, 1, 2], [3, 4], [5], [6, 7]]
+    assert [each.is_batch for each in received] == [True, True, False, True]
+    assert received[1].payload.startswith(batch_head("a")) and not received[0].payload.startswith(batch_head("a"))
+
+
+async def test_messages_that_go_one_by_one_leave_the_spool_together(
+    world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fsync costs as much as a send; without them the lane is outrun by those who send."""
+    forwarded, removals = world.spool.forwarded, []
+
+    def remove(gone: Sequence[int]) -> None:
+        removals.append(len(gone))
+        forwarded(gone)
+
+    monkeypatch.setattr(world.spool, "forwarded", remove)
+    monkeypatch.setattr(forwarder, "REMOVE_S", 60.0)
+    world.spool.append([entry(number, session_id=f"s{number}") for number in range(20)])
+    assert await world.forwarder.drain_once() == {}
+    assert numbers(endpoint.stored("orders")) == list(range(20)) and removals == [20]
+
+
+async def test_what_was_accepted_is_removed_when_the_forwarder_is_cancelled(
+    world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client is closed: what is home already must not go out again with the next one."""
+    monkeypatch.setattr(forwarder, "REMOVE_S", 60.0)
+    endpoint.on("transfer", LoseAnswer(), path="orders", when=lambda at: encoded(3, session_id="s3") in at.payload)
+    world.spool.append([entry(number, session_id=f"s{number}") for number in range(5)])
+    task = asyncio.create_task(world.forwarder.run())
+    await world.until(lambda: len(endpoint.received_by("orders")) == 4)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert waiting(world.spool) == [3, 4]
 
 
 async def test_a_batch_that_is_refused_for_the_moment_keeps_its_order(world: World, endpoint: ScriptedEndpoint) -> None:
