@@ -25,7 +25,17 @@ from pairbus.errors import ConfigError, SpoolError
 from pairbus.ledger.rows import alike
 from pairbus.pairing.envelope import Away
 from pairbus.pairing.events import Event, MaybeDuplicated, SpoolForwarded, SpoolRefused
-from pairbus.pairing.forwarding import MISSING_GRACE_S, PAUSE_MAX_S, PRIMARY, Lane, Verdict, Way, together, wrapped
+from pairbus.pairing.forwarding import (
+    AT_ONCE,
+    MISSING_GRACE_S,
+    PAUSE_MAX_S,
+    PRIMARY,
+    Lane,
+    Verdict,
+    Way,
+    together,
+    wrapped,
+)
 from pairbus.pairing.policy import MESSAGE_FAULTS, Failure, Kind
 from pairbus.spool import Entry, Spool
 from pairbus.transport import Carrier, TransportError
@@ -234,9 +244,14 @@ class Forwarder:
         remove_at = time.monotonic() + REMOVE_S
         try:
             while batch:
+                began = time.monotonic()
                 count, failure = await self._send_some(lane, way, batch)
-                group, batch = batch[:count], batch[count:]
                 now = time.monotonic()
+                again_s = None if failure is None else lane.again_s(way, failure, began, now)
+                if again_s is not None and not self._stopping:
+                    await asyncio.sleep(again_s)
+                    continue
+                group, batch = batch[:count], batch[count:]
                 if failure is None:
                     lane.accepted(count)
                     removable += [number for number, _ in group]
@@ -306,7 +321,7 @@ class Forwarder:
                 await sender.send(batch, message_format=BATCH_FORMAT, timeout_s=self._timeout_s)
         except TransportError as error:
             failure = failure_of(error)
-            if failure.kind is Kind.TIMEOUT:
+            if failure.kind is Kind.TIMEOUT or failure.kind in AT_ONCE:
                 carrier.forget(target)
         except ConfigError as error:
             failure = Failure(Kind.UNAUTHORIZED, str(error), error=error)  # the key is for another entity

@@ -32,6 +32,8 @@ BACKLOG = Way(QUEUE)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarding, "PAUSE_S", 0.02)
     monkeypatch.setattr(forwarding, "PAUSE_MAX_S", 0.1)
+    monkeypatch.setattr(forwarding, "RETRY_PAUSES_S", (0.01, 0.04))
+    monkeypatch.setattr(forwarding, "LAST_RETRY_S", 60.0)  # however busy the machine is
 
 
 @pytest.fixture
@@ -121,13 +123,13 @@ async def test_what_was_sent_without_an_answer_is_noted_and_sent_again(
     world: World, endpoint: ScriptedEndpoint
 ) -> None:
     """The primary may have it: the message that goes to the backlog afterwards says since when."""
-    endpoint.on("transfer", LoseAnswer(Detach()), path="orders", times=1)
+    endpoint.on("transfer", LoseAnswer(Detach()), path="orders", times=3)
     world.spool.append(entries(range(2)))
     world.ways.after_failure = BACKLOG
     assert await world.forwarder.drain_once() == {}
     homes = [unwrap(payload) for payload in endpoint.stored(QUEUE)]
     assert all(isinstance(home, Home) and home.first_attempt_ms is not None for home in homes)
-    assert numbers(endpoint.stored("orders")) == [0, 1] and len(homes) == 2
+    assert numbers(endpoint.stored("orders")) == [0, 1] * 3 and len(homes) == 2
 
 
 async def test_a_copy_that_a_silent_backlog_queue_may_have_is_told(world: World, endpoint: ScriptedEndpoint) -> None:
@@ -283,12 +285,32 @@ async def test_what_was_accepted_is_removed_when_the_forwarder_is_cancelled(
 
 async def test_a_batch_that_is_refused_for_the_moment_keeps_its_order(world: World, endpoint: ScriptedEndpoint) -> None:
     """All of it or nothing: no message overtakes one that was turned down."""
-    endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=3)
+    endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=7)
     world.spool.append(entries(range(150)))
     assert await world.forwarder.drain_once() == {}
     assert numbers(endpoint.stored("orders")) == list(range(150))
     kinds = [failure.kind for _, _, failure in world.ways.told if failure is not None]
-    assert kinds == [Kind.INTERNAL] * 3
+    assert kinds == [Kind.INTERNAL] * 2, "each has been tried three times"
+
+
+@pytest.mark.parametrize(("failures", "counted"), [(2, 0), (3, 1)])
+async def test_an_error_that_comes_quickly_counts_when_it_was_tried_three_times(
+    world: World, endpoint: ScriptedEndpoint, failures: int, counted: int
+) -> None:
+    """As a send does: a hiccup at the start must not make the entity fail over."""
+    endpoint.on("attach", Reject("amqp:internal-error"), path="orders", times=failures)
+    world.spool.append([entry(1)])
+    assert await world.forwarder.drain_once() == {}
+    assert len([failure for _, _, failure in world.ways.told if failure is not None]) == counted
+    assert numbers(endpoint.stored("orders")) == [1]
+
+
+async def test_a_time_out_counts_at_once(world: World, endpoint: ScriptedEndpoint) -> None:
+    """It has cost enough."""
+    endpoint.on("attach", Silent(), path="orders", times=1)
+    world.spool.append([entry(1)])
+    assert await world.forwarder.drain_once() == {}
+    assert [failure.kind for _, _, failure in world.ways.told if failure is not None] == [Kind.TIMEOUT]
 
 
 async def test_what_was_accepted_and_could_not_be_removed_is_not_sent_again(
@@ -337,7 +359,7 @@ async def test_a_lane_does_not_wait_for_one_side_while_the_other_takes_messages(
     """Its pause ends when the entity fails over, or comes back; throttling alone is waited out."""
     monkeypatch.setattr(forwarding, "PAUSE_S", 60.0)
     monkeypatch.setattr(forwarder, "LOOK_S", 0.02)
-    endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=1)
+    endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=3)
     world.ways.after_failure = BACKLOG
     world.spool.append(entries(range(3)))
     async with asyncio.timeout(10):

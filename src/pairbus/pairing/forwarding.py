@@ -22,11 +22,13 @@ from pairbus.amqp.types import encode_symbol
 from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
-from pairbus.pairing.sending import Pause, Plan, SenderState, sending
+from pairbus.pairing.sending import LAST_RETRY_S, RETRY_PAUSES_S, Pause, Plan, SenderState, sending
 from pairbus.pairing.splice import field_span, map_without, with_field
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0  # before a lane tries again: doubling from the one to the other
 MISSING_GRACE_S = 15 * 60.0  # how long an entity may not exist before its messages step aside: it may be redeployed
+AT_ONCE = frozenset({Kind.COMMUNICATION, Kind.INTERNAL, Kind.FULL})
+"Errors that come quickly, and may be gone as quickly: tried again before they count, as a send does."
 
 IN_FOR_OUT = 0.5  # messages that may come into a lane for each one that leaves it
 ROOM_MAX = 100.0  # what they may add up to while nobody comes
@@ -74,6 +76,9 @@ class Lane:
         "The pause is one that the service asked for: nothing may cut it short."
         self.singly = 0
         "How many of the next messages must go alone."
+        self._tries = 0
+        "Of one batch, by one way, in a row."
+        self._tries_since = 0.0
         self._missing_grace_s = missing_grace_s
         self._missing_since: float | None = None
 
@@ -85,11 +90,28 @@ class Lane:
         self.reason = ""
         self.pause_s = 0.0
         self.is_busy = False
+        self._tries = 0
         self.singly = max(self.singly - count, 0)
 
     def accepted(self, count: int) -> None:
         self._missing_since = None
         self.moved(count)
+
+    def again_s(self, way: Way, failure: Failure, began: float, now: float) -> float | None:
+        """After what pause the same attempt is made again, before its failure counts against the entity; None: it does.
+
+        A backlog queue that fails costs nothing but that queue: another one takes the messages at once.
+        """
+        if way != PRIMARY:
+            return None
+        self._tries += 1
+        if self._tries == 1:
+            self._tries_since = began
+        is_quick = failure.kind in AT_ONCE and (self._tries == 1 or now - self._tries_since <= LAST_RETRY_S)
+        if not is_quick or self._tries > len(RETRY_PAUSES_S):
+            self._tries = 0
+            return None
+        return max(RETRY_PAUSES_S[self._tries - 1] - (now - began), 0.0)
 
     def failed(self, way: Way, failure: Failure, count: int, now: float) -> Verdict:
         """`count` messages, sent together, were not accepted."""
