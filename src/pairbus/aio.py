@@ -179,7 +179,7 @@ class PairedServiceBusClient:
         """Forget all state and timers, and be a plain client of the primary from now on. The spool is given back."""
         self._hub.clear_pairing()
         await self._stop_upkeep()
-        await asyncio.to_thread(self._hub.close_spool)
+        await asyncio.get_running_loop().run_in_executor(self._hub.disk, self._hub.close_spool)
 
     def force_failover(self, entity: str) -> None:
         """Send this entity's messages to the backlog until `force_healthy` is called."""

@@ -16,9 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from contextlib import suppress
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal, Protocol, TypeVar
 
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.errors import ConfigError, SpoolError
@@ -50,6 +52,7 @@ SEND_TIMEOUT_S = 15.0
 LOOK_S = 1.0  # how often a lane that waits asks for another way
 PATIENCE_S = 30.0
 
+T = TypeVar("T")
 Numbered = list[tuple[int, Entry]]
 
 
@@ -87,7 +90,8 @@ class Meter(Protocol):
 class Forwarder:
     """Belongs to one event loop; `wake`, `retry_now` and `stop` may be called from any thread.
 
-    Without a secondary every way must be PRIMARY.
+    Without a secondary every way must be PRIMARY. `disk` has the threads that wait for the spool; None: those of the
+    event loop.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class Forwarder:
         meter: Meter | None = None,
         missing_grace_s: float = MISSING_GRACE_S,
         timeout_s: float = SEND_TIMEOUT_S,
+        disk: Executor | None = None,
     ) -> None:
         self._spool = spool
         self._ways = ways
@@ -110,6 +115,7 @@ class Forwarder:
         self._meter = meter
         self._missing_grace_s = missing_grace_s
         self._timeout_s = timeout_s
+        self._disk = disk
         self._lanes: dict[str, Lane] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._retries: dict[str, asyncio.Event] = {}
@@ -186,7 +192,7 @@ class Forwarder:
         for task in [task for task in self._tasks.values() if task.done()]:
             task.result()  # a lane ends by itself, or by a bug, which must be seen
         self._tasks = {key: task for key, task in self._tasks.items() if not task.done()}
-        for path in await asyncio.to_thread(self._spool.paths):
+        for path in await self._on_disk(self._spool.paths):
             key = path.lower()
             if key not in self._tasks:
                 lane = self._lanes.setdefault(key, Lane(path, self._missing_grace_s))
@@ -240,7 +246,7 @@ class Forwarder:
     async def _move(self, lane: Lane, way: Way, removable: list[int]) -> bool:
         """Forward one batch; True when the lane may go on at once. `removable`: accepted, and still in the file."""
         await self._remove(removable)
-        batch = await asyncio.to_thread(self._spool.next_batch, lane.path, BATCH_COUNT, BATCH_BYTES)
+        batch = await self._on_disk(self._spool.next_batch, lane.path, BATCH_COUNT, BATCH_BYTES)
         remove_at = time.monotonic() + REMOVE_S
         try:
             while batch:
@@ -283,13 +289,16 @@ class Forwarder:
 
     async def _remove(self, removable: list[int]) -> None:
         if removable:
-            await asyncio.to_thread(self._spool.forwarded, removable)
+            await self._on_disk(self._spool.forwarded, removable)
             removable.clear()
 
     async def _refuse(self, lane: Lane, number: int, entry: Entry, failure: Failure) -> None:
-        await asyncio.to_thread(self._spool.refuse, [(number, failure.text)], refused_ms=_now_ms())
+        await self._on_disk(partial(self._spool.refuse, [(number, failure.text)], refused_ms=_now_ms()))
         lane.moved(1)
         self._publish(SpoolRefused(lane.path, entry.message_id, failure.text))
+
+    def _on_disk(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._disk, work, *args)
 
     # ── sending ──
 
@@ -332,7 +341,7 @@ class Forwarder:
             raise
         self._count(carrier, way, target, payloads, failure)
         if failure is not None and failure.outcome_unknown and attempt_ms is not None:
-            await asyncio.to_thread(self._spool.attempted, group, attempt_ms)
+            await self._on_disk(self._spool.attempted, group, attempt_ms)
             self._tell_unanswered(path, way, group)
         return failure
 

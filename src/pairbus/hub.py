@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
@@ -77,6 +78,7 @@ WARNINGS = (
 DETAILS = (Diverted, Moved, PingSent, SpoolForwarded)
 "Events that come by the thousand."
 DISABLED = "PAIRBUS_DISABLED"
+DISK_THREADS = 8  # of a client: sends of so many tasks share an fsync
 LEDGER_CLOSE_S = 2.0  # what closing a client grants the last rows
 
 
@@ -100,6 +102,8 @@ class Hub:
         self.counters = Counters()
         self.spool: Spool | None = None
         self.inflow = Inflow()
+        self.disk = _disk_threads()
+        "Wait for the spool where an event loop must not. The application's own threads may all be busy for long."
         self.ledger = None if options.ledger is None else Ledger(options.ledger, client=f"{self.primary_name}")
         self._ledger_names = {"primary": primary.name.lower(), "secondary": secondary.name.lower()}
         "A host in capital letters is the same host in every process's rows."
@@ -263,12 +267,15 @@ class Hub:
         self.listeners = [] if self.options.on_event is None else [self.options.on_event]
         self.pair.pings.forget_running()
         self.spool = None  # the parent's
+        self.disk = _disk_threads()
         self._look()
 
     def release(self) -> None:
         """The last thing of a closed client."""
         self.unregister()
         self.close_spool()
+        disk, self.disk = self.disk, _disk_threads()  # for a send that is late: it hears that the spool is closed
+        disk.shutdown(wait=False)
         if self.ledger is not None:
             self.ledger.close(LEDGER_CLOSE_S)
 
@@ -561,6 +568,11 @@ class Hub:
             self.meter("primary", entity, cast(MeterKind, kind), size_bytes, count=count, outcome=outcome)
 
         return meter
+
+
+def _disk_threads() -> Executor:
+    """None of them starts before there is work."""
+    return ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="pairbus-disk")
 
 
 clients: weakref.WeakSet[Any] = weakref.WeakSet()

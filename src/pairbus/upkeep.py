@@ -202,6 +202,7 @@ class Upkeep:
             publish=self._hub.tell,
             meter=None if self._hub.ledger is None else self._hub.ledger.meter,
             missing_grace_s=self._hub.options.missing_destination_grace,
+            disk=self._hub.disk,
         )
 
         def retry(event: Event) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from pairbus.pairing.events import Spooled, SpoolForwarded
 from pairbus.pairing.failover import State
 from pairbus.send_errors import SendAvailabilityBacklogError
 from pairbus.spool import Entry, Spool
-from pairbus.testing.script import Delay
+from pairbus.testing.script import Delay, Reject
 from tests.client.messages import id_of
 from tests.client.world import Stage, World, message, until
 from tests.sdk.flavours import Flavour
@@ -93,7 +95,8 @@ async def test_a_spool_runs_dry_although_its_entity_is_sent_to_all_the_time(
     spool.close()
     client = stage.client(flavour, spool_dir=tmp_path)
     await client.pair()
-    sender, sent = client.sender("orders"), []
+    sender = client.sender("orders")
+    sent: list[str] = []
     async with asyncio.timeout(25):
         while "spool=" in repr(client.client):
             sent.append(f"sent-{len(sent)}")
@@ -101,3 +104,31 @@ async def test_a_spool_runs_dry_although_its_entity_is_sent_to_all_the_time(
     assert client.told(Spooled), "some came while it moved"
     await sender.send(message(message_id="direct"))
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == [*left, *sent, "direct"]
+
+
+async def test_spooling_does_not_wait_for_the_threads_of_the_application(stage: Stage, tmp_path: Path) -> None:
+    """They may all be busy for longer than the send has: the client has some of its own, for what it forwards too."""
+    for endpoint in (stage.primary, stage.secondary):
+        endpoint.on("open", Reject("amqp:internal-error"))
+    client = stage.client("aio", spool_dir=tmp_path, backlog_retry_interval=1)
+    await client.pair()
+    loop, is_over = asyncio.get_running_loop(), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        loop.set_default_executor(threads)
+        blocked = loop.run_in_executor(None, is_over.wait)
+        try:
+            await client.sender("orders").send(message(message_id="m"), timeout=3, within_s=20)
+            assert client.told(Spooled)
+            stage.primary.heal()
+            await until(lambda: stage.primary.stored("orders"), "forwarded", within_s=20)
+        finally:
+            is_over.set()
+            await blocked
+    loop.set_default_executor(ThreadPoolExecutor())
+    await client.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pairbus-disk") and lives(thread)]
+
+
+def lives(thread: threading.Thread) -> bool:
+    thread.join(5)
+    return thread.is_alive()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.forwarder import Forwarder
@@ -41,7 +42,7 @@ class Ways:
 
 
 class World:
-    def __init__(self, folder: Path, primary: str, secondary: str, **options: float) -> None:
+    def __init__(self, folder: Path, primary: str, secondary: str, **options: Any) -> None:
         self.spool = Spool(folder / "spool")
         self.ways = Ways()
         self.events: list[Event] = []
