@@ -16,7 +16,8 @@ from pairbus import sdk
 from pairbus.aio_links import GRACE_S, burials
 from pairbus.aio_sender import PairedSender
 from pairbus.counters import Snapshot
-from pairbus.hub import Hub, clients
+from pairbus.forks import clients
+from pairbus.hub import Hub
 from pairbus.pairing.events import Closed, Event
 from pairbus.pairing.failover import State
 from pairbus.pairing.life import Life

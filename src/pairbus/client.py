@@ -15,8 +15,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceiver
 
 from pairbus import sdk
 from pairbus.counters import Snapshot
+from pairbus.forks import clients
 from pairbus.guard import GRACE_S, Late, burials, given_up
-from pairbus.hub import Hub, clients
+from pairbus.hub import Hub
 from pairbus.pairing.events import Closed
 from pairbus.pairing.failover import State
 from pairbus.pairing.life import Life

@@ -12,13 +12,11 @@ import os
 import random
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
@@ -66,7 +64,7 @@ from pairbus.send_errors import (
     may_be_in,
 )
 from pairbus.sides import Side
-from pairbus.spool import Entry, Spool, open_free
+from pairbus.spool import Entry, Spool, disk_threads, open_free
 
 logger = logging.getLogger("pairbus")
 
@@ -78,7 +76,6 @@ WARNINGS = (
 DETAILS = (Diverted, Moved, PingSent, SpoolForwarded)
 "Events that come by the thousand."
 DISABLED = "PAIRBUS_DISABLED"
-DISK_THREADS = 8  # of a client: sends of so many tasks share an fsync
 LEDGER_CLOSE_S = 2.0  # what closing a client grants the last rows
 
 
@@ -102,7 +99,7 @@ class Hub:
         self.counters = Counters()
         self.spool: Spool | None = None
         self.inflow = Inflow()
-        self.disk = _disk_threads()
+        self.disk = disk_threads()
         "Wait for the spool where an event loop must not. The application's own threads may all be busy for long."
         self.ledger = None if options.ledger is None else Ledger(options.ledger, client=f"{self.primary_name}")
         self._ledger_names = {"primary": primary.name.lower(), "secondary": secondary.name.lower()}
@@ -267,14 +264,14 @@ class Hub:
         self.listeners = [] if self.options.on_event is None else [self.options.on_event]
         self.pair.pings.forget_running()
         self.spool = None  # the parent's
-        self.disk = _disk_threads()
+        self.disk = disk_threads()
         self._look()
 
     def release(self) -> None:
         """The last thing of a closed client."""
         self.unregister()
         self.close_spool()
-        disk, self.disk = self.disk, _disk_threads()  # for a send that is late: it hears that the spool is closed
+        disk, self.disk = self.disk, disk_threads()  # for a send that is late: it hears that the spool is closed
         disk.shutdown(wait=False)
         if self.ledger is not None:
             self.ledger.close(LEDGER_CLOSE_S)
@@ -569,25 +566,6 @@ class Hub:
 
         return meter
 
-
-def _disk_threads() -> Executor:
-    """None of them starts before there is work."""
-    return ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="pairbus-disk")
-
-
-clients: weakref.WeakSet[Any] = weakref.WeakSet()
-"All that live, of both kinds."
-
-
-def _after_fork() -> None:
-    for client in list(clients):
-        try:
-            client._after_fork()
-        except Exception:  # whatever is wrong with one, the others must not speak on the parent's sockets
-            logger.exception("after a fork %r cannot be used", client)
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 COUNTER_MAX = (1 << 63) - 1  # numbers and times take no more bytes than this one
 ENVELOPE_DOUBT = 4096  # bytes of properties and aliases that a cheap look at a message does not see

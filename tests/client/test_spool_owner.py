@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus import hub, sdk
+from pairbus import forks, sdk
 from pairbus.send_errors import SecondaryUnreachable, SendAvailabilityBacklogError
 from pairbus.spool import Entry, Spool, spools_in
 from pairbus.testing.script import Reject
@@ -256,11 +256,11 @@ def test_after_a_fork_every_client_is_looked_after(caplog: pytest.LogCaptureFixt
 
     failing = [Failing(), Failing()]
     for one in failing:
-        hub.clients.add(one)
+        forks.clients.add(one)
     try:
         with caplog.at_level(logging.ERROR):
-            hub._after_fork()
+            forks._after_fork()
     finally:
         for one in failing:
-            hub.clients.discard(one)
+            forks.clients.discard(one)
     assert len(seen) == 2 and len(caplog.records) == 2

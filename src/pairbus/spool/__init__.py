@@ -21,6 +21,7 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +48,7 @@ logger = logging.getLogger("pairbus.spool")
 MAX_BYTES = 1 << 30
 ROW_BYTES = 128  # what a message costs on disk beside its payload and texts
 SPOOLS_MAX = 1000  # processes that share one folder by having spools of their own within it
+DISK_THREADS = 8  # of a client: the sends of so many tasks share an fsync
 DEPTH_MAX = 16  # numbered folders within each other in which a spool is looked for
 SHRINK_PAGES = 256  # free pages that an empty spool may keep
 
@@ -434,6 +436,11 @@ def _demand(folder: Path, owner: str | None, pair: str) -> None:
         raise SpoolOfAnotherPair(
             f"The spool {folder} holds messages of the pair {owner}, not of {pair}. It was not touched."
         )
+
+
+def disk_threads() -> Executor:
+    """For those who must not wait for a disk themselves. None of them starts before there is work."""
+    return ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="pairbus-disk")
 
 
 def spools_in(folder: Path | str) -> list[Path]:
