@@ -43,11 +43,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "wire_failures": {"pairing", "transport"},
     "sides": {"connection_string", "emulator", "hosts", "sdk", "transport"},
     # pieces of the client
+    "forks": set(),
     "counters": {"pairing"},
     "telemetry": {"counters"},
     "provisioning": {"errors", "pairing", "send_errors", "sides"},
     "spool": {"errors"},
-    "forwarder": {"errors", "ledger", "pairing", "spool", "transport", "wire_failures"},
+    "forwarder": {"amqp", "errors", "ledger", "pairing", "spool", "transport", "wire_failures"},
     "syphon": {"amqp", "errors", "ledger", "pairing", "telemetry", "transport", "wire_failures"},
     "spark": {
         *("amqp", "connection_string", "errors", "hosts", "ledger", "loops", "pairing", "sas", "syphon", "transport"),
@@ -65,7 +66,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         "wire_failures",
     },
 }
-SHELL = {"counters", "hub", "outgoing", "pairing", "provisioning", "sdk", "send_errors", "sides", "telemetry", "upkeep"}
+SHELL = {
+    "counters",
+    "forks",
+    "hub",
+    "outgoing",
+    "pairing",
+    "provisioning",
+    "sdk",
+    "send_errors",
+    "sides",
+    "telemetry",
+    "upkeep",
+}
 MAY_IMPORT |= {
     "sender": {*("guard", "hub", "ledger", "links", "outgoing", "pairing", "sdk", "send_errors", "telemetry")},
     "aio_sender": {*("aio_links", "hub", "ledger", "outgoing", "pairing", "sdk", "send_errors", "telemetry")},
@@ -96,6 +109,7 @@ BROAD_EXCEPTS = {
     ("broker/store/committer.py", "commit"),  # logs the traceback and tells every sender of the group
     ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
     ("hub.py", "deliver"),  # logs the traceback; a send must not fail because of a user's callback
+    ("forks.py", "_after_fork"),  # logs the traceback; the other clients must hear of the fork too
     ("guard.py", "given_up"),  # raised again in the caller's thread
     ("guard.py", "work"),  # the same; and closing what was thrown away already, logged
     ("guard.py", "bury"),

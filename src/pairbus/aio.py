@@ -16,7 +16,8 @@ from pairbus import sdk
 from pairbus.aio_links import GRACE_S, burials
 from pairbus.aio_sender import PairedSender
 from pairbus.counters import Snapshot
-from pairbus.hub import Hub, clients
+from pairbus.forks import clients
+from pairbus.hub import Hub
 from pairbus.pairing.events import Closed, Event
 from pairbus.pairing.failover import State
 from pairbus.pairing.life import Life
@@ -142,7 +143,7 @@ class PairedServiceBusClient:
                 return
             late = False
             if hub.pair.enabled:
-                await asyncio.to_thread(hub.open_spool_unless_closed)
+                await asyncio.get_running_loop().run_in_executor(hub.disk, hub.open_spool)
                 try:
                     hub.check()
                     if not hub.pair.rotation.queues:  # a forked process has them
@@ -195,9 +196,10 @@ class PairedServiceBusClient:
         return queues
 
     async def clear_pairing(self) -> None:
-        """Forget all state and timers, and be a plain client of the primary from now on."""
+        """Forget all state and timers, and be a plain client of the primary from now on. The spool is given back."""
         self._hub.clear_pairing()
         await self._stop_upkeep()
+        await asyncio.get_running_loop().run_in_executor(self._hub.disk, self._hub.close_spool)
 
     def force_failover(self, entity: str) -> None:
         """Send this entity's messages to the backlog until `force_healthy` is called."""
@@ -299,7 +301,7 @@ class PairedServiceBusClient:
     def _wake(self) -> None:
         if self._upkeep is not None:
             self._upkeep.wake()
-        elif not self._hub.is_closed and self._hub.pair.enabled and self._hub.pair.next_due() is not None:
+        elif self._hub.is_paired and self._hub.clocks_run and not self._hub.is_closed:
             self._start_upkeep(late=False)
 
     def _start_upkeep(self, *, late: bool) -> None:
@@ -318,11 +320,16 @@ class PairedServiceBusClient:
 
     def _after_fork(self) -> None:
         """In the child: no socket, event loop or spool of the parent is used."""
-        self._hub.after_fork()
-        self._pairing = asyncio.Lock()
-        self._closing = asyncio.Event()
-        self._upkeep = self._upkeep_task = None
         for given in (self._primary, self._secondary):
             sdk.abandon_connections(given)
         for sender in list(self._senders):
             sender._after_fork()
+        self._pairing = asyncio.Lock()
+        self._closing = asyncio.Event()
+        _parents.extend((self._upkeep, self._upkeep_task))
+        self._upkeep = self._upkeep_task = None
+        self._hub.after_fork()
+
+
+_parents: list[object] = []
+"In a forked process: never collected, which would carry out what a task does at its end, on the parent's sockets."

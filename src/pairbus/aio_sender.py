@@ -300,7 +300,8 @@ class PairedSender:
             return await self._to_backlog(command, going, deadline)
         if type(command) is ToSpool:
             entries = going.entries(self.entity_name, self._hub.first_attempt_ms(command.first_attempt_at), self._order)
-            failure = await asyncio.to_thread(self._hub.to_spool, entries)
+            loop = asyncio.get_running_loop()
+            failure = await loop.run_in_executor(self._hub.disk, self._hub.to_spool, entries)
             return Reply(time.monotonic(), failure)
         assert type(command) is Pause
         await self._pause(command.seconds)

@@ -15,8 +15,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceiver
 
 from pairbus import sdk
 from pairbus.counters import Snapshot
+from pairbus.forks import clients
 from pairbus.guard import GRACE_S, Late, burials, given_up, guarded
-from pairbus.hub import Hub, clients
+from pairbus.hub import Hub
 from pairbus.pairing.events import Closed
 from pairbus.pairing.failover import State
 from pairbus.pairing.life import Life
@@ -136,7 +137,7 @@ class PairedServiceBusClient:
                 return
             late = False
             if hub.pair.enabled:
-                hub.open_spool_unless_closed()
+                hub.open_spool()
                 try:
                     hub.check()
                     if not hub.pair.rotation.queues:  # a forked process has them
@@ -169,9 +170,10 @@ class PairedServiceBusClient:
         return provision(hub.secondary, hub.primary_name, hub.options, self._closing.wait, hub.meter_pairing, hub.check)
 
     def clear_pairing(self) -> None:
-        """Forget all state and timers, and be a plain client of the primary from now on."""
+        """Forget all state and timers, and be a plain client of the primary from now on. The spool is given back."""
         self._hub.clear_pairing()
         self._stop_upkeep()
+        self._hub.close_spool()
 
     def force_failover(self, entity: str) -> None:
         """Send this entity's messages to the backlog until `force_healthy` is called."""
@@ -254,7 +256,7 @@ class PairedServiceBusClient:
         upkeep = self._upkeep
         if upkeep is not None:
             upkeep.wake()
-        elif not self._hub.is_closed and self._hub.pair.enabled and self._hub.pair.next_due() is not None:
+        elif self._hub.is_paired and self._hub.clocks_run and not self._hub.is_closed:
             self._start_upkeep(late=False)
 
     def _start_upkeep(self, *, late: bool) -> None:
@@ -271,11 +273,11 @@ class PairedServiceBusClient:
 
     def _after_fork(self) -> None:
         """In the child: no socket, thread, lock or spool of the parent is used."""
-        self._hub.after_fork()
-        self._pairing = threading.Lock()
-        self._closing = threading.Event()
-        self._upkeep = None
         for given in (self._primary, self._secondary):
             sdk.abandon_connections(given)
         for sender in list(self._senders):
             sender._after_fork()
+        self._pairing = threading.Lock()
+        self._closing = threading.Event()
+        self._upkeep = None
+        self._hub.after_fork()

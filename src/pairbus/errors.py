@@ -11,6 +11,7 @@ PairbusError
 ├── SpoolError                  the local spool cannot do what was asked; the caller still owns the message
 │   ├── SpoolFull               its limit is reached, or the disk is full
 │   ├── SpoolInUse              another client owns the folder
+│   ├── SpoolOfAnotherPair      it holds messages of another pair
 │   ├── SpoolForeign            the folder or the file is not a Pairbus spool
 │   ├── SpoolNewer              the file was written by a newer version
 │   └── SpoolDamaged            the file is damaged
@@ -65,6 +66,10 @@ class SpoolFull(SpoolError):
 
 class SpoolInUse(SpoolError):
     """Another client has this spool open. Its messages are safe, and that client forwards them."""
+
+
+class SpoolOfAnotherPair(SpoolError):
+    """The spool holds messages of another pair. It was not touched, and nothing was sent; its messages are safe."""
 
 
 class SpoolForeign(SpoolError):

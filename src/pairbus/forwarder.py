@@ -6,7 +6,7 @@
 
 Laws of this file.
  1. A message leaves the spool only after a namespace has accepted it. A crash in between sends it twice, under one
-    message id; it never loses it.
+    message id; it never loses it. Up to `BATCH_COUNT` leave with one commit, at most `REMOVE_S` after the first.
  2. Whatever was sent without an answer is noted in the spool before it is sent again.
  3. Disk and network are waited for; everything that is decided is decided in `pairing/forwarding.py` and by `Ways`.
 """
@@ -16,14 +16,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Literal, Protocol
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
+from typing import Literal, Protocol, TypeVar
 
+from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.errors import ConfigError, SpoolError
 from pairbus.ledger.rows import alike
 from pairbus.pairing.envelope import Away
 from pairbus.pairing.events import Event, MaybeDuplicated, SpoolForwarded, SpoolRefused
-from pairbus.pairing.forwarding import MISSING_GRACE_S, PAUSE_MAX_S, PRIMARY, Lane, Verdict, Way, together, wrapped
+from pairbus.pairing.forwarding import (
+    AT_ONCE,
+    MISSING_GRACE_S,
+    PAUSE_MAX_S,
+    PRIMARY,
+    Lane,
+    Verdict,
+    Way,
+    together,
+    wrapped,
+)
 from pairbus.pairing.policy import MESSAGE_FAULTS, Failure, Kind
 from pairbus.spool import Entry, Spool
 from pairbus.transport import Carrier, TransportError
@@ -33,10 +47,12 @@ logger = logging.getLogger("pairbus.forwarder")
 
 BATCH_COUNT = 100
 BATCH_BYTES = 192 * 1024  # fits the 256 KB of the Standard tier with room for aliases and the batch's own sections
+REMOVE_S = 0.25  # how long an accepted message stays in the file at most, so that others share its fsync
 SEND_TIMEOUT_S = 15.0
 LOOK_S = 1.0  # how often a lane that waits asks for another way
 PATIENCE_S = 30.0
 
+T = TypeVar("T")
 Numbered = list[tuple[int, Entry]]
 
 
@@ -47,7 +63,7 @@ class Ways(Protocol):
         """PRIMARY, or a backlog queue; None when neither side is back."""
         ...
 
-    def accepted(self, path: str, way: Way, now: float) -> None: ...
+    def accepted(self, path: str, way: Way, count: int, now: float) -> None: ...
 
     def failed(self, path: str, way: Way, failure: Failure, now: float) -> None:
         """The way is to blame; what is a message's own fault is not told here."""
@@ -74,7 +90,8 @@ class Meter(Protocol):
 class Forwarder:
     """Belongs to one event loop; `wake`, `retry_now` and `stop` may be called from any thread.
 
-    Without a secondary every way must be PRIMARY.
+    Without a secondary every way must be PRIMARY. `disk` has the threads that wait for the spool; None: those of the
+    event loop.
     """
 
     def __init__(
@@ -88,6 +105,7 @@ class Forwarder:
         meter: Meter | None = None,
         missing_grace_s: float = MISSING_GRACE_S,
         timeout_s: float = SEND_TIMEOUT_S,
+        disk: Executor | None = None,
     ) -> None:
         self._spool = spool
         self._ways = ways
@@ -97,6 +115,7 @@ class Forwarder:
         self._meter = meter
         self._missing_grace_s = missing_grace_s
         self._timeout_s = timeout_s
+        self._disk = disk
         self._lanes: dict[str, Lane] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._retries: dict[str, asyncio.Event] = {}
@@ -173,7 +192,7 @@ class Forwarder:
         for task in [task for task in self._tasks.values() if task.done()]:
             task.result()  # a lane ends by itself, or by a bug, which must be seen
         self._tasks = {key: task for key, task in self._tasks.items() if not task.done()}
-        for path in await asyncio.to_thread(self._spool.paths):
+        for path in await self._on_disk(self._spool.paths):
             key = path.lower()
             if key not in self._tasks:
                 lane = self._lanes.setdefault(key, Lane(path, self._missing_grace_s))
@@ -226,39 +245,60 @@ class Forwarder:
 
     async def _move(self, lane: Lane, way: Way, removable: list[int]) -> bool:
         """Forward one batch; True when the lane may go on at once. `removable`: accepted, and still in the file."""
-        if removable:
-            await asyncio.to_thread(self._spool.forwarded, removable)
-            removable.clear()
-        batch = await asyncio.to_thread(self._spool.next_batch, lane.path, BATCH_COUNT, BATCH_BYTES)
-        while batch:
-            count, failure = await self._send_some(lane, way, batch)
-            group, batch = batch[:count], batch[count:]
-            now = time.monotonic()
-            if failure is None:
-                lane.accepted(count)
-                removable += [number for number, _ in group]
-                self._ways.accepted(lane.path, way, now)
-                await asyncio.to_thread(self._spool.forwarded, removable)
-                removable.clear()
-                ids = tuple([entry.message_id for _, entry in group])
-                self._publish(SpoolForwarded(lane.path, count, str(way), self._spool.waiting, ids))
-                if self._stopping:
-                    return True
-                continue
-            if failure.kind not in MESSAGE_FAULTS:
-                self._ways.failed(lane.path, way, failure, now)
-            verdict = lane.failed(way, failure, count, now)
-            if verdict is Verdict.WAIT:
-                return False
-            if verdict is Verdict.SINGLY:
-                return True
-            await self._refuse(lane, *group[0], failure)
+        await self._remove(removable)
+        batch = await self._on_disk(self._spool.next_batch, lane.path, BATCH_COUNT, BATCH_BYTES)
+        remove_at = time.monotonic() + REMOVE_S
+        try:
+            while batch:
+                began = time.monotonic()
+                count, failure = await self._send_some(lane, way, batch)
+                now = time.monotonic()
+                again_s = None if failure is None else lane.again_s(way, failure, began, now)
+                if again_s is not None and not self._stopping:
+                    await asyncio.sleep(again_s)
+                    continue
+                group, batch = batch[:count], batch[count:]
+                if failure is None:
+                    lane.accepted(count)
+                    removable += [number for number, _ in group]
+                    self._ways.accepted(lane.path, way, count, now)
+                    ids = tuple([entry.message_id for _, entry in group])
+                    left = max(self._spool.waiting - len(removable), 0)
+                    self._publish(SpoolForwarded(lane.path, count, str(way), left, ids))
+                    if now >= remove_at or self._stopping:
+                        await self._remove(removable)
+                        remove_at = time.monotonic() + REMOVE_S
+                    if self._stopping:
+                        return True
+                    continue
+                if failure.kind not in MESSAGE_FAULTS:
+                    self._ways.failed(lane.path, way, failure, now)
+                verdict = lane.failed(way, failure, count, now)
+                if verdict is Verdict.WAIT:
+                    await self._remove(removable)
+                    return False
+                if verdict is Verdict.SINGLY:
+                    break
+                await self._refuse(lane, *group[0], failure)
+            await self._remove(removable)
+        except asyncio.CancelledError:
+            with suppress(SpoolError):  # then they go out again
+                self._spool.forwarded(removable)  # not in a thread: nobody waits for this task any more
+            raise
         return True
 
+    async def _remove(self, removable: list[int]) -> None:
+        if removable:
+            await self._on_disk(self._spool.forwarded, removable)
+            removable.clear()
+
     async def _refuse(self, lane: Lane, number: int, entry: Entry, failure: Failure) -> None:
-        await asyncio.to_thread(self._spool.refuse, [(number, failure.text)], refused_ms=_now_ms())
+        await self._on_disk(partial(self._spool.refuse, [(number, failure.text)], refused_ms=_now_ms()))
         lane.moved(1)
         self._publish(SpoolRefused(lane.path, entry.message_id, failure.text))
+
+    def _on_disk(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._disk, work, *args)
 
     # ── sending ──
 
@@ -272,10 +312,10 @@ class Forwarder:
                     break
                 return 1, payload
             payloads.append(payload)
-        count = together(payloads, BATCH_BYTES)
-        return count, await self._send(lane.path, way, payloads[:count], batch[:count])
+        count, head = together(payloads, BATCH_BYTES)
+        return count, await self._send(lane.path, way, payloads[:count], head, batch[:count])
 
-    async def _send(self, path: str, way: Way, payloads: list[bytes], group: Numbered) -> Failure | None:
+    async def _send(self, path: str, way: Way, payloads: list[bytes], head: bytes, group: Numbered) -> Failure | None:
         carrier, target = (self._primary, path) if way.queue is None else (self._secondary, way.queue)
         assert carrier is not None, "a way to a backlog queue needs a secondary"
         failure: Failure | None = None
@@ -286,10 +326,11 @@ class Forwarder:
             if len(payloads) == 1:
                 await sender.send(payloads[0], timeout_s=self._timeout_s)
             else:
-                await sender.send_batch(payloads, timeout_s=self._timeout_s)
+                batch = encode_batch(payloads, head)
+                await sender.send(batch, message_format=BATCH_FORMAT, timeout_s=self._timeout_s)
         except TransportError as error:
             failure = failure_of(error)
-            if failure.kind is Kind.TIMEOUT:
+            if failure.kind is Kind.TIMEOUT or failure.kind in AT_ONCE:
                 carrier.forget(target)
         except ConfigError as error:
             failure = Failure(Kind.UNAUTHORIZED, str(error), error=error)  # the key is for another entity
@@ -300,7 +341,7 @@ class Forwarder:
             raise
         self._count(carrier, way, target, payloads, failure)
         if failure is not None and failure.outcome_unknown and attempt_ms is not None:
-            await asyncio.to_thread(self._spool.attempted, group, attempt_ms)
+            await self._on_disk(self._spool.attempted, group, attempt_ms)
             self._tell_unanswered(path, way, group)
         return failure
 

@@ -12,11 +12,11 @@ import os
 import random
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from functools import partial
+from typing import cast
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
@@ -49,6 +49,7 @@ from pairbus.pairing.events import (
     Unpaired,
 )
 from pairbus.pairing.failover import HEALTHY, Entity, State
+from pairbus.pairing.forwarding import Inflow, queueing
 from pairbus.pairing.life import Life, Lives
 from pairbus.pairing.life import Side as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, primary_name_of
@@ -64,7 +65,7 @@ from pairbus.send_errors import (
     may_be_in,
 )
 from pairbus.sides import Side
-from pairbus.spool import Entry, Spool, open_free
+from pairbus.spool import Entry, Spool, disk_threads, open_free
 
 logger = logging.getLogger("pairbus")
 
@@ -100,6 +101,9 @@ class Hub:
         self.lives = Lives()
         self.counters = Counters()
         self.spool: Spool | None = None
+        self.inflow = Inflow()
+        self.disk = disk_threads()
+        "Wait for the spool where an event loop must not. The application's own threads may all be busy for long."
         self.ledger = None if options.ledger is None else Ledger(options.ledger, client=f"{self.primary_name}")
         self._ledger_names = {"primary": primary.name.lower(), "secondary": secondary.name.lower()}
         "A host in capital letters is the same host in every process's rows."
@@ -128,7 +132,8 @@ class Hub:
         names = ", ".join(f"{entity.path} {entity.state.value}" for entity in away[:3])
         state = "closed" if self.is_closed else "plain" if not self.pair.enabled else names or "HEALTHY"
         more = f" and {len(away) - 3} more" if len(away) > 3 else ""
-        spooled = f" spool={self.spool.waiting}" if self.spool is not None and self.spool.waiting else ""
+        spool = self.spool
+        spooled = f" spool={spool.waiting}" if spool is not None and spool.waiting else ""
         return f"{self.primary.name} | {self.secondary.name} {state}{more} backlog={self.pair.rotation}{spooled}"
 
     def sender_repr(self, state: SenderState) -> str:
@@ -178,12 +183,32 @@ class Hub:
     @property
     def needs_upkeep(self) -> bool:
         """There is something to do besides sending; a process that was forked in an outage has clocks that run."""
-        clocks_run = self.pair.next_due() is not None
-        return self.pair.enabled and (self.options.enable_syphon or self.spool is not None or clocks_run)
+        return self.pair.enabled and (self.options.enable_syphon or self.spool is not None or self.clocks_run)
+
+    @property
+    def clocks_run(self) -> bool:
+        return self.pair.enabled and self.pair.next_due() is not None
 
     def open_spool(self) -> None:
-        if self.options.spool_dir is not None and self.spool is None:  # pairing may be repeated
-            self.spool = open_free(os.fspath(self.options.spool_dir), max_bytes=self.options.spool_max_bytes)
+        if self.options.spool_dir is None or self.spool is not None:  # pairing may be repeated
+            return
+        folder = os.fspath(self.options.spool_dir)
+        spool = open_free(folder, pair=self.primary_name, max_bytes=self.options.spool_max_bytes)
+        with self.lock:
+            self.spool = spool
+            is_needed = self.pair.enabled and not self.is_closed
+        if not is_needed:  # the pairing was cleared meanwhile, or the client was closed
+            self.close_spool()
+
+    def close_spool(self) -> None:
+        """When nobody forwards any more. What is being stored is stored; who comes later is told that it was not."""
+        with self.lock:
+            spool, self.spool = self.spool, None
+        self._look()
+        if spool is not None:
+            spool.close()
+            if spool.waiting and not self.is_closed:
+                logger.warning("%d messages stay in %s for the next client", spool.waiting, spool.folder)
 
     def paired_with(self, queues: list[str]) -> None:
         """The caller delivers what this publishes, when it holds no lock any more."""
@@ -224,8 +249,6 @@ class Hub:
             self.publish(PairingCleared(self.primary.name))
         self._look()
         self.deliver()
-        if self.spool is not None and self.spool.waiting:
-            logger.warning("%d messages stay in %s for the next client", self.spool.waiting, self.spool.folder)
 
     def force(self, path: str, *, over: bool) -> None:
         """The operator's hand."""
@@ -238,30 +261,26 @@ class Hub:
         self.deliver()
 
     def after_fork(self) -> None:
-        """In the child: a lock and a spool of its own, no listener that speaks to the parent's loop.
+        """In the child: a lock of its own, no spool yet, no listener that speaks to the parent's loop.
 
-        Its first send pairs again, which asks nobody when the queues are known, and starts what runs beside it.
+        Its first send pairs again, which asks nobody when the queues are known, opens a spool, and starts what runs
+        beside it. A child that never sends holds no spool, and no messages in it back.
         """
         self.lock = threading.Lock()
         self.is_paired = False
         self._outbox.clear()
         self.listeners = [] if self.options.on_event is None else [self.options.on_event]
         self.pair.pings.forget_running()
-        if self.spool is not None:
-            self.spool = self.spool.reopen()
+        self.spool = None  # the parent's
+        self.disk = disk_threads()
         self._look()
-
-    def open_spool_unless_closed(self) -> None:
-        """A client that is closed meanwhile has released what it had: this one would never be."""
-        self.open_spool()
-        if self.is_closed and self.spool is not None:
-            self.spool.close()
 
     def release(self) -> None:
         """The last thing of a closed client."""
         self.unregister()
-        if self.spool is not None:
-            self.spool.close()
+        self.close_spool()
+        disk, self.disk = self.disk, disk_threads()  # for a send that is late: it hears that the spool is closed
+        disk.shutdown(wait=False)
         if self.ledger is not None:
             self.ledger.close(LEDGER_CLOSE_S)
 
@@ -275,20 +294,21 @@ class Hub:
 
     def needs_no_plan(self, entity: Entity) -> bool:
         """The next send goes to the primary: what nearly every send finds, so it costs nearly nothing."""
-        return entity.state is HEALTHY and (self.spool is None or not self._queues_behind(entity, self.spool))
+        return entity.state is HEALTHY and not self._waits(entity)
 
-    def _queues_behind(self, entity: Entity, spool: Spool) -> bool:
+    def _waits(self, entity: Entity) -> bool:
         """Messages of this entity wait in the spool, and will be forwarded: what a plain client left there will not."""
-        return self.pair.enabled and spool.has(entity.path)
+        spool = self.spool
+        return spool is not None and self.pair.enabled and spool.has(entity.path)
 
     def plan(
         self, sender: SenderState, timeout_s: float, now: float, tried: Reply | None, *, tried_queue: str | None = None
     ) -> Plan:
         """What to do about one send. `tried`: an attempt was made at `now` already, and ended so."""
         with self.lock:
-            spool = self.spool
-            behind = tried is None and spool is not None and self._queues_behind(sender.entity, spool)
-            return sending(self.pair, sender, timeout_s, now, behind_spool=behind, tried=tried, tried_queue=tried_queue)
+            if tried is None and self._waits(sender.entity):
+                return queueing(self.pair, sender, timeout_s, now, self.inflow, partial(self._waits, sender.entity))
+            return sending(self.pair, sender, timeout_s, now, tried=tried, tried_queue=tried_queue)
 
     def advance(self, plan: Plan, reply: Reply | None) -> Command | Receipt:
         """The next command, the first without a reply; or where the message is now; Unsent when no place took it."""
@@ -325,10 +345,11 @@ class Hub:
             with self.lock:
                 self.counters.entity(entity.path).sent += len(going.messages)
             return
-        if receipt.where is Where.SPOOL and self.spool is not None:
+        if receipt.where is Where.SPOOL:
             with self.lock:
+                waiting = len(going.messages) if self.spool is None else self.spool.waiting  # None: closed since
                 self.pair.stored_away(entity, SPOOL, going.message_ids, outcome_unknown=bool(going.doubts))
-                self.publish(Spooled(entity.path, len(going.messages), self.spool.waiting))
+                self.publish(Spooled(entity.path, len(going.messages), waiting))
             self.deliver()
 
     def diverted(
@@ -416,9 +437,13 @@ class Hub:
 
     def to_spool(self, entries: list[Entry]) -> Failure | None:
         """Blocks until the disk has them."""
-        assert self.spool is not None
+        spool = self.spool
         try:
-            self.spool.append(entries)
+            if spool is None:
+                raise SpoolError("The spool was closed with the pairing. This was not stored.")
+            with self.lock:
+                self.inflow.came(entries[0].path, len(entries), time.monotonic())
+            spool.append(entries)
         except SpoolError as error:
             return Failure(Kind.INTERNAL, str(error), False, error)
         return None
@@ -552,17 +577,6 @@ class Hub:
 
         return meter
 
-
-clients: weakref.WeakSet[Any] = weakref.WeakSet()
-"All that live, of both kinds."
-
-
-def _after_fork() -> None:
-    for client in list(clients):
-        client._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 LONGEST_S = 1e9  # clocks take no endless time
 COUNTER_MAX = (1 << 63) - 1  # numbers and times take no more bytes than this one

@@ -202,6 +202,7 @@ class Upkeep:
             publish=self._hub.tell,
             meter=None if self._hub.ledger is None else self._hub.ledger.meter,
             missing_grace_s=self._hub.options.missing_destination_grace,
+            disk=self._hub.disk,
         )
 
         def retry(event: Event) -> None:
@@ -262,9 +263,10 @@ class HubWays:
         self._kept[entity.path] = queue
         return Way(queue)
 
-    def accepted(self, path: str, way: Way, now: float) -> None:
+    def accepted(self, path: str, way: Way, count: int, now: float) -> None:
         hub = self._hub
         with hub.lock:
+            hub.inflow.left(path, count, now)
             if way.queue is None:
                 entity = hub.pair.entity(path, now)
                 hub.pair.accepted(entity, now, trial=entity.path in self._trials)
@@ -279,6 +281,7 @@ class HubWays:
         with hub.lock:
             entity = hub.pair.entity(path, now)
             self._trials.discard(entity.path)
+            hub.inflow.stuck(path)
             if way.queue is not None:
                 if failure.kind is not Kind.BUSY:
                     for event in hub.pair.rotation.failed(way.queue, failure.text, now):

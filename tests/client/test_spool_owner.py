@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from pairbus import sdk
-from pairbus.send_errors import SecondaryUnreachable
+from pairbus import forks, sdk
+from pairbus.send_errors import SecondaryUnreachable, SendAvailabilityBacklogError
 from pairbus.spool import Entry, Spool, spools_in
 from pairbus.testing.script import Reject
 from tests.client.messages import id_of
@@ -53,7 +55,58 @@ async def test_a_client_whose_pairing_is_cleared_spools_nothing(stage: Stage, fl
     stage.primary.remove(rule)
     await client.sender("orders").send(message(message_id="plain"))
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["plain"]
+    spool = Spool(tmp_path)  # nobody holds it any more, so that it can be drained
+    assert spool.waiting == 1
+    spool.close()
     await client.close()
+
+
+@pytest.mark.parametrize("comes", ["before", "after"])
+async def test_a_send_that_spools_while_the_pairing_is_cleared_is_told_what_became_of_it(
+    stage: Stage, flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: str
+) -> None:
+    """What was being stored is stored; what comes a moment later is not, and its caller still has it."""
+    for endpoint in (stage.primary, stage.secondary):
+        endpoint.on("open", Reject("amqp:internal-error"))
+    client = stage.client(flavour, spool_dir=tmp_path)
+    await client.pair()
+    reached, go_on = threading.Event(), threading.Event()
+    append = Spool.append
+
+    def slowly(spool: Spool, entries: list[Entry]) -> int:
+        if comes == "before":
+            waiting = append(spool, entries)
+        reached.set()
+        assert go_on.wait(20)
+        return waiting if comes == "before" else append(spool, entries)
+
+    monkeypatch.setattr(Spool, "append", slowly)
+    sender = client.sender("orders")
+    send = sender.send if comes == "before" else sender.error
+    sending = asyncio.create_task(send(message(message_id="m"), timeout=5))
+    assert await asyncio.to_thread(reached.wait, 20)
+    await client.clear_pairing()
+    go_on.set()
+    told = await sending
+    spool = Spool(tmp_path)
+    assert spool.waiting == (1 if comes == "before" else 0)
+    assert comes == "before" or isinstance(told, SendAvailabilityBacklogError)
+    spool.close()
+
+
+async def test_pairs_that_share_a_folder_do_not_forward_each_others_messages(
+    stage: Stage, flavour: Flavour, tmp_path: Path
+) -> None:
+    """Whichever starts first: the messages would go to a namespace that they were never meant for."""
+    spool = Spool(tmp_path, pair="litware")
+    entry = Entry("orders", sdk.encode(message(message_id="theirs")), "theirs", spooled_ms=time.time_ns() // 1_000_000)
+    spool.append([entry])
+    spool.close()
+    leave_in(tmp_path / "1", "left")
+    client = stage.client(flavour, spool_dir=tmp_path)
+    await client.pair()
+    await until(lambda: len(stage.primary.stored("orders")) == 1, "forwarded")
+    assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["left"]
     spool = Spool(tmp_path)
     assert spool.waiting == 1
     spool.close()
@@ -81,16 +134,133 @@ client.close()
 """
 
 
+async def run(program: str, stage: Stage, folder: Path) -> str:
+    """What it printed; it must end well."""
+    ends = stage.primary.connection_string, stage.secondary.connection_string
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, *ends, str(folder)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, errors = await asyncio.wait_for(process.communicate(), 40)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, errors.decode()
+    return out.decode()
+
+
 async def test_a_forked_worker_forwards_what_the_one_before_it_left(stage: Stage, tmp_path: Path) -> None:
     """It adopts a spool with messages in it: its sends queue behind them, so they have to go."""
     Spool(tmp_path).close()
     leave_in(tmp_path / "1", "left")
-    ends = stage.primary.connection_string, stage.secondary.connection_string
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, *ends, str(tmp_path))
-    try:
-        await until(lambda: len(stage.primary.stored("orders")) == 2, "both are at home", within_s=15)
-        assert await asyncio.wait_for(process.wait(), 10) == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
+    await run(WORKER, stage, tmp_path)
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["left", "new"]
+
+
+async def test_a_forked_worker_has_a_spool_where_the_next_process_looks(stage: Stage, tmp_path: Path) -> None:
+    """Its parent has the first one within the folder. Within that one nobody would ever look again."""
+    first = Spool(tmp_path)
+    await run(WORKER, stage, tmp_path)
+    first.close()
+    assert spools_in(tmp_path) == [tmp_path, tmp_path / "1", tmp_path / "2"]
+
+
+FORKS = """
+import asyncio, os, sys
+from pathlib import Path
+from azure.servicebus import ServiceBusMessage
+from pairbus.errors import SpoolError
+from {module} import PairedServiceBusClient
+primary, secondary, folder = sys.argv[1:]
+client = PairedServiceBusClient.from_connection_strings(
+    primary, secondary, primary_name="stage", create_backlog_queues=False, spool_dir=folder
+)
+sender = client.get_queue_sender("orders")
+loop = asyncio.new_event_loop()
+
+def carried_out(call):
+    if call is not None:
+        loop.run_until_complete(call)
+
+def send(name):
+    carried_out(sender.send_messages(ServiceBusMessage("x", message_id=name), timeout=10))
+
+send("before")
+{then}
+carried_out(client.close())
+"""
+WITHOUT_ITS_SPOOL = """
+obstacle = Path(folder, "1")
+obstacle.write_text("in the way")
+child = os.fork()
+if child == 0:
+    parents, loop = loop, asyncio.new_event_loop()
+    try:
+        send("refused")
+    except SpoolError as error:
+        print(error, flush=True)
+    obstacle.unlink()
+    send("child")
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+send("after")
+"""
+IDLE = """
+ready, done = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(ready[1], b"x")
+    os.read(done[0], 1)
+    os._exit(0)
+os.read(ready[0], 1)
+from pairbus.spool import Spool
+left = Spool(Path(folder, "1"))
+print(left.waiting)
+left.close()
+os.write(done[1], b"x")
+assert os.waitpid(child, 0)[1] == 0
+"""
+MODULES = {"sync": "pairbus", "aio": "pairbus.aio"}
+
+
+async def test_a_worker_that_cannot_have_a_spool_is_told_and_leaves_the_connection_of_its_parent_alone(
+    stage: Stage, flavour: Flavour, tmp_path: Path
+) -> None:
+    """Its first send says what is wrong, as the first pairing would; the next one goes when it is mended."""
+    told = await run(FORKS.format(module=MODULES[flavour], then=WITHOUT_ITS_SPOOL), stage, tmp_path)
+    assert f"The spool {tmp_path / '1'} cannot be opened: Not a directory." in told
+    assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["before", "child", "after"]
+    before, child, after = [step.connection for step in stage.primary.steps if step.step == "transfer"]
+    assert before == after != child
+
+
+async def test_a_worker_that_does_not_send_keeps_nobody_from_what_another_left(
+    stage: Stage, flavour: Flavour, tmp_path: Path
+) -> None:
+    """It would hold messages that it does not forward before its own first send."""
+    Spool(tmp_path).close()
+    leave_in(tmp_path / "1", "left")
+    assert await run(FORKS.format(module=MODULES[flavour], then=IDLE), stage, tmp_path) == "1\n"
+
+
+def test_after_a_fork_every_client_is_looked_after(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is wrong with one of them: another would go on speaking on the sockets of the parent."""
+    seen = []
+
+    class Failing:
+        def _after_fork(self) -> None:
+            seen.append(self)
+            raise OSError("no")
+
+    failing = [Failing(), Failing()]
+    for one in failing:
+        forks.clients.add(one)
+    try:
+        with caplog.at_level(logging.ERROR):
+            forks._after_fork()
+    finally:
+        for one in failing:
+            forks.clients.discard(one)
+    assert len(seen) == 2 and len(caplog.records) == 2

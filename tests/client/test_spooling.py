@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
+from pairbus import sdk
 from pairbus.errors import SpoolError
 from pairbus.pairing.events import Spooled, SpoolForwarded
 from pairbus.pairing.failover import State
 from pairbus.send_errors import SendAvailabilityBacklogError
+from pairbus.spool import Entry, Spool
+from pairbus.testing.script import Delay, Reject
 from tests.client.messages import id_of
-from tests.client.world import World, message, until
+from tests.client.world import Stage, World, message, until
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow
@@ -117,3 +123,54 @@ async def test_a_full_spool_takes_nothing_more_and_loses_nothing(
     nemeses[0].heal()
     await until(lambda: world.count(queue) == 1, "what was stored is forwarded", within_s=20)
     assert [id_of(payload) for payload in await world.take(queue, 1)] == ["fits"]
+
+
+async def test_a_spool_runs_dry_although_its_entity_is_sent_to_all_the_time(
+    stage: Stage, flavour: Flavour, tmp_path: Path
+) -> None:
+    """A send to the disk is faster than one to the namespace: those behind the spool must not outrun it for ever. Each
+    message has a session of its own, so that they go one by one; all of one sender's keep their order."""
+    stage.primary.on("transfer", Delay(0.01), path="orders")
+    spool = Spool(tmp_path)
+    left = [f"left-{number}" for number in range(100)]
+    spool.append([Entry("orders", sdk.encode(message(message_id=one, session_id=one)), one) for one in left])
+    spool.close()
+    client = stage.client(flavour, spool_dir=tmp_path)
+    await client.pair()
+    sender = client.sender("orders")
+    sent: list[str] = []
+    async with asyncio.timeout(25):
+        while "spool=" in repr(client.client):
+            sent.append(f"sent-{len(sent)}")
+            await sender.send(message(message_id=sent[-1], session_id=sent[-1]))
+    assert client.told(Spooled), "some came while it moved"
+    await sender.send(message(message_id="direct"))
+    assert [id_of(payload) for payload in stage.primary.stored("orders")] == [*left, *sent, "direct"]
+
+
+async def test_spooling_does_not_wait_for_the_threads_of_the_application(stage: Stage, tmp_path: Path) -> None:
+    """They may all be busy for longer than the send has: the client has some of its own, for what it forwards too."""
+    for endpoint in (stage.primary, stage.secondary):
+        endpoint.on("open", Reject("amqp:internal-error"))
+    client = stage.client("aio", spool_dir=tmp_path, backlog_retry_interval=1)
+    await client.pair()
+    loop, is_over = asyncio.get_running_loop(), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        loop.set_default_executor(threads)
+        blocked = loop.run_in_executor(None, is_over.wait)
+        try:
+            await client.sender("orders").send(message(message_id="m"), timeout=3, within_s=20)
+            assert client.told(Spooled)
+            stage.primary.heal()
+            await until(lambda: stage.primary.stored("orders"), "forwarded", within_s=20)
+        finally:
+            is_over.set()
+            await blocked
+    loop.set_default_executor(ThreadPoolExecutor())
+    await client.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pairbus-disk") and lives(thread)]
+
+
+def lives(thread: threading.Thread) -> bool:
+    thread.join(5)
+    return thread.is_alive()

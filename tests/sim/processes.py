@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Coroutine
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from pairbus.errors import SpoolError
@@ -19,6 +20,7 @@ from pairbus.links import BROKEN
 from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.events import BacklogQueueBack, Event, MaybeDuplicated, PingSent, Recovered
 from pairbus.pairing.failover import Entity, State
+from pairbus.pairing.forwarding import Inflow, queueing
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.sending import (
@@ -108,6 +110,7 @@ class SenderProcess(Process):
         self.pair = Pair(world.options, self.publish, world.dice.randrange)
         if world.is_paired:
             self.pair.paired_with([queue.path for queue in world.secondary.queues.values()])
+        self.inflow = Inflow()
         self.lock = nullcontext()
         self._changed = asyncio.Event()
         self._forwarder: Forwarder | None = None
@@ -240,7 +243,10 @@ class SimClientSender:
             if tried.failure is None and not tried.rerouted:
                 return Receipt(Where.BACKLOG, queue)
             tried = None if tried.rerouted else tried
-        plan = sending(pair, self._state, timeout_s, now, behind_spool=behind, tried=tried, tried_queue=queue)
+        plan = sending(pair, self._state, timeout_s, now, tried=tried, tried_queue=queue)
+        if behind:
+            assert spool is not None
+            plan = queueing(pair, self._state, timeout_s, now, self._process.inflow, partial(spool.has, call.path))
         return await self._carry_out(plan, call, now + timeout_s)
 
     async def _carry_out(self, plan: Plan, call: Call, deadline: float) -> Receipt:
@@ -335,6 +341,7 @@ class SimClientSender:
             *(call.path, call.payload, call.message_id, about.first_attempt_ms, about.sender, about.counter),
             wall_ms(self._world.loop.time()),
         )
+        self._process.inflow.came(call.path, 1, self._world.loop.time())
         try:
             await asyncio.to_thread(spool.append, [entry])
         except SpoolError as error:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.forwarder import Forwarder
@@ -32,7 +33,7 @@ class Ways:
     def way(self, path: str, now: float) -> Way | None:
         return self.paths.get(path, self.default)
 
-    def accepted(self, path: str, way: Way, now: float) -> None:
+    def accepted(self, path: str, way: Way, count: int, now: float) -> None:
         self.told.append((path, str(way), None))
 
     def failed(self, path: str, way: Way, failure: Failure, now: float) -> None:
@@ -41,7 +42,7 @@ class Ways:
 
 
 class World:
-    def __init__(self, folder: Path, primary: str, secondary: str, **options: float) -> None:
+    def __init__(self, folder: Path, primary: str, secondary: str, **options: Any) -> None:
         self.spool = Spool(folder / "spool")
         self.ways = Ways()
         self.events: list[Event] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.errors import SpoolDamaged, SpoolError, SpoolForeign, SpoolFull, SpoolInUse, SpoolNewer
+from pairbus.errors import SpoolDamaged, SpoolError, SpoolForeign, SpoolFull, SpoolInUse, SpoolNewer, SpoolOfAnotherPair
 from pairbus.spool import Spool, open_free, spools_in
 from pairbus.spool.files import FILE_NAME, RESERVE_BYTES, look
 from tests.spool.child_appender import GROUP
@@ -100,6 +101,81 @@ def test_processes_that_share_a_folder_have_spools_of_their_own_within_it(tmp_pa
     third.close()
 
 
+def test_a_spool_within_a_numbered_one_is_found(tmp_path: Path) -> None:
+    """What is in it was reported as stored, however it came there. A link leads elsewhere, or round in a circle."""
+    folders = [tmp_path / name for name in ("", "1", "1/2", "2/1", "10")]
+    for folder in folders:
+        Spool(folder).close()
+    (tmp_path / "1" / "3").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "4").write_text("no folder")
+    assert spools_in(tmp_path) == folders
+
+
+# ── one pair ──
+
+
+def test_messages_of_another_pair_are_left_to_it(tmp_path: Path) -> None:
+    """They would be sent to a namespace that they were never meant for. Those set aside count too."""
+    first = open_free(tmp_path, pair="contoso")
+    first.append(entries(range(2)))
+    [(number, _), (other, _)] = first.next_batch("orders", 2, 1000)
+    first.refuse([(number, "too large")], refused_ms=1)
+    first.forwarded([other])
+    first.close()
+    with pytest.raises(SpoolOfAnotherPair, match=f"{tmp_path} holds messages of the pair contoso, not of litware"):
+        Spool(tmp_path, pair="litware")
+    other_pair, own = open_free(tmp_path, pair="litware"), open_free(tmp_path, pair="Contoso")
+    assert other_pair.folder == tmp_path / "1" and own.folder == tmp_path and own.refused == 1
+    other_pair.close()
+    own.close()
+
+
+def test_an_empty_spool_is_anybodys(tmp_path: Path) -> None:
+    """And belongs to the next pair as soon as that has it."""
+    for pair in ("contoso", "litware"):
+        spool = open_free(tmp_path, pair=pair)
+        assert (spool.folder, spool.pair) == (tmp_path, pair)
+        spool.append([entry(1)])
+        spool.close()
+        spool = Spool(tmp_path)
+        assert spool.pair == pair
+        spool.forwarded([number for number, _ in spool.next_batch("orders", 1, 1)])
+        spool.close()
+
+
+def test_a_spool_of_the_first_version_is_adopted_with_its_messages(tmp_path: Path) -> None:
+    """It does not say whose it is: whoever opens it has it from then on."""
+    spool = Spool(tmp_path)
+    spool.append([entry(1)])
+    spool.close()
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        connection.execute("DROP TABLE pair")
+        connection.execute("PRAGMA user_version = 1")
+    pair, [standing] = look(tmp_path)
+    assert pair is None and standing.waiting == 1
+    spool = open_free(tmp_path, pair="contoso")
+    assert waiting(spool) == [1]
+    spool.append([entry(2)])
+    spool.close()
+    spool = Spool(tmp_path, pair="contoso")
+    assert waiting(spool) == [1, 2]
+    spool.close()
+
+
+def test_a_client_that_only_looks_whose_spool_it_is_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two pairs start at one moment: if each passed over what the other looks at, nobody would forward it."""
+    Spool(tmp_path).close()
+    looking = os.open(tmp_path / "lock", os.O_RDWR)
+    fcntl.flock(looking, fcntl.LOCK_EX)
+    monkeypatch.setattr("pairbus.spool.files.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
+    spool = open_free(tmp_path, pair="contoso")
+    assert spool.folder == tmp_path
+    spool.close()
+    os.close(looking)
+
+
 # ── forks ──
 
 
@@ -111,7 +187,7 @@ def test_a_forked_child_has_lost_the_spool_and_can_have_one_of_its_own(tmp_path:
     def child() -> bool:
         with pytest.raises(SpoolError, match="not open in this process"):
             spool.append([entry(2)])
-        own = spool.reopen()
+        own = open_free(spool.folder)
         own.append([entry(3)])
         own.close()
         spool.close()
@@ -252,7 +328,7 @@ def another_file(file: Path) -> None:
 def a_newer_spool(file: Path) -> None:
     Spool(file.parent).close()
     with closing(sqlite3.connect(file)) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
 
 
 def a_broken_tree(file: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pairbus import forwarder
 from pairbus.errors import SpoolFull
 from pairbus.pairing import forwarding
-from pairbus.pairing.envelope import Home, unwrap
+from pairbus.pairing.envelope import Home, batch_head, unwrap
 from pairbus.pairing.events import MaybeDuplicated, SpoolForwarded, SpoolRefused
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Kind
@@ -32,6 +32,8 @@ BACKLOG = Way(QUEUE)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarding, "PAUSE_S", 0.02)
     monkeypatch.setattr(forwarding, "PAUSE_MAX_S", 0.1)
+    monkeypatch.setattr(forwarding, "RETRY_PAUSES_S", (0.01, 0.04))
+    monkeypatch.setattr(forwarding, "LAST_RETRY_S", 60.0)  # however busy the machine is
 
 
 @pytest.fixture
@@ -121,13 +123,13 @@ async def test_what_was_sent_without_an_answer_is_noted_and_sent_again(
     world: World, endpoint: ScriptedEndpoint
 ) -> None:
     """The primary may have it: the message that goes to the backlog afterwards says since when."""
-    endpoint.on("transfer", LoseAnswer(Detach()), path="orders", times=1)
+    endpoint.on("transfer", LoseAnswer(Detach()), path="orders", times=3)
     world.spool.append(entries(range(2)))
     world.ways.after_failure = BACKLOG
     assert await world.forwarder.drain_once() == {}
     homes = [unwrap(payload) for payload in endpoint.stored(QUEUE)]
     assert all(isinstance(home, Home) and home.first_attempt_ms is not None for home in homes)
-    assert numbers(endpoint.stored("orders")) == [0, 1] and len(homes) == 2
+    assert numbers(endpoint.stored("orders")) == [0, 1] * 3 and len(homes) == 2
 
 
 async def test_a_copy_that_a_silent_backlog_queue_may_have_is_told(world: World, endpoint: ScriptedEndpoint) -> None:
@@ -238,26 +240,77 @@ async def test_what_is_too_large_for_a_backlog_queue_waits_for_the_primary(
     assert len(endpoint.stored(QUEUE)) == 1 and numbers(endpoint.stored("orders")) == [1, 2]
 
 
-async def test_messages_of_sessions_go_one_by_one_and_others_in_batches(
-    world: World, endpoint: ScriptedEndpoint
-) -> None:
-    """In one lane, in order: a batch ends where a session begins."""
-    sessions = {3: "a", 4: "b"}
+async def test_messages_of_one_session_go_in_batches_and_in_order(world: World, endpoint: ScriptedEndpoint) -> None:
+    """A batch ends where another session or none begins; its head says the session, by which the service files it."""
+    sessions = {3: "a", 4: "a", 5: "b"}
     world.spool.append([entry(number, session_id=sessions.get(number)) for number in range(8)])
     assert await world.forwarder.drain_once() == {}
     received = endpoint.received_by("orders")
-    assert [numbers(each.messages) for each in received] == [[0, 1, 2], [3], [4], [5, 6, 7]]
-    assert [each.is_batch for each in received] == [True, False, False, True]
+    assert [numbers(each.messages) for each in received] == [[0, 1, 2], [3, 4], [5], [6, 7]]
+    assert [each.is_batch for each in received] == [True, True, False, True]
+    assert received[1].payload.startswith(batch_head("a")) and not received[0].payload.startswith(batch_head("a"))
+
+
+async def test_messages_that_go_one_by_one_leave_the_spool_together(
+    world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fsync costs as much as a send; without them the lane is outrun by those who send."""
+    forwarded, removals = world.spool.forwarded, []
+
+    def remove(gone: Sequence[int]) -> None:
+        removals.append(len(gone))
+        forwarded(gone)
+
+    monkeypatch.setattr(world.spool, "forwarded", remove)
+    monkeypatch.setattr(forwarder, "REMOVE_S", 60.0)
+    world.spool.append([entry(number, session_id=f"s{number}") for number in range(20)])
+    assert await world.forwarder.drain_once() == {}
+    assert numbers(endpoint.stored("orders")) == list(range(20)) and removals == [20]
+
+
+async def test_what_was_accepted_is_removed_when_the_forwarder_is_cancelled(
+    world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client is closed: what is home already must not go out again with the next one."""
+    monkeypatch.setattr(forwarder, "REMOVE_S", 60.0)
+    endpoint.on("transfer", LoseAnswer(), path="orders", when=lambda at: encoded(3, session_id="s3") in at.payload)
+    world.spool.append([entry(number, session_id=f"s{number}") for number in range(5)])
+    task = asyncio.create_task(world.forwarder.run())
+    await world.until(lambda: len(endpoint.received_by("orders")) == 4)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert waiting(world.spool) == [3, 4]
 
 
 async def test_a_batch_that_is_refused_for_the_moment_keeps_its_order(world: World, endpoint: ScriptedEndpoint) -> None:
     """All of it or nothing: no message overtakes one that was turned down."""
-    endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=3)
+    endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=7)
     world.spool.append(entries(range(150)))
     assert await world.forwarder.drain_once() == {}
     assert numbers(endpoint.stored("orders")) == list(range(150))
     kinds = [failure.kind for _, _, failure in world.ways.told if failure is not None]
-    assert kinds == [Kind.INTERNAL] * 3
+    assert kinds == [Kind.INTERNAL] * 2, "each has been tried three times"
+
+
+@pytest.mark.parametrize(("failures", "counted"), [(2, 0), (3, 1)])
+async def test_an_error_that_comes_quickly_counts_when_it_was_tried_three_times(
+    world: World, endpoint: ScriptedEndpoint, failures: int, counted: int
+) -> None:
+    """As a send does: a hiccup at the start must not make the entity fail over."""
+    endpoint.on("attach", Reject("amqp:internal-error"), path="orders", times=failures)
+    world.spool.append([entry(1)])
+    assert await world.forwarder.drain_once() == {}
+    assert len([failure for _, _, failure in world.ways.told if failure is not None]) == counted
+    assert numbers(endpoint.stored("orders")) == [1]
+
+
+async def test_a_time_out_counts_at_once(world: World, endpoint: ScriptedEndpoint) -> None:
+    """It has cost enough."""
+    endpoint.on("attach", Silent(), path="orders", times=1)
+    world.spool.append([entry(1)])
+    assert await world.forwarder.drain_once() == {}
+    assert [failure.kind for _, _, failure in world.ways.told if failure is not None] == [Kind.TIMEOUT]
 
 
 async def test_what_was_accepted_and_could_not_be_removed_is_not_sent_again(
@@ -306,7 +359,7 @@ async def test_a_lane_does_not_wait_for_one_side_while_the_other_takes_messages(
     """Its pause ends when the entity fails over, or comes back; throttling alone is waited out."""
     monkeypatch.setattr(forwarding, "PAUSE_S", 60.0)
     monkeypatch.setattr(forwarder, "LOOK_S", 0.02)
-    endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=1)
+    endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=3)
     world.ways.after_failure = BACKLOG
     world.spool.append(entries(range(3)))
     async with asyncio.timeout(10):

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from pairbus.pairing.envelope import Away
-from pairbus.pairing.forwarding import PAUSE_MAX_S, PRIMARY, Lane, Verdict, Way, together, travels_alone, wrapped
+from pairbus.amqp.message import Message
+from pairbus.pairing.envelope import Away, batch_head
+from pairbus.pairing.forwarding import (
+    HOLD_S,
+    MOVING_S,
+    PAUSE_MAX_S,
+    PRIMARY,
+    Inflow,
+    Lane,
+    Verdict,
+    Way,
+    queueing,
+    together,
+    wrapped,
+)
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import BUSY_WAIT_S, Failure, Kind
+from pairbus.pairing.sending import Pause, Plan, Reply, SenderState, ToPrimary, ToSpool
 from tests.spool.entries import encoded
 
 BACKLOG = Way("contoso/x-servicebus-transfer/0")
@@ -70,6 +88,18 @@ def test_an_entity_that_stays_missing_lets_its_messages_go_after_the_grace() -> 
     )
 
 
+def test_quick_errors_of_the_primary_are_tried_three_times_within_a_moment() -> None:
+    """At the pace of a send. What takes long, or asking again cannot change, counts at once; a queue has others."""
+    lane, gone = Lane("orders"), Failure(Kind.COMMUNICATION, "gone")
+    assert [lane.again_s(PRIMARY, gone, at, at) for at in (0.0, 0.1, 0.5)] == [0.1, 0.4, None]
+    assert [lane.again_s(PRIMARY, gone, at, at + 0.35) for at in (9.0, 9.4)] == [0.0, None], (
+        "no third: it took too long"
+    )
+    for kind in set(Kind) - {Kind.COMMUNICATION, Kind.INTERNAL, Kind.FULL}:
+        assert lane.again_s(PRIMARY, Failure(kind, "no"), 20.0, 20.0) is None
+    assert lane.again_s(BACKLOG, gone, 30.0, 30.0) is None
+
+
 def test_after_a_refused_batch_its_messages_go_one_by_one() -> None:
     """As many as it had; then batches again."""
     lane = Lane("orders")
@@ -81,17 +111,71 @@ def test_after_a_refused_batch_its_messages_go_one_by_one() -> None:
     assert left == [3, 2, 1] and lane.singly == 0
 
 
-def test_messages_with_a_session_or_a_partition_key_travel_alone() -> None:
-    """The service files a whole batch under one session and one key; what cannot be read must not spoil a batch."""
-    plain = encoded(1)
-    keyed = encoded(2, partition_key="k")
-    assert [travels_alone(each) for each in (plain, encoded(3, session_id="s"), keyed, b"rubbish")] == [
-        *(False, True, True, True)
-    ]
-    assert together([plain, plain, keyed, plain], 10_000) == 2
-    assert together([keyed, plain], 10_000) == 1
-    assert together([plain] * 5, 3 * len(plain)) == 3
-    assert together([plain], 1) == 1
+def test_a_batch_has_one_session_and_one_partition_key() -> None:
+    """The service files it under those of its head, whole; what cannot be read must not spoil it. Order is kept: only
+    those that follow each other travel together."""
+    plain, own, keyed = encoded(1), encoded(2, session_id="s"), encoded(3, partition_key="k")
+    assert together([plain, plain, keyed, plain], 10_000) == (2, b"")
+    assert together([own, encoded(4, session_id="s"), plain], 10_000) == (2, batch_head("s"))
+    assert together([own, encoded(4, session_id="t"), own], 10_000)[0] == 1
+    count, head = together([keyed, encoded(4, partition_key="k"), encoded(5, partition_key="l")], 10_000)
+    assert count == 2 and Message.decode(head).annotations == {"x-opt-partition-key": "k"}
+    both = encoded(6, session_id="k", partition_key="k")
+    count, head = together([both, both, keyed], 10_000)
+    read = Message.decode(head)
+    assert count == 2 and read.annotations and read.properties and read.properties.group_id == "k"
+    assert together([b"rubbish", b"rubbish"], 10_000) == (1, b"")
+    assert together([plain, b"rubbish"], 10_000)[0] == 1
+    assert together([plain] * 5, 3 * len(plain))[0] == 3
+    assert together([plain], 1)[0] == 1
+
+
+def test_for_two_messages_that_leave_a_lane_one_may_come() -> None:
+    """So that it ends, however many are sent. Lists count with all their messages, and what is too much is owed."""
+    inflow = Inflow()
+    assert inflow.takes("orders", 0.0), "nothing has left yet: nobody waits for a lane that does not move"
+    inflow.left("Orders", 6, 1.0)
+    inflow.came("orders", 2, 1.0)
+    assert [inflow.takes("orders", 1.0) for _ in range(3)] == [True, True, False]
+    assert inflow.takes("bills", 1.0)
+    inflow.left("orders", 4, 1.0)
+    inflow.came("orders", 101, 1.0)
+    inflow.left("orders", 100, 1.0)
+    assert not inflow.takes("orders", 1.0 + MOVING_S), "owed"
+    assert inflow.takes("orders", 1.1 + MOVING_S), "the lane stands still"
+    inflow.left("orders", 1, 9.0)
+    assert not inflow.takes("orders", 9.0)
+    inflow.stuck("orders")
+    assert inflow.takes("orders", 9.0)
+
+
+def test_a_send_behind_a_lane_that_moves_waits_for_room_or_for_its_end(tmp_path: Path) -> None:
+    """With room it joins, at the end it takes the usual way, and it is never held longer than a moment, nor half of its
+    own time."""
+    pair = Pair(SendAvailabilityPairedNamespaceOptions(None, None, spool_dir=tmp_path), lambda event: None, lambda n: 0)
+    sender, inflow, waits = SenderState(pair.entity("orders", 0.0)), Inflow(), [True]
+
+    def planned(timeout_s: float = 60.0) -> Plan:
+        return queueing(pair, sender, timeout_s, 0.0, inflow, lambda: waits[0])
+
+    assert isinstance(next(planned()), ToSpool), "the lane does not move"
+    inflow.left("orders", 1, 0.0)
+    plan = planned()
+    assert isinstance(next(plan), Pause)
+    inflow.left("orders", 1, 0.5)
+    assert isinstance(plan.send(Reply(0.5)), ToSpool), "room"
+    plan = planned()
+    assert isinstance(next(plan), Pause)
+    waits[0] = False
+    command = plan.send(Reply(0.6))
+    assert isinstance(command, ToPrimary), "it has ended"
+    waits[0] = True
+    for timeout_s, held_s in ((60.0, HOLD_S), (4.0, 2.0)):
+        plan = planned(timeout_s)
+        assert isinstance(next(plan), Pause)
+        inflow.left("orders", 0, held_s)
+        assert isinstance(plan.send(Reply(held_s - 0.01)), Pause)
+        assert isinstance(plan.send(Reply(held_s)), ToSpool)
 
 
 def test_a_message_that_cannot_be_read_cannot_be_wrapped() -> None:

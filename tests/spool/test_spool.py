@@ -242,7 +242,7 @@ def test_refused_messages_stand_aside_and_can_be_put_back(spool: Spool) -> None:
     size = spool.stored_bytes
     spool = reopened(spool)
     assert waiting(spool) == [0, 2] and spool.refused == 1 and spool.stored_bytes == size
-    [standing] = look(spool.folder)
+    _, [standing] = look(spool.folder)
     assert (standing.waiting, standing.refused, standing.reasons) == (2, 1, ("too large",))
     assert spool.retry_refused() == 1
     assert waiting(spool) == [0, 1, 2] and spool.refused == 0 and spool.waiting == 3
@@ -264,7 +264,7 @@ def test_a_damaged_message_is_set_aside_and_told_and_the_rest_goes_on(
     with caplog.at_level(logging.ERROR):
         assert waiting(spool) == [0, 2, 3]
     assert "1 damaged messages for orders are set aside" in caplog.text
-    [standing] = look(spool.folder)
+    _, [standing] = look(spool.folder)
     assert standing.refused == 1 and standing.reasons == ("damaged: the checksum is wrong",)
     spool.close()
 
@@ -289,7 +289,7 @@ def test_an_emptied_spool_gives_the_disk_back(spool: Spool) -> None:
 def test_looking_shows_every_path_while_the_owner_lives(spool: Spool) -> None:
     """The one that waits longest comes first; nothing is changed."""
     spool.append([entry(1, "b"), entry(2, "a"), entry(3, "B")])
-    found = look(spool.folder)
+    _, found = look(spool.folder)
     assert found == [Standing("b", 2, 2 * entry(1, "b").size, 1001), Standing("a", 1, entry(2, "a").size, 1002)]
     assert spool.append([entry(4)]) == 4
 

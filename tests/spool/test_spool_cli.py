@@ -62,12 +62,12 @@ def test_a_list_shows_what_waits_and_what_was_set_aside(folder: Path, capsys: py
     assert run("list", folder) == 0
     spool.close()
     head, *lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert head == ["spool", "path", "waiting", "bytes", "oldest", "refused", "why"]
+    assert head == ["spool", "pair", "path", "waiting", "bytes", "oldest", "refused", "why"]
     size = entry(1).size
     assert lines == [
-        [str(folder), "orders", "2", str(2 * size), "1970-01-01T00:00:01+00:00", "1", "too large"],
-        [str(folder), "bills", "1", str(entry(0, "bills").size), "1970-01-01T00:00:01+00:00", "0", "-"],
-        [str(folder / "1"), "orders", "1", str(size), "1970-01-01T00:00:01+00:00", "0", "-"],
+        [str(folder), "-", "orders", "2", str(2 * size), "1970-01-01T00:00:01+00:00", "1", "too large"],
+        [str(folder), "-", "bills", "1", str(entry(0, "bills").size), "1970-01-01T00:00:01+00:00", "0", "-"],
+        [str(folder / "1"), "-", "orders", "1", str(size), "1970-01-01T00:00:01+00:00", "0", "-"],
     ]
 
 
@@ -115,10 +115,12 @@ def test_what_is_left_is_told_with_the_reason_and_exit_code_1(
     shown = capsys.readouterr()
     done, _, *left = shown.out.splitlines()
     assert done == "forwarded 0 messages"
-    told = {tuple(line.split("\t")[:3]): line for line in left}
-    assert set(told) == {(str(folder), "orders", "3"), (str(folder), "bills", "0"), (str(folder / "1"), "orders", "1")}
-    assert "amqp:unauthorized-access" in told[str(folder), "orders", "3"]
-    assert "com.microsoft:argument-error" in told[str(folder), "bills", "0"]
+    told = {tuple(line.split("\t")[:4]): line for line in left}
+    assert set(told) == {
+        *((str(folder), "-", "orders", "3"), (str(folder), "-", "bills", "0"), (str(folder / "1"), "-", "orders", "1"))
+    }
+    assert "amqp:unauthorized-access" in told[str(folder), "-", "orders", "3"]
+    assert "com.microsoft:argument-error" in told[str(folder), "-", "bills", "0"]
     assert "bills message m0 is set aside" in shown.err
     endpoint.remove(unauthorised)
     assert run("drain", folder, "--primary", endpoint.connection_string) == 1
@@ -139,6 +141,23 @@ def test_a_spool_whose_client_lives_is_not_drained(folder: Path, capsys: pytest.
     shown = capsys.readouterr()
     assert f"The spool {folder} is in use by another client (process {client.pid})" in shown.err
     assert "passed over" in shown.err and str(folder / "1") in shown.out  # the orphan beside it was tried
+
+
+def test_messages_of_another_pair_are_not_drained_unless_asked_for(
+    folder: Path, endpoint: ScriptedThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong connection string must not send them to a namespace that they were never meant for."""
+    Spool(folder, pair=NAME).close()
+    own = ("drain", folder, "--primary", endpoint.connection_string)
+    assert run(*own, "--primary-name", "litware") == 1
+    shown = capsys.readouterr()
+    assert f"The spool {folder} holds messages of the pair {NAME}, not of litware" in shown.err
+    assert f"--primary-name {NAME}" in shown.err and "--any-pair" in shown.err
+    assert [number_of(payload) for payload in endpoint.stored("orders")] == [3], "the spool beside it is nobody's"
+    assert run("list", folder, "--json") == 0
+    assert [found["pair"] for found in json.loads(capsys.readouterr().out)] == [NAME, None]
+    assert run(*own, "--primary-name", "litware", "--any-pair") == 0
+    assert [number_of(payload) for payload in endpoint.stored("orders")] == [3, 0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class DrainWays:
         self._kept, _ = self._rotation.pick(self._kept, now)
         return None if self._kept is None else Way(self._kept)
 
-    def accepted(self, path: str, way: Way, now: float) -> None:
+    def accepted(self, path: str, way: Way, count: int, now: float) -> None:
         """What works is kept."""
 
     def failed(self, path: str, way: Way, failure: Failure, now: float) -> None:

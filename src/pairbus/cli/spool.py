@@ -12,7 +12,7 @@ import typer
 
 from pairbus.cli.secrets import KEPT_OFF, connection_string
 from pairbus.cli.table import print_table
-from pairbus.errors import SpoolError, SpoolInUse
+from pairbus.errors import SpoolError, SpoolInUse, SpoolOfAnotherPair
 
 if TYPE_CHECKING:
     from pairbus.spool.files import Standing
@@ -24,6 +24,7 @@ _app = typer.Typer(
     epilog=KEPT_OFF.format(variables="PAIRBUS_PRIMARY and PAIRBUS_SECONDARY"),
 )
 
+HEADS = ("spool", "pair", "path", "waiting", "bytes", "oldest", "refused", "why")
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The client's spool_dir.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -38,12 +39,12 @@ def list_spool(folder: Folder, as_json: Json = False) -> None:
     """Show what waits in a spool, and what was set aside, for each path. Changes nothing; its client may be running."""
     from pairbus.spool.files import look
 
-    spools = [(spool, look(spool)) for spool in _spools(folder)]
+    spools = [(str(spool), *look(spool)) for spool in _spools(folder)]
     if as_json:
-        typer.echo(json.dumps([{"spool": str(spool), "paths": [*map(asdict, found)]} for spool, found in spools]))
+        found = [{"spool": spool, "pair": pair, "paths": [*map(asdict, paths)]} for spool, pair, paths in spools]
+        typer.echo(json.dumps(found))
         return
-    rows = [[str(spool), *_cells(standing)] for spool, found in spools for standing in found]
-    print_table(("spool", "path", "waiting", "bytes", "oldest", "refused", "why"), rows)
+    print_table(HEADS, [[spool, pair or "-", *_cells(path)] for spool, pair, paths in spools for path in paths])
 
 
 @_app.command(
@@ -78,11 +79,15 @@ def drain(
     retry_refused: Annotated[
         bool, typer.Option("--retry-refused", help="Try those that were set aside again.")
     ] = False,
+    any_pair: Annotated[
+        bool, typer.Option("--any-pair", help="Also messages that a client of another pair has spooled.")
+    ] = False,
 ) -> None:
     """Adopt a spool whose client is gone, and forward everything in it.
 
     In order, to the primary. Exits with 0 only when the spool is empty, otherwise with 1, and says what is left and
-    why. Refused while the client lives, which forwards by itself. Messages leave the spool only when a namespace has
+    why. Refused while the client lives, which forwards by itself, and where the messages belong to another pair: the
+    client's primary name must be that of the primary, or given. Messages leave the spool only when a namespace has
     taken them, so the command can be stopped and repeated.
     """
     # Imported when needed: the network takes a third of a second, which the other commands should not pay.
@@ -98,27 +103,34 @@ def drain(
     name = primary_name_of(home.authority) if primary_name is None else _checked(primary_name)
     drained = Drain(home, away, name, backlog_queues, ca_file, timeout)
     left: list[list[object]] = []
-    spools, owned = _spools(folder), 0
+    spools, passed_over = _spools(folder), 0
     for path in spools:
         try:
             spool = Spool(path)
         except SpoolInUse as error:
             if len(spools) == 1:
                 raise
-            owned += 1
+            passed_over += 1
             typer.echo(f"{error} It is passed over.", err=True)  # its owner forwards by itself; others may be orphans
             continue
         try:
+            if not any_pair:
+                spool.demand(name)
             if retry_refused:
                 spool.retry_refused()
             reasons = drained.run(spool)
+        except SpoolOfAnotherPair as error:
+            passed_over += 1
+            typer.echo(f"{error} Drain it with --primary-name {spool.pair}, or with --any-pair.", err=True)
+            continue
         finally:
             spool.close()
-        left += [[str(path), *_cells(standing, reasons.get(standing.path.lower(), ""))] for standing in look(path)]
+        pair, found = look(path)
+        left += [[str(path), pair or "-", *_cells(each, reasons.get(each.path.lower(), ""))] for each in found]
     typer.echo(f"forwarded {drained.forwarded} messages")
     if left:
-        print_table(("spool", "path", "waiting", "bytes", "oldest", "refused", "why"), left)
-    if left or owned:
+        print_table(HEADS, left)
+    if left or passed_over:
         raise typer.Exit(1)
 
 

@@ -6,25 +6,39 @@ Laws of this file.
  2. A message is to blame only in the eyes of its own entity. A backlog queue may refuse what the primary would take
     (the aliases cost bytes): such a message waits for the primary.
  3. Several messages travel as one batch, which is taken whole or not at all, so a refusal cannot change their order.
+ 4. A lane that moves comes to its end, however many are sent meanwhile: for two that leave, one may come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from pairbus.amqp.encoding import map_of
 from pairbus.amqp.errors import ProtocolError
-from pairbus.amqp.message import MESSAGE_ANNOTATIONS, PROPERTIES, sections
+from pairbus.amqp.message import MESSAGE_ANNOTATIONS, PROPERTIES, section, sections
+from pairbus.amqp.types import encode_symbol
 from pairbus.pairing.envelope import Away, wrap
+from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
-from pairbus.pairing.splice import field_span
+from pairbus.pairing.sending import LAST_RETRY_S, RETRY_PAUSES_S, Pause, Plan, SenderState, sending
+from pairbus.pairing.splice import field_span, map_without, with_field
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0  # before a lane tries again: doubling from the one to the other
 MISSING_GRACE_S = 15 * 60.0  # how long an entity may not exist before its messages step aside: it may be redeployed
+AT_ONCE = frozenset({Kind.COMMUNICATION, Kind.INTERNAL, Kind.FULL})
+"Errors that come quickly, and may be gone as quickly: tried again before they count, as a send does."
+
+IN_FOR_OUT = 0.5  # messages that may come into a lane for each one that leaves it
+ROOM_MAX = 100.0  # what they may add up to while nobody comes
+MOVING_S = 2.0  # after the last that left, a lane no longer counts as moving
+HOLD_S = 5.0  # that a send waits for room at most
+HOLD_LOOK_S = 0.02
 
 _GROUP_ID = 10  # place of the session id in the properties
-_PARTITION_KEYS = (b"x-opt-partition-key", b"x-opt-via-partition-key")
+_PARTITION_KEYS = ("x-opt-partition-key", "x-opt-via-partition-key")
+_KEY_NAMES = frozenset(name.encode() for name in _PARTITION_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +76,9 @@ class Lane:
         "The pause is one that the service asked for: nothing may cut it short."
         self.singly = 0
         "How many of the next messages must go alone."
+        self._tries = 0
+        "Of one batch, by one way, in a row."
+        self._tries_since = 0.0
         self._missing_grace_s = missing_grace_s
         self._missing_since: float | None = None
 
@@ -73,11 +90,28 @@ class Lane:
         self.reason = ""
         self.pause_s = 0.0
         self.is_busy = False
+        self._tries = 0
         self.singly = max(self.singly - count, 0)
 
     def accepted(self, count: int) -> None:
         self._missing_since = None
         self.moved(count)
+
+    def again_s(self, way: Way, failure: Failure, began: float, now: float) -> float | None:
+        """After what pause the same attempt is made again, before its failure counts against the entity; None: it does.
+
+        A backlog queue that fails costs nothing but that queue: another one takes the messages at once.
+        """
+        if way != PRIMARY:
+            return None
+        self._tries += 1
+        if self._tries == 1:
+            self._tries_since = began
+        is_quick = failure.kind in AT_ONCE and (self._tries == 1 or now - self._tries_since <= LAST_RETRY_S)
+        if not is_quick or self._tries > len(RETRY_PAUSES_S):
+            self._tries = 0
+            return None
+        return max(RETRY_PAUSES_S[self._tries - 1] - (now - began), 0.0)
 
     def failed(self, way: Way, failure: Failure, count: int, now: float) -> Verdict:
         """`count` messages, sent together, were not accepted."""
@@ -118,26 +152,106 @@ def wrapped(payload: bytes, away: Away) -> bytes | Failure:
         return Failure(Kind.INVALID, f"the message cannot be read: {error}", error=error)
 
 
-def travels_alone(payload: bytes) -> bool:
-    """Whether a message must not share a batch: the service files a batch under one session and one partition key."""
+@dataclass(frozen=True, slots=True)
+class Filing:
+    """Under what the service files a message, as it is encoded: a batch has one of each for all that is in it."""
+
+    session: bytes | None = None
+    keys: tuple[bytes | None, ...] = (None, None)
+    "Of the partition, and of the one that a transaction goes by."
+
+    def head(self) -> bytes:
+        """What stands before the messages of a batch."""
+        pairs = [
+            encode_symbol(name) + key for name, key in zip(_PARTITION_KEYS, self.keys, strict=True) if key is not None
+        ]
+        head = section(MESSAGE_ANNOTATIONS, map_of(b"".join(pairs), 2 * len(pairs))) if pairs else b""
+        if self.session is None:
+            return head
+        return head + section(PROPERTIES, with_field(b"\x45", 0, 1, _GROUP_ID, self.session))
+
+
+def filing_of(payload: bytes) -> Filing | None:
+    """None: the message cannot be read. Whatever it is, only it shall be refused for it."""
+    session: bytes | None = None
+    keys: dict[bytes, bytes] = {}
     try:
         for code, _, value_at, end in sections(payload):
-            if code == PROPERTIES and field_span(payload, value_at, end, _GROUP_ID) is not None:
-                return True
-            if code == MESSAGE_ANNOTATIONS and any(key in payload[value_at:end] for key in _PARTITION_KEYS):
-                return True
+            if code == PROPERTIES and (span := field_span(payload, value_at, end, _GROUP_ID)) is not None:
+                session = payload[slice(*span)]
+            elif code == MESSAGE_ANNOTATIONS:
+                _, _, keys = map_without(payload, value_at, end, _KEY_NAMES)
     except (ProtocolError, IndexError):
-        return True  # whatever it is, only it shall be refused for it
-    return False
+        return None
+    return Filing(session, tuple([keys.get(name.encode()) for name in _PARTITION_KEYS]))
 
 
-def together(payloads: Sequence[bytes], max_bytes: int) -> int:
-    """How many of them, from the first on, may go as one batch; at least 1."""
-    size = 0
-    for count, payload in enumerate(payloads):
-        size += len(payload)
-        if count and (size > max_bytes or travels_alone(payload)):
-            return count
-        if travels_alone(payload):
-            return 1
-    return len(payloads)
+def together(payloads: Sequence[bytes], max_bytes: int) -> tuple[int, bytes]:
+    """How many of them, from the first on, may go as one batch, at least 1; and the head of that batch."""
+    size, filing = len(payloads[0]), filing_of(payloads[0])
+    count = 1
+    while filing is not None and count < len(payloads):
+        size += len(payloads[count])
+        if size > max_bytes or filing_of(payloads[count]) != filing:
+            break
+        count += 1
+    return count, b"" if filing is None else filing.head()
+
+
+class Inflow:
+    """How many messages may join lanes that move. A lane that does not move is joined freely: it must not cost time."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, _Room] = {}
+
+    def left(self, path: str, count: int, now: float) -> None:
+        """A namespace has accepted so many."""
+        room = self._room(path, now)
+        if room is None:
+            room = self._rooms[path.lower()] = _Room()
+        room.count, room.moved_at = min(room.count + count * IN_FOR_OUT, ROOM_MAX), now
+
+    def stuck(self, path: str) -> None:
+        self._rooms.pop(path.lower(), None)
+
+    def takes(self, path: str, now: float) -> bool:
+        """Whether a send may join; one message of it is counted now, the others when it `came`."""
+        room = self._room(path, now)
+        if room is None:
+            return True
+        if room.count < 1:
+            return False
+        room.count -= 1
+        return True
+
+    def came(self, path: str, count: int, now: float) -> None:
+        """More than there was room for is owed: the next ones wait for it."""
+        room = self._room(path, now)
+        if room is not None:
+            room.count -= count - 1
+
+    def _room(self, path: str, now: float) -> _Room | None:
+        room = self._rooms.get(path.lower())
+        return None if room is None or now - room.moved_at > MOVING_S else room
+
+
+@dataclass(slots=True)
+class _Room:
+    count: float = 0.0
+    moved_at: float = 0.0
+
+
+def queueing(
+    pair: Pair, sender: SenderState, timeout_s: float, now: float, inflow: Inflow, waits: Callable[[], bool]
+) -> Plan:
+    """A send while messages of its entity wait in the spool, which `waits` tells.
+
+    It joins them. Where they are leaving it waits for its turn to do so, for a moment; when all have left before, it
+    takes the usual way. So the lane ends although there are always sends.
+    """
+    began, until = now, now + min(HOLD_S, timeout_s / 2)
+    while waits() and now < until and not inflow.takes(sender.entity.path, now):
+        reply = yield Pause(HOLD_LOOK_S)
+        now = reply.now
+    left_s = max(timeout_s - (now - began), 0.001)
+    return (yield from sending(pair, sender, left_s, now, behind_spool=waits()))

@@ -110,7 +110,13 @@ def abandon_connections(client: AnyClient) -> None:
     """
     for handler in list(client._handlers):
         if not isinstance(handler, _Canary):
+            _parents.append(handler._handler)
             handler._handler, handler._running = None, False
+
+
+_parents: list[object] = []
+"""In a forked process: never collected. A socket of asyncio that is collected takes itself out of the selector, which
+is the parent's too: the parent would never hear of its own socket again."""
 
 
 class _Canary:

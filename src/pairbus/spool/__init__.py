@@ -21,21 +21,24 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
 
-from pairbus.errors import SpoolError, SpoolFull, SpoolInUse
+from pairbus.errors import SpoolError, SpoolFull, SpoolInUse, SpoolOfAnotherPair
 from pairbus.spool.commits import Commits, Ended, Write
 from pairbus.spool.files import (
     COLUMN_NAMES,
     FILE_NAME,
     FolderLock,
+    claimed_by,
     create,
     give_up_reserve,
     hold_reserve,
     open_for_writing,
+    owing_to,
     prepare,
     spool_error,
 )
@@ -45,6 +48,8 @@ logger = logging.getLogger("pairbus.spool")
 MAX_BYTES = 1 << 30
 ROW_BYTES = 128  # what a message costs on disk beside its payload and texts
 SPOOLS_MAX = 1000  # processes that share one folder by having spools of their own within it
+DISK_THREADS = 8  # of a client: the sends of so many tasks share an fsync
+DEPTH_MAX = 16  # numbered folders within each other in which a spool is looked for
 SHRINK_PAGES = 256  # free pages that an empty spool may keep
 
 _INSERT = f"INSERT INTO waiting ({COLUMN_NAMES}) VALUES (?{', ?' * 10})"
@@ -77,11 +82,17 @@ class Entry:
 
 
 class Spool:
-    """The owner of a folder. Raises SpoolInUse, SpoolForeign, SpoolNewer or SpoolDamaged when it cannot be opened."""
+    """The owner of a folder. Raises SpoolInUse, SpoolForeign, SpoolNewer or SpoolDamaged when it cannot be opened.
 
-    def __init__(self, folder: Path | str, *, max_bytes: int = MAX_BYTES) -> None:
+    With `pair` it is claimed: what is in it belongs to that pair from now on, unless it holds messages of another one,
+    which is SpoolOfAnotherPair. A pair is named by the first part of its backlog paths.
+    """
+
+    def __init__(self, folder: Path | str, *, pair: str | None = None, max_bytes: int = MAX_BYTES) -> None:
         self.folder = Path(folder).absolute()
         self.max_bytes = max_bytes
+        self.pair: str | None = None
+        "Whose messages these are; None: nobody has claimed them."
         self.on_append: Callable[[], None] | None = None
         "Called after every append, from the thread that appended."
         self.damage: list[str] = []
@@ -98,7 +109,15 @@ class Spool:
             prepare(self.folder)
             self._lock = FolderLock(self.folder)
             try:
+                if pair is not None:
+                    _demand(self.folder, _owing_to(self.folder), pair)
+                self._lock.sign()
                 self._commits = self._open()
+                try:
+                    self._claim(pair)
+                except BaseException:
+                    self._commits.close()
+                    raise
             except BaseException:
                 self._lock.release()
                 raise
@@ -112,6 +131,7 @@ class Spool:
         connection = open_for_writing(self._file)
         try:
             self._count(connection)
+            self.pair = claimed_by(connection)
             commits = Commits(self._file, connection, self._count)
         except sqlite3.Error as error:
             connection.close()
@@ -123,6 +143,18 @@ class Spool:
                 " removed. Messages that were stored by them are lost, messages that were removed by them go out again."
             )
         return commits
+
+    def _claim(self, pair: str | None) -> None:
+        if pair is not None and pair != self.pair:
+            self.demand(pair)
+            row = "INSERT OR REPLACE INTO pair VALUES (1, ?)"
+            self._change(lambda connection: connection.execute(row, (pair,)), lambda committed: None)
+            self.pair = pair
+
+    def demand(self, pair: str) -> None:
+        """Raise SpoolOfAnotherPair if there is a message in it that belongs to another one."""
+        if self.pair is not None and (self._waiting or self._refused):
+            _demand(self.folder, self.pair, pair)
 
     def _found_damage(self, sentence: str) -> None:
         self.damage.append(sentence)
@@ -351,12 +383,8 @@ class Spool:
 
     @property
     def is_inherited(self) -> bool:
-        """This process was forked after the spool was opened: the parent has it, `reopen` gives one of our own."""
+        """This process was forked after the spool was opened: the parent has it, `open_free` gives one of our own."""
         return self._over == _INHERITED
-
-    def reopen(self) -> Spool:
-        """A spool for this process, in the same folder if nobody has it, otherwise within it; see `open_free`."""
-        return open_free(self.folder, max_bytes=self.max_bytes)
 
     def _forked(self) -> None:
         """In the child."""
@@ -381,23 +409,54 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def open_free(folder: Path | str, *, max_bytes: int = MAX_BYTES) -> Spool:
+def open_free(folder: Path | str, *, pair: str | None = None, max_bytes: int = MAX_BYTES) -> Spool:
     """The spool of a folder that several processes share: the folder itself, or the first of `folder/1`, `folder/2` …
-    that nobody has open. What a process that died left in one of them, the next one adopts."""
+    that nobody has open, and that holds no messages of another pair. What a process that died left in one of them, the
+    next one of its pair adopts."""
     folder = Path(folder).absolute()
     for name in ("", *map(str, range(1, SPOOLS_MAX))):
         try:
-            return Spool(folder / name, max_bytes=max_bytes)
-        except SpoolInUse:
+            return Spool(folder / name, pair=pair, max_bytes=max_bytes)
+        except (SpoolInUse, SpoolOfAnotherPair):
             continue
-    raise SpoolInUse(f"The spool {folder} and {SPOOLS_MAX - 1} spools within it are in use. Choose another folder.")
+    raise SpoolInUse(
+        f"The spool {folder} and {SPOOLS_MAX - 1} spools within it are in use, or hold messages of other pairs. Choose"
+        " another folder."
+    )
+
+
+def _owing_to(folder: Path) -> str | None:
+    with suppress(SpoolError):  # whatever is wrong with it, opening it says so in better words
+        return owing_to(folder)
+    return None
+
+
+def _demand(folder: Path, owner: str | None, pair: str) -> None:
+    if owner is not None and owner.lower() != pair.lower():  # as the paths of queues compare
+        raise SpoolOfAnotherPair(
+            f"The spool {folder} holds messages of the pair {owner}, not of {pair}. It was not touched."
+        )
+
+
+def disk_threads() -> Executor:
+    """For those who must not wait for a disk themselves. None of them starts before there is work."""
+    return ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="pairbus-disk")
 
 
 def spools_in(folder: Path | str) -> list[Path]:
-    """The folder and the numbered ones within it, as far as they hold a spool."""
-    folder = Path(folder).absolute()
-    numbered = sorted((path for path in folder.glob("*") if path.name.isdecimal()), key=lambda path: int(path.name))
-    return [path for path in (folder, *numbered) if (path / FILE_NAME).exists()]
+    """The folder and the numbered ones within it, at any depth, as far as they hold a spool. Links are not followed.
+
+    Nobody makes one within a numbered one, but it may be there, and what is in it must be found.
+    """
+    return _spools_in(Path(folder).absolute(), DEPTH_MAX)
+
+
+def _spools_in(folder: Path, depth: int) -> list[Path]:
+    found = [folder] if (folder / FILE_NAME).exists() else []
+    within = [path for path in folder.glob("*") if path.name.isdecimal() and path.is_dir() and not path.is_symlink()]
+    for path in sorted(within, key=lambda path: int(path.name)) if depth else ():
+        found += _spools_in(path, depth - 1)
+    return found
 
 
 def _row(number: int, entry: Entry) -> tuple[object, ...]:

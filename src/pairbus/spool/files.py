@@ -10,6 +10,9 @@
               reads the rest skips it. `place` is the path in lower case: paths compare without case.
     refused   messages that a lane could not wait for, and damaged ones, with the reason; nothing here is ever deleted
     commits   one row: how many commits there were
+    pair      one row, or none in a spool that nobody has claimed yet: whose messages these are
+
+Version 1 had no `pair`; whoever opens such a spool claims it.
 
 SQLite reads its write-ahead log up to the first frame that does not match, and silently forgets the rest. A process
 that is killed leaves `commits` in the page cache: a number there that is higher than the table's says that commits are
@@ -21,11 +24,19 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pairbus.errors import SpoolDamaged, SpoolError, SpoolForeign, SpoolFull, SpoolInUse, SpoolNewer
+from pairbus.errors import (
+    SpoolDamaged,
+    SpoolError,
+    SpoolForeign,
+    SpoolFull,
+    SpoolInUse,
+    SpoolNewer,
+)
 
 FILE_NAME = "spool.db"
 LOCK_NAME = "lock"
@@ -33,7 +44,8 @@ DRAFT_NAME = "spool.new"
 RESERVE_NAME = "reserve"
 COMMITS_NAME = "commits"
 APPLICATION_ID = 0x50616953  # "PaiS"
-VERSION = 1
+VERSION = 2
+UNSIGNED_S = 1.0  # how long a lock that nobody has signed is waited for: to look whose spool it is takes a moment
 LOG_PAGES = 256  # of the write-ahead log, before it is copied into the file: 1 MB
 RESERVE_BYTES = 2 << 20  # what copying the log may need, and as much again
 
@@ -46,6 +58,7 @@ TABLES = {
     "waiting": f"CREATE TABLE waiting ({_COLUMNS}, payload BLOB)",
     "refused": f"CREATE TABLE refused ({_COLUMNS}, payload BLOB, reason TEXT, refused_ms INTEGER)",
     "commits": "CREATE TABLE commits (id INTEGER PRIMARY KEY, count INTEGER)",
+    "pair": "CREATE TABLE pair (id INTEGER PRIMARY KEY, name TEXT)",
     "waiting_place": "CREATE INDEX waiting_place ON waiting (place, number, size)",
 }
 
@@ -55,23 +68,34 @@ _owned: set[Path] = set()
 
 
 class FolderLock:
-    """Holds `folder/lock` from construction to `release`."""
+    """Holds `folder/lock` from construction to `release`; `sign` says who does, as soon as it is to stay so."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
         self._fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(self._fd, 20).decode("ascii", "replace").strip()
+        given_up_at = time.monotonic() + UNSIGNED_S
+        while not self._taken():
+            owner = os.pread(self._fd, 20, 0).decode("ascii", "replace").strip()
+            if not owner and time.monotonic() < given_up_at:
+                time.sleep(0.005)  # somebody looks whose spool it is; passed over now, nobody might come for it again
+                continue
             os.close(self._fd)
             by = f" (process {owner})" if owner.isdigit() else ""
             raise SpoolInUse(
                 f"The spool {folder} is in use by another client{by}, which forwards what is in it. Stop it, or choose"
                 " another folder."
-            ) from None
+            )
         _owned.add(self._folder)
         os.truncate(self._fd, 0)
+
+    def _taken(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def sign(self) -> None:
         with suppress(OSError):  # on a full disk the lock holds all the same; only its owner is not named
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
@@ -185,7 +209,7 @@ def recognise(path: Path) -> None:
             f"{path} was written by a newer version of Pairbus (spool version {version}, this one knows {VERSION}); it"
             " was not touched. Upgrade Pairbus, or choose another folder."
         )
-    if version != VERSION:
+    if version < 1:
         raise damaged(path, f"its version is {version}")
 
 
@@ -198,6 +222,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
         connection.execute("PRAGMA temp_store = MEMORY")
         check(connection, path)
+        _upgrade(connection)
     except sqlite3.Error as error:
         raise spool_error(error, path) from error
     return connection
@@ -227,8 +252,11 @@ class Standing:
     "Of the refused ones, each once."
 
 
-def look(folder: Path) -> list[Standing]:
-    """What is in the spool, by path, the one that waits longest first; changes nothing, also while its owner lives."""
+def look(folder: Path) -> tuple[str | None, list[Standing]]:
+    """Whose spool it is, and what is in it by path, the one that waits longest first.
+
+    Changes nothing, also while its owner lives.
+    """
     path = folder / FILE_NAME
     if not path.exists():
         raise SpoolError(f"There is no spool in {folder}.")
@@ -239,18 +267,21 @@ def look(folder: Path) -> list[Standing]:
             waiting = connection.execute(f"{query} ORDER BY 5").fetchall()
             query = "SELECT path, reason, count(*) FROM refused GROUP BY place, reason ORDER BY min(number)"
             refused = connection.execute(query).fetchall()
+            pair = claimed_by(connection)
         except sqlite3.Error as error:
             raise spool_error(error, path) from error
     found = {name.lower(): Standing(name, count, size, oldest) for name, count, size, oldest, _ in waiting}
     for name, reason, count in refused:
         known = found.get(name.lower(), Standing(name))
         found[name.lower()] = replace(known, refused=known.refused + count, reasons=(*known.reasons, reason))
-    return list(found.values())
+    return pair, list(found.values())
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
     """The structure must be whole before anything is changed; what single rows say is checked when they are read."""
     found = dict(connection.execute("SELECT name, sql FROM sqlite_schema").fetchall())
+    if _version(connection) == 1:
+        found.setdefault("pair", TABLES["pair"])
     if found != TABLES:
         raise damaged(path, "its list of tables is not that of a spool")
     if connection.execute("SELECT count FROM commits").fetchone() is None:
@@ -258,6 +289,43 @@ def check(connection: sqlite3.Connection, path: Path) -> None:
     [verdict] = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if verdict != "ok":
         raise damaged(path, " ".join(str(verdict).split()))
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """A spool of version 1 lacks a table; its messages stay as they are."""
+    if _version(connection) < VERSION:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.execute(TABLES["pair"])
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # the version is read from the file's head
+
+
+def claimed_by(connection: sqlite3.Connection) -> str | None:
+    """The pair whose messages these are."""
+    row = None if _version(connection) == 1 else connection.execute("SELECT name FROM pair").fetchone()
+    return None if row is None else str(row[0])
+
+
+def owing_to(folder: Path) -> str | None:
+    """The pair to which a spool that is not empty belongs; for whoever holds the lock. Changes nothing."""
+    path = folder / FILE_NAME
+    if not path.exists():
+        return None
+    with closing(open_for_reading(path)) as connection:
+        try:
+            query = "SELECT EXISTS (SELECT 1 FROM waiting) OR EXISTS (SELECT 1 FROM refused)"
+            return claimed_by(connection) if connection.execute(query).fetchone()[0] else None
+        except sqlite3.Error as error:
+            raise spool_error(error, path) from error
 
 
 def damaged(path: Path, what: str) -> SpoolDamaged:
