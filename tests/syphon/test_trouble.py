@@ -147,6 +147,42 @@ async def test_a_destination_that_is_busy_is_left_alone_and_nothing_is_lost() ->
         await primary.close()
 
 
+async def test_a_destination_without_credit_costs_one_time_out_and_nobody_else_anything() -> None:
+    """However many sessions wait for it: nothing was sent there, and the connection is as good as before."""
+    async with pair() as world, Server(Script(credits={"stuck": 0})) as server:
+        primary = Carrier(server.connection_string)
+        await world.divert("stuck", [message(number, group_id=f"s{number}") for number in range(20)])
+        await world.divert("orders", [message(number) for number in range(300)])
+        connection = await primary.connection()
+        syphon = world.syphon(replace(QUICK, send_timeout_s=0.5), primary=primary)
+        assert await timed(syphon.run_once(wait_s=0.1)) < 5.0
+        progress = syphon.progress()
+        assert (progress.moved, progress.blocked, progress.errors) == (300, 20, 1)
+        [told] = world.told(DestinationSkipped)
+        assert (told.path, "no credit" in told.reason) == ("stuck", True)
+        assert await primary.connection() is connection
+        assert {address for address, _, _ in server.received} == {"orders"}
+        await primary.close()
+
+
+async def test_what_waited_for_credit_until_its_lock_was_over_is_not_sent() -> None:
+    """Somebody else may have it by then."""
+    now = 1000.0
+    async with pair() as world, Server(Script(credits={"orders": 1})) as server:
+        primary = Carrier(server.connection_string)
+        await world.divert("orders", [message(number, group_id=f"s{number}") for number in range(5)])
+        syphon = world.syphon(SyphonSettings(), primary=primary, clock=lambda: now)
+        drained = asyncio.create_task(syphon.run_once(wait_s=0.1))
+        await server.until(lambda: server.received)
+        now += 61.0
+        [link] = server.receivers()
+        link.grant(100)
+        server.flush()
+        progress = await drained
+        assert (len(server.received), progress.moved, progress.blocked) == (1, 1, 4)
+        await primary.close()
+
+
 async def test_a_destination_that_the_connection_string_does_not_cover_is_skipped() -> None:
     """A key for one entity must not stop the way home of what belongs to it."""
     async with pair(ORDERS, BILLS) as world:

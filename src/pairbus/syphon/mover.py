@@ -36,6 +36,7 @@ from pairbus.pairing.relay import (
     rounds,
 )
 from pairbus.transport import Carrier, Received, Receiver, Refused, Sender, TransportError
+from pairbus.transport.errors import Timeout
 from pairbus.wire_failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
@@ -254,7 +255,7 @@ class Trip:
             self.hold(ready)
             return
         if shared.clock() >= self._locks_end:
-            self.stop("the locks of messages ran out before they were sent")
+            self._locks_are_over()
             self.hold(ready)
             return
         try:
@@ -280,13 +281,19 @@ class Trip:
         left = rounds(items, sender.max_message_size, in_batches=in_batches)
         while left:
             chunks, began = left.pop(0), self._shared.clock()
-            errors = await self._send_at_once(sender, chunks, turn if not left else None)
-            accepted = [item for chunk, error in zip(chunks, errors, strict=True) if error is None for item in chunk]
+            errors, unsent = await self._send_at_once(sender, chunks, turn if not left else None)
+            sent = list(zip(chunks, errors, strict=False))
+            accepted = [item for chunk, error in sent if error is None for item in chunk]
             if accepted:
                 await self._accepted(path, accepted)
-            for chunk, error in zip(chunks, errors, strict=True):
+            for chunk, error in sent:
                 if error is not None:
                     all_accepted = await self._chunk_failed(sender, path, chunk, error, began, turn) and all_accepted
+            if len(sent) < len(chunks):
+                await self._not_sent(
+                    sender, path, [item for chunk in chunks[len(sent) :] for item in chunk], unsent, began
+                )
+                all_accepted = False
             if key_of(path) in self._pass.skipped or self._pass.over is not None:
                 self.hold([item for later in left for chunk in later for item in chunk])
                 return False
@@ -294,13 +301,23 @@ class Trip:
 
     async def _send_at_once(
         self, sender: Sender, chunks: list[Chunk], turn: Turn | None
-    ) -> list[TransportError | None]:
-        timeout_s = self._shared.settings.send_timeout_s
+    ) -> tuple[list[TransportError | None], TransportError | None]:
+        """What became of the chunks, as far as they were sent, and why the others were not: None when their locks are
+        over. All of them together wait for credit no longer than one send may take."""
+        timeout_s, clock = self._shared.settings.send_timeout_s, self._shared.clock
+        ready_by = min(clock() + timeout_s, self._locks_end)
         answers: list[asyncio.Future[None] | TransportError] = []
+        unsent: TransportError | None = None
         for chunk in chunks:
             try:
                 if not sender.sendable:
-                    await sender.ready(timeout_s)
+                    await sender.ready(max(ready_by - clock(), 0.0))
+            except TransportError as error:
+                unsent = error
+                break
+            if clock() >= self._locks_end:
+                break
+            try:
                 answers.append(_send_chunk(sender, chunk, timeout_s))
             except TransportError as error:
                 answers.append(error)
@@ -316,7 +333,18 @@ class Trip:
                 errors.append(None)
             except TransportError as error:
                 errors.append(error)
-        return errors
+        return errors, unsent
+
+    async def _not_sent(
+        self, sender: Sender, path: str, items: list[Item], error: TransportError | None, began: float
+    ) -> None:
+        if error is None:
+            self._locks_are_over()
+            self.hold(items)
+            return
+        await self._failed(path, items, error, began)
+        if isinstance(error, Timeout) and not sender.in_flight:
+            self._shared.primary.forget(path)  # whether the peer is there at all, the next attach tells
 
     async def _chunk_failed(
         self, sender: Sender, path: str, chunk: Chunk, error: TransportError, began: float, turn: Turn
@@ -418,9 +446,12 @@ class Trip:
         self._pass.errors += 1
         if failure.kind is Kind.BUSY:
             shared.budget.busy(shared.clock())
-        if failure.kind in (Kind.COMMUNICATION, Kind.TIMEOUT):
+        unheard = failure.kind is Kind.TIMEOUT and (
+            at_attach or failure.outcome_unknown
+        )  # not: no credit, nothing asked
+        if failure.kind is Kind.COMMUNICATION or unheard:
             shared.primary.forget(path)
-            if failure.kind is Kind.TIMEOUT and shared.delivered_at < began:
+            if unheard and shared.delivered_at < began:
                 await shared.primary.drop()  # a silent peer: nothing else was accepted since this was sent either
             if not shared.primary.is_connected:
                 self.stop(f"the primary cannot be reached: {ruling.reason}")
@@ -441,6 +472,9 @@ class Trip:
     def _count_held(self, count: int) -> None:
         self._pass.held += count
         self._pass.held_on_link += count
+
+    def _locks_are_over(self) -> None:
+        self.stop("the locks of messages ran out before they were sent")
 
     def stop(self, reason: str) -> None:
         if self._pass.over is None:
