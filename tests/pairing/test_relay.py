@@ -215,6 +215,18 @@ def test_a_message_of_a_lane_waits_for_queues_that_may_have_an_earlier_one() -> 
     assert Tide(["a"]).may_go("a", items) == 3
 
 
+def test_a_queue_that_was_looked_at_holds_back_only_what_is_stored_later() -> None:
+    """What was seen of any queue tells the time; who waits for another look is told to the queue once."""
+    tide = Tide(["a", "b"])
+    early, late = item(0, enqueued_ms=10, sender="me", counter=1), item(1, enqueued_ms=10, sender="me", counter=2)
+    tide.saw((10, "me", 1))
+    tide.saw((5, "you", 9))
+    tide.reached("a", tide.now)
+    assert tide.may_go("b", [early]) == 1 and not tide.was_awaited("a")
+    assert tide.may_go("b", [early, late]) == 1
+    assert tide.was_awaited("a") and not tide.was_awaited("a") and not tide.was_awaited("b")
+
+
 # ── pace ──
 
 

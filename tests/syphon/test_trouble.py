@@ -287,6 +287,19 @@ async def test_a_lane_that_changed_its_queue_comes_home_in_order() -> None:
             assert numbers(await world.arrived("orders", 20)) == list(range(20))
 
 
+async def test_a_blocked_message_does_not_hold_up_the_lanes_of_other_queues() -> None:
+    """Its queue pauses for longer than locks last; when others wait to hear of it, it is looked at sooner."""
+    async with pair(ORDERS, DISABLED, backlogs=2) as world:
+        first, second = BACKLOG, f"{BACKLOG[:-1]}1"
+        await world.divert("bills", [message(0)], first)
+        async with running(world.syphon(replace(QUICK, retry_interval_s=600.0), queues=(first, second))):
+            await until(lambda: bool(world.told(PumpPaused)))
+            for number in range(1, 4):
+                await world.divert("orders", [message(number)], second, sender="me", counter=number)
+            assert numbers(await world.arrived("orders", 3)) == [1, 2, 3]
+        assert world.metered("receive") == 4
+
+
 # ── one side away ──
 
 

@@ -293,18 +293,31 @@ def moment_of(home: Home) -> Moment:
 class Tide:
     """How far each queue of a syphon is, by the secondary's own time: a sender may have changed its queue on the way.
 
-    A message of a lane goes only when no other queue can still have an earlier one.
+    A message of a lane goes only when no other queue can still have an earlier one, but for those that wait, of which
+    `Lanes` knows.
     """
 
     def __init__(self, queues: Iterable[str]) -> None:
         self._heads = dict.fromkeys(queues, NOTHING_KNOWN)
-        "Queue → no message in it, seen or not, is earlier than this."
+        "Queue → no message of a lane in it, seen or not, is earlier than this."
+        self._latest = NOTHING_KNOWN
+        self._awaited: set[str] = set()
 
     def reached(self, queue: str, moment: Moment) -> None:
         self._heads[queue] = moment
 
     def empty(self, queue: str) -> None:
         self._heads[queue] = EMPTY
+
+    def saw(self, moment: Moment) -> None:
+        """A message of any queue came with it."""
+        self._latest = max(self._latest, moment)
+
+    @property
+    def now(self) -> Moment:
+        """What is stored from now on is not earlier than this."""
+        ms, sender, counter = self._latest
+        return ms, sender, counter + 1
 
     def may_go(self, queue: str, items: list[Item]) -> int:
         """How many of these, from the first on."""
@@ -313,9 +326,18 @@ class Tide:
             return len(items)
         earliest = min(others)
         for count, item in enumerate(items):
-            if (moment_of(item.home), queue) > earliest:
+            place = moment_of(item.home), queue
+            if place > earliest:
+                self._awaited.update(other for head, other in others if place > (head, other))
                 return count
         return len(items)
+
+    def was_awaited(self, queue: str) -> bool:
+        """Whether lanes of other queues wait for a look at this one, since the last time that this was asked."""
+        if queue not in self._awaited:
+            return False
+        self._awaited.discard(queue)
+        return True
 
 
 NOTHING_KNOWN: Moment = (float("-inf"), "", 0)

@@ -139,9 +139,10 @@ class Opened(NamedTuple):
     """A batch that was read."""
 
     items: list[Item]
+    "Without order."
+    lanes: list[Item]
+    "Of senders that keep order."
     spoiled: list[tuple[int, Spoiled]]
-    in_lanes: bool
-    "Some of its messages belong to senders that keep order."
     locked_until_ms: int | None
 
 
@@ -159,7 +160,9 @@ class Mover:
     def open(self, received: list[Received]) -> Opened:
         shared = self._shared
         opener, policy, now_ms = self._opener, shared.settings.ttl_policy, shared.wall_ms()
-        items, spoiled, in_lanes, locked_until_ms = [], [], False, None
+        items: list[Item] = []
+        lanes: list[Item] = []
+        spoiled, locked_until_ms = [], None
         for message in received:
             home = opener(message.payload)
             payload = home if isinstance(home, Spoiled) else home_payload(home, policy, now_ms)
@@ -167,10 +170,9 @@ class Mover:
                 assert isinstance(payload, Spoiled)
                 spoiled.append((message.delivery_id, payload))
                 continue
-            items.append(Item(message.delivery_id, home, payload))
-            in_lanes = in_lanes or home.sender is not None
+            (items if home.sender is None else lanes).append(Item(message.delivery_id, home, payload))
             locked_until_ms = home.locked_until_ms or locked_until_ms
-        return Opened(items, spoiled, in_lanes, locked_until_ms)
+        return Opened(items, lanes, spoiled, locked_until_ms)
 
     def in_turns(self, items: list[Item]) -> list[tuple[list[Item], Turn]]:
         """By destination; whoever asks first is first there."""

@@ -19,7 +19,7 @@ from pairbus.pairing.pace import BatchSize, Pauses
 from pairbus.pairing.policy import Kind
 from pairbus.pairing.relay import NOTHING_KNOWN, PASS_MAX_S, Item, moment_of
 from pairbus.syphon.loads import AHEAD, Loads
-from pairbus.syphon.mover import Mover, Pass, Shared, Trip
+from pairbus.syphon.mover import Mover, Opened, Pass, Shared, Trip
 from pairbus.transport import Received, Receiver, TransportError
 from pairbus.transport.errors import Timeout
 from pairbus.wire_failures import failure_of
@@ -58,7 +58,7 @@ class Pump:
         self._poll_ends: float | None = None
         self._linger_s = LINGER_S
         self._last = NOTHING_KNOWN
-        "When the last message that was seen came to the queue."
+        "No message of a lane that is still to be seen came to the queue before, unless it comes back from a lock."
         self._hidden_until = float("-inf")
         "A link was lost, and what it had fetched ahead is locked until then: the queue may only seem empty."
 
@@ -82,10 +82,12 @@ class Pump:
             await self._close_link()
 
     async def _pass_and_pause(self) -> None:
+        drained = False
         try:
             done = await self._pass(self._poll)
             if done is None:
                 return  # a poll that ended without a message is followed by the next
+            drained = done.drained
             reason = done.over or next(iter(done.skipped.values()), "nothing was delivered")
             delivered = done.delivered + done.buried > 0
             self._shared.tide.reached(self.queue, self._last)  # what comes during the pause is not seen
@@ -99,7 +101,18 @@ class Pump:
         pause_s = self._pauses.after(delivered)
         if not delivered and not self._stopping.is_set():
             self._shared.publish(PumpPaused(self.queue, reason, pause_s))
-        await self._unless_stopping(asyncio.sleep(pause_s))
+        await self._rest(pause_s, for_all=not drained)
+
+    async def _rest(self, pause_s: float, *, for_all: bool) -> None:
+        """Unless `for_all`, only until lanes of other queues wait for a look at this one: what lies here is blocked."""
+        tide = self._shared.tide
+        tide.was_awaited(self.queue)  # until now
+        while pause_s > 0 and not self._stopping.is_set():
+            step_s = pause_s if for_all else min(pause_s, LINGER_S)
+            await self._unless_stopping(asyncio.sleep(step_s))
+            pause_s -= step_s
+            if not for_all and tide.was_awaited(self.queue):
+                return
 
     async def run_once(self, wait_s: float) -> None:
         """What is there now, until nothing comes for `wait_s`; what is blocked stays. Raises TransportError."""
@@ -154,19 +167,18 @@ class Pump:
         opened = self._mover.open(batch)
         if opened.locked_until_ms is not None:
             self._size.locked_for((opened.locked_until_ms - self._shared.wall_ms()) / 1000)
-        if opened.in_lanes and self._shared.clock() < self._hidden_until:
+        if opened.lanes and self._shared.clock() < self._hidden_until:
             await loads.all_home()  # they are settled on the link that this closes
             await self._give_back(receiver, batch, this)
             return
         locks_end = self._shared.clock() + self._size.lock_s
         trip = Trip(self._shared, self.queue, batch, receiver, this, locks_end)
+        self._saw(opened)
         if opened.items:
-            self._reached(opened.items[0])
-        if opened.in_lanes:
-            await loads.all_home()
-            await self._move_in_order(trip, opened.items, locks_end)
-        elif opened.items:
             await loads.add(trip, opened.items)
+        if opened.lanes:
+            await loads.all_home()
+            await self._move_in_order(trip, opened.lanes, locks_end)
         if opened.spoiled:
             await trip.bury_spoiled(opened.spoiled)
         if not this.delivered:
@@ -195,7 +207,7 @@ class Pump:
         if shared.pumps > 1:
             await asyncio.sleep(LOOK_S)  # what another queue has got in this moment is told before
         while items:
-            self._reached(items[0])
+            self._reached(items)
             count = shared.tide.may_go(self.queue, items)
             if count:
                 await self._mover.move(trip, self._mover.in_turns(items[:count]))
@@ -207,9 +219,21 @@ class Pump:
             else:
                 await asyncio.sleep(LOOK_S)
 
-    def _reached(self, item: Item) -> None:
-        self._last = moment_of(item.home)
+    def _reached(self, lanes: list[Item]) -> None:
+        self._last = moment_of(lanes[0].home)
         self._shared.tide.reached(self.queue, self._last)
+
+    def _saw(self, opened: Opened) -> None:
+        """Messages without order only tell the time, and never an earlier one: those that wait come back."""
+        tide = self._shared.tide
+        for item in opened.lanes or opened.items[-1:]:
+            tide.saw(moment_of(item.home))
+        if opened.lanes:
+            self._reached(opened.lanes)
+        elif opened.items:  # there may be others behind them, and behind a link that was lost also before them
+            if self._shared.clock() >= self._hidden_until:
+                self._last = max(self._last, moment_of(opened.items[0].home))
+            tide.reached(self.queue, self._last)
 
     def _count(self, this: Pass) -> None:
         self._this = None
@@ -232,6 +256,7 @@ class Pump:
                 batch = await self._unless_stopping(self._take(receiver, self._poll_ends))
             except TransportError as error:
                 await self._close_link()
+                shared.tide.reached(self.queue, self._last)  # no longer empty: it may have fetched something
                 if shared.clock() - opened_at < LINK_LIFE_MIN_S or isinstance(error, Timeout):
                     raise
                 logger.info("%s: the link ended within a poll and is opened again: %s", self.queue, error)
@@ -282,6 +307,7 @@ class Pump:
 
     def _seems_empty(self) -> None:
         if self._shared.clock() >= self._hidden_until:
+            self._last = max(self._last, self._shared.tide.now)
             self._shared.tide.empty(self.queue)
         else:
             self._shared.tide.reached(self.queue, self._last)
@@ -328,7 +354,8 @@ class Pump:
             elif fetched:
                 locks_end = self._shared.clock() + self._size.lock_s
                 trip = Trip(self._shared, self.queue, fetched, receiver, held_by, locks_end)
-                trip.hold(self._mover.open(fetched).items)
+                opened = self._mover.open(fetched)
+                trip.hold(opened.items + opened.lanes)
         except TransportError as error:
             logger.debug("%s: what was fetched ahead comes back when its locks run out: %s", self.queue, error)
             self._lost()
