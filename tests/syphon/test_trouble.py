@@ -67,8 +67,7 @@ async def test_ten_thousand_behind_ten_thousand_for_a_blocked_destination_are_de
         progress = await world.syphon().run_once()
         assert (progress.moved, progress.blocked) == (10_000, 10_000)
         assert sorted(numbers(await world.arrived("orders", 10_000))) == list(range(10_000))
-        # What a link had fetched ahead when it was replaced, after 2 000 blocked messages, is received again.
-        assert 20_000 <= world.metered("receive") <= 20_000 + 5 * 100
+        assert world.metered("receive") == 20_000  # a blocked one once, whichever of the links it came on
 
 
 @pytest.mark.slow

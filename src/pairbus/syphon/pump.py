@@ -291,6 +291,8 @@ class Pump:
         """What comes shortly; nothing when the link is lost, for what is on its way is worth waiting for."""
         try:
             if this.held_on_link >= HELD_MAX:
+                if self._receiver is not None and (rest := await self._rest_of(self._receiver)):
+                    return rest  # given back, they would be received a second time
                 await loads.all_home()
                 await self._close_link()
                 this.held_on_link = 0
@@ -344,11 +346,8 @@ class Pump:
         receiver, self._receiver = self._receiver, None
         if receiver is None:
             return
-        receiver.credit = 0
         try:
-            await receiver.pause(CLOSE_TIMEOUT_S)
-            fetched = await receiver.receive(receiver.buffered, 0.0) if receiver.buffered else []
-            self._metered(receiver, fetched)
+            fetched = await self._rest_of(receiver)
             if held_by is None:
                 await self._release(receiver, fetched)
             elif fetched:
@@ -360,6 +359,12 @@ class Pump:
             logger.debug("%s: what was fetched ahead comes back when its locks run out: %s", self.queue, error)
             self._lost()
         await receiver.close(CLOSE_TIMEOUT_S)
+
+    async def _rest_of(self, receiver: Receiver) -> list[Received]:
+        """What a link has fetched ahead; nothing more comes on it."""
+        receiver.credit = 0
+        await receiver.pause(CLOSE_TIMEOUT_S)
+        return self._metered(receiver, await receiver.receive(receiver.buffered, 0.0) if receiver.buffered else [])
 
     async def _release(self, receiver: Receiver, fetched: list[Received]) -> None:
         outcome = "ok"
