@@ -331,6 +331,40 @@ async def test_a_secondary_that_is_away_pauses_the_pump() -> None:
             await world.syphon().run_once()
 
 
+BUSY = Error("com.microsoft:server-busy", "slow down")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [Script(refuse={BACKLOG: BUSY}), Script(cbs_status=503), Script(settlement=Rejected(error=BUSY))],
+    ids=["link", "token", "settlement"],
+)
+async def test_a_secondary_that_is_busy_is_left_alone(script: Script) -> None:
+    """Ten seconds, as the service asks of every client; also after a pass that has brought something home."""
+    async with pair(ORDERS) as world, Server(script) as server:
+        server.put(BACKLOG, wrap(message(1), Away("orders")))
+        world.secondary = Carrier(server.connection_string)
+        async with running(world.syphon()):
+            await until(lambda: bool(world.told(PumpPaused)))
+        assert world.told(PumpPaused)[0].for_s == 10.0
+        await world.secondary.close()
+
+
+async def test_a_link_that_is_closed_as_busy_is_not_opened_again_at_once() -> None:
+    """However long it had been idle."""
+    now = 1000.0
+    async with pair(ORDERS) as world, Server() as server:
+        world.secondary = Carrier(server.connection_string)
+        async with running(world.syphon(clock=lambda: now)):
+            await server.until(lambda: [link for link in server.senders(BACKLOG) if link.credit])
+            now += 300.0
+            server.senders(BACKLOG)[0].detach(BUSY)
+            server.flush()
+            await until(lambda: bool(world.told(PumpPaused)))
+        assert world.told(PumpPaused)[0].for_s == 10.0
+        await world.secondary.close()
+
+
 async def test_a_silent_primary_costs_the_time_out_and_then_a_fresh_connection_is_used(tmp_path: Path) -> None:
     """A stopped process keeps its sockets; what it answers later is a duplicate, nothing is lost."""
     with BrokerProcess(tmp_path / "home", namespaces=["contoso"]) as home:

@@ -292,6 +292,10 @@ class Server:
             if isinstance(link, ReceiverLink) and link.context and "$" not in link.context
         ]
 
+    def senders(self, address: str) -> list[SenderLink]:
+        """The links on which clients receive from there."""
+        return [link for peer in self.peers for link in peer.out if link.context == address]
+
     def flush(self) -> None:
         for peer in self.peers:
             peer.flush()

@@ -101,6 +101,8 @@ class Pass:
     "Key of a destination → why it is left alone."
     over: str | None = None
     "Why nothing more is sent."
+    busy: bool = False
+    "The secondary asked to be left alone."
     drained: bool = False
     "Nothing more came."
     delivered: int = 0
@@ -404,7 +406,7 @@ class Trip:
             await self._receiver.complete(self._at(item.place for item in items), timeout_s=SETTLE_TIMEOUT_S)
         except TransportError as error:
             kept = set(error.delivery_ids) if isinstance(error, Refused) and error.delivery_ids else None
-            self.stop(f"messages that are at home could not be completed, and may come again: {error}")
+            self.stop(f"messages that are at home could not be completed, and may come again: {error}", error)
             gone = [item for item in items if kept is not None and self._received[item.place].delivery_id not in kept]
             self._meter_settled(len(items) - len(gone), failure_of(error).kind.value)
             self._meter_settled(len(gone), "ok")
@@ -421,7 +423,7 @@ class Trip:
         try:
             await self._receiver.dead_letter(self._at(places), reason, description, timeout_s=SETTLE_TIMEOUT_S)
         except TransportError as error:
-            self.stop(f"a message could not be dead-lettered, and will come again: {error}")
+            self.stop(f"a message could not be dead-lettered, and will come again: {error}", error)
             self._meter_settled(len(places), failure_of(error).kind.value)
             return
         self._meter_settled(len(places), "ok")
@@ -478,7 +480,10 @@ class Trip:
     def _locks_are_over(self) -> None:
         self.stop("the locks of messages ran out before they were sent")
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, error: TransportError | None = None) -> None:
+        """`error`: of the secondary."""
+        if error is not None and failure_of(error).kind is Kind.BUSY:
+            self._pass.busy = True
         if self._pass.over is None:
             self._pass.over = reason
             self._pass.errors += 1

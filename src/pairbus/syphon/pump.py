@@ -16,7 +16,7 @@ from pairbus import telemetry
 from pairbus.ledger.rows import alike
 from pairbus.pairing.events import PumpPaused
 from pairbus.pairing.pace import BatchSize, Pauses
-from pairbus.pairing.policy import Kind
+from pairbus.pairing.policy import BUSY_WAIT_S, Kind
 from pairbus.pairing.relay import NOTHING_KNOWN, PASS_MAX_S, Item, moment_of
 from pairbus.syphon.loads import AHEAD, Loads
 from pairbus.syphon.mover import Mover, Opened, Pass, Shared, Trip
@@ -82,26 +82,28 @@ class Pump:
             await self._close_link()
 
     async def _pass_and_pause(self) -> None:
-        drained = False
+        drained = busy = False
         try:
             done = await self._pass(self._poll)
             if done is None:
                 return  # a poll that ended without a message is followed by the next
-            drained = done.drained
+            drained, busy = done.drained, done.busy
             reason = done.over or next(iter(done.skipped.values()), "nothing was delivered")
             delivered = done.delivered + done.buried > 0
             self._shared.tide.reached(self.queue, self._last)  # what comes during the pause is not seen
         except TransportError as error:
             self.errors += 1
             reason, delivered = str(error), False
-            if failure_of(error).kind is Kind.NOT_FOUND:
+            kind = failure_of(error).kind
+            busy = kind is Kind.BUSY
+            if kind is Kind.NOT_FOUND:
                 self._shared.tide.empty(self.queue)
             else:  # lanes of the other queues wait: what lies here unread may be earlier
                 self._shared.tide.reached(self.queue, self._last)
-        pause_s = self._pauses.after(delivered)
-        if not delivered and not self._stopping.is_set():
+        pause_s = max(self._pauses.after(delivered), BUSY_WAIT_S if busy else 0.0)
+        if (busy or not delivered) and not self._stopping.is_set():
             self._shared.publish(PumpPaused(self.queue, reason, pause_s))
-        await self._rest(pause_s, for_all=not drained)
+        await self._rest(pause_s, for_all=busy or not drained)
 
     async def _rest(self, pause_s: float, *, for_all: bool) -> None:
         """Unless `for_all`, only until lanes of other queues wait for a look at this one: what lies here is blocked."""
@@ -257,7 +259,8 @@ class Pump:
             except TransportError as error:
                 await self._close_link()
                 shared.tide.reached(self.queue, self._last)  # no longer empty: it may have fetched something
-                if shared.clock() - opened_at < LINK_LIFE_MIN_S or isinstance(error, Timeout):
+                was_idle = shared.clock() - opened_at >= LINK_LIFE_MIN_S and not isinstance(error, Timeout)
+                if not was_idle or failure_of(error).kind is Kind.BUSY:
                     raise
                 logger.info("%s: the link ended within a poll and is opened again: %s", self.queue, error)
                 continue
@@ -274,8 +277,10 @@ class Pump:
         try:
             await receiver.pause(CLOSE_TIMEOUT_S)
         except TransportError as error:
-            logger.info("%s: the link ended with a poll and will be opened again: %s", self.queue, error)
             await self._close_link()
+            if failure_of(error).kind is Kind.BUSY:
+                raise
+            logger.info("%s: the link ended with a poll and will be opened again: %s", self.queue, error)
 
     async def _take(self, receiver: Receiver, until: float) -> list[Received]:
         """The first messages; a queue that has none for a moment is empty, which others may be waiting to hear."""
@@ -300,6 +305,7 @@ class Pump:
             batch = await receiver.receive(self._next_size(), self._linger_s)
         except TransportError as error:
             this.over = this.over or str(error)
+            this.busy = this.busy or failure_of(error).kind is Kind.BUSY
             this.errors += 1
             return []
         if not batch:
