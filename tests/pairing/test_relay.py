@@ -15,6 +15,7 @@ from pairbus.pairing.relay import (
     LANE_MEMORY_S,
     LANES_LOOK,
     MISSING,
+    MISSING_MEMORY_S,
     REFUSED,
     Destinations,
     Fate,
@@ -62,12 +63,23 @@ def test_a_missing_destination_is_waited_for_as_long_as_its_grace() -> None:
     """It may be redeployed; when it is found again, the next time counts anew."""
     destinations = Destinations(900)
     assert failed(destinations, Kind.NOT_FOUND, 100.0) is Fate.SKIP
-    assert failed(destinations, Kind.NOT_FOUND, 999.9, path="/ORDERS") is Fate.SKIP
+    for now in (400.0, 700.0, 999.9):
+        assert failed(destinations, Kind.NOT_FOUND, now, path="/ORDERS") is Fate.SKIP
     ruling = destinations.failed("orders", Failure(Kind.NOT_FOUND, "no such entity"), 1000.0)
     assert (ruling.fate, ruling.reason) == (Fate.BURY, MISSING)
     assert "900 s" in ruling.description and "re-drive" in ruling.description
     destinations.delivered("Orders")
     assert failed(destinations, Kind.NOT_FOUND, 1001.0) is Fate.SKIP
+
+
+def test_a_destination_that_was_missing_days_ago_is_waited_for_again() -> None:
+    """Another syphon may have delivered there since: only what was seen again and again was missing all the time."""
+    destinations = Destinations(900)
+    failed(destinations, Kind.NOT_FOUND, 0.0)
+    days = 3 * 86_400.0
+    assert failed(destinations, Kind.NOT_FOUND, days) is Fate.SKIP
+    assert failed(destinations, Kind.NOT_FOUND, days + MISSING_MEMORY_S) is Fate.SKIP
+    assert failed(destinations, Kind.NOT_FOUND, days + 900.0) is Fate.BURY
 
 
 def test_a_destination_that_answers_anything_else_is_not_missing() -> None:

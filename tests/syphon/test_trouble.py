@@ -115,14 +115,27 @@ async def test_a_missing_destination_is_waited_for_and_then_its_messages_are_dea
         syphon = world.syphon(clock=lambda: now)
         progress = await syphon.run_once()
         assert (progress.blocked, progress.dead_lettered) == (2, 0)
-        now += 900.0
-        await world.divert("gone", [message(3)])
-        assert (await syphon.run_once()).dead_lettered == 1
+        for number in (3, 4, 5):
+            now += 300.0
+            await world.divert("gone", [message(number)])
+            assert (await syphon.run_once(wait_s=0.1)).dead_lettered == (number == 5)
         [letter] = await world.dead_letters(1)
         assert letter.application_properties is not None
         assert letter.application_properties["DeadLetterReason"] == MISSING
         assert "'gone'" in letter.application_properties["DeadLetterErrorDescription"]
         assert letter.application_properties["x-ms-path"] == "gone"  # re-driven, it finds its way
+
+
+async def test_a_destination_that_another_syphon_has_found_since_is_waited_for_anew() -> None:
+    """This one saw it missing days ago, and has delivered nothing there itself."""
+    now = 1000.0
+    async with pair() as world:
+        await world.divert("gone", [message(1)])
+        syphon = world.syphon(clock=lambda: now)
+        await syphon.run_once(wait_s=0.1)
+        now += 3 * 86_400.0
+        await world.divert("gone", [message(2)])
+        assert (await syphon.run_once(wait_s=0.1)).dead_lettered == 0
 
 
 async def test_a_destination_that_is_busy_is_left_alone_and_nothing_is_lost() -> None:

@@ -9,6 +9,7 @@ BATCH_MAX = 100
 LOAD_MAX = 1000
 LOAD_S = 0.5
 LOCK_S = 60.0  # of a backlog queue, while no message has told
+LOCK_MAX_S = 300.0  # the service's longest
 
 
 class Budget:
@@ -96,7 +97,7 @@ class BatchSize:
         with it.
         """
         self._longest_s = max(self._longest_s, lock_s)
-        is_clock_good = 1.0 <= self._longest_s <= 300.0
+        is_clock_good = 1.0 <= self._longest_s <= LOCK_MAX_S
         self._lock_s = max(lock_s if is_clock_good else LOCK_S - (self._longest_s - lock_s), 0.0)
 
     @property
