@@ -18,6 +18,7 @@ from pairbus.amqp.types import Symbol
 from pairbus.broker import QueueDescription
 from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Away, wrap
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, PumpPaused
+from pairbus.pairing.pace import LOCK_S
 from pairbus.pairing.relay import MISSING, REFUSED
 from pairbus.sas import SharedAccessKey
 from pairbus.syphon import SyphonSettings
@@ -297,6 +298,48 @@ async def test_a_lane_that_changed_its_queue_comes_home_in_order() -> None:
                 where = queues[(number // 3) % 3]
                 await world.divert("orders", [message(number, group_id="s")], where, sender="me", counter=number)
             assert numbers(await world.arrived("orders", 20)) == list(range(20))
+
+
+async def test_after_a_kill_the_next_syphon_keeps_the_order() -> None:
+    """What the last one had in hand is locked, and comes before what is not; messages without order do not wait."""
+    skew_s = 0.0
+    async with pair(ORDERS, BILLS, lock_s=1.0) as world:
+        for number in range(300):
+            await world.divert("orders", [message(number, group_id="s")], sender="me", counter=number)
+        async with Carrier(world.broker.connection_string("fabrikam")) as killed:
+            receiver = await killed.receiver(BACKLOG, credit=100)
+            assert await receiver.receive(100, 5.0)
+            await killed.drop()
+        await world.divert("bills", [message(0)])
+        syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
+        async with running(syphon):
+            await world.arrived("bills", 1)
+            assert syphon.progress().moved == 1
+            await asyncio.sleep(1.1)  # the locks of the killed one
+            skew_s = LOCK_S
+            assert numbers(await world.arrived("orders", 300)) == list(range(300))
+
+
+async def test_a_single_drain_of_lanes_waits_for_what_may_be_locked() -> None:
+    """It does not end before it has begun."""
+    skew_s = 0.0
+    async with pair(ORDERS) as world:
+        await world.divert("orders", [message(1)], sender="me", counter=1)
+        syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
+        drain = asyncio.create_task(syphon.run_once(wait_s=0.1))
+        await until(lambda: world.metered("receive") == 1)
+        skew_s = LOCK_S
+        progress = await drain
+        assert (progress.moved, progress.blocked, world.metered("receive")) == (1, 0, 2)
+
+
+async def test_a_syphon_that_is_stopped_while_lanes_wait_gives_them_back() -> None:
+    """The next one need not wait for locks of this one."""
+    async with pair(ORDERS) as world:
+        await world.divert("orders", [message(1)], sender="me", counter=1)
+        async with running(world.syphon(age_s=0.0)):
+            await until(lambda: world.metered("receive") == 1)
+        assert (await world.syphon().run_once(wait_s=0.1)).moved == 1
 
 
 async def test_a_blocked_message_does_not_hold_up_the_lanes_of_other_queues() -> None:

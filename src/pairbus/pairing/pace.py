@@ -104,6 +104,11 @@ class BatchSize:
     def lock_s(self) -> float:
         return self._lock_s
 
+    @property
+    def lock_longest_s(self) -> float:
+        """That any message can be locked for from now on: what is left of a lock says only that it is not shorter."""
+        return max(self._longest_s, LOCK_S) if self._longest_s <= LOCK_MAX_S else LOCK_S
+
     def next(self, allowed_per_s: float | None = None) -> int:
         """`allowed_per_s`: this queue's share of the budget."""
         self._allowed_per_s = allowed_per_s

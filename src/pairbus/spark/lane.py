@@ -152,6 +152,7 @@ class _Draining:
             destinations=_destinations(job, home),
             budget=self._share,
             tide=Tide([lane.queue]),
+            may_follow=False,  # a task is shorter than a lock; order is kept within a round
             before_complete=self._note,
         )
         self._pump = Pump(shared, lane.queue, self._stopping, job.sub_queue)

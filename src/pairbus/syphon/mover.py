@@ -87,6 +87,8 @@ class Shared:
     tide: Tide
     lanes: Lanes = field(default_factory=Lanes)
     pumps: int = 1
+    may_follow: bool = True
+    "Another syphon may have been there before, and have left messages locked: lanes wait until those locks are over."
     before_complete: Noting | None = None
     "Hears of messages after their destination has accepted them, before they leave the queue. OSError: they stay."
     delivered_at: float = float("-inf")
@@ -109,8 +111,16 @@ class Pass:
     buried: int = 0
     held: int = 0
     held_on_link: int = 0
-    "Of those, the ones that are unsettled on the present link."
+    "Of those and the early ones, how many are unsettled on the present link."
+    early: list[tuple[Trip, list[Item]]] = field(default_factory=list)
+    "Messages of lanes of which earlier ones may be hidden."
     errors: int = 0
+
+    def hold_early(self) -> None:
+        """They stay locked, and what comes later waits for them."""
+        early, self.early = self.early, []
+        for trip, items in early:
+            trip.hold(items)
 
 
 class Turn:
@@ -233,6 +243,10 @@ class Trip:
         self._received |= other._received
         self._locks_end = min(self._locks_end, other._locks_end)
         return True
+
+    def received_on(self, receiver: Receiver, items: list[Item]) -> list[Received]:
+        """The messages as they came; none when they came on another link."""
+        return self._at(item.place for item in items) if receiver is self._receiver else []
 
     async def bring(self, items: list[Item], turn: Turn) -> None:
         """All messages of the batch that have this one destination."""

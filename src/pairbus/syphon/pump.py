@@ -59,11 +59,15 @@ class Pump:
         self._linger_s = LINGER_S
         self._last = NOTHING_KNOWN
         "No message of a lane that is still to be seen came to the queue before, unless it comes back from a lock."
-        self._hidden_until = float("-inf")
-        "A link was lost, and what it had fetched ahead is locked until then: the queue may only seem empty."
+        self._hidden_since = shared.clock() if shared.may_follow else float("-inf")
+        "Whoever had a link before may have left messages under their locks: the queue may only seem empty."
 
     def __repr__(self) -> str:
         return f"<Pump {self.queue} moved={self.moved} blocked={self.blocked} errors={self.errors}>"
+
+    @property
+    def _hidden_until(self) -> float:
+        return self._hidden_since + self._size.lock_longest_s
 
     @property
     def moved(self) -> int:
@@ -158,6 +162,9 @@ class Pump:
             await loads.all_home()
         finally:
             await loads.cancel()
+            if this.early and (self._stopping.is_set() or self._shared.clock() >= self._hidden_until):
+                await self._give_back(this)
+            this.hold_early()
             # Where nothing can be delivered, the same messages would be fetched again by the next pass.
             await self._close_link(held_by=None if this.delivered or self._stopping.is_set() else this)
             self._count(this)
@@ -169,16 +176,16 @@ class Pump:
         opened = self._mover.open(batch)
         if opened.locked_until_ms is not None:
             self._size.locked_for((opened.locked_until_ms - self._shared.wall_ms()) / 1000)
-        if opened.lanes and self._shared.clock() < self._hidden_until:
-            await loads.all_home()  # they are settled on the link that this closes
-            await self._give_back(receiver, batch, this)
-            return
         locks_end = self._shared.clock() + self._size.lock_s
         trip = Trip(self._shared, self.queue, batch, receiver, this, locks_end)
-        self._saw(opened)
+        too_early = bool(opened.lanes) and (bool(this.early) or self._shared.clock() < self._hidden_until)
+        self._saw(opened, too_early=too_early)
         if opened.items:
             await loads.add(trip, opened.items)
-        if opened.lanes:
+        if too_early:
+            this.early.append((trip, opened.lanes))
+            this.held_on_link += len(opened.lanes)
+        elif opened.lanes:
             await loads.all_home()
             await self._move_in_order(trip, opened.lanes, locks_end)
         if opened.spoiled:
@@ -186,17 +193,20 @@ class Pump:
         if not this.delivered:
             await loads.all_home()  # where nothing can be delivered, receiving ahead would only cost receives
 
-    async def _give_back(self, receiver: Receiver, batch: list[Received], this: Pass) -> None:
-        """What a lost link had fetched may be earlier messages of the same lanes. When their locks are over, all of
-        them are there, and come in their order to whoever asks then."""
-        await self._unless_stopping(asyncio.sleep(self._hidden_until - self._shared.clock()))
-        this.over = "messages of a link that was lost come first"
-        try:
-            await self._release(receiver, batch)
-        except TransportError as error:
-            logger.debug("%s: what was received too early comes back when its locks run out: %s", self.queue, error)
-            self._hidden_until = self._shared.clock() + self._size.lock_s
+    async def _give_back(self, this: Pass) -> None:
+        """What is hidden may be earlier messages of the same lanes. When its locks are over, all of them are there, and
+        come in their order to whoever asks then: also what the link has fetched meanwhile goes back."""
+        receiver = self._receiver
+        if receiver is not None:
+            early = [message for trip, items in this.early for message in trip.received_on(receiver, items)]
+            try:
+                await self._release(receiver, early + await self._rest_of(receiver))
+                this.early = [(trip, items) for trip, items in this.early if not trip.received_on(receiver, items)]
+            except TransportError as error:
+                logger.debug("%s: what was received too early comes back when its locks run out: %s", self.queue, error)
+        this.hold_early()
         await self._close_link()
+        this.held_on_link = 0
 
     async def _move(self, trip: Trip, items: list[Item], this: Pass) -> None:
         began, before = self._shared.clock(), this.delivered
@@ -225,15 +235,15 @@ class Pump:
         self._last = moment_of(lanes[0].home)
         self._shared.tide.reached(self.queue, self._last)
 
-    def _saw(self, opened: Opened) -> None:
+    def _saw(self, opened: Opened, *, too_early: bool) -> None:
         """Messages without order only tell the time, and never an earlier one: those that wait come back."""
         tide = self._shared.tide
         for item in opened.lanes or opened.items[-1:]:
             tide.saw(moment_of(item.home))
-        if opened.lanes:
+        if opened.lanes and not too_early:
             self._reached(opened.lanes)
-        elif opened.items:  # there may be others behind them, and behind a link that was lost also before them
-            if self._shared.clock() >= self._hidden_until:
+        elif opened.lanes or opened.items:  # there may be others behind them, and where some are hidden before them
+            if not too_early and self._shared.clock() >= self._hidden_until:
                 self._last = max(self._last, moment_of(opened.items[0].home))
             tide.reached(self.queue, self._last)
 
@@ -295,20 +305,27 @@ class Pump:
     async def _more(self, this: Pass, loads: Loads) -> list[Received]:
         """What comes shortly; nothing when the link is lost, for what is on its way is worth waiting for."""
         try:
-            if this.held_on_link >= HELD_MAX:
-                if self._receiver is not None and (rest := await self._rest_of(self._receiver)):
-                    return rest  # given back, they would be received a second time
-                await loads.all_home()
-                await self._close_link()
-                this.held_on_link = 0
-            receiver = await self._link()
-            batch = await receiver.receive(self._next_size(), self._linger_s)
+            while True:
+                if this.early and self._shared.clock() >= self._hidden_until:
+                    await loads.all_home()  # they are settled on the link that this closes
+                    await self._give_back(this)
+                if this.held_on_link >= HELD_MAX:
+                    if self._receiver is not None and (rest := await self._rest_of(self._receiver)):
+                        return rest  # given back, they would be received a second time
+                    await loads.all_home()
+                    this.hold_early()
+                    await self._close_link()
+                    this.held_on_link = 0
+                receiver = await self._link()
+                batch = await receiver.receive(self._next_size(), self._linger_s)
+                if batch or not this.early or self._stopping.is_set():
+                    break
         except TransportError as error:
             this.over = this.over or str(error)
             this.busy = this.busy or failure_of(error).kind is Kind.BUSY
             this.errors += 1
             return []
-        if not batch:
+        if not batch and not this.early:
             this.drained = True
             self._seems_empty()
         return self._metered(receiver, batch)
@@ -385,7 +402,7 @@ class Pump:
 
     def _lost(self) -> None:
         self._receiver = None
-        self._hidden_until = self._shared.clock() + self._size.lock_s
+        self._hidden_since = self._shared.clock()
 
     async def _unless_stopping(self, wait: Coroutine[Any, Any, T]) -> T | None:
         """The result, or None as soon as the pump is told to stop."""
