@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.message import Message, Properties
+from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.performatives import Accepted, Error, Rejected
-from pairbus.amqp.types import Symbol
+from pairbus.amqp.types import Symbol, UInt
 from pairbus.broker import QueueDescription
-from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Away, wrap
+from pairbus.pairing.envelope import EXPIRED, INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Away, wrap
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, PumpPaused
 from pairbus.pairing.pace import LOCK_S
 from pairbus.pairing.relay import MISSING, REFUSED
@@ -298,6 +298,24 @@ async def test_a_lane_that_changed_its_queue_comes_home_in_order() -> None:
                 where = queues[(number // 3) % 3]
                 await world.divert("orders", [message(number, group_id="s")], where, sender="me", counter=number)
             assert numbers(await world.arrived("orders", 20)) == list(range(20))
+
+
+async def test_nothing_waits_for_a_message_of_its_lane_that_has_expired() -> None:
+    """It waited itself, and is among the dead letters now."""
+    short = Message(header=Header(ttl=UInt(100)), properties=Properties(message_id="short"), data=[b"1"]).encode()
+    async with pair(DISABLED, lock_s=2.0) as world:
+        wall_ms = time.time_ns() // 1_000_000
+        await world.divert("bills", [short], sender="me", counter=1)
+        await world.divert("bills", [message(2)], sender="me", counter=2)
+        syphon = world.syphon(replace(QUICK, ttl_policy="deduct"), wall_ms=lambda: wall_ms)
+        assert (await syphon.run_once(wait_s=0.1)).blocked == 2
+        await enable(world)
+        wall_ms += 1_500
+        async with running(syphon):
+            assert numbers(await world.arrived("bills", 1)) == [2]
+        assert world.metered("receive") == 4  # each once more: both came back together
+        [told] = world.told(DeadLettered)
+        assert (told.message_id, told.reason) == ("short", EXPIRED)
 
 
 async def test_after_a_kill_the_next_syphon_keeps_the_order() -> None:

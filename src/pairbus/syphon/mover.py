@@ -289,6 +289,8 @@ class Trip:
 
     async def bury_spoiled(self, spoiled: list[tuple[int, Spoiled]]) -> None:
         for place, one in spoiled:
+            if one.home is not None:
+                self._shared.lanes.gone(one.home)  # nothing of its lane need wait for it
             await self._bury([place], [one.message_id], one.reason, one.description)
 
     # ── sending ──

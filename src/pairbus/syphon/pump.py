@@ -180,6 +180,8 @@ class Pump:
         trip = Trip(self._shared, self.queue, batch, receiver, this, locks_end)
         too_early = bool(opened.lanes) and (bool(this.early) or self._shared.clock() < self._hidden_until)
         self._saw(opened, too_early=too_early)
+        if opened.spoiled:
+            await trip.bury_spoiled(opened.spoiled)  # first: others of their lanes may wait for them
         if opened.items:
             await loads.add(trip, opened.items)
         if too_early:
@@ -188,8 +190,6 @@ class Pump:
         elif opened.lanes:
             await loads.all_home()
             await self._move_in_order(trip, opened.lanes, locks_end)
-        if opened.spoiled:
-            await trip.bury_spoiled(opened.spoiled)
         if not this.delivered:
             await loads.all_home()  # where nothing can be delivered, receiving ahead would only cost receives
 
