@@ -266,6 +266,16 @@ def test_server_busy_halves_the_budget_and_it_recovers_slowly() -> None:
     assert rate is not None and rate > 1.0  # it never comes to a standstill
 
 
+def test_what_was_sent_together_halves_the_budget_once() -> None:
+    """Twenty refusals of one moment are one word of the service; those of what is sent later are another."""
+    budget = Budget(100.0)
+    for _ in range(20):
+        budget.busy(1.1, asked_at=1.0)
+    assert budget.rate_per_s(1.1) == 50.0
+    budget.busy(1.2, asked_at=1.15)
+    assert budget.rate_per_s(1.2) == pytest.approx(25.0, abs=1.0)
+
+
 def test_a_pass_that_delivers_nothing_doubles_the_pause_and_one_that_delivers_resets_it() -> None:
     """An outage of hours must not cost a receive a second."""
     pauses = Pauses(1.0)

@@ -160,6 +160,19 @@ async def test_a_destination_that_is_busy_is_left_alone_and_nothing_is_lost() ->
         await primary.close()
 
 
+async def test_sessions_that_are_refused_as_busy_together_halve_the_budget_once() -> None:
+    """Not once for each: what goes elsewhere would take minutes for a second's worth."""
+    busy = Rejected(error=Error("com.microsoft:server-busy", "slow down"))
+    async with pair() as world, Server(Script(outcome=busy)) as server:
+        primary = Carrier(server.connection_string)
+        await world.divert("orders", [message(number, group_id=f"s{number}") for number in range(20)])
+        syphon = world.syphon(replace(QUICK, max_messages_per_second=100.0), primary=primary, clock=lambda: 1000.0)
+        await syphon.run_once(wait_s=0.1)
+        assert len(server.received) == 20
+        assert syphon._shared.budget.rate_per_s(1000.0) == 50.0
+        await primary.close()
+
+
 async def test_a_destination_without_credit_costs_one_time_out_and_nobody_else_anything() -> None:
     """However many sessions wait for it: nothing was sent there, and the connection is as good as before."""
     async with pair() as world, Server(Script(credits={"stuck": 0})) as server:

@@ -23,6 +23,7 @@ class Budget:
         self._rate_per_s = max_per_s or 0.0
         self._tokens = max_per_s or 0.0
         self._at_s: float | None = None
+        self._halved_at = float("-inf")
 
     def __repr__(self) -> str:
         return "<Budget unlimited>" if self._max_per_s is None else f"<Budget {self._rate_per_s:.1f} a second>"
@@ -42,8 +43,10 @@ class Budget:
         self._tokens -= count
         return max(-self._tokens / self._rate_per_s, 0.0)
 
-    def busy(self, now: float) -> None:
-        if self._max_per_s is not None:
+    def busy(self, now: float, asked_at: float = float("inf")) -> None:
+        """Refused was what was sent at `asked_at`; from before the last refusal, it says nothing about the new rate."""
+        if self._max_per_s is not None and asked_at > self._halved_at:
+            self._halved_at = now
             self._advance(now, self._max_per_s)
             self._rate_per_s = max(self._rate_per_s / 2, self._max_per_s * RATE_MIN_SHARE)
 

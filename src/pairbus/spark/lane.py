@@ -117,9 +117,9 @@ class _Share(Budget):
         if per_s is not None:
             self.take(int(per_s), now)
 
-    def busy(self, now: float) -> None:
+    def busy(self, now: float, asked_at: float = float("inf")) -> None:
         self.was_busy = True
-        super().busy(now)
+        super().busy(now, asked_at)
 
 
 class _Draining:

@@ -465,7 +465,7 @@ class Trip:
             return
         self._pass.errors += 1
         if failure.kind is Kind.BUSY:
-            shared.budget.busy(shared.clock())
+            shared.budget.busy(shared.clock(), began)
         unheard = failure.kind is Kind.TIMEOUT and (
             at_attach or failure.outcome_unknown
         )  # not: no credit, nothing asked
