@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.pairing.envelope import Home
+from pairbus.amqp.message import encode_batch
+from pairbus.pairing.envelope import Home, batch_head
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.pace import PAUSE_MAX_S, BatchSize, Budget, Pauses
 from pairbus.pairing.policy import Failure, Kind
@@ -127,6 +128,17 @@ def test_a_batch_has_one_session_and_fits_the_destination() -> None:
     assert places(rounds(large, 250, in_batches=True)) == [[[0, 1], [2, 3], [4]]]
     assert places(rounds(large, 50, in_batches=True)) == [[[0], [1], [2], [3], [4]]]
     assert places(rounds(large, 0, in_batches=False)) == [[[0], [1], [2], [3], [4]]]
+
+
+def test_a_batch_fits_with_what_stands_before_its_messages() -> None:
+    """The session is written once more at its head: long names count."""
+    session = "s" * 100
+    items = [item(place, size=100, session_id=session) for place in range(4)]
+    for limit in range(300, 600):
+        for chunk in rounds(items, limit, in_batches=True)[0]:
+            encoded = encode_batch([one.payload for one in chunk], batch_head(session))
+            assert len(chunk) == 1 or len(encoded) <= limit
+    assert places(rounds(items, 550, in_batches=True)) == [[[0, 1, 2, 3]]]
 
 
 def test_the_next_batch_of_a_lane_waits_for_the_one_before() -> None:

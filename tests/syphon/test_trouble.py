@@ -34,8 +34,12 @@ DISABLED = replace(BILLS, status="SendDisabled")
 class RefusesBatches(Script):
     """Takes every message, but never two at once, as partitioned entities do when keys differ."""
 
+    def __init__(self, condition: str = "amqp:not-allowed") -> None:
+        super().__init__()
+        self._condition = condition
+
     def outcome_of(self, message_format: int) -> Any:
-        return Rejected(error=Error("amqp:not-allowed", "one key for each batch")) if message_format else Accepted()
+        return Rejected(error=Error(self._condition, "not as a batch")) if message_format else Accepted()
 
 
 async def enable(world: World) -> None:
@@ -271,6 +275,20 @@ async def test_a_destination_that_refuses_batches_gets_its_messages_one_by_one()
         await world.divert("orders", [message(number) for number in range(5)])
         assert (await syphon.run_once()).moved == 10
         assert [message_format != 0 for _, _, message_format in server.received] == [True] + [False] * 10
+        assert not world.told(DeadLettered)
+        await primary.close()
+
+
+async def test_a_batch_that_was_too_large_is_taken_apart_and_the_next_one_is_tried() -> None:
+    """Its size was to blame, and not that it was a batch."""
+    async with pair(ORDERS) as world, Server(RefusesBatches("amqp:link:message-size-exceeded")) as server:
+        primary = Carrier(server.connection_string)
+        syphon = world.syphon(primary=primary)
+        for _ in range(2):
+            await world.divert("orders", [message(number) for number in range(5)])
+            await syphon.run_once(wait_s=0.1)
+        assert syphon.progress().moved == 10
+        assert [message_format != 0 for _, _, message_format in server.received] == ([True] + [False] * 5) * 2
         assert not world.told(DeadLettered)
         await primary.close()
 

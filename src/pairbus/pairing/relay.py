@@ -15,7 +15,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pairbus.pairing.envelope import Home
+from pairbus.pairing.envelope import Home, batch_head
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, TtlPolicy
 from pairbus.pairing.pace import BATCH_MAX, LOCK_MAX_S, PAUSE_MAX_S
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
@@ -218,7 +218,7 @@ def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[C
             found.append([])
         chunk = [item]
         found[round_no].append(chunk)
-        last[key] = chunk, len(item.payload) + _DATA_HEAD, round_no
+        last[key] = chunk, len(batch_head(home.session_id)) + len(item.payload) + _DATA_HEAD, round_no
     return found
 
 

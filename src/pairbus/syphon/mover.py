@@ -374,7 +374,8 @@ class Trip:
         if len(chunk) == 1 or failure.kind not in MESSAGE_FAULTS:
             await self._failed(path, chunk, error, began)
             return False
-        if await self._send(sender, path, chunk, turn, in_batches=False):
+        all_accepted = await self._send(sender, path, chunk, turn, in_batches=False)
+        if all_accepted and failure.kind is not Kind.TOO_LARGE:  # which says nothing about smaller ones
             self._shared.destinations.refuses_batches(path)
         return False
 
