@@ -369,6 +369,22 @@ async def test_after_a_kill_the_next_syphon_keeps_the_order() -> None:
             assert numbers(await world.arrived("orders", 300)) == list(range(300))
 
 
+async def test_lanes_that_could_not_be_given_back_are_waited_for() -> None:
+    """They are locked for another while, and so is what the link had fetched behind them."""
+    skew_s = 0.0
+    async with pair(ORDERS) as world, Server(Script(settlement=None)) as server:
+        world.secondary = Carrier(server.connection_string)
+        server.put(BACKLOG, wrap(message(1), Away("orders", sender="me", counter=1)))
+        syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
+        drain = asyncio.create_task(syphon.run_once(wait_s=0.1))
+        await until(lambda: world.metered("receive") == 1)
+        skew_s = LOCK_S
+        progress = await drain
+        assert (progress.moved, progress.blocked) == (0, 1)
+        assert syphon._pumps[0]._hidden_until > time.monotonic() + skew_s
+        await world.secondary.close()
+
+
 async def test_a_single_drain_of_lanes_waits_for_what_may_be_locked() -> None:
     """It does not end before it has begun."""
     skew_s = 0.0

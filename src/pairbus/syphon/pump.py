@@ -21,7 +21,7 @@ from pairbus.pairing.relay import NOTHING_KNOWN, PASS_MAX_S, Item, moment_of
 from pairbus.syphon.loads import AHEAD, Loads
 from pairbus.syphon.mover import Mover, Opened, Pass, Shared, Trip
 from pairbus.transport import Received, Receiver, TransportError
-from pairbus.transport.errors import Timeout
+from pairbus.transport.errors import Refused, Timeout
 from pairbus.wire_failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
@@ -30,6 +30,7 @@ LINGER_S = 1.0  # for more of a queue that has just given some
 HELD_MAX = 2000  # deliveries left unsettled on one link before it is replaced: a service bounds them
 LINK_LIFE_MIN_S = 1.0  # a link that the peer closes sooner was not idle
 CLOSE_TIMEOUT_S = 0.5  # for each of three answers of a peer that may be silent
+LOCK_LOST = "com.microsoft:message-lock-lost"
 LOOK_S = 0.02  # between two looks at how far the other queues are
 
 T = TypeVar("T")
@@ -204,6 +205,8 @@ class Pump:
                 this.early = [(trip, items) for trip, items in this.early if not trip.received_on(receiver, items)]
             except TransportError as error:
                 logger.debug("%s: what was received too early comes back when its locks run out: %s", self.queue, error)
+                if not (isinstance(error, Refused) and error.condition == LOCK_LOST):  # those are back already
+                    self._hidden_since = self._shared.clock()
         this.hold_early()
         await self._close_link()
         this.held_on_link = 0
