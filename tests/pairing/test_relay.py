@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.pairing.envelope import Home
+from pairbus.amqp.message import encode_batch
+from pairbus.pairing.envelope import Home, batch_head
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.pace import PAUSE_MAX_S, BatchSize, Budget, Pauses
 from pairbus.pairing.policy import Failure, Kind
@@ -15,6 +16,7 @@ from pairbus.pairing.relay import (
     LANE_MEMORY_S,
     LANES_LOOK,
     MISSING,
+    MISSING_MEMORY_S,
     REFUSED,
     Destinations,
     Fate,
@@ -62,12 +64,23 @@ def test_a_missing_destination_is_waited_for_as_long_as_its_grace() -> None:
     """It may be redeployed; when it is found again, the next time counts anew."""
     destinations = Destinations(900)
     assert failed(destinations, Kind.NOT_FOUND, 100.0) is Fate.SKIP
-    assert failed(destinations, Kind.NOT_FOUND, 999.9, path="/ORDERS") is Fate.SKIP
+    for now in (400.0, 700.0, 999.9):
+        assert failed(destinations, Kind.NOT_FOUND, now, path="/ORDERS") is Fate.SKIP
     ruling = destinations.failed("orders", Failure(Kind.NOT_FOUND, "no such entity"), 1000.0)
     assert (ruling.fate, ruling.reason) == (Fate.BURY, MISSING)
     assert "900 s" in ruling.description and "re-drive" in ruling.description
     destinations.delivered("Orders")
     assert failed(destinations, Kind.NOT_FOUND, 1001.0) is Fate.SKIP
+
+
+def test_a_destination_that_was_missing_days_ago_is_waited_for_again() -> None:
+    """Another syphon may have delivered there since: only what was seen again and again was missing all the time."""
+    destinations = Destinations(900)
+    failed(destinations, Kind.NOT_FOUND, 0.0)
+    days = 3 * 86_400.0
+    assert failed(destinations, Kind.NOT_FOUND, days) is Fate.SKIP
+    assert failed(destinations, Kind.NOT_FOUND, days + MISSING_MEMORY_S) is Fate.SKIP
+    assert failed(destinations, Kind.NOT_FOUND, days + 900.0) is Fate.BURY
 
 
 def test_a_destination_that_answers_anything_else_is_not_missing() -> None:
@@ -115,6 +128,17 @@ def test_a_batch_has_one_session_and_fits_the_destination() -> None:
     assert places(rounds(large, 250, in_batches=True)) == [[[0, 1], [2, 3], [4]]]
     assert places(rounds(large, 50, in_batches=True)) == [[[0], [1], [2], [3], [4]]]
     assert places(rounds(large, 0, in_batches=False)) == [[[0], [1], [2], [3], [4]]]
+
+
+def test_a_batch_fits_with_what_stands_before_its_messages() -> None:
+    """The session is written once more at its head: long names count."""
+    session = "s" * 100
+    items = [item(place, size=100, session_id=session) for place in range(4)]
+    for limit in range(300, 600):
+        for chunk in rounds(items, limit, in_batches=True)[0]:
+            encoded = encode_batch([one.payload for one in chunk], batch_head(session))
+            assert len(chunk) == 1 or len(encoded) <= limit
+    assert places(rounds(items, 550, in_batches=True)) == [[[0, 1, 2, 3]]]
 
 
 def test_the_next_batch_of_a_lane_waits_for_the_one_before() -> None:
@@ -215,6 +239,18 @@ def test_a_message_of_a_lane_waits_for_queues_that_may_have_an_earlier_one() -> 
     assert Tide(["a"]).may_go("a", items) == 3
 
 
+def test_a_queue_that_was_looked_at_holds_back_only_what_is_stored_later() -> None:
+    """What was seen of any queue tells the time; who waits for another look is told to the queue once."""
+    tide = Tide(["a", "b"])
+    early, late = item(0, enqueued_ms=10, sender="me", counter=1), item(1, enqueued_ms=10, sender="me", counter=2)
+    tide.saw((10, "me", 1))
+    tide.saw((5, "you", 9))
+    tide.reached("a", tide.now)
+    assert tide.may_go("b", [early]) == 1 and not tide.was_awaited("a")
+    assert tide.may_go("b", [early, late]) == 1
+    assert tide.was_awaited("a") and not tide.was_awaited("a") and not tide.was_awaited("b")
+
+
 # ── pace ──
 
 
@@ -240,6 +276,16 @@ def test_server_busy_halves_the_budget_and_it_recovers_slowly() -> None:
         budget.busy(60.0)
     rate = budget.rate_per_s(60.0)
     assert rate is not None and rate > 1.0  # it never comes to a standstill
+
+
+def test_what_was_sent_together_halves_the_budget_once() -> None:
+    """Twenty refusals of one moment are one word of the service; those of what is sent later are another."""
+    budget = Budget(100.0)
+    for _ in range(20):
+        budget.busy(1.1, asked_at=1.0)
+    assert budget.rate_per_s(1.1) == 50.0
+    budget.busy(1.2, asked_at=1.15)
+    assert budget.rate_per_s(1.2) == pytest.approx(25.0, abs=1.0)
 
 
 def test_a_pass_that_delivers_nothing_doubles_the_pause_and_one_that_delivers_resets_it() -> None:

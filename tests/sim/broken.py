@@ -1,4 +1,4 @@
-"""Three ways to be wrong, each a small change of the genuine code, to see that the simulation notices."""
+"""Four ways to be wrong, each a small change of the genuine code, to see that the simulation notices."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from pairbus.pairing.backlog import Rotation
 from pairbus.spool import Entry
+from pairbus.syphon.pump import Pump
 from tests.sim.disk import Disk, SpoolModel
 from tests.sim.links import SimSender
 from tests.sim.processes import SyphonProcess
@@ -79,4 +80,16 @@ def syncs_later() -> Iterator[Variants]:
     yield Variants(spool=SyncsLater)
 
 
-BROKEN = {"completes first": completes_first, "never back": never_back, "syncs later": syncs_later}
+@contextmanager
+def nothing_hidden() -> Iterator[Variants]:
+    """A syphon takes what a queue gives for all that it has, whatever another one may have left locked."""
+    with patch.object(Pump, "_hidden_until", float("-inf")):
+        yield GENUINE
+
+
+BROKEN = {
+    "completes first": completes_first,
+    "never back": never_back,
+    "syncs later": syncs_later,
+    "nothing hidden": nothing_hidden,
+}

@@ -143,9 +143,7 @@ def _check_rest(world: World) -> list[str]:
 
 def _check_order(world: World) -> list[str]:
     """What a spool brings home of a lane comes in the order in which it was sent; where order is kept, so does what
-    the one syphon brings, from however many queues.
-
-    Only while the syphon keeps its links: what was on its way on a lost one is locked, and the syphon has not seen it.
+    the one syphon brings, from however many queues, also when it loses its links or is killed and another one follows.
     """
     roles = {"spool", "syphon"} if world.keeps_order else {"spool"}
     places = {message_id: place for place, message_id in enumerate(world.history.calls)}

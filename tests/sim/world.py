@@ -271,8 +271,6 @@ class World:
         if not victim.is_alive:
             return
         victim.crash()
-        if isinstance(victim, SyphonProcess):
-            self.keeps_order = False  # what it held is locked, and the next one does not know of it
         if isinstance(victim, SyphonProcess) or self.dice.random() < 0.8:
             self._restarts += 1
             self.loop.call_later(down_s, self._restart, victim)

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.message import Message, Properties
+from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.performatives import Accepted, Error, Rejected
-from pairbus.amqp.types import Symbol
+from pairbus.amqp.types import Symbol, UInt
 from pairbus.broker import QueueDescription
-from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Away, wrap
+from pairbus.pairing.envelope import EXPIRED, INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Away, wrap
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, PumpPaused
+from pairbus.pairing.pace import LOCK_S
 from pairbus.pairing.relay import MISSING, REFUSED
 from pairbus.sas import SharedAccessKey
 from pairbus.syphon import SyphonSettings
@@ -33,8 +34,12 @@ DISABLED = replace(BILLS, status="SendDisabled")
 class RefusesBatches(Script):
     """Takes every message, but never two at once, as partitioned entities do when keys differ."""
 
+    def __init__(self, condition: str = "amqp:not-allowed") -> None:
+        super().__init__()
+        self._condition = condition
+
     def outcome_of(self, message_format: int) -> Any:
-        return Rejected(error=Error("amqp:not-allowed", "one key for each batch")) if message_format else Accepted()
+        return Rejected(error=Error(self._condition, "not as a batch")) if message_format else Accepted()
 
 
 async def enable(world: World) -> None:
@@ -84,8 +89,7 @@ async def test_ten_thousand_behind_ten_thousand_for_a_blocked_destination_are_de
         progress = await world.syphon().run_once()
         assert (progress.moved, progress.blocked) == (10_000, 10_000)
         assert sorted(numbers(await world.arrived("orders", 10_000))) == list(range(10_000))
-        # What a link had fetched ahead when it was replaced, after 2 000 blocked messages, is received again.
-        assert 20_000 <= world.metered("receive") <= 20_000 + 5 * 100
+        assert world.metered("receive") == 20_000  # a blocked one once, whichever of the links it came on
 
 
 @pytest.mark.slow
@@ -133,14 +137,27 @@ async def test_a_missing_destination_is_waited_for_and_then_its_messages_are_dea
         syphon = world.syphon(clock=lambda: now)
         progress = await syphon.run_once()
         assert (progress.blocked, progress.dead_lettered) == (2, 0)
-        now += 900.0
-        await world.divert("gone", [message(3)])
-        assert (await syphon.run_once()).dead_lettered == 1
+        for number in (3, 4, 5):
+            now += 300.0
+            await world.divert("gone", [message(number)])
+            assert (await syphon.run_once(wait_s=0.1)).dead_lettered == (number == 5)
         [letter] = await world.dead_letters(1)
         assert letter.application_properties is not None
         assert letter.application_properties["DeadLetterReason"] == MISSING
         assert "'gone'" in letter.application_properties["DeadLetterErrorDescription"]
         assert letter.application_properties["x-ms-path"] == "gone"  # re-driven, it finds its way
+
+
+async def test_a_destination_that_another_syphon_has_found_since_is_waited_for_anew() -> None:
+    """This one saw it missing days ago, and has delivered nothing there itself."""
+    now = 1000.0
+    async with pair() as world:
+        await world.divert("gone", [message(1)])
+        syphon = world.syphon(clock=lambda: now)
+        await syphon.run_once(wait_s=0.1)
+        now += 3 * 86_400.0
+        await world.divert("gone", [message(2)])
+        assert (await syphon.run_once(wait_s=0.1)).dead_lettered == 0
 
 
 async def test_a_destination_that_is_busy_is_left_alone_and_nothing_is_lost() -> None:
@@ -161,6 +178,55 @@ async def test_a_destination_that_is_busy_is_left_alone_and_nothing_is_lost() ->
         now += 0.1
         await world.divert("orders", [message(3)])
         assert (await syphon.run_once()).moved == 1
+        await primary.close()
+
+
+async def test_sessions_that_are_refused_as_busy_together_halve_the_budget_once() -> None:
+    """Not once for each: what goes elsewhere would take minutes for a second's worth."""
+    busy = Rejected(error=Error("com.microsoft:server-busy", "slow down"))
+    async with pair() as world, Server(Script(outcome=busy)) as server:
+        primary = Carrier(server.connection_string)
+        await world.divert("orders", [message(number, group_id=f"s{number}") for number in range(20)])
+        syphon = world.syphon(replace(QUICK, max_messages_per_second=100.0), primary=primary, clock=lambda: 1000.0)
+        await syphon.run_once(wait_s=0.1)
+        assert len(server.received) == 20
+        assert syphon._shared.budget.rate_per_s(1000.0) == 50.0
+        await primary.close()
+
+
+async def test_a_destination_without_credit_costs_one_time_out_and_nobody_else_anything() -> None:
+    """However many sessions wait for it: nothing was sent there, and the connection is as good as before."""
+    async with pair() as world, Server(Script(credits={"stuck": 0})) as server:
+        primary = Carrier(server.connection_string)
+        await world.divert("stuck", [message(number, group_id=f"s{number}") for number in range(20)])
+        await world.divert("orders", [message(number) for number in range(300)])
+        connection = await primary.connection()
+        syphon = world.syphon(replace(QUICK, send_timeout_s=0.5), primary=primary)
+        assert await timed(syphon.run_once(wait_s=0.1)) < 5.0
+        progress = syphon.progress()
+        assert (progress.moved, progress.blocked, progress.errors) == (300, 20, 1)
+        [told] = world.told(DestinationSkipped)
+        assert (told.path, "no credit" in told.reason) == ("stuck", True)
+        assert await primary.connection() is connection
+        assert {address for address, _, _ in server.received} == {"orders"}
+        await primary.close()
+
+
+async def test_what_waited_for_credit_until_its_lock_was_over_is_not_sent() -> None:
+    """Somebody else may have it by then."""
+    now = 1000.0
+    async with pair() as world, Server(Script(credits={"orders": 1})) as server:
+        primary = Carrier(server.connection_string)
+        await world.divert("orders", [message(number, group_id=f"s{number}") for number in range(5)])
+        syphon = world.syphon(SyphonSettings(), primary=primary, clock=lambda: now)
+        drained = asyncio.create_task(syphon.run_once(wait_s=0.1))
+        await server.until(lambda: server.received)
+        now += 61.0
+        [link] = server.receivers()
+        link.grant(100)
+        server.flush()
+        progress = await drained
+        assert (len(server.received), progress.moved, progress.blocked) == (1, 1, 4)
         await primary.close()
 
 
@@ -230,6 +296,20 @@ async def test_a_destination_that_refuses_batches_gets_its_messages_one_by_one()
         await primary.close()
 
 
+async def test_a_batch_that_was_too_large_is_taken_apart_and_the_next_one_is_tried() -> None:
+    """Its size was to blame, and not that it was a batch."""
+    async with pair(ORDERS) as world, Server(RefusesBatches("amqp:link:message-size-exceeded")) as server:
+        primary = Carrier(server.connection_string)
+        syphon = world.syphon(primary=primary)
+        for _ in range(2):
+            await world.divert("orders", [message(number) for number in range(5)])
+            await syphon.run_once(wait_s=0.1)
+        assert syphon.progress().moved == 10
+        assert [message_format != 0 for _, _, message_format in server.received] == ([True] + [False] * 5) * 2
+        assert not world.told(DeadLettered)
+        await primary.close()
+
+
 # ── order ──
 
 
@@ -268,6 +348,95 @@ async def test_a_lane_that_changed_its_queue_comes_home_in_order() -> None:
             assert numbers(await world.arrived("orders", 20)) == list(range(20))
 
 
+async def test_nothing_waits_for_a_message_of_its_lane_that_has_expired() -> None:
+    """It waited itself, and is among the dead letters now."""
+    short = Message(header=Header(ttl=UInt(100)), properties=Properties(message_id="short"), data=[b"1"]).encode()
+    async with pair(DISABLED, lock_s=2.0) as world:
+        wall_ms = time.time_ns() // 1_000_000
+        await world.divert("bills", [short], sender="me", counter=1)
+        await world.divert("bills", [message(2)], sender="me", counter=2)
+        syphon = world.syphon(replace(QUICK, ttl_policy="deduct"), wall_ms=lambda: wall_ms)
+        assert (await syphon.run_once(wait_s=0.1)).blocked == 2
+        await enable(world)
+        wall_ms += 1_500
+        async with running(syphon):
+            assert numbers(await world.arrived("bills", 1)) == [2]
+        assert world.metered("receive") == 4  # each once more: both came back together
+        [told] = world.told(DeadLettered)
+        assert (told.message_id, told.reason) == ("short", EXPIRED)
+
+
+async def test_after_a_kill_the_next_syphon_keeps_the_order() -> None:
+    """What the last one had in hand is locked, and comes before what is not; messages without order do not wait."""
+    skew_s = 0.0
+    async with pair(ORDERS, BILLS, lock_s=1.0) as world:
+        for number in range(300):
+            await world.divert("orders", [message(number, group_id="s")], sender="me", counter=number)
+        async with Carrier(world.broker.connection_string("fabrikam")) as killed:
+            receiver = await killed.receiver(BACKLOG, credit=100)
+            assert await receiver.receive(100, 5.0)
+            await killed.drop()
+        await world.divert("bills", [message(0)])
+        syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
+        async with running(syphon):
+            await world.arrived("bills", 1)
+            assert syphon.progress().moved == 1
+            await asyncio.sleep(1.1)  # the locks of the killed one
+            skew_s = LOCK_S
+            assert numbers(await world.arrived("orders", 300)) == list(range(300))
+
+
+async def test_lanes_that_could_not_be_given_back_are_waited_for() -> None:
+    """They are locked for another while, and so is what the link had fetched behind them."""
+    skew_s = 0.0
+    async with pair(ORDERS) as world, Server(Script(settlement=None)) as server:
+        world.secondary = Carrier(server.connection_string)
+        server.put(BACKLOG, wrap(message(1), Away("orders", sender="me", counter=1)))
+        syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
+        drain = asyncio.create_task(syphon.run_once(wait_s=0.1))
+        await until(lambda: world.metered("receive") == 1)
+        skew_s = LOCK_S
+        progress = await drain
+        assert (progress.moved, progress.blocked) == (0, 1)
+        assert syphon._pumps[0]._hidden_until > time.monotonic() + skew_s
+        await world.secondary.close()
+
+
+async def test_a_single_drain_of_lanes_waits_for_what_may_be_locked() -> None:
+    """It does not end before it has begun."""
+    skew_s = 0.0
+    async with pair(ORDERS) as world:
+        await world.divert("orders", [message(1)], sender="me", counter=1)
+        syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
+        drain = asyncio.create_task(syphon.run_once(wait_s=0.1))
+        await until(lambda: world.metered("receive") == 1)
+        skew_s = LOCK_S
+        progress = await drain
+        assert (progress.moved, progress.blocked, world.metered("receive")) == (1, 0, 2)
+
+
+async def test_a_syphon_that_is_stopped_while_lanes_wait_gives_them_back() -> None:
+    """The next one need not wait for locks of this one."""
+    async with pair(ORDERS) as world:
+        await world.divert("orders", [message(1)], sender="me", counter=1)
+        async with running(world.syphon(age_s=0.0)):
+            await until(lambda: world.metered("receive") == 1)
+        assert (await world.syphon().run_once(wait_s=0.1)).moved == 1
+
+
+async def test_a_blocked_message_does_not_hold_up_the_lanes_of_other_queues() -> None:
+    """Its queue pauses for longer than locks last; when others wait to hear of it, it is looked at sooner."""
+    async with pair(ORDERS, DISABLED, backlogs=2) as world:
+        first, second = BACKLOG, f"{BACKLOG[:-1]}1"
+        await world.divert("bills", [message(0)], first)
+        async with running(world.syphon(replace(QUICK, retry_interval_s=600.0), queues=(first, second))):
+            await until(lambda: bool(world.told(PumpPaused)))
+            for number in range(1, 4):
+                await world.divert("orders", [message(number)], second, sender="me", counter=number)
+            assert numbers(await world.arrived("orders", 3)) == [1, 2, 3]
+        assert world.metered("receive") == 4
+
+
 # ── one side away ──
 
 
@@ -298,6 +467,40 @@ async def test_a_secondary_that_is_away_pauses_the_pump() -> None:
         assert (first.for_s, second.for_s) == (1.0, 2.0) and first.queue == BACKLOG
         with pytest.raises(ConnectionLost):
             await world.syphon().run_once()
+
+
+BUSY = Error("com.microsoft:server-busy", "slow down")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [Script(refuse={BACKLOG: BUSY}), Script(cbs_status=503), Script(settlement=Rejected(error=BUSY))],
+    ids=["link", "token", "settlement"],
+)
+async def test_a_secondary_that_is_busy_is_left_alone(script: Script) -> None:
+    """Ten seconds, as the service asks of every client; also after a pass that has brought something home."""
+    async with pair(ORDERS) as world, Server(script) as server:
+        server.put(BACKLOG, wrap(message(1), Away("orders")))
+        world.secondary = Carrier(server.connection_string)
+        async with running(world.syphon()):
+            await until(lambda: bool(world.told(PumpPaused)))
+        assert world.told(PumpPaused)[0].for_s == 10.0
+        await world.secondary.close()
+
+
+async def test_a_link_that_is_closed_as_busy_is_not_opened_again_at_once() -> None:
+    """However long it had been idle."""
+    now = 1000.0
+    async with pair(ORDERS) as world, Server() as server:
+        world.secondary = Carrier(server.connection_string)
+        async with running(world.syphon(clock=lambda: now)):
+            await server.until(lambda: [link for link in server.senders(BACKLOG) if link.credit])
+            now += 300.0
+            server.senders(BACKLOG)[0].detach(BUSY)
+            server.flush()
+            await until(lambda: bool(world.told(PumpPaused)))
+        assert world.told(PumpPaused)[0].for_s == 10.0
+        await world.secondary.close()
 
 
 async def test_a_silent_primary_costs_the_time_out_and_then_a_fresh_connection_is_used(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.broker.namespace import Namespace
 from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.events import Event
+from pairbus.pairing.pace import LOCK_S
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier
 
@@ -54,16 +55,29 @@ class World:
     def away(self) -> Namespace:
         return self.broker.namespace("fabrikam")
 
-    def syphon(self, settings: SyphonSettings = QUICK, queues: tuple[str, ...] = (BACKLOG,), **options: Any) -> Syphon:
-        return Syphon(
+    def syphon(
+        self,
+        settings: SyphonSettings = QUICK,
+        queues: tuple[str, ...] = (BACKLOG,),
+        *,
+        age_s: float = LOCK_S,
+        clock: Callable[[], float] = time.monotonic,
+        **options: Any,
+    ) -> Syphon:
+        """`age_s`: how long it has been there. A younger one keeps lanes waiting for what others may have locked."""
+        ago_s = age_s
+        syphon = Syphon(
             options.pop("primary", self.primary),
             self.secondary,
             queues,
             settings=settings,
             publish=self.events.append,
             meter=self.meter,
+            clock=lambda: clock() - ago_s,
             **options,
         )
+        ago_s = 0.0  # all that it asks its clock for at birth is when that was
+        return syphon
 
     def meter(
         self, namespace: Literal["primary", "secondary"], entity: str, kind: str, count: int, size: int, outcome: str, /

@@ -50,6 +50,8 @@ class Script:
     "Addresses whose links are refused."
     answers_attach: bool = True
     credit: int = 1000
+    credits: dict[str, int] = field(default_factory=dict)
+    "Addresses with another credit, given once."
     window: int = 8192
     max_frame_size: int = 65_536
     idle_time_out_ms: int = 240_000
@@ -151,7 +153,9 @@ class Peer(asyncio.Protocol):
             max_message_size=script.max_message_size,
         )
         if isinstance(link, ReceiverLink):
-            if script.credit or "$" in terminus.address:
+            if terminus.address in script.credits:
+                link.grant(script.credits[terminus.address])
+            elif script.credit or "$" in terminus.address:
                 link.keep_credit(script.credit or 100)
         elif isinstance(link, SenderLink):
             self.out.append(link)
@@ -287,6 +291,10 @@ class Server:
             for link in session.links
             if isinstance(link, ReceiverLink) and link.context and "$" not in link.context
         ]
+
+    def senders(self, address: str) -> list[SenderLink]:
+        """The links on which clients receive from there."""
+        return [link for peer in self.peers for link in peer.out if link.context == address]
 
     def flush(self) -> None:
         for peer in self.peers:

@@ -130,6 +130,8 @@ class Spoiled:
     reason: str
     description: str
     message_id: str | None = None
+    home: Home | None = None
+    "What it would have been, where it is too late for it."
 
 
 # ── away ──
@@ -345,7 +347,7 @@ def home_payload(home: Home, ttl_policy: TtlPolicy, now_ms: int) -> bytes | Spoi
     away_ms = max(now_ms - max(sent_ms, home.scheduled_ms or 0), 0)
     if away_ms >= home.ttl_ms:
         text = f"Its time to live of {home.ttl_ms / 1000:g} s ended while it was away for {away_ms / 1000:.1f} s."
-        return Spoiled(EXPIRED, text, home.message_id)
+        return Spoiled(EXPIRED, text, home.message_id, home)
     parts = _Parts(home.payload)
     parts.set_header(encode_uint(min(home.ttl_ms - away_ms, _UINT_MAX)))
     return parts.join()

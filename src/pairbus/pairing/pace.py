@@ -9,6 +9,7 @@ BATCH_MAX = 100
 LOAD_MAX = 1000
 LOAD_S = 0.5
 LOCK_S = 60.0  # of a backlog queue, while no message has told
+LOCK_MAX_S = 300.0  # the service's longest
 
 
 class Budget:
@@ -22,6 +23,7 @@ class Budget:
         self._rate_per_s = max_per_s or 0.0
         self._tokens = max_per_s or 0.0
         self._at_s: float | None = None
+        self._halved_at = float("-inf")
 
     def __repr__(self) -> str:
         return "<Budget unlimited>" if self._max_per_s is None else f"<Budget {self._rate_per_s:.1f} a second>"
@@ -41,8 +43,10 @@ class Budget:
         self._tokens -= count
         return max(-self._tokens / self._rate_per_s, 0.0)
 
-    def busy(self, now: float) -> None:
-        if self._max_per_s is not None:
+    def busy(self, now: float, asked_at: float = float("inf")) -> None:
+        """Refused was what was sent at `asked_at`; from before the last refusal, it says nothing about the new rate."""
+        if self._max_per_s is not None and asked_at > self._halved_at:
+            self._halved_at = now
             self._advance(now, self._max_per_s)
             self._rate_per_s = max(self._rate_per_s / 2, self._max_per_s * RATE_MIN_SHARE)
 
@@ -96,12 +100,17 @@ class BatchSize:
         with it.
         """
         self._longest_s = max(self._longest_s, lock_s)
-        is_clock_good = 1.0 <= self._longest_s <= 300.0
+        is_clock_good = 1.0 <= self._longest_s <= LOCK_MAX_S
         self._lock_s = max(lock_s if is_clock_good else LOCK_S - (self._longest_s - lock_s), 0.0)
 
     @property
     def lock_s(self) -> float:
         return self._lock_s
+
+    @property
+    def lock_longest_s(self) -> float:
+        """That any message can be locked for from now on: what is left of a lock says only that it is not shorter."""
+        return max(self._longest_s, LOCK_S) if self._longest_s <= LOCK_MAX_S else LOCK_S
 
     def next(self, allowed_per_s: float | None = None) -> int:
         """`allowed_per_s`: this queue's share of the budget."""

@@ -15,12 +15,13 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pairbus.pairing.envelope import Home
+from pairbus.pairing.envelope import Home, batch_head
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, TtlPolicy
-from pairbus.pairing.pace import BATCH_MAX
+from pairbus.pairing.pace import BATCH_MAX, LOCK_MAX_S, PAUSE_MAX_S
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
 
 PASS_MAX_S = 60.0  # then every destination gets another chance, however much is left in the queue
+MISSING_MEMORY_S = PAUSE_MAX_S + LOCK_MAX_S + PASS_MAX_S  # whoever has messages for it has looked again by then
 POLL_S = 15 * 60.0
 LANE_MEMORY_S = 300.0  # after its lock: a message that waits comes back before, or somebody else has taken it
 LANES_LOOK = 10_000  # lanes with waiting messages, before old ones are looked for
@@ -96,7 +97,8 @@ class Destinations:
 
     def __init__(self, missing_grace_s: float) -> None:
         self._missing_grace_s = missing_grace_s
-        self._missing_since: dict[str, float] = {}
+        self._missing: dict[str, tuple[float, float]] = {}
+        "Key of a destination → since when it is missing, and when that was seen last."
         self._busy_until: dict[str, float] = {}
         self._no_batches: set[str] = set()
 
@@ -111,8 +113,8 @@ class Destinations:
         return f"server-busy, left alone for {until - now:.1f}s"
 
     def delivered(self, path: str) -> None:
-        if self._missing_since:
-            self._missing_since.pop(key_of(path), None)
+        if self._missing:
+            self._missing.pop(key_of(path), None)
 
     def takes_batches(self, path: str) -> bool:
         return key_of(path) not in self._no_batches
@@ -127,11 +129,14 @@ class Destinations:
         if kind is Kind.BUSY:
             self._busy_until[key] = now + BUSY_WAIT_S
         if kind is Kind.NOT_FOUND or (at_attach and kind in MESSAGE_FAULTS):
-            since = self._missing_since.setdefault(key, now)
+            since, seen = self._missing.get(key, (now, now))
+            if now - seen > MISSING_MEMORY_S:
+                since = now  # another syphon may have delivered there meanwhile
+            self._missing[key] = since, now
             if now - since >= self._missing_grace_s:
                 return Ruling(Fate.BURY, MISSING, _missing_text(path, now - since, failure))
             return Ruling(Fate.SKIP, failure.text)
-        self._missing_since.pop(key, None)  # whatever else it answers, it is there
+        self._missing.pop(key, None)  # whatever else it answers, it is there
         if FATES[kind] is Fate.BURY:
             return Ruling(Fate.BURY, REFUSED, _refused_text(path, failure))
         return Ruling(Fate.SKIP, failure.text)
@@ -213,7 +218,7 @@ def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[C
             found.append([])
         chunk = [item]
         found[round_no].append(chunk)
-        last[key] = chunk, len(item.payload) + _DATA_HEAD, round_no
+        last[key] = chunk, len(batch_head(home.session_id)) + len(item.payload) + _DATA_HEAD, round_no
     return found
 
 
@@ -293,18 +298,31 @@ def moment_of(home: Home) -> Moment:
 class Tide:
     """How far each queue of a syphon is, by the secondary's own time: a sender may have changed its queue on the way.
 
-    A message of a lane goes only when no other queue can still have an earlier one.
+    A message of a lane goes only when no other queue can still have an earlier one, but for those that wait, of which
+    `Lanes` knows.
     """
 
     def __init__(self, queues: Iterable[str]) -> None:
         self._heads = dict.fromkeys(queues, NOTHING_KNOWN)
-        "Queue → no message in it, seen or not, is earlier than this."
+        "Queue → no message of a lane in it, seen or not, is earlier than this."
+        self._latest = NOTHING_KNOWN
+        self._awaited: set[str] = set()
 
     def reached(self, queue: str, moment: Moment) -> None:
         self._heads[queue] = moment
 
     def empty(self, queue: str) -> None:
         self._heads[queue] = EMPTY
+
+    def saw(self, moment: Moment) -> None:
+        """A message of any queue came with it."""
+        self._latest = max(self._latest, moment)
+
+    @property
+    def now(self) -> Moment:
+        """What is stored from now on is not earlier than this."""
+        ms, sender, counter = self._latest
+        return ms, sender, counter + 1
 
     def may_go(self, queue: str, items: list[Item]) -> int:
         """How many of these, from the first on."""
@@ -313,9 +331,18 @@ class Tide:
             return len(items)
         earliest = min(others)
         for count, item in enumerate(items):
-            if (moment_of(item.home), queue) > earliest:
+            place = moment_of(item.home), queue
+            if place > earliest:
+                self._awaited.update(other for head, other in others if place > (head, other))
                 return count
         return len(items)
+
+    def was_awaited(self, queue: str) -> bool:
+        """Whether lanes of other queues wait for a look at this one, since the last time that this was asked."""
+        if queue not in self._awaited:
+            return False
+        self._awaited.discard(queue)
+        return True
 
 
 NOTHING_KNOWN: Moment = (float("-inf"), "", 0)

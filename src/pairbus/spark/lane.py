@@ -116,9 +116,9 @@ class _Share(Budget):
         if per_s is not None:
             self.take(int(per_s), now)
 
-    def busy(self, now: float) -> None:
+    def busy(self, now: float, asked_at: float = float("inf")) -> None:
         self.was_busy = True
-        super().busy(now)
+        super().busy(now, asked_at)
 
 
 class _Draining:
@@ -151,6 +151,7 @@ class _Draining:
             destinations=_destinations(job, home),
             budget=self._share,
             tide=Tide([lane.queue]),
+            may_follow=False,  # a task is shorter than a lock; order is kept within a round
             before_complete=self._note,
         )
         self._pump = Pump(shared, lane.queue, self._stopping, job.sub_queue)

@@ -42,11 +42,11 @@ class SharedDestinations(Destinations):
         wall_s = self._wall_s()
         since_s, seen_s = self._read(path)
         if seen_s is not None and wall_s - seen_s <= FORGOTTEN_S:
-            self._missing_since[key_of(path)] = now - max(wall_s - since_s, 0.0)
+            self._missing[key_of(path)] = now - max(wall_s - since_s, 0.0), now
         else:
             since_s = wall_s
         ruling = super().failed(path, failure, now, at_attach=at_attach)
-        if key_of(path) in self._missing_since:
+        if key_of(path) in self._missing:
             self._write(path, since_s, wall_s)
         elif seen_s is not None:
             self._file(path).unlink(missing_ok=True)  # whatever else it answers, it is there

@@ -36,6 +36,7 @@ from pairbus.pairing.relay import (
     rounds,
 )
 from pairbus.transport import Carrier, Received, Receiver, Refused, Sender, TransportError
+from pairbus.transport.errors import Timeout
 from pairbus.wire_failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
@@ -86,6 +87,8 @@ class Shared:
     tide: Tide
     lanes: Lanes = field(default_factory=Lanes)
     pumps: int = 1
+    may_follow: bool = True
+    "Another syphon may have been there before, and have left messages locked: lanes wait until those locks are over."
     before_complete: Noting | None = None
     "Hears of messages after their destination has accepted them, before they leave the queue. OSError: they stay."
     delivered_at: float = float("-inf")
@@ -100,6 +103,8 @@ class Pass:
     "Key of a destination → why it is left alone."
     over: str | None = None
     "Why nothing more is sent."
+    busy: bool = False
+    "The secondary asked to be left alone."
     drained: bool = False
     "Nothing more came."
     caught_up: bool = False
@@ -108,8 +113,16 @@ class Pass:
     buried: int = 0
     held: int = 0
     held_on_link: int = 0
-    "Of those, the ones that are unsettled on the present link."
+    "Of those and the early ones, how many are unsettled on the present link."
+    early: list[tuple[Trip, list[Item]]] = field(default_factory=list)
+    "Messages of lanes of which earlier ones may be hidden."
     errors: int = 0
+
+    def hold_early(self) -> None:
+        """They stay locked, and what comes later waits for them."""
+        early, self.early = self.early, []
+        for trip, items in early:
+            trip.hold(items)
 
 
 class Turn:
@@ -140,9 +153,10 @@ class Opened(NamedTuple):
     """A batch that was read."""
 
     items: list[Item]
+    "Without order."
+    lanes: list[Item]
+    "Of senders that keep order."
     spoiled: list[tuple[int, Spoiled]]
-    in_lanes: bool
-    "Some of its messages belong to senders that keep order."
     locked_until_ms: int | None
 
 
@@ -160,7 +174,9 @@ class Mover:
     def open(self, received: list[Received]) -> Opened:
         shared = self._shared
         opener, policy, now_ms = self._opener, shared.settings.ttl_policy, shared.wall_ms()
-        items, spoiled, in_lanes, locked_until_ms = [], [], False, None
+        items: list[Item] = []
+        lanes: list[Item] = []
+        spoiled, locked_until_ms = [], None
         for message in received:
             home = opener(message.payload)
             payload = home if isinstance(home, Spoiled) else home_payload(home, policy, now_ms)
@@ -168,10 +184,9 @@ class Mover:
                 assert isinstance(payload, Spoiled)
                 spoiled.append((message.delivery_id, payload))
                 continue
-            items.append(Item(message.delivery_id, home, payload))
-            in_lanes = in_lanes or home.sender is not None
+            (items if home.sender is None else lanes).append(Item(message.delivery_id, home, payload))
             locked_until_ms = home.locked_until_ms or locked_until_ms
-        return Opened(items, spoiled, in_lanes, locked_until_ms)
+        return Opened(items, lanes, spoiled, locked_until_ms)
 
     def in_turns(self, items: list[Item]) -> list[tuple[list[Item], Turn]]:
         """By destination; whoever asks first is first there."""
@@ -231,6 +246,10 @@ class Trip:
         self._locks_end = min(self._locks_end, other._locks_end)
         return True
 
+    def received_on(self, receiver: Receiver, items: list[Item]) -> list[Received]:
+        """The messages as they came; none when they came on another link."""
+        return self._at(item.place for item in items) if receiver is self._receiver else []
+
     async def bring(self, items: list[Item], turn: Turn) -> None:
         """All messages of the batch that have this one destination."""
         shared, path = self._shared, items[0].home.path
@@ -256,7 +275,7 @@ class Trip:
             self.hold(ready)
             return
         if shared.clock() >= self._locks_end:
-            self.stop("the locks of messages ran out before they were sent")
+            self._locks_are_over()
             self.hold(ready)
             return
         try:
@@ -273,6 +292,8 @@ class Trip:
     async def bury_spoiled(self, spoiled: list[tuple[int, Spoiled]]) -> None:
         groups: dict[tuple[str, str], list[tuple[int, Spoiled]]] = {}
         for place, one in spoiled:
+            if one.home is not None:
+                self._shared.lanes.gone(one.home)  # nothing of its lane need wait for it
             groups.setdefault((one.reason, one.description), []).append((place, one))
         for why, group in groups.items():
             await self._bury([place for place, _ in group], [one.message_id for _, one in group], *why)
@@ -285,13 +306,19 @@ class Trip:
         left = rounds(items, sender.max_message_size, in_batches=in_batches)
         while left:
             chunks, began = left.pop(0), self._shared.clock()
-            errors = await self._send_at_once(sender, chunks, turn if not left else None)
-            accepted = [item for chunk, error in zip(chunks, errors, strict=True) if error is None for item in chunk]
+            errors, unsent = await self._send_at_once(sender, chunks, turn if not left else None)
+            sent = list(zip(chunks, errors, strict=False))
+            accepted = [item for chunk, error in sent if error is None for item in chunk]
             if accepted:
                 await self._accepted(path, accepted)
-            for chunk, error in zip(chunks, errors, strict=True):
+            for chunk, error in sent:
                 if error is not None:
                     all_accepted = await self._chunk_failed(sender, path, chunk, error, began, turn) and all_accepted
+            if len(sent) < len(chunks):
+                await self._not_sent(
+                    sender, path, [item for chunk in chunks[len(sent) :] for item in chunk], unsent, began
+                )
+                all_accepted = False
             if key_of(path) in self._pass.skipped or self._pass.over is not None:
                 self.hold([item for later in left for chunk in later for item in chunk])
                 return False
@@ -299,13 +326,23 @@ class Trip:
 
     async def _send_at_once(
         self, sender: Sender, chunks: list[Chunk], turn: Turn | None
-    ) -> list[TransportError | None]:
-        timeout_s = self._shared.settings.send_timeout_s
+    ) -> tuple[list[TransportError | None], TransportError | None]:
+        """What became of the chunks, as far as they were sent, and why the others were not: None when their locks are
+        over. All of them together wait for credit no longer than one send may take."""
+        timeout_s, clock = self._shared.settings.send_timeout_s, self._shared.clock
+        ready_by = min(clock() + timeout_s, self._locks_end)
         answers: list[asyncio.Future[None] | TransportError] = []
+        unsent: TransportError | None = None
         for chunk in chunks:
             try:
                 if not sender.sendable:
-                    await sender.ready(timeout_s)
+                    await sender.ready(max(ready_by - clock(), 0.0))
+            except TransportError as error:
+                unsent = error
+                break
+            if clock() >= self._locks_end:
+                break
+            try:
                 answers.append(_send_chunk(sender, chunk, timeout_s))
             except TransportError as error:
                 answers.append(error)
@@ -321,7 +358,18 @@ class Trip:
                 errors.append(None)
             except TransportError as error:
                 errors.append(error)
-        return errors
+        return errors, unsent
+
+    async def _not_sent(
+        self, sender: Sender, path: str, items: list[Item], error: TransportError | None, began: float
+    ) -> None:
+        if error is None:
+            self._locks_are_over()
+            self.hold(items)
+            return
+        await self._failed(path, items, error, began)
+        if isinstance(error, Timeout) and not sender.in_flight:
+            self._shared.primary.forget(path)  # whether the peer is there at all, the next attach tells
 
     async def _chunk_failed(
         self, sender: Sender, path: str, chunk: Chunk, error: TransportError, began: float, turn: Turn
@@ -331,7 +379,8 @@ class Trip:
         if len(chunk) == 1 or failure.kind not in MESSAGE_FAULTS:
             await self._failed(path, chunk, error, began)
             return False
-        if await self._send(sender, path, chunk, turn, in_batches=False):
+        all_accepted = await self._send(sender, path, chunk, turn, in_batches=False)
+        if all_accepted and failure.kind is not Kind.TOO_LARGE:  # which says nothing about smaller ones
             self._shared.destinations.refuses_batches(path)
         return False
 
@@ -379,7 +428,7 @@ class Trip:
             await self._receiver.complete(self._at(item.place for item in items), timeout_s=SETTLE_TIMEOUT_S)
         except TransportError as error:
             kept = set(error.delivery_ids) if isinstance(error, Refused) and error.delivery_ids else None
-            self.stop(f"messages that are at home could not be completed, and may come again: {error}")
+            self.stop(f"messages that are at home could not be completed, and may come again: {error}", error)
             gone = [item for item in items if kept is not None and self._received[item.place].delivery_id not in kept]
             self._meter_settled(len(items) - len(gone), failure_of(error).kind.value)
             self._meter_settled(len(gone), "ok")
@@ -398,7 +447,7 @@ class Trip:
         try:
             await self._receiver.dead_letter(self._at(places), reason, description, timeout_s=SETTLE_TIMEOUT_S)
         except TransportError as error:
-            self.stop(f"a message could not be dead-lettered, and will come again: {error}")
+            self.stop(f"a message could not be dead-lettered, and will come again: {error}", error)
             self._meter_settled(len(places), failure_of(error).kind.value)
             return
         self._meter_settled(len(places), "ok")
@@ -424,10 +473,13 @@ class Trip:
             return
         self._pass.errors += 1
         if failure.kind is Kind.BUSY:
-            shared.budget.busy(shared.clock())
-        if failure.kind in (Kind.COMMUNICATION, Kind.TIMEOUT):
+            shared.budget.busy(shared.clock(), began)
+        unheard = failure.kind is Kind.TIMEOUT and (
+            at_attach or failure.outcome_unknown
+        )  # not: no credit, nothing asked
+        if failure.kind is Kind.COMMUNICATION or unheard:
             shared.primary.forget(path)
-            if failure.kind is Kind.TIMEOUT and shared.delivered_at < began:
+            if unheard and shared.delivered_at < began:
                 await shared.primary.drop()  # a silent peer: nothing else was accepted since this was sent either
             if not shared.primary.is_connected:
                 self.stop(f"the primary cannot be reached: {ruling.reason}")
@@ -449,7 +501,13 @@ class Trip:
         self._pass.held += count
         self._pass.held_on_link += count
 
-    def stop(self, reason: str) -> None:
+    def _locks_are_over(self) -> None:
+        self.stop("the locks of messages ran out before they were sent")
+
+    def stop(self, reason: str, error: TransportError | None = None) -> None:
+        """`error`: of the secondary."""
+        if error is not None and failure_of(error).kind is Kind.BUSY:
+            self._pass.busy = True
         if self._pass.over is None:
             self._pass.over = reason
             self._pass.errors += 1

@@ -17,12 +17,12 @@ from pairbus.ledger.rows import alike
 from pairbus.pairing.envelope import enqueued_ms_of
 from pairbus.pairing.events import PumpPaused
 from pairbus.pairing.pace import BatchSize, Pauses
-from pairbus.pairing.policy import Kind
+from pairbus.pairing.policy import BUSY_WAIT_S, Kind
 from pairbus.pairing.relay import NOTHING_KNOWN, PASS_MAX_S, Item, moment_of
 from pairbus.syphon.loads import AHEAD, Loads
-from pairbus.syphon.mover import Mover, Pass, Shared, Trip
+from pairbus.syphon.mover import Mover, Opened, Pass, Shared, Trip
 from pairbus.transport import Received, Receiver, TransportError
-from pairbus.transport.errors import Timeout
+from pairbus.transport.errors import Refused, Timeout
 from pairbus.wire_failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
@@ -31,6 +31,7 @@ LINGER_S = 1.0  # for more of a queue that has just given some
 HELD_MAX = 2000  # deliveries left unsettled on one link before it is replaced: a service bounds them
 LINK_LIFE_MIN_S = 1.0  # a link that the peer closes sooner was not idle
 CLOSE_TIMEOUT_S = 0.5  # for each of three answers of a peer that may be silent
+LOCK_LOST = "com.microsoft:message-lock-lost"
 LOOK_S = 0.02  # between two looks at how far the other queues are
 
 T = TypeVar("T")
@@ -60,14 +61,18 @@ class Pump:
         self._poll_ends: float | None = None
         self._linger_s = LINGER_S
         self._last = NOTHING_KNOWN
-        "When the last message that was seen came to the queue."
+        "No message of a lane that is still to be seen came to the queue before, unless it comes back from a lock."
         self._until_ms: int | None = None
         "Of a single drain: when it began, by the clock of the queue."
-        self._hidden_until = float("-inf")
-        "A link was lost, and what it had fetched ahead is locked until then: the queue may only seem empty."
+        self._hidden_since = shared.clock() if shared.may_follow else float("-inf")
+        "Whoever had a link before may have left messages under their locks: the queue may only seem empty."
 
     def __repr__(self) -> str:
         return f"<Pump {self.queue} moved={self.moved} blocked={self.blocked} errors={self.errors}>"
+
+    @property
+    def _hidden_until(self) -> float:
+        return self._hidden_since + self._size.lock_longest_s
 
     @property
     def moved(self) -> int:
@@ -86,24 +91,39 @@ class Pump:
             await self._close_link()
 
     async def _pass_and_pause(self) -> None:
+        drained = busy = False
         try:
             done = await self._pass(self._poll)
             if done is None:
                 return  # a poll that ended without a message is followed by the next
+            drained, busy = done.drained, done.busy
             reason = done.over or next(iter(done.skipped.values()), "nothing was delivered")
             delivered = done.delivered + done.buried > 0
             self._shared.tide.reached(self.queue, self._last)  # what comes during the pause is not seen
         except TransportError as error:
             self.errors += 1
             reason, delivered = str(error), False
-            if failure_of(error).kind is Kind.NOT_FOUND:
+            kind = failure_of(error).kind
+            busy = kind is Kind.BUSY
+            if kind is Kind.NOT_FOUND:
                 self._shared.tide.empty(self.queue)
             else:  # lanes of the other queues wait: what lies here unread may be earlier
                 self._shared.tide.reached(self.queue, self._last)
-        pause_s = self._pauses.after(delivered)
-        if not delivered and not self._stopping.is_set():
+        pause_s = max(self._pauses.after(delivered), BUSY_WAIT_S if busy else 0.0)
+        if (busy or not delivered) and not self._stopping.is_set():
             self._shared.publish(PumpPaused(self.queue, reason, pause_s))
-        await self._unless_stopping(asyncio.sleep(pause_s))
+        await self._rest(pause_s, for_all=busy or not drained)
+
+    async def _rest(self, pause_s: float, *, for_all: bool) -> None:
+        """Unless `for_all`, only until lanes of other queues wait for a look at this one: what lies here is blocked."""
+        tide = self._shared.tide
+        tide.was_awaited(self.queue)  # until now
+        while pause_s > 0 and not self._stopping.is_set():
+            step_s = pause_s if for_all else min(pause_s, LINGER_S)
+            await self._unless_stopping(asyncio.sleep(step_s))
+            pause_s -= step_s
+            if not for_all and tide.was_awaited(self.queue):
+                return
 
     async def run_once(self, wait_s: float, *, later: bool = False) -> None:
         """What is there now, until nothing comes for `wait_s`; what is blocked stays. Raises TransportError.
@@ -158,6 +178,9 @@ class Pump:
             await loads.all_home()
         finally:
             await loads.cancel()
+            if this.early and (self._stopping.is_set() or self._shared.clock() >= self._hidden_until):
+                await self._give_back(this)
+            this.hold_early()
             # Where nothing can be delivered, the same messages would be fetched again by the next pass.
             released = this.delivered or this.caught_up or self._stopping.is_set()
             await self._close_link(held_by=None if released else this)
@@ -172,21 +195,20 @@ class Pump:
         opened = self._mover.open(batch)
         if opened.locked_until_ms is not None:
             self._size.locked_for((opened.locked_until_ms - self._shared.wall_ms()) / 1000)
-        if opened.in_lanes and self._shared.clock() < self._hidden_until:
-            await loads.all_home()  # they are settled on the link that this closes
-            await self._give_back(receiver, batch, this)
-            return
         locks_end = self._shared.clock() + self._size.lock_s
         trip = Trip(self._shared, self.queue, batch, receiver, this, locks_end)
-        if opened.items:
-            self._reached(opened.items[0])
-        if opened.in_lanes:
-            await loads.all_home()
-            await self._move_in_order(trip, opened.items, locks_end)
-        elif opened.items:
-            await loads.add(trip, opened.items)
+        too_early = bool(opened.lanes) and (bool(this.early) or self._shared.clock() < self._hidden_until)
+        self._saw(opened, too_early=too_early)
         if opened.spoiled:
-            await trip.bury_spoiled(opened.spoiled)
+            await trip.bury_spoiled(opened.spoiled)  # first: others of their lanes may wait for them
+        if opened.items:
+            await loads.add(trip, opened.items)
+        if too_early:
+            this.early.append((trip, opened.lanes))
+            this.held_on_link += len(opened.lanes)
+        elif opened.lanes:
+            await loads.all_home()
+            await self._move_in_order(trip, opened.lanes, locks_end)
         if not this.delivered:
             await loads.all_home()  # where nothing can be delivered, receiving ahead would only cost receives
 
@@ -206,17 +228,22 @@ class Pump:
         ids = {message.delivery_id for message in later}
         return [message for message in batch if message.delivery_id not in ids]
 
-    async def _give_back(self, receiver: Receiver, batch: list[Received], this: Pass) -> None:
-        """What a lost link had fetched may be earlier messages of the same lanes. When their locks are over, all of
-        them are there, and come in their order to whoever asks then."""
-        await self._unless_stopping(asyncio.sleep(self._hidden_until - self._shared.clock()))
-        this.over = "messages of a link that was lost come first"
-        try:
-            await self._release(receiver, batch)
-        except TransportError as error:
-            logger.debug("%s: what was received too early comes back when its locks run out: %s", self.queue, error)
-            self._hidden_until = self._shared.clock() + self._size.lock_s
+    async def _give_back(self, this: Pass) -> None:
+        """What is hidden may be earlier messages of the same lanes. When its locks are over, all of them are there, and
+        come in their order to whoever asks then: also what the link has fetched meanwhile goes back."""
+        receiver = self._receiver
+        if receiver is not None:
+            early = [message for trip, items in this.early for message in trip.received_on(receiver, items)]
+            try:
+                await self._release(receiver, early + await self._rest_of(receiver))
+                this.early = [(trip, items) for trip, items in this.early if not trip.received_on(receiver, items)]
+            except TransportError as error:
+                logger.debug("%s: what was received too early comes back when its locks run out: %s", self.queue, error)
+                if not (isinstance(error, Refused) and error.condition == LOCK_LOST):  # those are back already
+                    self._hidden_since = self._shared.clock()
+        this.hold_early()
         await self._close_link()
+        this.held_on_link = 0
 
     async def _move(self, trip: Trip, items: list[Item], this: Pass) -> None:
         began, before = self._shared.clock(), this.delivered
@@ -229,7 +256,7 @@ class Pump:
         if shared.pumps > 1:
             await asyncio.sleep(LOOK_S)  # what another queue has got in this moment is told before
         while items:
-            self._reached(items[0])
+            self._reached(items)
             count = shared.tide.may_go(self.queue, items)
             if count:
                 await self._mover.move(trip, self._mover.in_turns(items[:count]))
@@ -241,9 +268,21 @@ class Pump:
             else:
                 await asyncio.sleep(LOOK_S)
 
-    def _reached(self, item: Item) -> None:
-        self._last = moment_of(item.home)
+    def _reached(self, lanes: list[Item]) -> None:
+        self._last = moment_of(lanes[0].home)
         self._shared.tide.reached(self.queue, self._last)
+
+    def _saw(self, opened: Opened, *, too_early: bool) -> None:
+        """Messages without order only tell the time, and never an earlier one: those that wait come back."""
+        tide = self._shared.tide
+        for item in opened.lanes or opened.items[-1:]:
+            tide.saw(moment_of(item.home))
+        if opened.lanes and not too_early:
+            self._reached(opened.lanes)
+        elif opened.lanes or opened.items:  # there may be others behind them, and where some are hidden before them
+            if not too_early and self._shared.clock() >= self._hidden_until:
+                self._last = max(self._last, moment_of(opened.items[0].home))
+            tide.reached(self.queue, self._last)
 
     def _count(self, this: Pass) -> None:
         self._this = None
@@ -266,7 +305,9 @@ class Pump:
                 batch = await self._unless_stopping(self._take(receiver, self._poll_ends))
             except TransportError as error:
                 await self._close_link()
-                if shared.clock() - opened_at < LINK_LIFE_MIN_S or isinstance(error, Timeout):
+                shared.tide.reached(self.queue, self._last)  # no longer empty: it may have fetched something
+                was_idle = shared.clock() - opened_at >= LINK_LIFE_MIN_S and not isinstance(error, Timeout)
+                if not was_idle or failure_of(error).kind is Kind.BUSY:
                     raise
                 logger.info("%s: the link ended within a poll and is opened again: %s", self.queue, error)
                 continue
@@ -283,8 +324,10 @@ class Pump:
         try:
             await receiver.pause(CLOSE_TIMEOUT_S)
         except TransportError as error:
-            logger.info("%s: the link ended with a poll and will be opened again: %s", self.queue, error)
             await self._close_link()
+            if failure_of(error).kind is Kind.BUSY:
+                raise
+            logger.info("%s: the link ended with a poll and will be opened again: %s", self.queue, error)
 
     async def _take(self, receiver: Receiver, until: float) -> list[Received]:
         """The first messages; a queue that has none for a moment is empty, which others may be waiting to hear."""
@@ -299,23 +342,34 @@ class Pump:
     async def _more(self, this: Pass, loads: Loads) -> list[Received]:
         """What comes shortly; nothing when the link is lost, for what is on its way is worth waiting for."""
         try:
-            if this.held_on_link >= HELD_MAX:
-                await loads.all_home()
-                await self._close_link()
-                this.held_on_link = 0
-            receiver = await self._link()
-            batch = await receiver.receive(self._next_size(), self._linger_s)
+            while True:
+                if this.early and self._shared.clock() >= self._hidden_until:
+                    await loads.all_home()  # they are settled on the link that this closes
+                    await self._give_back(this)
+                if this.held_on_link >= HELD_MAX:
+                    if self._receiver is not None and (rest := await self._rest_of(self._receiver)):
+                        return rest  # given back, they would be received a second time
+                    await loads.all_home()
+                    this.hold_early()
+                    await self._close_link()
+                    this.held_on_link = 0
+                receiver = await self._link()
+                batch = await receiver.receive(self._next_size(), self._linger_s)
+                if batch or not this.early or self._stopping.is_set():
+                    break
         except TransportError as error:
             this.over = this.over or str(error)
+            this.busy = this.busy or failure_of(error).kind is Kind.BUSY
             this.errors += 1
             return []
-        if not batch:
+        if not batch and not this.early:
             this.drained = True
             self._seems_empty()
         return self._metered(receiver, batch)
 
     def _seems_empty(self) -> None:
         if self._shared.clock() >= self._hidden_until:
+            self._last = max(self._last, self._shared.tide.now)
             self._shared.tide.empty(self.queue)
         else:
             self._shared.tide.reached(self.queue, self._last)
@@ -352,21 +406,25 @@ class Pump:
         receiver, self._receiver = self._receiver, None
         if receiver is None:
             return
-        receiver.credit = 0
         try:
-            await receiver.pause(CLOSE_TIMEOUT_S)
-            fetched = await receiver.receive(receiver.buffered, 0.0) if receiver.buffered else []
-            self._metered(receiver, fetched)
+            fetched = await self._rest_of(receiver)
             if held_by is None:
                 await self._release(receiver, fetched)
             elif fetched:
                 locks_end = self._shared.clock() + self._size.lock_s
                 trip = Trip(self._shared, self.queue, fetched, receiver, held_by, locks_end)
-                trip.hold(self._mover.open(fetched).items)
+                opened = self._mover.open(fetched)
+                trip.hold(opened.items + opened.lanes)
         except TransportError as error:
             logger.debug("%s: what was fetched ahead comes back when its locks run out: %s", self.queue, error)
             self._lost()
         await receiver.close(CLOSE_TIMEOUT_S)
+
+    async def _rest_of(self, receiver: Receiver) -> list[Received]:
+        """What a link has fetched ahead; nothing more comes on it."""
+        receiver.credit = 0
+        await receiver.pause(CLOSE_TIMEOUT_S)
+        return self._metered(receiver, await receiver.receive(receiver.buffered, 0.0) if receiver.buffered else [])
 
     async def _release(self, receiver: Receiver, fetched: list[Received]) -> None:
         outcome = "ok"
@@ -381,7 +439,7 @@ class Pump:
 
     def _lost(self) -> None:
         self._receiver = None
-        self._hidden_until = self._shared.clock() + self._size.lock_s
+        self._hidden_since = self._shared.clock()
 
     async def _unless_stopping(self, wait: Coroutine[Any, Any, T]) -> T | None:
         """The result, or None as soon as the pump is told to stop."""
