@@ -402,6 +402,22 @@ async def test_lanes_that_could_not_be_given_back_are_waited_for() -> None:
         await world.secondary.close()
 
 
+async def test_a_single_drain_of_lanes_is_not_over_because_more_came_meanwhile() -> None:
+    """What came later is left; what was there goes home, when nothing earlier can be locked any more."""
+    skew_s = 0.0
+    async with pair(ORDERS) as world:
+        await world.divert("orders", [message(1, group_id="s")], sender="me", counter=1)
+        syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
+        drain = asyncio.create_task(syphon.run_once(wait_s=0.1))
+        await until(lambda: world.metered("receive") == 1)
+        await world.divert("orders", [message(2, group_id="s")], sender="me", counter=2)
+        await until(lambda: world.metered("receive") == 2)
+        skew_s = LOCK_S
+        progress = await asyncio.wait_for(drain, 20)
+        assert (progress.moved, world.waiting()) == (1, 1)
+        assert numbers(await world.arrived("orders", 1)) == [1]
+
+
 async def test_a_single_drain_of_lanes_waits_for_what_may_be_locked() -> None:
     """It does not end before it has begun."""
     skew_s = 0.0

@@ -171,6 +171,10 @@ class Pump:
         try:
             while batch:
                 await self._start(batch, this, loads)
+                if this.caught_up and this.early:
+                    await self._until_nothing_is_hidden()
+                    this.caught_up = False  # the early ones come once more, and then the end
+                    began = self._shared.clock()
                 over = this.over is not None or this.caught_up or self._stopping.is_set()
                 if over or self._shared.clock() - began >= PASS_MAX_S:
                     break
@@ -186,6 +190,10 @@ class Pump:
             await self._close_link(held_by=None if released else this)
             self._count(this)
         return this
+
+    async def _until_nothing_is_hidden(self) -> None:
+        while (left_s := self._hidden_until - self._shared.clock()) > 0 and not self._stopping.is_set():
+            await self._unless_stopping(asyncio.sleep(min(left_s, self._linger_s)))
 
     async def _start(self, batch: list[Received], this: Pass, loads: Loads) -> None:
         receiver = self._receiver  # before anything is awaited: delivery ids mean nothing on another link
