@@ -28,11 +28,12 @@ from pairbus.cli import main
 from pairbus.cli.demo import MEANINGS
 from pairbus.cli.demo_book import Verdict
 from pairbus.errors import PairbusError
-from pairbus.hub import COUNTER_MAX, DETAILS, WARNINGS
+from pairbus.hub import DETAILS, WARNINGS
 from pairbus.pairing import events
 from pairbus.pairing.aliases import RESERVED
 from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.options import CHOICES, RANGES, SendAvailabilityPairedNamespaceOptions
+from pairbus.verdicts import COUNTER_MAX
 from tests.brokers import BrokerProcess
 from tests.test_tidy import MAY_IMPORT
 

@@ -55,11 +55,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "wire_failures",
     },
     "outgoing": {"ledger", "pairing", "sdk", "send_errors", "spool"},
+    "verdicts": {"outgoing", "pairing", "send_errors"},
     "guard": {"sdk"},
     "links": {"guard", "pairing", "sdk", "sides"},
     "aio_links": {"links", "pairing", "sdk"},
     "hub": {
         *("counters", "errors", "ledger", "outgoing", "pairing", "sdk", "send_errors", "sides", "spool", "telemetry"),
+        "verdicts",
     },
     "upkeep": {
         *("amqp", "errors", "forwarder", "hub", "pairing", "sdk", "sides", "syphon", "telemetry", "transport"),
@@ -80,8 +82,12 @@ SHELL = {
     "upkeep",
 }
 MAY_IMPORT |= {
-    "sender": {*("guard", "hub", "ledger", "links", "outgoing", "pairing", "sdk", "send_errors", "telemetry")},
-    "aio_sender": {*("aio_links", "hub", "ledger", "outgoing", "pairing", "sdk", "send_errors", "telemetry")},
+    "sender": {
+        *("guard", "hub", "ledger", "links", "outgoing", "pairing", "sdk", "send_errors", "telemetry", "verdicts")
+    },
+    "aio_sender": {
+        *("aio_links", "hub", "ledger", "outgoing", "pairing", "sdk", "send_errors", "telemetry", "verdicts")
+    },
     "client": SHELL | {"guard", "sender"},
     "aio": SHELL | {"aio_links", "aio_sender"},
     "cli": (set(MAY_IMPORT) | {"aio", "aio_sender", "client", "sender"}) - {"testing"},

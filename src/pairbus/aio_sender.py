@@ -55,6 +55,7 @@ from pairbus.pairing.sending import (
     usual_queue,
 )
 from pairbus.send_errors import ClientClosed, ScheduleWhileFailedOver
+from pairbus.verdicts import line_is_long
 
 
 class Owner(Protocol):
@@ -184,7 +185,7 @@ class PairedSender:
         """Stand in line for the primary: what the attempt may take then; 0 when it needs a closer look meanwhile."""
         hub, link = self._hub, self._home
         if not await link.enter(SEND_TIMEOUT_S):
-            raise hub.waited(self.entity_name, as_outgoing(ready), hub.line_is_long(self.entity_name, SEND_TIMEOUT_S))
+            raise hub.waited(self.entity_name, as_outgoing(ready), line_is_long(self.entity_name, SEND_TIMEOUT_S))
         if hub.straight_s and self._entity.state is HEALTHY and link.sender is not None and not self._closed:
             return first_timeout_s(hub.pair, left_of(began))
         link.leave()
@@ -428,7 +429,7 @@ class PairedSender:
             return None
         if has_turn:
             link.leave()
-        return Reply(time.monotonic(), self._hub.line_is_long(self.entity_name, left_s), waited=True)
+        return Reply(time.monotonic(), line_is_long(self.entity_name, left_s), waited=True)
 
     def _give_turn(self, going: Outgoing) -> None:
         if going.has_turn:

@@ -25,8 +25,7 @@ from pairbus.counters import SPOOL, Counters
 from pairbus.errors import PairingError, SpoolError
 from pairbus.ledger import Ledger, Tally
 from pairbus.ledger.rows import FAILED_SEND, Cause, MeterKind
-from pairbus.outgoing import DEFAULT_LIMIT, THE_PRIMARY, Order, Outgoing
-from pairbus.pairing.envelope import Away, overhead
+from pairbus.outgoing import DEFAULT_LIMIT, Order, Outgoing
 from pairbus.pairing.events import (
     BacklogQueueFailed,
     DeadLettered,
@@ -57,15 +56,13 @@ from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.sending import Command, Plan, Receipt, Reply, SenderState, Unsent, Where, first_timeout_s, sending
 from pairbus.send_errors import (
-    BacklogMessageTooLarge,
     ClientClosed,
     PairedMessagingFactoryError,
-    PartlySent,
     SendAvailabilityBacklogError,
-    may_be_in,
 )
 from pairbus.sides import Side
 from pairbus.spool import Entry, Spool, disk_threads, open_free
+from pairbus.verdicts import closed_meanwhile, error_of, overhead_of
 
 logger = logging.getLogger("pairbus")
 
@@ -374,34 +371,13 @@ class Hub:
             self.diverted(entity, queue, ids, outcome_unknown=outcome_unknown)
 
     def error(self, unsent: Unsent, entity: Entity, going: Outgoing) -> BaseException:
-        """What the caller gets: the SDK's own error of the primary, or one that says why the backlog failed as well."""
-        failure = unsent.failure
-        self._failed(entity.path, going, failure.kind)
-        if going.stored_ids:
-            return _because(self._partly_sent(entity.path, going, failure.text), failure)
-        if failure.error is not None and (unsent.where is Where.PRIMARY or failure.kind is Kind.INVALID):
-            places = going.may_be_in
-            if places and (places != (THE_PRIMARY,) or not failure.outcome_unknown):  # of more than the error tells
-                failure.error.add_note(may_be_in(places))
-            return failure.error
-        if unsent.where is Where.PRIMARY:
-            return OperationTimeoutError(message=failure.text)
-        if failure.kind is Kind.TOO_LARGE:
-            needed = self._overhead(entity.path)
-            return _because(BacklogMessageTooLarge(entity.path, needed, failure.text, going.may_be_in), failure)
-        is_spool = unsent.where is Where.SPOOL
-        error = SendAvailabilityBacklogError(entity.path, failure.text, going.may_be_in, is_spool=is_spool)
-        return _because(error, failure)
-
-    def _partly_sent(self, path: str, going: Outgoing, reason: str) -> PartlySent:
-        return PartlySent(path, going.stored_ids, list(going.message_ids), reason, going.may_be_in)
+        """What the caller gets whose message no place took."""
+        self._failed(entity.path, going, unsent.failure.kind)
+        return error_of(unsent, entity.path, going, ordered=self.options.ordered)
 
     def closed_meanwhile(self, closed: ClientClosed, entity: Entity, going: Outgoing) -> BaseException:
-        """The client was closed between two attempts of a send: what is known of its messages."""
         self._failed(entity.path, going, Kind.COMMUNICATION)
-        if going.stored_ids:
-            return self._partly_sent(entity.path, going, str(closed))
-        return ClientClosed(entity.path, going.may_be_in) if going.doubts else closed
+        return closed_meanwhile(closed, entity.path, going)
 
     def managed(self, entity: Entity, failure: Failure | None) -> Reaction | None:
         """A request about scheduled messages ended; it tells of the entity what a send would."""
@@ -423,13 +399,8 @@ class Hub:
             f" {timeout_s:.1f} s. Nothing was sent by this call; pairing goes on."
         )
 
-    def line_is_long(self, path: str, timeout_s: float) -> Failure:
-        """A call waited for those before it until its time was over. It says nothing about the entity."""
-        text = f"{path}: not sent within {timeout_s:.1f} s: other sends of the same sender were before it"
-        return Failure(Kind.TIMEOUT, text, False, OperationTimeoutError(message=text))
-
     def waited(self, path: str, going: Outgoing | None, late: Failure) -> BaseException:
-        """Such a call ends before its first attempt."""
+        """A call that waited in line until its time was over ends before its first attempt."""
         if going is not None:
             self._failed(path, going, late.kind)
         assert late.error is not None
@@ -458,7 +429,7 @@ class Hub:
         limit = limit or DEFAULT_LIMIT
         if sdk.body_size(message) < limit - 2 * ENVELOPE_DOUBT or entity.path in self._warned:
             return
-        needed = self._overhead(entity.path)
+        needed = overhead_of(entity.path, self.options.ordered)
         size = sdk.size(message)
         if limit - needed < size <= limit:
             self._warned.add(entity.path)
@@ -470,11 +441,6 @@ class Hub:
                 limit,
                 needed,
             )
-
-    def _overhead(self, path: str) -> int:
-        """What a backlog message needs at most: also with the mark of an unknown outcome, and a number in order."""
-        order = ("0" * 32, COUNTER_MAX) if self.options.ordered else (None, None)
-        return overhead(Away(path, COUNTER_MAX, *order))
 
     # ── events, meters ──
 
@@ -579,7 +545,6 @@ class Hub:
 
 
 LONGEST_S = 1e9  # clocks take no endless time
-COUNTER_MAX = (1 << 63) - 1  # numbers and times take no more bytes than this one
 ENVELOPE_DOUBT = 4096  # bytes of properties and aliases that a cheap look at a message does not see
 
 
@@ -598,8 +563,3 @@ def left_of(began: float) -> float:
 
 def order_of(options: SendAvailabilityPairedNamespaceOptions) -> Order | None:
     return Order() if options.ordered else None
-
-
-def _because(error: BaseException, failure: Failure) -> BaseException:
-    error.__cause__ = failure.error
-    return error

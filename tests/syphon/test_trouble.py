@@ -12,23 +12,32 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.message import Header, Message, Properties
+from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import Accepted, Error, Rejected
-from pairbus.amqp.types import Symbol, UInt
+from pairbus.amqp.types import Symbol
 from pairbus.broker import QueueDescription
-from pairbus.pairing.envelope import EXPIRED, INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Away, wrap
+from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Away, wrap
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, PumpPaused
-from pairbus.pairing.pace import LOCK_S
 from pairbus.pairing.relay import MISSING, REFUSED
 from pairbus.sas import SharedAccessKey
 from pairbus.syphon import SyphonSettings
 from pairbus.transport import Carrier, ConnectionLost
 from tests.brokers import BrokerProcess
-from tests.syphon.world import BACKLOG, QUICK, World, message, numbers, pair, running, timed, until
+from tests.syphon.world import (
+    BACKLOG,
+    BILLS,
+    DISABLED,
+    ORDERS,
+    QUICK,
+    enable,
+    message,
+    numbers,
+    pair,
+    running,
+    timed,
+    until,
+)
 from tests.transport.server import Script, Server
-
-ORDERS, BILLS = QueueDescription("orders"), QueueDescription("bills")
-DISABLED = replace(BILLS, status="SendDisabled")
 
 
 class RefusesBatches(Script):
@@ -40,10 +49,6 @@ class RefusesBatches(Script):
 
     def outcome_of(self, message_format: int) -> Any:
         return Rejected(error=Error(self._condition, "not as a batch")) if message_format else Accepted()
-
-
-async def enable(world: World) -> None:
-    await world.home.update_queue(replace(world.home.queue_info("bills").description, status="Active"))
 
 
 # ── blocked destinations ──
@@ -308,149 +313,6 @@ async def test_a_batch_that_was_too_large_is_taken_apart_and_the_next_one_is_tri
         assert [message_format != 0 for _, _, message_format in server.received] == ([True] + [False] * 5) * 2
         assert not world.told(DeadLettered)
         await primary.close()
-
-
-# ── order ──
-
-
-@pytest.mark.slow
-async def test_in_a_lane_nothing_overtakes_what_waits() -> None:
-    """Also not a message that came to the queue after the destination was well again."""
-    async with pair(ORDERS, DISABLED, lock_s=3.0) as world:
-        for number in (1, 2, 3):
-            await world.divert("bills", [message(number, group_id="s")], sender="me", counter=number)
-        syphon = world.syphon()
-        assert (await syphon.run_once(wait_s=0.1)).blocked == 3
-        await enable(world)
-        await world.divert("bills", [message(4, group_id="s")], sender="me", counter=4)
-        await world.divert("bills", [message(9, group_id="t")], sender="me", counter=5)
-        progress = await syphon.run_once(wait_s=0.1)
-        assert (progress.moved, progress.blocked) == (1, 1)  # another session does not wait
-        async with running(syphon):
-            assert numbers(await world.arrived("bills", 5)) == [9, 1, 2, 3, 4]
-
-
-@pytest.mark.slow
-async def test_a_lane_that_changed_its_queue_comes_home_in_order() -> None:
-    """A sender whose backlog queue fails goes on with another one; one syphon reads both."""
-    async with pair(ORDERS, backlogs=3) as world:
-        queues = [f"{BACKLOG[:-1]}{n}" for n in range(3)]
-        for number in range(60):
-            where = queues[(number // 7) % 3]
-            await world.divert("orders", [message(number, group_id="s")], where, sender="me", counter=number)
-        progress = await world.syphon(queues=tuple(queues)).run_once(wait_s=0.3)
-        assert (progress.moved, progress.blocked) == (60, 0)
-        assert numbers(await world.arrived("orders", 60)) == list(range(60))
-        async with running(world.syphon(queues=tuple(queues))):
-            for number in range(20):
-                where = queues[(number // 3) % 3]
-                await world.divert("orders", [message(number, group_id="s")], where, sender="me", counter=number)
-            assert numbers(await world.arrived("orders", 20)) == list(range(20))
-
-
-async def test_nothing_waits_for_a_message_of_its_lane_that_has_expired() -> None:
-    """It waited itself, and is among the dead letters now."""
-    short = Message(header=Header(ttl=UInt(100)), properties=Properties(message_id="short"), data=[b"1"]).encode()
-    async with pair(DISABLED, lock_s=2.0) as world:
-        wall_ms = time.time_ns() // 1_000_000
-        await world.divert("bills", [short], sender="me", counter=1)
-        await world.divert("bills", [message(2)], sender="me", counter=2)
-        syphon = world.syphon(replace(QUICK, ttl_policy="deduct"), wall_ms=lambda: wall_ms)
-        assert (await syphon.run_once(wait_s=0.1)).blocked == 2
-        await enable(world)
-        wall_ms += 1_500
-        async with running(syphon):
-            assert numbers(await world.arrived("bills", 1)) == [2]
-        assert world.metered("receive") == 4  # each once more: both came back together
-        [told] = world.told(DeadLettered)
-        assert (told.message_id, told.reason) == ("short", EXPIRED)
-
-
-async def test_after_a_kill_the_next_syphon_keeps_the_order() -> None:
-    """What the last one had in hand is locked, and comes before what is not; messages without order do not wait."""
-    skew_s = 0.0
-    async with pair(ORDERS, BILLS, lock_s=1.0) as world:
-        for number in range(300):
-            await world.divert("orders", [message(number, group_id="s")], sender="me", counter=number)
-        async with Carrier(world.broker.connection_string("fabrikam")) as killed:
-            receiver = await killed.receiver(BACKLOG, credit=100)
-            assert await receiver.receive(100, 5.0)
-            await killed.drop()
-        await world.divert("bills", [message(0)])
-        syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
-        async with running(syphon):
-            await world.arrived("bills", 1)
-            assert syphon.progress().moved == 1
-            await asyncio.sleep(1.1)  # the locks of the killed one
-            skew_s = LOCK_S
-            assert numbers(await world.arrived("orders", 300)) == list(range(300))
-
-
-async def test_lanes_that_could_not_be_given_back_are_waited_for() -> None:
-    """They are locked for another while, and so is what the link had fetched behind them."""
-    skew_s = 0.0
-    async with pair(ORDERS) as world, Server(Script(settlement=None)) as server:
-        world.secondary = Carrier(server.connection_string)
-        server.put(BACKLOG, wrap(message(1), Away("orders", sender="me", counter=1)))
-        syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
-        drain = asyncio.create_task(syphon.run_once(wait_s=0.1))
-        await until(lambda: world.metered("receive") == 1)
-        skew_s = LOCK_S
-        progress = await drain
-        assert (progress.moved, progress.blocked) == (0, 1)
-        assert syphon._pumps[0]._hidden_until > time.monotonic() + skew_s
-        await world.secondary.close()
-
-
-async def test_a_single_drain_of_lanes_is_not_over_because_more_came_meanwhile() -> None:
-    """What came later is left; what was there goes home, when nothing earlier can be locked any more."""
-    skew_s = 0.0
-    async with pair(ORDERS) as world:
-        await world.divert("orders", [message(1, group_id="s")], sender="me", counter=1)
-        syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
-        drain = asyncio.create_task(syphon.run_once(wait_s=0.1))
-        await until(lambda: world.metered("receive") == 1)
-        await world.divert("orders", [message(2, group_id="s")], sender="me", counter=2)
-        await until(lambda: world.metered("receive") == 2)
-        skew_s = LOCK_S
-        progress = await asyncio.wait_for(drain, 20)
-        assert (progress.moved, world.waiting()) == (1, 1)
-        assert numbers(await world.arrived("orders", 1)) == [1]
-
-
-async def test_a_single_drain_of_lanes_waits_for_what_may_be_locked() -> None:
-    """It does not end before it has begun."""
-    skew_s = 0.0
-    async with pair(ORDERS) as world:
-        await world.divert("orders", [message(1)], sender="me", counter=1)
-        syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
-        drain = asyncio.create_task(syphon.run_once(wait_s=0.1))
-        await until(lambda: world.metered("receive") == 1)
-        skew_s = LOCK_S
-        progress = await drain
-        assert (progress.moved, progress.blocked, world.metered("receive")) == (1, 0, 2)
-
-
-async def test_a_syphon_that_is_stopped_while_lanes_wait_gives_them_back() -> None:
-    """The next one need not wait for locks of this one."""
-    async with pair(ORDERS) as world:
-        await world.divert("orders", [message(1)], sender="me", counter=1)
-        async with running(world.syphon(age_s=0.0)):
-            await until(lambda: world.metered("receive") == 1)
-        assert (await world.syphon().run_once(wait_s=0.1)).moved == 1
-
-
-async def test_a_blocked_message_does_not_hold_up_the_lanes_of_other_queues() -> None:
-    """Its queue pauses for longer than locks last; when others wait to hear of it, it is looked at sooner."""
-    async with pair(ORDERS, DISABLED, backlogs=2) as world:
-        first, second = BACKLOG, f"{BACKLOG[:-1]}1"
-        await world.divert("bills", [message(0)], first)
-        async with running(world.syphon(replace(QUICK, retry_interval_s=600.0), queues=(first, second))):
-            await until(lambda: bool(world.told(PumpPaused)))
-            for number in range(1, 4):
-                await world.divert("orders", [message(number)], second, sender="me", counter=number)
-            assert numbers(await world.arrived("orders", 3)) == [1, 2, 3]
-        assert world.metered("receive") == 4
 
 
 # ── one side away ──

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from pairbus.amqp.message import PROPERTIES, Message, Properties, sections
@@ -20,6 +20,8 @@ from pairbus.transport import Carrier
 
 BACKLOG = "contoso/x-servicebus-transfer/0"
 QUICK = SyphonSettings(send_timeout_s=2.0)
+ORDERS, BILLS = QueueDescription("orders"), QueueDescription("bills")
+DISABLED = replace(BILLS, status="SendDisabled")
 
 T = TypeVar("T", bound=Event)
 
@@ -128,6 +130,10 @@ class World:
     def waiting(self, queue: str = BACKLOG) -> int:
         """Messages in a queue of the secondary, locked ones included."""
         return self.away.queue_info(queue).active
+
+
+async def enable(world: World) -> None:
+    await world.home.update_queue(replace(world.home.queue_info("bills").description, status="Active"))
 
 
 @asynccontextmanager
