@@ -192,15 +192,20 @@ class PairedSender:
         return 0.0
 
     async def _failed_straight(self, ready: Any, failure: Failure, began: float) -> None:
-        going, tried = as_outgoing(ready), Reply(time.monotonic(), failure)
-        going.has_turn = True
+        """It has the primary's line."""
+        going: Outgoing | None = None
         try:
+            going, tried = as_outgoing(ready), Reply(time.monotonic(), failure)
+            going.has_turn = True
             if failure.outcome_unknown:
                 going.unanswered(THE_PRIMARY)
             self._hub.meter_send("primary", self.entity_name, going, failure, "application")
             await self._send_by_plan(going, SEND_TIMEOUT_S, began, tried)
         finally:
-            self._give_turn(going)
+            if going is None:
+                self._home.leave()
+            else:
+                self._give_turn(going)
 
     def _proven(self) -> None:
         """By a send without a plan: nothing is held against the entity any more."""
@@ -281,6 +286,8 @@ class PairedSender:
             while not isinstance(step := hub.advance(plan, reply), Receipt):
                 if type(step) is not ToPrimary and not (type(step) is Pause and step.seconds <= QUICK_PAUSE_S):
                     self._give_turn(going)
+                if not going.has_turn:
+                    hub.deliver()  # a listener may want to send
                 reply = await self._perform(step, going, deadline)
         except Unsent as unsent:
             raise hub.error(unsent, entity, going) from unsent.failure.error
@@ -289,6 +296,7 @@ class PairedSender:
         finally:
             plan.close()
             self._give_turn(going)
+            hub.deliver()
         hub.sent(entity, step, going)
         if step.where is Where.PRIMARY and self._away is not None:
             self._leave_backlog()

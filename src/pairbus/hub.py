@@ -308,15 +308,15 @@ class Hub:
             return sending(self.pair, sender, timeout_s, now, tried=tried, tried_queue=tried_queue)
 
     def advance(self, plan: Plan, reply: Reply | None) -> Command | Receipt:
-        """The next command, the first without a reply; or where the message is now; Unsent when no place took it."""
+        """The next command, the first without a reply; or where the message is now; Unsent when no place took it.
+
+        The caller delivers what this publishes, when it has nobody's turn any more.
+        """
         try:
             with self.lock:
                 return next(plan) if reply is None else plan.send(reply)
         except StopIteration as end:
             return cast(Receipt, end.value)
-        finally:
-            if self._outbox:
-                self.deliver()
 
     def goes_home(self, entity: Entity) -> bool:
         """Sends of this entity go to the primary at this moment; asked again after waiting in line."""
@@ -335,8 +335,8 @@ class Hub:
         """Book-keeping of a send that ended well."""
         if receipt.unanswered is not None:
             with self.lock:
-                for message_id in going.doubts.get(receipt.unanswered, ()):
-                    self.publish(MaybeDuplicated.unanswered(entity.path, message_id, receipt.unanswered))
+                for message_id, queue in going.doubted.items():
+                    self.publish(MaybeDuplicated.unanswered(entity.path, message_id, queue))
             self.deliver()
         if receipt.where is Where.PRIMARY:
             with self.lock:

@@ -120,8 +120,17 @@ class Outgoing:
 
     def unanswered(self, place: str, count: int | None = None) -> None:
         """The place was given what is left, or the first ones of it, and nobody knows what it did with them."""
-        if place not in self.doubts:
-            self.doubts[place] = self.message_ids[:count]
+        known = self.doubts.get(place, ())
+        self.doubts[place] = known + tuple(one for one in self.message_ids[:count] if one not in known)
+
+    @property
+    def doubted(self) -> dict[str, str]:
+        """By each id that a backlog queue may have without having said so: the first such queue."""
+        found: dict[str, str] = {}
+        for place, ids in self.doubts.items():
+            for one in ids if place != THE_PRIMARY else ():
+                found.setdefault(one, place)
+        return found
 
     @property
     def may_be_in(self) -> tuple[str, ...]:

@@ -280,6 +280,7 @@ async def test_a_stop_does_not_wait_for_all_that_is_due(tmp_path: Path) -> None:
         queue.send([Draft(b"", scheduled_ms=60_000) for _ in range(3 * CHUNK_MAX)], 0, answered.set_result)
         assert await answered is None
         queue.run_due(60_000)
+        await broker.namespace("contoso").close()
     assert (queue.active_count, queue.scheduled_count) == (CHUNK_MAX, 2 * CHUNK_MAX)
 
 

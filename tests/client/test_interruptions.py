@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from pairbus.pairing.events import Event, Paired
-from tests.client.world import World, new_client
+from pairbus.pairing.events import Event, Paired, Suspected
+from pairbus.testing.script import Close
+from tests.client.world import Stage, World, message, new_client
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow
@@ -94,3 +96,22 @@ async def test_a_time_limit_of_the_application_is_told_and_not_taken_for_an_outa
         os.kill(broker.pid, signal.SIGCONT)
     assert done.stdout.strip() == "ServiceBusError Handler failed: soft limit. HEALTHY", done.stdout + done.stderr
     assert world.count(queue) == 2, "each was stored once"
+
+
+async def test_who_hears_of_trouble_may_send_with_the_same_sender(stage: Stage) -> None:
+    """A listener is called when the send has nobody's turn: it would wait for the one that waits for it."""
+    sent: list[float] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Suspected):
+            stage.primary.heal()
+            began = time.monotonic()
+            sender.sender.send_messages(message("from the listener"), timeout=10)
+            sent.append(time.monotonic() - began)
+
+    client = stage.client("sync", failover_interval=30, on_event=on_event)
+    sender = client.sender("orders")
+    await sender.send(message())
+    stage.primary.on("transfer", Close("amqp:connection:forced"))
+    await sender.error(message())
+    assert sent and sent[0] < 5.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -244,3 +245,16 @@ async def test_a_refusal_that_would_be_the_same_elsewhere_reaches_the_caller(
     stage.primary.heal()
     await sender.send(message())
     assert stage.secondary.received == []
+
+
+async def test_what_ended_an_idle_link_for_requests_does_not_hide_an_outage(stage: Stage, flavour: Flavour) -> None:
+    """Sends go on without it. When the primary is lost afterwards, that is not what the service said then."""
+    client = stage.client(flavour)
+    sender = client.sender("orders")
+    await sender.send(message())
+    await sender.schedule(message(), datetime.now(UTC) + timedelta(hours=1))
+    assert stage.primary.close_idle_links("orders/$management", "amqp:unauthorized-access")
+    await sender.send(message())
+    stage.primary.on("transfer", Close("amqp:internal-error"))
+    await sender.send(message())
+    assert len(stage.in_backlog()) == 1

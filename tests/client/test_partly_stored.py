@@ -106,3 +106,21 @@ async def test_every_part_is_told_with_the_queue_that_has_it(
     for queue in stage.BACKLOG:
         told = [one for event in client.told(Diverted) if event.queue == queue for one in event.message_ids]
         assert told == ids_of(stage.secondary.stored(queue))
+
+
+async def test_every_part_that_a_silent_backlog_queue_may_have_is_told(stage: Stage, flavour: Flavour) -> None:
+    """The answer to the second part is lost, and to its repetition not; then that to the third, and another queue takes
+    it: all of the second and third may come home twice."""
+    client = stage.client(flavour, attempt_timeout=1)
+    client.client.force_failover("orders")
+    sender = client.sender("orders")
+    await sender.send(message("x", message_id="first"))
+    stage.secondary.on("transfer", Accept(), times=1)
+    stage.secondary.on("transfer", LoseAnswer(Detach()), times=1)
+    stage.secondary.on("transfer", Accept(), times=1)
+    stage.secondary.on("transfer", LoseAnswer(), times=1)
+    await sender.send([message("x" * 65_490, message_id=one) for one in "abcdefghi"], timeout=20)
+    stored = ids_of(stage.in_backlog())
+    twice = sorted({one for one in stored if stored.count(one) > 1})
+    assert len(twice) >= 6
+    assert sorted(told.message_id for told in client.told(MaybeDuplicated)) == twice

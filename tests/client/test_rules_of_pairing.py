@@ -283,7 +283,7 @@ async def test_keywords_of_the_sdks_client_are_passed_on_to_their_side(world: Wo
         flavour, primary_kwargs={"user_agent": "orders/1.0"}, secondary_kwargs={"retry_total": 5}
     ).client
     assert client._primary._config.user_agent == "orders/1.0"
-    assert (client._primary._config.retry_total, client._secondary._config.retry_total) == (0, 5)
+    assert (client._primary._config.retry_total, client._secondary._config.retry_total) == (3, 5)
     assert client._secondary._config.user_agent is None
 
 

@@ -22,6 +22,7 @@ import pairbus
 import pairbus.aio
 from pairbus.pairing.events import Diverted, Event
 from pairbus.pairing.failover import State
+from pairbus.pairing.pace import LOCK_S
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.sides import Side
 from pairbus.syphon import Progress, Syphon
@@ -292,12 +293,19 @@ class World:
         return found
 
     async def bring_home(self, **settings: Any) -> Progress:
-        """A syphon, once, past every proxy."""
+        """A syphon, once, past every proxy: one that has been there for longer than locks last, as lanes want it."""
+        ago_s = LOCK_S
         ends = [self.namespaces.connection_string(side) for side in ("primary", "secondary")]
         async with Carrier(ends[0]) as primary, Carrier(ends[1]) as secondary:
             syphon = Syphon(
-                primary, secondary, self.backlog, settings=SyphonSettings(**settings), publish=lambda event: None
+                primary,
+                secondary,
+                self.backlog,
+                settings=SyphonSettings(**settings),
+                publish=lambda event: None,
+                clock=lambda: time.monotonic() - ago_s,
             )
+            ago_s = 0.0
             return await syphon.run_once(0.5)
 
     # ── the history ──

@@ -177,7 +177,7 @@ def _is_the_applications(error: BaseException) -> bool:
     """Raised by its code in the middle of a call, by the handler of a signal for example: a time limit that the plain
     SDK would tell, and that must not be taken for an outage. A credential of its own is part of the call."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if not frames or any(frame.f_code.co_name.startswith("get_token") for frame in frames):
+    if not frames or any(frame.f_code.co_name == "update_token" for frame in frames):
         return False
     return str(frames[-1].f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES
 

@@ -15,6 +15,7 @@ A session that is ended with an error keeps nothing: for the SDK, and so for us,
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,12 +46,12 @@ class _Ear:
 
     def close_handler(self) -> Any:
         handler = self._sender._handler
-        self._heard = None if handler is self._handled else _last_words(handler)
+        self._heard = None if handler is self._handled else _last_words(handler, is_request=False)
         return self._close_handler()
 
     def handle_exception(self, exception: BaseException) -> Any:
         handler = self._sender._handler
-        heard = self._heard if handler is None else _last_words(handler)
+        heard = self._heard if handler is None else _last_words(handler, is_request=_is_request(exception))
         self._heard, self._handled = None, handler
         if heard is not None:
             self._sender._running = False  # the SDK would go on with the dead link, and fail for the same reason
@@ -68,18 +69,26 @@ def _is_believed(heard: AMQPException, handler: Any) -> bool:
     return link is None or link.delivery_count <= 1
 
 
-def _last_words(handler: AMQPClient | None) -> AMQPException | None:
-    for owner in _owners(handler):
+def _is_request(exception: BaseException) -> bool:
+    """Whether it comes from a request to the management of the entity, and not from a send."""
+    frames = (frame for frame, _ in traceback.walk_tb(exception.__traceback__))
+    return any(frame.f_code.co_name == "_mgmt_request_response" for frame in frames)
+
+
+def _last_words(handler: AMQPClient | None, *, is_request: bool) -> AMQPException | None:
+    for owner in _owners(handler, is_request=is_request):
         error = getattr(owner, "_error", None)
         if isinstance(error, AMQPException):
             return error
     return None
 
 
-def _owners(handler: Any) -> Iterator[Any]:
-    """Links and connection of a handler: the message's own first, then those for tokens and requests."""
+def _owners(handler: Any, *, is_request: bool) -> Iterator[Any]:
+    """Links and connection of a handler: the message's own first, then that for tokens, and those for requests. What
+    ended one of these long ago says nothing about a send, which goes on without them."""
     yield getattr(handler, "_link", None)
-    for operation in (getattr(handler, "_cbs_authenticator", None), *getattr(handler, "_mgmt_links", {}).values()):
+    requests = getattr(handler, "_mgmt_links", {}).values() if is_request else ()
+    for operation in (getattr(handler, "_cbs_authenticator", None), *requests):
         pair = getattr(operation, "_mgmt_link", None)
         yield getattr(pair, "_request_link", None)
         yield getattr(pair, "_response_link", None)

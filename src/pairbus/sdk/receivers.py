@@ -137,14 +137,9 @@ class _SkipsPings(ServiceBusReceiver):
             sequence_number = int(pings[-1].sequence_number or 0) + 1
 
     def _inner_next(self, wait_time: float | None = None) -> ServiceBusReceivedMessage:
-        limit_s = self._max_wait_time if wait_time is None else wait_time
         while True:
-            self._until = NEVER if limit_s is None else time.monotonic() + limit_s
-            try:
-                with _Metered(self._meter, "receive"):
-                    message = super()._inner_next(wait_time)
-            finally:
-                self._until = NEVER
+            with _Metered(self._meter, "receive"):
+                message = super()._inner_next(wait_time)
             _tell_received(self._meter, [message])
             if not _is_ping(message):
                 return message
