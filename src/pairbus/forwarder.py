@@ -16,11 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.errors import ConfigError, SpoolError
@@ -251,7 +251,7 @@ class Forwarder:
         try:
             while batch:
                 began = time.monotonic()
-                count, failure = await self._send_some(lane, way, batch)
+                count, failure = await self._while_removing(self._send_some(lane, way, batch), removable, remove_at)
                 now = time.monotonic()
                 again_s = None if failure is None else lane.again_s(way, failure, began, now)
                 if again_s is not None and not self._stopping:
@@ -286,6 +286,21 @@ class Forwarder:
                 self._spool.forwarded(removable)  # not in a thread: nobody waits for this task any more
             raise
         return True
+
+    async def _while_removing(self, work: Coroutine[Any, Any, T], removable: list[int], remove_at: float) -> T:
+        """What was accepted leaves the file in time, also while the next send waits for its answer."""
+        if not removable:
+            return await work
+        task = asyncio.create_task(work)
+        try:
+            await asyncio.wait({task}, timeout=max(remove_at - time.monotonic(), 0.0))
+            if not task.done():
+                await self._remove(removable)
+            return await task
+        except BaseException:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
 
     async def _remove(self, removable: list[int]) -> None:
         if removable:

@@ -144,6 +144,8 @@ def _check_rest(world: World) -> list[str]:
 def _check_order(world: World) -> list[str]:
     """What a spool brings home of a lane comes in the order in which it was sent; where order is kept, so does what
     the one syphon brings, from however many queues, also when it loses its links or is killed and another one follows.
+
+    Not what a caller was told had failed, before it sent the next one: that may be stored whenever its bytes arrive.
     """
     roles = {"spool", "syphon"} if world.keeps_order else {"spool"}
     places = {message_id: place for place, message_id in enumerate(world.history.calls)}
@@ -153,7 +155,7 @@ def _check_order(world: World) -> list[str]:
         seen: set[tuple[str, str]] = set()
         for copy in queue.history:
             call, role = world.history.calls[copy.message_id], copy.via.split()[-1]
-            if role not in roles or (role, copy.message_id) in seen:
+            if role not in roles or (role, copy.message_id) in seen or call.refusal:
                 continue
             seen.add((role, copy.message_id))
             key, place = (role, call.lane), places[copy.message_id]

@@ -98,42 +98,50 @@ async def test_lanes_that_could_not_be_given_back_are_waited_for() -> None:
         world.secondary = Carrier(server.connection_string)
         server.put(BACKLOG, wrap(message(1), Away("orders", sender="me", counter=1)))
         syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
-        drain = asyncio.create_task(syphon.run_once(wait_s=0.1))
-        await until(lambda: world.metered("receive") == 1)
-        skew_s = LOCK_S
-        progress = await drain
-        assert (progress.moved, progress.blocked) == (0, 1)
-        assert syphon._pumps[0]._hidden_until > time.monotonic() + skew_s
+        async with running(syphon):
+            await until(lambda: world.metered("receive") == 1)
+            skew_s = LOCK_S
+            await until(lambda: syphon._pumps[0]._hidden_until > time.monotonic() + skew_s)
+        assert syphon.progress().moved == 0
         await world.secondary.close()
 
 
-async def test_a_single_drain_of_lanes_is_not_over_because_more_came_meanwhile() -> None:
-    """What came later is left; what was there goes home, when nothing earlier can be locked any more."""
+async def test_a_lane_of_any_length_moves_when_nothing_can_be_hidden_any_more() -> None:
+    """The minute that it waits is no part of the pass: whoever looked at the clock then moved nothing at all."""
     skew_s = 0.0
     async with pair(ORDERS) as world:
-        await world.divert("orders", [message(1, group_id="s")], sender="me", counter=1)
+        for number in range(20):
+            await world.divert("orders", [message(number, group_id="s")], sender="me", counter=number)
         syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
-        drain = asyncio.create_task(syphon.run_once(wait_s=0.1))
-        await until(lambda: world.metered("receive") == 1)
-        await world.divert("orders", [message(2, group_id="s")], sender="me", counter=2)
-        await until(lambda: world.metered("receive") == 2)
-        skew_s = LOCK_S
-        progress = await asyncio.wait_for(drain, 20)
-        assert (progress.moved, world.waiting()) == (1, 1)
-        assert numbers(await world.arrived("orders", 1)) == [1]
+        async with running(syphon):
+            await until(lambda: world.metered("receive") == 20)
+            skew_s = LOCK_S + 1.0
+            assert numbers(await world.arrived("orders", 20)) == list(range(20))
+            await until(lambda: syphon.progress().moved == 20)
+        assert world.metered("receive") == 40, "given back, and received once more"
 
 
-async def test_a_single_drain_of_lanes_waits_for_what_may_be_locked() -> None:
-    """It does not end before it has begun."""
-    skew_s = 0.0
+async def test_a_single_drain_of_lanes_waits_for_nobody() -> None:
+    """It ends when nothing comes: whoever drains after a kill waits a minute first, as its page says."""
     async with pair(ORDERS) as world:
-        await world.divert("orders", [message(1)], sender="me", counter=1)
-        syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
-        drain = asyncio.create_task(syphon.run_once(wait_s=0.1))
-        await until(lambda: world.metered("receive") == 1)
-        skew_s = LOCK_S
-        progress = await drain
-        assert (progress.moved, progress.blocked, world.metered("receive")) == (1, 0, 2)
+        for number in range(20):
+            await world.divert("orders", [message(number, group_id="s")], sender="me", counter=number)
+        progress = await asyncio.wait_for(world.syphon(age_s=0.0).run_once(wait_s=0.1), 20)
+        assert (progress.moved, progress.blocked, world.metered("receive")) == (20, 0, 20)
+        assert numbers(await world.arrived("orders", 20)) == list(range(20))
+
+
+async def test_a_queue_that_is_adopted_holds_up_nobody() -> None:
+    """It has just been created: nobody can have hidden anything in it."""
+    second = f"{BACKLOG[:-1]}1"
+    async with pair(ORDERS, BILLS, backlogs=2) as world:
+        syphon = world.syphon()
+        async with running(syphon):
+            syphon.adopt([second])
+            await world.divert("orders", [message(1)], sender="me", counter=1)
+            await world.divert("bills", [message(2)])
+            assert numbers(await world.arrived("bills", 1)) == [2]
+            assert numbers(await world.arrived("orders", 1)) == [1]
 
 
 async def test_a_syphon_that_is_stopped_while_lanes_wait_gives_them_back() -> None:

@@ -112,6 +112,8 @@ class Pass:
     delivered: int = 0
     buried: int = 0
     held: int = 0
+    began: float = 0.0
+    "When what it moves began to come."
     held_on_link: int = 0
     "Of those and the early ones, how many are unsettled on the present link."
     early: list[tuple[Trip, list[Item]]] = field(default_factory=list)

@@ -41,8 +41,15 @@ class Pump:
     """One queue. `moved` and the like only grow."""
 
     def __init__(
-        self, shared: Shared, queue: str, stopping: asyncio.Event, sub_queue: Literal["dead-letter"] | None = None
+        self,
+        shared: Shared,
+        queue: str,
+        stopping: asyncio.Event,
+        sub_queue: Literal["dead-letter"] | None = None,
+        *,
+        is_new: bool = False,
     ) -> None:
+        """`is_new`: the queue has just been created, and nobody had a link to it before."""
         self.queue = queue
         self.errors = 0
         self.blocked = 0
@@ -64,7 +71,7 @@ class Pump:
         "No message of a lane that is still to be seen came to the queue before, unless it comes back from a lock."
         self._until_ms: int | None = None
         "Of a single drain: when it began, by the clock of the queue."
-        self._hidden_since = shared.clock() if shared.may_follow else float("-inf")
+        self._hidden_since = shared.clock() if shared.may_follow and not is_new else float("-inf")
         "Whoever had a link before may have left messages under their locks: the queue may only seem empty."
 
     def __repr__(self) -> str:
@@ -131,6 +138,7 @@ class Pump:
         With `later`, also what comes to the queue meanwhile. Without it the end comes however fast others fill it.
         """
         self._linger_s, self._until_ms = wait_s, None
+        self._hidden_since = float("-inf")  # it ends when nothing comes: what others hold is not waited for
         self.blocked = self._blocked_before = 0
         began_ms = self._shared.wall_ms()
 
@@ -167,16 +175,12 @@ class Pump:
     async def _pass_from(self, batch: list[Received]) -> Pass:
         self._this = this = Pass()
         loads = Loads(lambda trip, items: self._move(trip, items, this), self._size)
-        began = self._shared.clock()
+        this.began = self._shared.clock()
         try:
             while batch:
                 await self._start(batch, this, loads)
-                if this.caught_up and this.early:
-                    await self._until_nothing_is_hidden()
-                    this.caught_up = False  # the early ones come once more, and then the end
-                    began = self._shared.clock()
                 over = this.over is not None or this.caught_up or self._stopping.is_set()
-                if over or self._shared.clock() - began >= PASS_MAX_S:
+                if over or (not this.early and self._shared.clock() - this.began >= PASS_MAX_S):
                     break
                 batch = await self._more(this, loads)
             await loads.all_home()
@@ -190,10 +194,6 @@ class Pump:
             await self._close_link(held_by=None if released else this)
             self._count(this)
         return this
-
-    async def _until_nothing_is_hidden(self) -> None:
-        while (left_s := self._hidden_until - self._shared.clock()) > 0 and not self._stopping.is_set():
-            await self._unless_stopping(asyncio.sleep(min(left_s, self._linger_s)))
 
     async def _start(self, batch: list[Received], this: Pass, loads: Loads) -> None:
         receiver = self._receiver  # before anything is awaited: delivery ids mean nothing on another link
@@ -251,7 +251,7 @@ class Pump:
                     self._hidden_since = self._shared.clock()
         this.hold_early()
         await self._close_link()
-        this.held_on_link = 0
+        this.held_on_link, this.began = 0, self._shared.clock()
 
     async def _move(self, trip: Trip, items: list[Item], this: Pass) -> None:
         began, before = self._shared.clock(), this.delivered
@@ -362,7 +362,10 @@ class Pump:
                     await self._close_link()
                     this.held_on_link = 0
                 receiver = await self._link()
-                batch = await receiver.receive(self._next_size(), self._linger_s)
+                wait_s = self._linger_s
+                if this.early:  # locks of our own must not run out while we wait for those of others
+                    wait_s = min(wait_s, max(self._hidden_until - self._shared.clock(), 0.0))
+                batch = await receiver.receive(self._next_size(), wait_s)
                 if batch or not this.early or self._stopping.is_set():
                     break
         except TransportError as error:

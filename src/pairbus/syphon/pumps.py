@@ -99,7 +99,7 @@ class Syphon:
         """Drain these too, which were created while `run` goes on."""
         for queue in queues:
             self._shared.tide.reached(queue, NOTHING_KNOWN)  # no lane goes on before it is known what is in there
-            pump = Pump(self._shared, queue, self._stopping, self._sub_queue)
+            pump = Pump(self._shared, queue, self._stopping, self._sub_queue, is_new=True)
             self._pumps.append(pump)
             self._tasks.append(asyncio.create_task(pump.run()))
         self._shared.pumps = len(self._pumps)
