@@ -35,6 +35,8 @@ def hear(sender: Any) -> None:
 class _Ear:
     """Stands before two methods of a sender. Both are coroutines in asyncio: what they return is passed on."""
 
+    __slots__ = ("_close_handler", "_handle_exception", "_handled", "_heard", "_sender")
+
     def __init__(self, sender: Any) -> None:
         self._sender = sender
         self._handle_exception = sender._handle_exception
