@@ -299,7 +299,7 @@ class Forwarder:
             return await task
         except BaseException:
             task.cancel()
-            await asyncio.wait({task})
+            await asyncio.gather(task, return_exceptions=True)  # how it ended is told by what ended this
             raise
 
     async def _remove(self, removable: list[int]) -> None:

@@ -18,7 +18,7 @@ from pairbus.pairing.events import MaybeDuplicated, SpoolForwarded, SpoolRefused
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Kind
 from pairbus.spool import Spool
-from pairbus.testing.script import Delay, Detach, LoseAnswer, Reject, Silent
+from pairbus.testing.script import Accept, Delay, Detach, LoseAnswer, Reject, Silent
 from pairbus.testing.scripted import ScriptedEndpoint
 from tests.brokers import BrokerProcess
 from tests.spool.entries import encoded, entries, entry, number_of, waiting
@@ -384,3 +384,18 @@ async def test_a_way_that_opens_later_is_found(world: World, endpoint: ScriptedE
         world.forwarder.retry_now()
         await world.emptied()
     assert numbers(endpoint.stored("orders")) == [0, 1, 2]
+
+
+async def test_what_was_accepted_leaves_the_file_while_the_next_send_waits(tmp_path: Path) -> None:
+    """The answer for the next session does not come for 15 s: a kill in that time would send this one again."""
+    async with ScriptedEndpoint() as endpoint:
+        world = World(tmp_path, endpoint.connection_string, endpoint.connection_string)
+        world.spool.append([entry(0, session_id="a"), entry(1, session_id="b")])
+        endpoint.on("transfer", Accept(), times=1)
+        endpoint.on("transfer", LoseAnswer())
+        running = asyncio.create_task(world.forwarder.run())
+        async with asyncio.timeout(8):
+            await world.until(lambda: world.spool.waiting == 1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await world.close()
