@@ -19,6 +19,8 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+from azure.servicebus import ServiceBusSender
+from azure.servicebus import aio as sdk_aio
 from azure.servicebus._pyamqp.client import AMQPClient
 from azure.servicebus._pyamqp.error import AMQPException
 
@@ -28,39 +30,57 @@ from pairbus.sdk.failures import kind_said
 
 def hear(sender: Any) -> None:
     """Have this new sender, of either flavour, tell in its errors what the peer has said."""
-    ear = _Ear(sender)
-    sender._handle_exception, sender._close_handler = ear.handle_exception, ear.close_handler
+    sender.__class__ = _AsyncEar if isinstance(sender, sdk_aio.ServiceBusSender) else _Ear
 
 
-class _Ear:
-    """Stands before two methods of a sender. Both are coroutines in asyncio: what they return is passed on."""
+# Classes, not attributes of each sender, whose dictionary would be twice as large with one of its own. Both methods are
+# coroutines in asyncio: what they return is passed on.
 
-    __slots__ = ("_close_handler", "_handle_exception", "_handled", "_heard", "_sender")
 
-    def __init__(self, sender: Any) -> None:
-        self._sender = sender
-        self._handle_exception = sender._handle_exception
-        self._close_handler = sender._close_handler
-        self._heard: AMQPException | None = None
-        "Of the handler that was closed last, unless its failure was handled before."
-        self._handled: object = None
-        "The handler whose failure was handled last; the SDK closes it afterwards, or uses it again."
+class _Ear(ServiceBusSender):
+    _heard: AMQPException | None = None
+    "Of the handler that was closed last, unless its failure was handled before."
+    _handled: object = None
+    "The handler whose failure was handled last; the SDK closes it afterwards, or uses it again."
 
-    def close_handler(self) -> Any:
-        handler = self._sender._handler
-        self._heard = None if handler is self._handled else _last_words(handler, is_request=False)
-        return self._close_handler()
+    def _close_handler(self) -> Any:
+        _before_closing(self)
+        return super()._close_handler()  # type: ignore[no-untyped-call]
 
-    def handle_exception(self, exception: BaseException) -> Any:
-        handler = self._sender._handler
-        heard = self._heard if handler is None else _last_words(handler, is_request=_is_request(exception))
-        self._heard, self._handled = None, handler
-        if heard is not None:
-            self._sender._running = False  # the SDK would go on with the dead link, and fail for the same reason
-            if exception is not heard and kind_said(exception) is None and _is_believed(heard, handler):
-                heard.__cause__ = exception
-                exception = heard
-        return self._handle_exception(exception)
+    def _handle_exception(self, exception: BaseException) -> Any:
+        return super()._handle_exception(_heard_instead_of(exception, self))
+
+
+class _AsyncEar(sdk_aio.ServiceBusSender):
+    _heard: AMQPException | None = None
+    _handled: object = None
+
+    def _close_handler(self) -> Any:
+        _before_closing(self)
+        return super()._close_handler()  # type: ignore[no-untyped-call]
+
+    def _handle_exception(self, exception: BaseException) -> Any:
+        return super()._handle_exception(_heard_instead_of(exception, self))  # type: ignore[no-untyped-call]
+
+
+def _before_closing(sender: Any) -> None:
+    handler = sender._handler
+    heard = None if handler is sender._handled else _last_words(handler, is_request=False)
+    if heard is not sender._heard:
+        sender._heard = heard
+
+
+def _heard_instead_of(exception: BaseException, sender: Any) -> Any:
+    """What the peer has said, where the SDK's exception does not say it."""
+    handler = sender._handler
+    heard = sender._heard if handler is None else _last_words(handler, is_request=_is_request(exception))
+    sender._heard, sender._handled = None, handler
+    if heard is not None:
+        sender._running = False  # the SDK would go on with the dead link, and fail for the same reason
+        if exception is not heard and kind_said(exception) is None and _is_believed(heard, handler):
+            heard.__cause__ = exception
+            return heard
+    return exception
 
 
 def _is_believed(heard: AMQPException, handler: Any) -> bool:
