@@ -396,6 +396,7 @@ async def test_what_was_accepted_leaves_the_file_while_the_next_send_waits(tmp_p
         running = asyncio.create_task(world.forwarder.run())
         async with asyncio.timeout(8):
             await world.until(lambda: world.spool.waiting == 1)
+        assert not running.done(), "the next one still waits for its answer"
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await world.close()
