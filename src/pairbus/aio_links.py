@@ -101,8 +101,8 @@ class Line:
 
     def __init__(self) -> None:
         self.is_taken = False
-        self.waiting: deque[tuple[asyncio.Future[bool], float]] = deque()
-        "Those who stand in line, and until when."
+        self.waiting: deque[tuple[asyncio.Future[bool], float]] | tuple[()] = ()
+        "Those who stand in line, and until when. Most lines never have any, and an empty deque takes 600 bytes."
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ends = 0.0
 
@@ -114,6 +114,8 @@ class Line:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[bool] = loop.create_future()
         ends = loop.time() + timeout_s
+        if not isinstance(self.waiting, deque):
+            self.waiting = deque()
         self.waiting.append((turn, ends))
         if self._timer is None or ends < self._timer_ends:
             self._arm(loop, ends)
