@@ -131,7 +131,7 @@ async def test_a_throttled_send_without_ten_seconds_left_gets_the_error_at_once(
 # ── connections that the service closed ──
 
 
-@pytest.mark.parametrize("what", ["links", "connections", "reset"])
+@pytest.mark.parametrize("what", ["links", "links for tokens", "connections", "reset"])
 async def test_what_the_service_closed_while_idle_is_opened_again(stage: Stage, flavour: Flavour, what: str) -> None:
     """It does so after ten minutes, every night: the next send finds a dead connection, and must not divert."""
     client = stage.client(flavour)
@@ -140,12 +140,15 @@ async def test_what_the_service_closed_while_idle_is_opened_again(stage: Stage, 
     for _ in range(3):
         if what == "links":
             assert stage.primary.close_idle_links() == 1
+        elif what == "links for tokens":
+            assert stage.primary.close_idle_links("$cbs")
         elif what == "connections":
             stage.primary.close_connections()
         else:
             stage.primary.reset()
         await sender.send(message("next"))
-    assert len(stage.primary.stored("orders")) == 4
+        await sender.send(message("and the one after it"))
+    assert len(stage.primary.stored("orders")) == 7
     assert_nothing_happened(client, "orders")
 
 

@@ -22,9 +22,11 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 | sender                   | `_max_message_size_on_link`, `_max_batch_size_on_link` | limits without an exception     |
 |                          | `_error_policy`                                        | no retries but ours             |
 |                          | `_handle_exception`, `_close_handler`, `_running`      | a look before links are dropped |
+|                          | `_open`                                                | a look before each send         |
 | its handler              | `_link`, `_connection`, `_cbs_authenticator`,          | their `_error` is what the peer |
 |                          | `_mgmt_links`, and in the last two                     | said when it ended them         |
 |                          | `_mgmt_link._request_link`, `._response_link`          |                                 |
+|                          | `_cbs_authenticator.state`                             | no tokens, no send              |
 | sync sender, receiver    | `_handler._connection._transport.sock`                 | what a hung call hangs on       |
 |                          | `_handler`, `_running`                                 | a new connection after a fork   |
 | ServiceBusClient         | `_credential`, `_config`, `_entity_name`, `_handlers`, | another client like it; to see  |
@@ -115,7 +117,7 @@ PRIVATE: dict[str, tuple[str, ...]] = {
         *("_error_policy", "_handle_exception", "_close_handler"),
     ),
     "SendClient": ("_link", "_connection", "_cbs_authenticator", "_mgmt_links"),
-    "CBSAuthenticator": ("_mgmt_link",),
+    "CBSAuthenticator": ("_mgmt_link", "state"),
     "ManagementOperation": ("_mgmt_link",),
     "ManagementLink": ("_request_link", "_response_link"),
     "SenderLink": ("_error", "delivery_count"),

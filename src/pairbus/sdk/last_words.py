@@ -2,9 +2,12 @@
 
 A send that waits for its answer when the service detaches the link, or closes the connection, gets
 `ServiceBusConnectionError: amqp:unknown-error`, whatever the service has said (measured): throttling and a lost right
-look like a lost connection, and would divert messages. A link for tokens that is detached is worse, the SDK waits for
-it until the time is over. Yet each link and connection keeps its error. It is looked up before the SDK drops them, and
-the SDK gets it to translate instead of the one that says nothing; that one becomes its cause.
+look like a lost connection, and would divert messages. Yet each link and connection keeps its error. It is looked up
+before the SDK drops them, and the SDK gets it to translate instead of the one that says nothing; that one becomes its
+cause.
+
+A link for tokens that is detached is worse, the SDK waits for it until the time is over. One that the service closes
+while nothing is sent is therefore looked for before each send.
 
 A link that has carried messages before may have been ended long ago, when a queue was disabled for a minute: what is
 said about the entity is then believed only of a new link, which the next attempt opens. Throttling and rights are
@@ -22,6 +25,7 @@ from typing import Any
 from azure.servicebus import ServiceBusSender
 from azure.servicebus import aio as sdk_aio
 from azure.servicebus._pyamqp.client import AMQPClient
+from azure.servicebus._pyamqp.constants import CbsState
 from azure.servicebus._pyamqp.error import AMQPException
 
 from pairbus.pairing.policy import Kind
@@ -33,8 +37,8 @@ def hear(sender: Any) -> None:
     sender.__class__ = _AsyncEar if isinstance(sender, sdk_aio.ServiceBusSender) else _Ear
 
 
-# Classes, not attributes of each sender, whose dictionary would be twice as large with one of its own. Both methods are
-# coroutines in asyncio: what they return is passed on.
+# Classes, not attributes of each sender, whose dictionary would be twice as large with one of its own. The last two
+# methods are coroutines in asyncio: what they return is passed on.
 
 
 class _Ear(ServiceBusSender):
@@ -42,6 +46,11 @@ class _Ear(ServiceBusSender):
     "Of the handler that was closed last, unless its failure was handled before."
     _handled: object = None
     "The handler whose failure was handled last; the SDK closes it afterwards, or uses it again."
+
+    def _open(self, timeout: float | None = None) -> None:
+        if not (self._running and _has_tokens(self._handler)):
+            self._running = False
+            super()._open(timeout)
 
     def _close_handler(self) -> Any:
         _before_closing(self)
@@ -55,12 +64,23 @@ class _AsyncEar(sdk_aio.ServiceBusSender):
     _heard: AMQPException | None = None
     _handled: object = None
 
+    async def _open(self, timeout: float | None = None) -> None:
+        if not (self._running and _has_tokens(self._handler)):
+            self._running = False
+            await super()._open(timeout)
+
     def _close_handler(self) -> Any:
         _before_closing(self)
         return super()._close_handler()  # type: ignore[no-untyped-call]
 
     def _handle_exception(self, exception: BaseException) -> Any:
         return super()._handle_exception(_heard_instead_of(exception, self))  # type: ignore[no-untyped-call]
+
+
+def _has_tokens(handler: Any) -> bool:
+    """Asked before each send. False: the link for them has ended, and only a new connection has another."""
+    tokens = handler._cbs_authenticator
+    return tokens is None or tokens.state is not CbsState.ERROR
 
 
 def _before_closing(sender: Any) -> None:
