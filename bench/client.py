@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -28,12 +30,31 @@ ENTITIES = {False: 1000, True: 300}  # a sender of the async SDK has 0.7 MB of i
 WORKERS = {False: 8, True: 20}  # threads, tasks
 FLAVOURS = {False: "sync", True: "async"}
 FINER = 4  # rates of two clients are compared in short blocks, because a disk has good and bad seconds
-SHAPES = (
-    # what one call sends, calls in a block, whether messages have ids of their own
-    ("single", 150, True),
-    ("single", 150, False),
-    ("list", 8, True),
-    ("batch", 20, True),
+
+
+@dataclass(frozen=True)
+class Sends:
+    """What is sent in one row, and by whom."""
+
+    shape: str
+    calls: int
+    "In a block."
+    ids: bool = True
+    "Messages have ids of their own."
+    spool: bool = False
+    "The paired client has a spool, in which nothing waits."
+
+    def __str__(self) -> str:
+        return self.shape + (", spool" if self.spool else "") + ("" if self.ids else ", no message id")
+
+
+ROWS = (
+    Sends("single", 150),
+    Sends("single", 150, ids=False),
+    Sends("list", 8),
+    Sends("batch", 20),
+    Sends("single", 150, spool=True),
+    Sends("batch", 20, spool=True),
 )
 
 
@@ -125,12 +146,12 @@ def measure_client(rounds: int) -> ClientResults:
         broker.make_queues(["orders", "shared"])
         sides = broker.connection_strings
         work = ClientWork("alone", False, sides["first"], sides["second"], "orders", 0, rounds=4 * rounds)
-        healthy = [_healthy(replace(work, aio=aio), *shape) for aio in FLAVOURS for shape in SHAPES]
+        healthy = [_healthy(replace(work, aio=aio), row) for aio in FLAVOURS for row in ROWS]
         work = replace(work, kind="together", rounds=2 * FINER * rounds, calls=800 // FINER)
         shared = [_shared(replace(work, aio=aio)) for aio in FLAVOURS]
     memory = [_memory(aio) for aio in FLAVOURS]
-    shapes = [(shape, calls // FINER) for shape, calls, ids in SHAPES if ids]
-    diverted = [_diverted(aio, *shape, rounds=2 * FINER * rounds) for aio in FLAVOURS for shape in shapes]
+    rows = [replace(row, calls=row.calls // FINER) for row in ROWS if row.ids]
+    diverted = [_diverted(aio, row, rounds=2 * FINER * rounds) for aio in FLAVOURS for row in rows]
     return ClientResults(healthy, shared, memory, diverted)
 
 
@@ -139,16 +160,21 @@ def _told(row: Row) -> Row:
     return row
 
 
-def _healthy(work: ClientWork, shape: str, calls: int, ids: bool) -> Healthy:
-    taken = run_client(replace(work, shape=shape, calls=calls, message_ids=ids))
+def _spool_dir(row: Sends) -> AbstractContextManager[str]:
+    return TemporaryDirectory(prefix="pairbus-bench-") if row.spool else nullcontext("")
+
+
+def _healthy(work: ClientWork, row: Sends) -> Healthy:
+    with _spool_dir(row) as spool_dir:
+        taken = run_client(replace(work, shape=row.shape, calls=row.calls, message_ids=row.ids, spool_dir=spool_dir))
     plain, ours = [turn[0] for turn in taken], [turn[1] for turn in taken]
     # Lists are handed to the SDK in another form, so that only a look from outside is fair there.
-    look = "cpu_us" if shape == "list" else "added_us"
+    look = "cpu_us" if row.shape == "list" else "added_us"
     added = [mine[look] - other[look] for other, mine in taken]
     return _told(
         Healthy(
             FLAVOURS[work.aio],
-            shape if ids else f"{shape}, no message id",
+            str(row),
             median(one["cpu_us"] for one in plain),
             median(one["cpu_us"] for one in ours),
             median(added),
@@ -181,8 +207,12 @@ def _memory(aio: bool) -> Memory:
     return _told(Memory(FLAVOURS[aio], grown[False], grown[True], grown[True] - grown[False]))
 
 
-def _diverted(aio: bool, shape: str, calls: int, *, rounds: int) -> Divert:
-    with PairbusBroker(namespaces=("first",)) as primary, PairbusBroker(namespaces=("second",)) as secondary:
+def _diverted(aio: bool, row: Sends, *, rounds: int) -> Divert:
+    with (
+        PairbusBroker(namespaces=("first",)) as primary,
+        PairbusBroker(namespaces=("second",)) as secondary,
+        _spool_dir(row) as spool_dir,
+    ):
         primary.make_queue("orders")
         work = ClientWork(
             "divert",
@@ -190,16 +220,17 @@ def _diverted(aio: bool, shape: str, calls: int, *, rounds: int) -> Divert:
             primary.connection_string,
             secondary.connection_string,
             "orders",
-            calls,
+            row.calls,
             rounds=rounds,
-            shape=shape,
+            shape=row.shape,
             backlog_queue=queue_path(PRIMARY_NAME, 0),
+            spool_dir=spool_dir,
         )
         taken = run_client(work, when_paired=primary.stop)
     plain, ours = (median(turn[place]["per_second"] for turn in taken) for place in range(2))
     ratio = median(turn[1]["per_second"] / turn[0]["per_second"] for turn in taken)
     cpu_ratio = median(turn[0]["cpu_us"] / turn[1]["cpu_us"] for turn in taken)
-    return _told(Divert(FLAVOURS[aio], shape, plain, ours, ratio, cpu_ratio))
+    return _told(Divert(FLAVOURS[aio], str(row), plain, ours, ratio, cpu_ratio))
 
 
 def client_tables(results: ClientResults) -> list[Table]:

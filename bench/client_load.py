@@ -55,6 +55,8 @@ class ClientWork:
     "Tasks or threads that share one sender."
     backlog_queue: str = ""
     "For `divert`: where the plain SDK sends."
+    spool_dir: str = ""
+    "Of the paired client; none when empty."
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -190,6 +192,8 @@ def paired_client(work: ClientWork, inside: Inside | None = None) -> Any:
     options: dict[str, Any] = {"backlog_queue_count": 1, "primary_name": PRIMARY_NAME}
     if work.kind == "entities":
         options["attempt_timeout"] = 30  # many connections are opened at once
+    if work.spool_dir:
+        options["spool_dir"] = work.spool_dir
     if inside is None:
         return kind.from_connection_strings(work.primary, work.secondary, **options)
     clients = [inside.watch(plain_client(side, aio=work.aio), aio=work.aio) for side in (work.primary, work.secondary)]

@@ -39,7 +39,6 @@ from pairbus.pairing.sending import (
     OPENING_S,
     QUICK_PAUSE_S,
     RETRY_PAUSES_S,
-    SPOOL_RESERVE_S,
     Command,
     Pause,
     Receipt,
@@ -52,6 +51,8 @@ from pairbus.pairing.sending import (
     Where,
     first_timeout_s,
     opening_s,
+    spool_reserve_s,
+    usual_attempt,
     usual_queue,
 )
 from pairbus.send_errors import ClientClosed, ScheduleWhileFailedOver
@@ -128,9 +129,10 @@ class PairedSender:
         # Nearly every send goes straight to the primary. Between two of them everything falls out of the processor's
         # caches, so the way is written out here, where others are called: each function and object that is touched
         # costs more than what it does (decision 0014).
-        straight_s, link, entity = self._hub.straight_s, self._home, self._entity
+        hub, link, entity = self._hub, self._home, self._entity
+        straight_s = hub.straight_s
         ready: Any = None
-        if timeout is None and straight_s and not self._closed:
+        if timeout is None and straight_s and not self._closed and (hub.spool is None or not hub.waits(entity)):
             ready = message if type(message) is PairedMessageBatch and message.is_small else straight(message)
         sender, line = link.sender, link.line
         if ready is None or entity.state is not HEALTHY or sender is None:
@@ -184,7 +186,9 @@ class PairedSender:
     async def _in_turn(self, ready: Any, began: float) -> float:
         """Stand in line for the primary: what the attempt may take then; 0 when it needs a closer look meanwhile."""
         hub, link = self._hub, self._home
-        if not await link.enter(SEND_TIMEOUT_S):
+        if not await link.enter(SEND_TIMEOUT_S - spool_reserve_s(hub.pair)):
+            if hub.pair.has_spool:
+                return 0.0
             raise hub.waited(self.entity_name, as_outgoing(ready), line_is_long(self.entity_name, SEND_TIMEOUT_S))
         if hub.straight_s and self._entity.state is HEALTHY and link.sender is not None and not self._closed:
             return first_timeout_s(hub.pair, left_of(began))
@@ -267,12 +271,11 @@ class PairedSender:
                 self._counts.sent += len(going.messages)
                 self._proven()
                 return
-        elif (queue := usual_queue(hub.pair, self._state)) is not None:
-            first = ToBacklog(queue, min(hub.options.attempt_timeout, timeout_s), False, None)
+        elif (first := usual_attempt(hub.pair, self._state, timeout_s)) is not None and not hub.waits(entity):
             tried = await self._to_backlog(first, going, began + timeout_s)
             if tried.failure is None and not tried.rerouted:
                 return
-            await self._send_by_plan(going, timeout_s, began, None if tried.rerouted else tried, queue)
+            await self._send_by_plan(going, timeout_s, began, None if tried.rerouted else tried, first.queue)
             return
         await self._send_by_plan(going, timeout_s, began, tried)
 
@@ -427,8 +430,7 @@ class PairedSender:
 
     async def _stand_in_line(self, link: AsyncLink, deadline: float) -> Reply | None:
         """None when it is our turn; the reply when that did not come in time."""
-        reserve_s = SPOOL_RESERVE_S if self._hub.pair.has_spool else 0.0
-        left_s = deadline - reserve_s - time.monotonic()
+        left_s = deadline - spool_reserve_s(self._hub.pair) - time.monotonic()
         has_turn = await link.enter(left_s)
         if has_turn and self._closed:
             link.leave()

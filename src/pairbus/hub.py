@@ -157,7 +157,7 @@ class Hub:
 
     def _look(self) -> None:
         """After each change of what `straight_s` stands for."""
-        usable = self.is_paired and not self.is_closed and not self.lives.faulted and self.spool is None
+        usable = self.is_paired and not self.is_closed and not self.lives.faulted
         self.straight_s = first_timeout_s(self.pair, SEND_TIMEOUT_S) if usable else 0.0
 
     def closes(self) -> None:
@@ -201,7 +201,6 @@ class Hub:
         """When nobody forwards any more. What is being stored is stored; who comes later is told that it was not."""
         with self.lock:
             spool, self.spool = self.spool, None
-        self._look()
         if spool is not None:
             spool.close()
             if spool.waiting and not self.is_closed:
@@ -291,9 +290,9 @@ class Hub:
 
     def needs_no_plan(self, entity: Entity) -> bool:
         """The next send goes to the primary: what nearly every send finds, so it costs nearly nothing."""
-        return entity.state is HEALTHY and not self._waits(entity)
+        return entity.state is HEALTHY and not self.waits(entity)
 
-    def _waits(self, entity: Entity) -> bool:
+    def waits(self, entity: Entity) -> bool:
         """Messages of this entity wait in the spool, and will be forwarded: what a plain client left there will not."""
         spool = self.spool
         return spool is not None and self.pair.enabled and spool.has(entity.path)
@@ -303,8 +302,8 @@ class Hub:
     ) -> Plan:
         """What to do about one send. `tried`: an attempt was made at `now` already, and ended so."""
         with self.lock:
-            if tried is None and self._waits(sender.entity):
-                return queueing(self.pair, sender, timeout_s, now, self.inflow, partial(self._waits, sender.entity))
+            if tried is None and self.waits(sender.entity):
+                return queueing(self.pair, sender, timeout_s, now, self.inflow, partial(self.waits, sender.entity))
             return sending(self.pair, sender, timeout_s, now, tried=tried, tried_queue=tried_queue)
 
     def advance(self, plan: Plan, reply: Reply | None) -> Command | Receipt:

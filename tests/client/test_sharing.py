@@ -20,7 +20,7 @@ from pairbus.amqp.performatives import Modified, Released
 from pairbus.guard import Guard, burials
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
-from pairbus.testing import Answer, LoseAnswer, ScriptedEndpoint, Silent, short_rejection
+from pairbus.testing import Answer, Delay, LoseAnswer, ScriptedEndpoint, Silent, short_rejection
 from tests.client.forking import EACH, WORKERS
 from tests.client.losses import QUICK_S, slowness
 from tests.client.messages import id_of
@@ -237,6 +237,27 @@ async def test_who_waits_in_line_until_his_time_is_over_is_spooled(
         nemesis.black_hole()
     await asyncio.gather(*(sender.send(message(), timeout=5) for _ in range(8)))
     assert client.client.counters["total"]["spooled"] == 8
+
+
+@pytest.mark.parametrize("timeout", [None, 3.0], ids=["usual", "with a time-out"])
+async def test_who_waits_too_long_behind_a_slow_send_is_spooled(
+    stage: Stage, flavour: Flavour, tmp_path: Path, timeout: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The primary is not away, and nothing is diverted; but the disk takes what has no time left to wait."""
+    for module in ("hub", "sender", "aio_sender"):
+        monkeypatch.setattr(f"pairbus.{module}.SEND_TIMEOUT_S", 3.0)  # it is a minute
+    client = stage.client(flavour, spool_dir=tmp_path, attempt_timeout=10)
+    sender = client.sender("orders")
+    await sender.send(message())
+    rule = stage.primary.on("transfer", Delay(5.0), path="orders", times=1)
+    slow = asyncio.create_task(sender.send(message(), timeout=20))
+    await until(lambda: rule.hits, "the primary has it")
+    took = await asyncio.gather(*(sender.send(message(), timeout=timeout) for _ in range(3)))
+    assert min(took) > 2.0 and max(took) < 3.0 + slowness()
+    assert client.client.counters["total"]["spooled"] == 3
+    await slow
+    await until(lambda: len(stage.primary.stored("orders")) == 5, "forwarded", within_s=20)
+    assert (client.state("orders"), stage.in_backlog()) == (State.HEALTHY, [])
 
 
 async def with_stages(check: Any, flavour: Flavour) -> None:

@@ -129,7 +129,8 @@ async def test_a_spool_runs_dry_although_its_entity_is_sent_to_all_the_time(
     stage: Stage, flavour: Flavour, tmp_path: Path
 ) -> None:
     """A send to the disk is faster than one to the namespace: those behind the spool must not outrun it for ever. Each
-    message has a session of its own, so that they go one by one; all of one sender's keep their order."""
+    message has a session of its own, so that they go one by one; all of one sender's keep their order, although its
+    link to the primary is open."""
     stage.primary.on("transfer", Delay(0.01), path="orders")
     spool = Spool(tmp_path)
     left = [f"left-{number}" for number in range(100)]
@@ -138,6 +139,7 @@ async def test_a_spool_runs_dry_although_its_entity_is_sent_to_all_the_time(
     client = stage.client(flavour, spool_dir=tmp_path)
     await client.pair()
     sender = client.sender("orders")
+    await sender.batch()
     sent: list[str] = []
     async with asyncio.timeout(25):
         while "spool=" in repr(client.client):
@@ -146,6 +148,30 @@ async def test_a_spool_runs_dry_although_its_entity_is_sent_to_all_the_time(
     assert client.told(Spooled), "some came while it moved"
     await sender.send(message(message_id="direct"))
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == [*left, *sent, "direct"]
+
+
+@pytest.mark.parametrize("timeout", [None, 20.0], ids=["usual", "with a time-out"])
+async def test_nothing_overtakes_the_spool_on_the_way_to_the_backlog(
+    stage: Stage, flavour: Flavour, tmp_path: Path, timeout: float | None
+) -> None:
+    """A sender that has diverted before knows its queue; what waits in the spool for it goes there first."""
+    options = {"backlog_queue_count": 1, "backlog_retry_interval": 1, "spool_dir": tmp_path, "enable_syphon": False}
+    client = stage.client(flavour, **options)
+    await client.pair()
+    client.client.force_failover("orders")
+    sender = client.sender("orders")
+    await sender.send(message(message_id="before"))
+    outage = stage.secondary.on("transfer", Reject("amqp:internal-error"))
+    left = [f"left-{number}" for number in range(12)]
+    for one in left:
+        await sender.send(message("x" * 100_000, message_id=one))  # no more than two of them fit a batch
+    assert sum(event.count for event in client.told(Spooled)) == 12
+    stage.secondary.on("transfer", Delay(0.2))
+    stage.secondary.remove(outage)
+    await until(lambda: len(stage.in_backlog()) > 1, "it is being forwarded", within_s=20)
+    await sender.send(message(message_id="after"), timeout=timeout)
+    await until(lambda: len(stage.in_backlog()) == 14, "all of it is", within_s=20)
+    assert [id_of(payload) for payload in stage.in_backlog()] == ["before", *left, "after"]
 
 
 async def test_spooling_does_not_wait_for_the_threads_of_the_application(stage: Stage, tmp_path: Path) -> None:

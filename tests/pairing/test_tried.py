@@ -14,9 +14,11 @@ from pairbus.pairing.sending import (
     SenderState,
     ToBacklog,
     ToPrimary,
+    ToSpool,
     Unsent,
     first_timeout_s,
     sending,
+    usual_attempt,
     usual_queue,
 )
 
@@ -52,9 +54,9 @@ def test_an_attempt_before_the_plan_counts_as_the_plans_own(answer: Failure | No
     assert after_the_first_attempt(answer, tried=True) == after_the_first_attempt(answer, tried=False)
 
 
-def away(*, queues: int = 2) -> tuple[Pair, SenderState]:
+def away(*, queues: int = 2, spool_dir: str | None = None) -> tuple[Pair, SenderState]:
     """A sender that has diverted before."""
-    pair = Pair(SendAvailabilityPairedNamespaceOptions(), lambda event: None, lambda count: 0)
+    pair = Pair(SendAvailabilityPairedNamespaceOptions(spool_dir=spool_dir), lambda event: None, lambda count: 0)
     pair.paired_with([f"backlog/{number}" for number in range(queues)])
     sender = SenderState(pair.entity("orders", 0.0))
     pair.force_failover("orders", 0.0)
@@ -62,17 +64,19 @@ def away(*, queues: int = 2) -> tuple[Pair, SenderState]:
     return pair, sender
 
 
-def after_the_first_attempt_away(answer: Failure | None, *, tried: bool) -> tuple[Command | Receipt | str, str]:
-    pair, sender = away()
-    queue = usual_queue(pair, sender)
-    assert queue == "backlog/1"
-    reply = Reply(1.0, answer)
-    plan = sending(pair, sender, 60.0, 0.0, tried=reply if tried else None, tried_queue=queue if tried else None)
+def after_the_first_attempt_away(
+    answer: Failure | None, timeout_s: float, spool_dir: str | None, *, tried: bool
+) -> tuple[Command | Receipt | str, str]:
+    pair, sender = away(spool_dir=spool_dir)
+    first = usual_attempt(pair, sender, timeout_s)
+    assert first is not None and first.queue == "backlog/1"
+    queue, reply = first.queue, Reply(1.0, answer)
+    plan = sending(pair, sender, timeout_s, 0.0, tried=reply if tried else None, tried_queue=queue if tried else None)
     step: Command | Receipt | str
     try:
         step = next(plan)
         if not tried:
-            assert step == ToBacklog(queue, pair.options.attempt_timeout, False, None)
+            assert step == first
             step = plan.send(reply)
     except StopIteration as end:
         step = end.value
@@ -81,10 +85,21 @@ def after_the_first_attempt_away(answer: Failure | None, *, tried: bool) -> tupl
     return step, f"{sender.queue} of {pair.rotation}"
 
 
+@pytest.mark.parametrize("spool_dir", [None, "spool"])
+@pytest.mark.parametrize("timeout_s", [60.0, 2.0])
 @pytest.mark.parametrize("answer", ANSWERS, ids=str)
-def test_an_attempt_away_before_the_plan_counts_as_the_plans_own(answer: Failure | None) -> None:
+def test_an_attempt_away_before_the_plan_counts_as_the_plans_own(
+    answer: Failure | None, timeout_s: float, spool_dir: str | None
+) -> None:
     """The same, of a backlog queue."""
-    assert after_the_first_attempt_away(answer, tried=True) == after_the_first_attempt_away(answer, tried=False)
+    case = (answer, timeout_s, spool_dir)
+    assert after_the_first_attempt_away(*case, tried=True) == after_the_first_attempt_away(*case, tried=False)
+
+
+def test_a_call_whose_time_only_the_spool_can_use_needs_a_plan() -> None:
+    pair, sender = away(spool_dir="spool")
+    assert usual_attempt(pair, sender, 0.5) is None
+    assert isinstance(next(sending(pair, sender, 0.5, 0.0)), ToSpool)
 
 
 def test_a_queue_that_went_out_meanwhile_is_not_held_against_the_next_one() -> None:

@@ -40,7 +40,7 @@ from pairbus.pairing.sending import (
     Where,
     first_timeout_s,
     sending,
-    usual_queue,
+    usual_attempt,
 )
 from pairbus.spool import Entry, Spool
 from pairbus.syphon import Syphon, SyphonSettings
@@ -228,7 +228,7 @@ class SimClientSender:
         no question."""
         pair, entity, spool = self._process.pair, self._state.entity, self._process.spool
         behind, tried = spool is not None and spool.has(call.path), None
-        queue = None if behind else usual_queue(pair, self._state)
+        away = None if behind else usual_attempt(pair, self._state, timeout_s)
         if entity.state is State.HEALTHY and not behind:
             first = ToPrimary(first_timeout_s(pair, timeout_s), fresh=False, trial=False)
             tried = await self._perform(first, call, now + timeout_s)
@@ -236,14 +236,13 @@ class SimClientSender:
             if tried.failure is None and not tried.rerouted:
                 pair.accepted(entity, tried.now)
                 return Receipt(Where.PRIMARY)
-        elif queue is not None:
-            away = ToBacklog(queue, min(pair.options.attempt_timeout, timeout_s), fresh=False, first_attempt_at=None)
+        elif away is not None:
             tried = await self._perform(away, call, now + timeout_s)
-            self._world.trace(f"{self._process.name} {call.message_id}: {queue} {tried}")
+            self._world.trace(f"{self._process.name} {call.message_id}: {away.queue} {tried}")
             if tried.failure is None and not tried.rerouted:
-                return Receipt(Where.BACKLOG, queue)
+                return Receipt(Where.BACKLOG, away.queue)
             tried = None if tried.rerouted else tried
-        plan = sending(pair, self._state, timeout_s, now, tried=tried, tried_queue=queue)
+        plan = sending(pair, self._state, timeout_s, now, tried=tried, tried_queue=None if away is None else away.queue)
         if behind:
             assert spool is not None
             plan = queueing(pair, self._state, timeout_s, now, self._process.inflow, partial(spool.has, call.path))

@@ -26,7 +26,7 @@ OPENING_S = 1.5  # the SDK takes half a second for a connection and its link, an
 OPENING_SHARE = 0.75  # of the caller's time, at most
 LEAST_S = 0.1  # an attempt with less says nothing about the place that does not answer
 QUICK_PAUSE_S = max(RETRY_PAUSES_S)
-SPOOL_RESERVE_S = 0.5  # of the caller's time, kept for the local disk when there is a spool
+SPOOL_RESERVE_S = 0.5
 
 
 class Where(Enum):
@@ -195,12 +195,27 @@ def usual_queue(pair: Pair, sender: SenderState) -> str | None:
     """The queue that a plan would begin with, where that is no question: none, when it is one."""
     entity, rotation = sender.entity, pair.rotation
     is_over = entity.state is HELD_OVER or (entity.state is FAILED_OVER and not entity.trial)
-    return sender.queue if is_over and pair.enabled and not pair.has_spool and rotation.is_whole else None
+    return sender.queue if is_over and pair.enabled and rotation.is_whole else None
+
+
+def usual_attempt(pair: Pair, sender: SenderState, timeout_s: float) -> ToBacklog | None:
+    """What it would begin with there, when there is time for it."""
+    queue, away_s = usual_queue(pair, sender), _away_s(pair, timeout_s)
+    return ToBacklog(queue, away_s, False, None) if queue is not None and away_s > 0 else None
+
+
+def _away_s(pair: Pair, left_s: float) -> float:
+    return min(pair.options.attempt_timeout, left_s - spool_reserve_s(pair))
 
 
 def first_timeout_s(pair: Pair, timeout_s: float) -> float:
     """What the first attempt on a healthy entity may take."""
     return min(pair.options.attempt_timeout, timeout_s * PRIMARY_SHARE) if pair.has_elsewhere else timeout_s
+
+
+def spool_reserve_s(pair: Pair) -> float:
+    """Of the caller's time, kept for the local disk when there is a spool."""
+    return SPOOL_RESERVE_S if pair.has_spool else 0.0
 
 
 def opening_s(pair: Pair, left_s: float) -> float:
@@ -277,7 +292,7 @@ def _away(
     pair: Pair, sender: SenderState, call: _Call, *, tried: Reply | None = None, tried_queue: str = ""
 ) -> Generator[Command, Reply, Receipt | None]:
     """One backlog queue, with one repetition on a fresh connection; the spool when there is no queue or no time."""
-    reserve_s, began = SPOOL_RESERVE_S if pair.has_spool else 0.0, call.now
+    reserve_s, began = spool_reserve_s(pair), call.now
     if tried is not None:
         call.now = tried.now
     queue, events = pair.rotation.pick(sender.queue, call.now)
@@ -293,7 +308,7 @@ def _away(
     sender.queue = queue
     failure: Failure | None = None
     for fresh in (False, True):
-        timeout_s = min(pair.options.attempt_timeout, call.left_s - reserve_s)
+        timeout_s = _away_s(pair, call.left_s)
         started = began if tried is not None else call.now
         reply = (yield ToBacklog(queue, timeout_s, fresh, call.first_attempt_at)) if tried is None else tried
         call.now, failure, tried = reply.now, reply.failure, None
