@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -210,6 +212,30 @@ def test_a_message_that_never_comes_back_does_not_block_its_lane_for_ever() -> N
     lanes.waits(home(3), locked_until=60.0, now=0.0)
     assert not may_go(lanes, home(4), 60.0 + LANE_MEMORY_S)
     assert may_go(lanes, home(4), 60.1 + LANE_MEMORY_S)
+
+
+def test_whatever_came_and_went_only_an_earlier_one_that_is_remembered_blocks() -> None:
+    """Against a look at all of them."""
+    chance = Random(7)
+    for _ in range(50):
+        lanes, waiting, now = Lanes(), dict[int, float](), 0.0
+        for _ in range(200):
+            now += chance.random() * 20
+            counters = sorted(chance.sample(range(30), 4))
+            ready = [one.home.counter for one in lanes.ready([Item(0, home(each), b"") for each in counters], now)]
+            waiting = {each: until for each, until in waiting.items() if until >= now}
+            going: set[int] = set()
+            for each in counters:
+                if all(earlier >= each or earlier in going for earlier in waiting):
+                    going.add(each)
+            assert ready == sorted(going)
+            for each in counters:
+                if chance.random() < 0.5:
+                    lanes.waits(home(each), locked_until=now, now=now)
+                    waiting[each] = now + LANE_MEMORY_S
+                elif chance.random() < 0.7:
+                    lanes.gone(home(each))
+                    waiting.pop(each, None)
 
 
 def test_lanes_of_which_nothing_comes_any_more_are_forgotten() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ PASS_MAX_S = 60.0  # then every destination gets another chance, however much is
 MISSING_MEMORY_S = PAUSE_MAX_S + LOCK_MAX_S + PASS_MAX_S  # whoever has messages for it has looked again by then
 POLL_S = 15 * 60.0
 LANE_MEMORY_S = 300.0  # after its lock: a message that waits comes back before, or somebody else has taken it
+GONE, NOTHING = float("-inf"), float("inf")
 LANES_LOOK = 10_000  # lanes with waiting messages, before old ones are looked for
 CHUNK_BYTES_MAX = 1 << 20  # of one send, where the destination would take more
 CHUNK_BYTES = 256 << 10  # where it does not say
@@ -229,56 +231,76 @@ Lane = tuple[str, str | None, str]
 "(sender, session, key of the destination)"
 
 
+class _Waiting:
+    """The messages of one lane that wait. The first of them is found without a look at the others: a destination that
+    is away for a day has a hundred thousand of one sender."""
+
+    __slots__ = ("_heap", "until")
+
+    def __init__(self) -> None:
+        self.until: dict[int, float] = {}
+        "Counter → until when it is remembered."
+        self._heap: list[int] = []
+        "Of the counters; those that are gone stay in it until they come to its top, or there are too many."
+
+    def add(self, counter: int, until: float) -> None:
+        if counter not in self.until:
+            heappush(self._heap, counter)
+        self.until[counter] = until
+        if len(self._heap) > 2 * len(self.until) + BATCH_MAX:
+            self._heap = sorted(self.until)
+
+    def first(self, now: float) -> float:
+        heap, until = self._heap, self.until
+        while heap and until.get(heap[0], GONE) < now:
+            until.pop(heappop(heap), None)
+        return heap[0] if heap else NOTHING
+
+
 class Lanes:
     """Messages that wait, of senders that keep order: nothing later of the same lane may go before them."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Lane, dict[int, float]] = {}
-        "Lane → counter → until when it is remembered."
+        self._waiting: dict[Lane, _Waiting] = {}
         self._forget_at = LANES_LOOK
 
     def ready(self, items: list[Item], now: float) -> list[Item]:
         """Those that may go: whatever waited before them goes with them."""
         if not self._waiting:
             return items
-        going: dict[Lane, set[int]] = {}
-        found = []
+        found, going = [], []
         for item in items:
-            counter, lane = item.home.counter, _lane(item.home)
-            if counter is None or not self._blocked(lane, counter, going.get(lane), now):
+            counter, waiting = item.home.counter, self._waiting.get(_lane(item.home))
+            if counter is None or waiting is None:
                 found.append(item)
-                if counter is not None:
-                    going.setdefault(lane, set()).add(counter)
+            elif waiting.first(now) >= counter:
+                found.append(item)
+                if counter in waiting.until:  # it keeps none of these back
+                    going.append((waiting, counter, waiting.until.pop(counter)))
+        for waiting, counter, until in going:
+            waiting.add(counter, until)
         return found
-
-    def _blocked(self, lane: Lane, counter: int, going: set[int] | None, now: float) -> bool:
-        waiting = self._waiting.get(lane)
-        if not waiting:
-            return False
-        for late in [late for late, until in waiting.items() if until < now]:
-            del waiting[late]
-        return any(earlier < counter and (going is None or earlier not in going) for earlier in waiting)
 
     def waits(self, home: Home, locked_until: float, now: float) -> None:
         if home.sender is None or home.counter is None:
             return
         if len(self._waiting) >= self._forget_at:
             self._forget(now)
-        self._waiting.setdefault(_lane(home), {})[home.counter] = locked_until + LANE_MEMORY_S
+        self._waiting.setdefault(_lane(home), _Waiting()).add(home.counter, locked_until + LANE_MEMORY_S)
 
     def gone(self, home: Home) -> None:
         if home.counter is None:
             return
         waiting = self._waiting.get(_lane(home))
         if waiting is not None:
-            waiting.pop(home.counter, None)
-            if not waiting:
+            waiting.until.pop(home.counter, None)
+            if not waiting.until:
                 del self._waiting[_lane(home)]
 
     def _forget(self, now: float) -> None:
         """Lanes of which nothing came any more are looked at only here, at every doubling of their number."""
         for lane, waiting in list(self._waiting.items()):
-            if all(until < now for until in waiting.values()):
+            if all(until < now for until in waiting.until.values()):
                 del self._waiting[lane]
         self._forget_at = max(LANES_LOOK, 2 * len(self._waiting))
 
