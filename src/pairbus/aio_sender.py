@@ -32,7 +32,7 @@ from pairbus.outgoing import (
 )
 from pairbus.pairing.envelope import Away, aliases_alone
 from pairbus.pairing.failover import HEALTHY
-from pairbus.pairing.options import SEND_TIMEOUT_S
+from pairbus.pairing.options import PRIMARY_SHARE, SEND_TIMEOUT_S
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.sending import (
     LEAST_S,
@@ -145,7 +145,6 @@ class PairedSender:
         else:
             straight_s = await self._in_turn(ready, began)
             if not straight_s:
-                await self._send(message, ready, left_of(began))
                 return
             sender, now = cast(ServiceBusSender, link.sender), time.monotonic()
         alarm, failure, has_next = link.alarm, None, False
@@ -184,15 +183,16 @@ class PairedSender:
             await asyncio.sleep(0)  # the next one sends now, and this task goes on while that waits for its answer
 
     async def _in_turn(self, ready: Any, began: float) -> float:
-        """Stand in line for the primary: what the attempt may take then; 0 when it needs a closer look meanwhile."""
+        """Stand in line for the primary: what the attempt may take then; 0 when the message went another way."""
         hub, link = self._hub, self._home
-        if not await link.enter(SEND_TIMEOUT_S - spool_reserve_s(hub.pair)):
-            if hub.pair.has_spool:
-                return 0.0
-            raise hub.waited(self.entity_name, as_outgoing(ready), line_is_long(self.entity_name, SEND_TIMEOUT_S))
-        if hub.straight_s and self._entity.state is HEALTHY and link.sender is not None and not self._closed:
+        late = await self._stand_in_line(link, began + SEND_TIMEOUT_S)
+        if late is not None:
+            await self._send_by_plan(as_outgoing(ready), SEND_TIMEOUT_S, began, late)
+            return 0.0
+        if hub.straight_s and self._entity.state is HEALTHY and link.sender is not None:
             return first_timeout_s(hub.pair, left_of(began))
         link.leave()
+        await self._send(ready, ready, left_of(began))
         return 0.0
 
     async def _failed_straight(self, ready: Any, failure: Failure, began: float) -> None:
@@ -350,7 +350,7 @@ class PairedSender:
             if fresh:
                 link.drop()
             left_s = deadline - time.monotonic()
-            if link.sender is None:
+            if link.sender is None or not sdk.is_open(link.sender):
                 timeout_s = max(timeout_s, opening_s(hub.pair, left_s))
             failure = await link.send(going.given, max(min(timeout_s, left_s), 0.001))
         finally:
@@ -435,7 +435,8 @@ class PairedSender:
         if has_turn and self._closed:
             link.leave()
             self._check()
-        if has_turn and deadline - time.monotonic() >= LEAST_S:
+        share = PRIMARY_SHARE if link is self._home else 1.0
+        if has_turn and (deadline - time.monotonic()) * share >= LEAST_S:
             return None
         if has_turn:
             link.leave()

@@ -31,7 +31,7 @@ from pairbus.outgoing import (
 )
 from pairbus.pairing.envelope import Away, aliases_alone
 from pairbus.pairing.failover import HEALTHY
-from pairbus.pairing.options import SEND_TIMEOUT_S
+from pairbus.pairing.options import PRIMARY_SHARE, SEND_TIMEOUT_S
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.sending import (
     LEAST_S,
@@ -144,7 +144,6 @@ class PairedSender:
         if not link.line.acquire(False):
             straight_s = self._in_turn(ready, began)
             if not straight_s:
-                self._send(message, ready, left_of(began))
                 return
             now = time.monotonic()
         sender, guard, failure = link.sender, link.guard, None
@@ -181,15 +180,16 @@ class PairedSender:
             self._proven()
 
     def _in_turn(self, ready: Any, began: float) -> float:
-        """Stand in line for the primary: what the attempt may take then; 0 when it needs a closer look meanwhile."""
+        """Stand in line for the primary: what the attempt may take then; 0 when the message went another way."""
         hub, link = self._hub, self._home
-        if not link.enter(SEND_TIMEOUT_S - spool_reserve_s(hub.pair)):
-            if hub.pair.has_spool:
-                return 0.0
-            raise hub.waited(self.entity_name, as_outgoing(ready), line_is_long(self.entity_name, SEND_TIMEOUT_S))
-        if hub.straight_s and self._entity.state is HEALTHY and link.sender is not None and not self._closed:
+        late = self._stand_in_line(link, began + SEND_TIMEOUT_S)
+        if late is not None:
+            self._send_by_plan(as_outgoing(ready), SEND_TIMEOUT_S, began, late)
+            return 0.0
+        if hub.straight_s and self._entity.state is HEALTHY and link.sender is not None:
             return first_timeout_s(hub.pair, left_of(began))
         link.leave()
+        self._send(ready, ready, left_of(began))
         return 0.0
 
     def _failed_straight(self, ready: Any, failure: Failure, began: float) -> None:
@@ -340,7 +340,7 @@ class PairedSender:
             if fresh:
                 link.drop()
             left_s = deadline - time.monotonic()
-            if link.sender is None:
+            if link.sender is None or not sdk.is_open(link.sender):
                 timeout_s = max(timeout_s, opening_s(hub.pair, left_s))
             failure = link.send(going.given, max(min(timeout_s, left_s), 0.001))
         finally:
@@ -428,7 +428,8 @@ class PairedSender:
         if has_turn and self._closed:
             link.leave()
             self._check()
-        if has_turn and deadline - time.monotonic() >= LEAST_S:
+        share = PRIMARY_SHARE if link is self._home else 1.0
+        if has_turn and (deadline - time.monotonic()) * share >= LEAST_S:
             return None
         if has_turn:
             link.leave()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.amqp.performatives import Modified, Released
 from pairbus.guard import Guard, burials
@@ -258,6 +258,46 @@ async def test_who_waits_too_long_behind_a_slow_send_is_spooled(
     await slow
     await until(lambda: len(stage.primary.stored("orders")) == 5, "forwarded", within_s=20)
     assert (client.state("orders"), stage.in_backlog()) == (State.HEALTHY, [])
+
+
+@pytest.mark.parametrize("how", ["cleared", "disabled"])
+async def test_a_plain_client_has_no_spool_for_those_who_wait_too_long(
+    stage: Stage, flavour: Flavour, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would forward it."""
+    for module in ("hub", "sender", "aio_sender"):
+        monkeypatch.setattr(f"pairbus.{module}.SEND_TIMEOUT_S", 2.0)
+    if how == "disabled":
+        monkeypatch.setenv("PAIRBUS_DISABLED", "1")
+    client = stage.client(flavour, spool_dir=tmp_path)
+    sender = client.sender("orders")
+    await sender.send(message())
+    if how == "cleared":
+        await client.call(client.client.clear_pairing)
+    rule = stage.primary.on("transfer", Delay(3.0), path="orders", times=1)
+    slow = asyncio.create_task(sender.send(message(), timeout=20))
+    await until(lambda: rule.hits, "the primary has it")
+    for error in await asyncio.gather(*(sender.error(message(), timeout=timeout) for timeout in (None, 2.0))):
+        assert isinstance(error, OperationTimeoutError) and "before it" in str(error), repr(error)
+    await slow
+
+
+async def test_a_turn_that_comes_too_late_says_nothing_about_the_primary(
+    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt with a moment left would time out, and fail the entity over."""
+    for module in ("hub", "sender", "aio_sender"):
+        monkeypatch.setattr(f"pairbus.{module}.SEND_TIMEOUT_S", 3.0)
+    client = stage.client(flavour, attempt_timeout=10)
+    sender = client.sender("orders")
+    await sender.send(message())
+    rule = stage.primary.on("transfer", Delay(2.8), path="orders", times=1)
+    slow = asyncio.create_task(sender.send(message(), timeout=20))
+    await until(lambda: rule.hits, "the primary has it")
+    stage.primary.on("transfer", Delay(0.4), path="orders")
+    assert "before it" in str(await sender.error(message()))
+    await slow
+    assert (client.state("orders"), client.told(FailedOver)) == (State.HEALTHY, [])
 
 
 async def with_stages(check: Any, flavour: Flavour) -> None:

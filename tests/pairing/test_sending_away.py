@@ -38,6 +38,34 @@ def test_a_sender_keeps_the_backlog_queue_that_it_picked() -> None:
     assert world.send(OK) == Receipt(Where.BACKLOG, "b/1"), "although b/0 is back"
 
 
+def test_a_queue_stays_when_the_spool_left_an_attempt_too_little_time() -> None:
+    """It may have had to open its connection. All other senders would be without the queue for a minute."""
+    world = World(spool=True)
+    world.fail_over()
+    assert world.send(SILENT, OK, timeout_s=0.8) == Receipt(Where.SPOOL, unanswered="b/0")
+    assert world.steps == ["b/0", "spool"] and world.pair.rotation.is_whole
+    assert world.send(SILENT, SILENT, SILENT, OK) == Receipt(Where.SPOOL, unanswered="b/0")
+    assert not world.pair.rotation.has("b/0"), "that had its time"
+
+
+def test_without_a_spool_silence_counts_however_short_it_was() -> None:
+    """Whoever sends with short time-outs only would never get to another queue."""
+    world = World()
+    world.fail_over()
+    assert world.send(SILENT, OK, timeout_s=4.0) == Receipt(Where.BACKLOG, "b/1", unanswered="b/0")
+    with pytest.raises(Unsent):
+        world.send(SILENT, timeout_s=0.8)
+    assert not world.pair.rotation.has("b/1")
+
+
+def test_no_queue_is_asked_without_time_for_the_answer() -> None:
+    world = World()
+    world.fail_over()
+    with pytest.raises(Unsent):
+        world.send(timeout_s=0.05)
+    assert world.pair.rotation.is_whole
+
+
 def test_a_receipt_names_the_first_queue_that_may_have_a_copy_too() -> None:
     """That copy has no mark by which the syphon could tell it, so the client must."""
     world = World()

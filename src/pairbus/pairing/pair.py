@@ -42,7 +42,6 @@ class Pair:
         self.failover = Failover(options.failover_interval, self._on_transition)
         self.pings = Pings(options.ping_primary_interval, options.healthy_pings_required)
         self.rotation = Rotation([], options.backlog_retry_interval, choose)
-        self.has_spool = options.spool_dir is not None
         self.enabled = True
         "False: a plain client. Sends go to the primary, errors reach the caller."
 
@@ -64,9 +63,13 @@ class Pair:
     # ── sends ──
 
     @property
+    def has_spool(self) -> bool:
+        return self.enabled and self.options.spool_dir is not None
+
+    @property
     def has_elsewhere(self) -> bool:
         """There is another place than the primary; without one, a send may give it all of its time."""
-        return self.enabled and (self.has_spool or bool(self.rotation.queues))
+        return self.has_spool or (self.enabled and bool(self.rotation.queues))
 
     def is_away(self, entity: Entity, now: float) -> bool:
         """No send of this entity goes to the primary at this moment."""

@@ -201,7 +201,7 @@ def usual_queue(pair: Pair, sender: SenderState) -> str | None:
 def usual_attempt(pair: Pair, sender: SenderState, timeout_s: float) -> ToBacklog | None:
     """What it would begin with there, when there is time for it."""
     queue, away_s = usual_queue(pair, sender), _away_s(pair, timeout_s)
-    return ToBacklog(queue, away_s, False, None) if queue is not None and away_s > 0 else None
+    return ToBacklog(queue, away_s, False, None) if queue is not None and away_s >= LEAST_S else None
 
 
 def _away_s(pair: Pair, left_s: float) -> float:
@@ -302,14 +302,14 @@ def _away(
         # Another send has taken that queue out meanwhile. What it did with this message is still to be known.
         call.remember_away(tried_queue, tried.failure, began)
         tried = None
-    if queue is None or (tried is None and call.left_s <= reserve_s):
+    if queue is None or (tried is None and call.left_s - reserve_s < LEAST_S):
         text = "no backlog queue is in rotation" if queue is None else "no backlog queue took it in time"
         return (yield from _nowhere_else(pair, call, Failure(Kind.COMMUNICATION, text), Where.BACKLOG))
     sender.queue = queue
     failure: Failure | None = None
     for fresh in (False, True):
-        timeout_s = _away_s(pair, call.left_s)
         started = began if tried is not None else call.now
+        timeout_s = _away_s(pair, call.deadline - started)
         reply = (yield ToBacklog(queue, timeout_s, fresh, call.first_attempt_at)) if tried is None else tried
         call.now, failure, tried = reply.now, reply.failure, None
         if reply.rerouted:
@@ -331,12 +331,19 @@ def _away(
         if failure.kind is not Kind.COMMUNICATION or call.left_s <= reserve_s:
             break
     assert failure is not None
-    if not reply.waited:
-        for event in pair.rotation.failed(queue, failure.text, call.now):
-            pair.publish(event)
-    if reply.waited or call.left_s <= reserve_s:
+    if reply.waited or (pair.has_spool and failure.kind is Kind.TIMEOUT and timeout_s < _enough_s(pair)):
+        return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
+    for event in pair.rotation.failed(queue, failure.text, call.now):
+        pair.publish(event)
+    if call.left_s <= reserve_s:
         return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
     return None
+
+
+def _enough_s(pair: Pair) -> float:
+    """An attempt on a backlog queue that had less, because the spool needs its part, says nothing about the queue: it
+    may have had to open its connection. Who forwards the message takes the time to find out."""
+    return min(pair.options.attempt_timeout, OPENING_S)
 
 
 def _nowhere_else(pair: Pair, call: _Call, failure: Failure, where: Where) -> Generator[Command, Reply, Receipt]:

@@ -26,7 +26,9 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 | its handler              | `_link`, `_connection`, `_cbs_authenticator`,          | their `_error` is what the peer |
 |                          | `_mgmt_links`, and in the last two                     | said when it ended them         |
 |                          | `_mgmt_link._request_link`, `._response_link`          |                                 |
-|                          | `_cbs_authenticator.state`                             | no tokens, no send              |
+|                          | `_cbs_authenticator.state`, its `_expires_on` and      | no tokens, no send              |
+|                          | `_refresh_window`;                                     |                                 |
+|                          | `_connection._last_frame_received_time`                |                                 |
 | sync sender, receiver    | `_handler._connection._transport.sock`                 | what a hung call hangs on       |
 |                          | `_handler`, `_running`                                 | a new connection after a fork   |
 | ServiceBusClient         | `_credential`, `_config`, `_entity_name`, `_handlers`, | another client like it; to see  |
@@ -50,6 +52,7 @@ from pairbus.sdk.clients import (
 )
 from pairbus.sdk.encoding import EncodedBatch, batch_transport, encode, encoded, is_traced, plainly_encoded, size
 from pairbus.sdk.failures import ERRORS, failure_of
+from pairbus.sdk.last_words import is_open
 from pairbus.sdk.messages import (
     SMALL,
     USUAL_ENVELOPE_BYTES,
@@ -89,6 +92,7 @@ __all__ = [
     "encoded",
     "ensure_message_id",
     "failure_of",
+    "is_open",
     "is_traced",
     "link_limits",
     "members",
@@ -117,11 +121,11 @@ PRIVATE: dict[str, tuple[str, ...]] = {
         *("_error_policy", "_handle_exception", "_close_handler"),
     ),
     "SendClient": ("_link", "_connection", "_cbs_authenticator", "_mgmt_links"),
-    "CBSAuthenticator": ("_mgmt_link", "state"),
+    "CBSAuthenticator": ("_mgmt_link", "state", "_expires_on", "_refresh_window"),
     "ManagementOperation": ("_mgmt_link",),
     "ManagementLink": ("_request_link", "_response_link"),
     "SenderLink": ("_error", "delivery_count"),
-    "Connection": ("_error",),
+    "Connection": ("_error", "_last_frame_received_time"),
     "ServiceBusClient": (
         "_credential",
         "_config",

@@ -7,7 +7,8 @@ before the SDK drops them, and the SDK gets it to translate instead of the one t
 cause.
 
 A link for tokens that is detached is worse, the SDK waits for it until the time is over. One that the service closes
-while nothing is sent is therefore looked for before each send.
+while nothing is sent is therefore looked for before each send. Since nobody reads then, the first send hears of it on
+its way; after a pause, one that needs a new token for itself begins with a new connection.
 
 A link that has carried messages before may have been ended long ago, when a queue was disabled for a minute: what is
 said about the entity is then believed only of a new link, which the next attempt opens. Throttling and rights are
@@ -18,6 +19,7 @@ A session that is ended with an error keeps nothing: for the SDK, and so for us,
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +32,8 @@ from azure.servicebus._pyamqp.error import AMQPException
 
 from pairbus.pairing.policy import Kind
 from pairbus.sdk.failures import kind_said
+
+IDLE_S = 30.0  # the service closes nothing sooner
 
 
 def hear(sender: Any) -> None:
@@ -48,7 +52,7 @@ class _Ear(ServiceBusSender):
     "The handler whose failure was handled last; the SDK closes it afterwards, or uses it again."
 
     def _open(self, timeout: float | None = None) -> None:
-        if not (self._running and _has_tokens(self._handler)):
+        if not is_open(self):
             self._running = False
             super()._open(timeout)
 
@@ -65,7 +69,7 @@ class _AsyncEar(sdk_aio.ServiceBusSender):
     _handled: object = None
 
     async def _open(self, timeout: float | None = None) -> None:
-        if not (self._running and _has_tokens(self._handler)):
+        if not is_open(self):
             self._running = False
             await super()._open(timeout)
 
@@ -77,10 +81,20 @@ class _AsyncEar(sdk_aio.ServiceBusSender):
         return super()._handle_exception(_heard_instead_of(exception, self))  # type: ignore[no-untyped-call]
 
 
+def is_open(sender: Any) -> bool:
+    """The next send need not open a connection. Asked before each one."""
+    return sender._running and _has_tokens(sender._handler)
+
+
 def _has_tokens(handler: Any) -> bool:
-    """Asked before each send. False: the link for them has ended, and only a new connection has another."""
+    """False: the link for them has ended, and only a new connection has another; or the next one is due, and that link
+    may have ended while nobody looked."""
     tokens = handler._cbs_authenticator
-    return tokens is None or tokens.state is not CbsState.ERROR
+    if tokens is None or tokens.state is CbsState.ERROR:
+        return tokens is None
+    now = time.time()
+    is_due = tokens._expires_on - now <= tokens._refresh_window
+    return not is_due or now - handler._connection._last_frame_received_time < IDLE_S
 
 
 def _before_closing(sender: Any) -> None:
