@@ -35,8 +35,9 @@ EVENTS_MAX = 10_000  # that an iterator may be behind; older ones are dropped th
 class PairedServiceBusClient:
     """Sends to the primary, or to backlog queues of the secondary while the primary is away; receives from the primary.
 
-    Belongs to one event loop; safe to share between its tasks. Made by `from_connection_strings` or `from_credential`,
-    everything that it needs is made for it; the constructor takes clients of the SDK, which it then owns and closes.
+    Belongs to one event loop, and to the next one when that has ended; safe to share between its tasks. Made by
+    `from_connection_strings` or `from_credential`, everything that it needs is made for it; the constructor takes
+    clients of the SDK, which it then owns and closes.
     """
 
     def __init__(self, primary: ServiceBusClient, options: SendAvailabilityPairedNamespaceOptions) -> None:
@@ -137,6 +138,7 @@ class PairedServiceBusClient:
     async def pair(self) -> None:
         """Find or create the backlog queues. Nothing is sent before; `async with`, or the first send, does it."""
         hub = self._hub
+        self._enter_loop()
         async with self._pairing:
             hub.check()
             if hub.is_paired:
@@ -197,6 +199,7 @@ class PairedServiceBusClient:
 
     async def clear_pairing(self) -> None:
         """Forget all state and timers, and be a plain client of the primary from now on. The spool is given back."""
+        self._enter_loop()
         self._hub.clear_pairing()
         await self._stop_upkeep()
         await asyncio.get_running_loop().run_in_executor(self._hub.disk, self._hub.close_spool)
@@ -247,6 +250,7 @@ class PairedServiceBusClient:
         hub = self._hub
         if hub.is_closed:
             return
+        self._enter_loop()
         hub.closes()
         self._closing.set()
         if self._provisioning is not None:
@@ -318,16 +322,36 @@ class PairedServiceBusClient:
             if not done:
                 task.cancel()
 
-    def _after_fork(self) -> None:
-        """In the child: no socket, event loop or spool of the parent is used."""
+    def _enter_loop(self) -> None:
+        """Before anything is awaited. Whoever calls `asyncio.run` once more has another loop: nothing of the one that
+        has ended can be used there, and what ran in it begins again."""
+        hub, loop = self._hub, asyncio.get_running_loop()
+        last, hub.loop = hub.loop, loop
+        if last is None or last is loop:
+            return
+        if last.is_running():
+            hub.loop = last
+            raise RuntimeError("This client belongs to another event loop, which still runs: make one for each loop.")
+        self._forget_loop()
+        hub.after_loop()
+        is_late = hub.pair.enabled and not hub.pair.rotation.queues
+        if hub.is_paired and (is_late or hub.needs_upkeep):
+            self._start_upkeep(late=is_late)
+
+    def _forget_loop(self) -> None:
         for given in (self._primary, self._secondary):
             sdk.abandon_connections(given)
         for sender in list(self._senders):
-            sender._after_fork()
+            sender._abandon()
         self._pairing = asyncio.Lock()
         self._closing = asyncio.Event()
-        _parents.extend((self._upkeep, self._upkeep_task))
+        self._provisioning = None
         self._upkeep = self._upkeep_task = None
+
+    def _after_fork(self) -> None:
+        """In the child: no socket, event loop or spool of the parent is used."""
+        _parents.extend((self._upkeep, self._upkeep_task))
+        self._forget_loop()
         self._hub.after_fork()
 
 

@@ -233,7 +233,7 @@ class AsyncLink:
         return failure
 
     def abandon(self) -> None:
-        """After a fork: socket and event loop are the parent's, and nothing may be said to either."""
+        """After a fork, or when the event loop has ended: nothing may be said to its sockets and timers."""
         self.sender = None
         self.line = Line()
         self.alarm = Alarm()

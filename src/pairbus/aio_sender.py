@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from asyncio import current_task
+from asyncio import current_task, get_running_loop
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, Self, cast
@@ -50,6 +50,7 @@ from pairbus.pairing.sending import (
     Unsent,
     Where,
     first_timeout_s,
+    is_hurried,
     opening_s,
     spool_reserve_s,
     usual_attempt,
@@ -70,6 +71,8 @@ class Owner(Protocol):
     async def pair(self) -> None: ...
 
     async def _pair_within(self, timeout_s: float) -> float: ...
+
+    def _enter_loop(self) -> None: ...
 
 
 class PairedSender:
@@ -130,6 +133,8 @@ class PairedSender:
         # caches, so the way is written out here, where others are called: each function and object that is touched
         # costs more than what it does (decision 0014).
         hub, link, entity = self._hub, self._home, self._entity
+        if get_running_loop() is not hub.loop:
+            self._client._enter_loop()
         straight_s = hub.straight_s
         ready: Any = None
         if timeout is None and straight_s and not self._closed and (hub.spool is None or not hub.waits(entity)):
@@ -350,9 +355,10 @@ class PairedSender:
             if fresh:
                 link.drop()
             left_s = deadline - time.monotonic()
-            if link.sender is None or not sdk.is_open(link.sender):
-                timeout_s = max(timeout_s, opening_s(hub.pair, left_s))
-            failure = await link.send(going.given, max(min(timeout_s, left_s), 0.001))
+            is_open = link.sender is not None and sdk.is_open(link.sender)
+            timeout_s = timeout_s if is_open else max(timeout_s, opening_s(hub.pair, left_s))
+            timeout_s = max(min(timeout_s, left_s), 0.001)
+            failure = await link.send(going.given, timeout_s)
         finally:
             if failure is None:
                 self._give_turn(going)
@@ -361,7 +367,7 @@ class PairedSender:
         if failure is not None:
             if failure.outcome_unknown:
                 going.unanswered(THE_PRIMARY)
-            return Reply(time.monotonic(), failure)
+            return Reply(time.monotonic(), failure, hurried=is_hurried(hub.pair, timeout_s, is_open=is_open))
         if not going.is_small:
             hub.watch_size(entity, going, link.limits[0])
         return None
@@ -380,7 +386,9 @@ class PairedSender:
                 return Reply(time.monotonic(), rerouted=True)
             if command.fresh:
                 link.drop()
-            until = min(deadline, time.monotonic() + command.timeout_s)
+            now = time.monotonic()
+            until = min(deadline, now + command.timeout_s)
+            hurried = is_hurried(hub.pair, until - now, is_open=link.sender is not None)
             if telemetry.is_traced():
                 with telemetry.span("divert", {telemetry.DESTINATION: self.entity_name}) as span:
                     failure = await self._send_wrapped(link, command, going, until)
@@ -391,7 +399,7 @@ class PairedSender:
         finally:
             link.leave()
             hub.stored_away(self._entity, going, outcome_unknown=command.first_attempt_at is not None)
-        return Reply(time.monotonic(), failure)
+        return Reply(time.monotonic(), failure, hurried=hurried)
 
     async def _send_wrapped(self, link: AsyncLink, command: ToBacklog, going: Outgoing, until: float) -> Failure | None:
         hub = self._hub
@@ -451,6 +459,7 @@ class PairedSender:
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """Also while the primary is away: then with the limit that its link had, or the Standard tier's."""
+        self._client._enter_loop()
         self._check()
         if not self._hub.is_paired:
             await self._client.pair()
@@ -501,6 +510,7 @@ class PairedSender:
     async def _check_home(self, timeout: float | None) -> float:
         """What is left of the time-out."""
         timeout_s = timeout_of(timeout)
+        self._client._enter_loop()
         self._check()
         if not self._hub.is_paired:
             timeout_s = await self._client._pair_within(timeout_s)
@@ -543,6 +553,6 @@ class PairedSender:
             raise ScheduleWhileFailedOver(self.entity_name, outcome_unknown=unknown) from failure.error
         raise failure.error
 
-    def _after_fork(self) -> None:
+    def _abandon(self) -> None:
         self._home.abandon()
         self._away = None

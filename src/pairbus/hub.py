@@ -12,6 +12,7 @@ import os
 import random
 import threading
 import time
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -113,6 +114,8 @@ class Hub:
         The one number that a healthy send asks for, instead of all that it stands for: between two sends everything
         falls out of the processor's caches, and each object that is touched costs as much as a line of code.
         """
+        self.loop: AbstractEventLoop | None = None
+        "Of an asyncio client that was used."
         self.unregister = telemetry.register(self.primary_name, self.counters.snapshot)
         self.listeners: list[Callable[[Event], None]] = [] if options.on_event is None else [options.on_event]
         self.wake: Callable[[], None] = lambda: None
@@ -267,9 +270,16 @@ class Hub:
         self._outbox.clear()
         self.listeners = [] if self.options.on_event is None else [self.options.on_event]
         self.pair.pings.forget_running()
+        self.loop = None
         self.spool = None  # the parent's
         self.disk = disk_threads()
         self._look()
+
+    def after_loop(self) -> None:
+        """The event loop of this client has ended, and with it the pings that were under way, and all iterators."""
+        with self.lock:
+            self.pair.pings.forget_running()
+        self.listeners = [] if self.options.on_event is None else [self.options.on_event]
 
     def release(self) -> None:
         """The last thing of a closed client."""

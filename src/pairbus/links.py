@@ -82,6 +82,9 @@ class Link:
             return self.guard.call(use, sender, deadline, sender, left_s), None
         except Exception as error:
             return None, self.failure(error, sending=sending)
+        except BaseException:
+            self.drop()  # it was interrupted somewhere: what the next one would read there is not its own answer
+            raise
 
     def failure(self, error: Exception, *, sending: bool = True) -> Failure:
         """What went wrong with a use of the sender; raises what is not a namespace's error."""

@@ -278,6 +278,7 @@ def _ready(message: ServiceBusMessage) -> ServiceBusMessage:
         name = sdk.reserved_property(message, RESERVED)
         if name is not None:
             raise ReservedPropertyError(name)
+        message = sdk.spared(message)
     return sdk.ensure_message_id(message)
 
 

@@ -49,6 +49,7 @@ from pairbus.pairing.sending import (
     Unsent,
     Where,
     first_timeout_s,
+    is_hurried,
     opening_s,
     spool_reserve_s,
     usual_attempt,
@@ -158,6 +159,9 @@ class PairedSender:
             sender.send_messages(ready, timeout=straight_s)
         except Exception as error:
             failure = link.failure(guard.told(error))
+        except BaseException:
+            link.drop()  # it was interrupted somewhere: what the next one would read there is not its own answer
+            raise
         finally:
             guard.late_at, guard.is_late = NEVER, False
             if failure is not None:
@@ -340,9 +344,10 @@ class PairedSender:
             if fresh:
                 link.drop()
             left_s = deadline - time.monotonic()
-            if link.sender is None or not sdk.is_open(link.sender):
-                timeout_s = max(timeout_s, opening_s(hub.pair, left_s))
-            failure = link.send(going.given, max(min(timeout_s, left_s), 0.001))
+            is_open = link.sender is not None and sdk.is_open(link.sender)
+            timeout_s = timeout_s if is_open else max(timeout_s, opening_s(hub.pair, left_s))
+            timeout_s = max(min(timeout_s, left_s), 0.001)
+            failure = link.send(going.given, timeout_s)
         finally:
             if failure is None:
                 self._give_turn(going)
@@ -351,7 +356,7 @@ class PairedSender:
         if failure is not None:
             if failure.outcome_unknown:
                 going.unanswered(THE_PRIMARY)
-            return Reply(time.monotonic(), failure)
+            return Reply(time.monotonic(), failure, hurried=is_hurried(hub.pair, timeout_s, is_open=is_open))
         if not going.is_small:
             hub.watch_size(entity, going, link.limits[0])
         return None
@@ -371,7 +376,9 @@ class PairedSender:
                 return Reply(time.monotonic(), rerouted=True)
             if command.fresh:
                 link.drop()
-            until = min(deadline, time.monotonic() + command.timeout_s)
+            now = time.monotonic()
+            until = min(deadline, now + command.timeout_s)
+            hurried = is_hurried(hub.pair, until - now, is_open=link.sender is not None)
             if telemetry.is_traced():
                 with telemetry.span("divert", {telemetry.DESTINATION: self.entity_name}) as span:
                     failure = self._send_wrapped(link, command, going, until)
@@ -382,7 +389,7 @@ class PairedSender:
         finally:
             link.leave()
             hub.stored_away(self._entity, going, outcome_unknown=command.first_attempt_at is not None)
-        return Reply(time.monotonic(), failure)
+        return Reply(time.monotonic(), failure, hurried=hurried)
 
     def _send_wrapped(self, link: Link, command: ToBacklog, going: Outgoing, until: float) -> Failure | None:
         hub = self._hub

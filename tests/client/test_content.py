@@ -291,15 +291,18 @@ def snapshot(value: Any, above: tuple[int, ...] = ()) -> Any:
     if isinstance(value, list | tuple):
         return [type(value).__name__, *(snapshot(one, above) for one in value)]
     if hasattr(value, "__dict__") and type(value).__module__.startswith("azure"):
-        return type(value).__name__, {name: snapshot(one, above) for name, one in vars(value).items()}
+        own = {name: one for name, one in vars(value).items() if name != "_message"}  # made anew at every send
+        return type(value).__name__, {name: snapshot(one, above) for name, one in own.items()}
     return value
 
 
-async def test_the_callers_message_is_never_modified(stage: Stage, flavour: Flavour) -> None:
-    """It may be sent again, to another queue, by another thread."""
+@pytest.mark.parametrize("away", [False, True], ids=["healthy", "away"])
+async def test_the_callers_message_is_never_modified(stage: Stage, flavour: Flavour, away: bool) -> None:
+    """It may be sent again, to another queue, by another thread. The SDK does: it makes text of binary properties."""
     client = stage.client(flavour)
     await client.pair()
-    client.client.force_failover("orders")
+    if away:
+        client.client.force_failover("orders")
     sender = client.sender("orders")
     due = datetime(2031, 1, 1, tzinfo=UTC)
     full = message(
@@ -315,7 +318,7 @@ async def test_the_callers_message_is_never_modified(stage: Stage, flavour: Flav
         await sender.send(one)
     await sender.send(given)
     assert [snapshot(one) for one in given] == before
-    assert len(stage.in_backlog()) == 8
+    assert len(stage.in_backlog() if away else stage.primary.stored("orders")) == 8
 
 
 async def test_a_message_without_an_id_has_the_same_one_in_every_attempt(stage: Stage, flavour: Flavour) -> None:

@@ -115,3 +115,32 @@ async def test_who_hears_of_trouble_may_send_with_the_same_sender(stage: Stage) 
     stage.primary.on("transfer", Close("amqp:connection:forced"))
     await sender.error(message())
     assert sent and sent[0] < 5.0
+
+
+class Interrupted(BaseException):
+    """As Ctrl-C is one."""
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0], ids=["usual", "with a time-out"])
+async def test_an_interrupted_send_takes_its_connection_with_it(
+    stage: Stage, timeout: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of an answer may have been read: the next send would read the other half, be repeated, and stored twice."""
+
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise Interrupted
+
+    client = stage.client("sync")
+    sender = client.sender("orders")
+    await sender.send(message())
+    link = sender.sender._home
+    monkeypatch.setattr(link.sender, "send_messages", interrupted)
+
+    def send() -> None:
+        with pytest.raises(Interrupted):
+            sender.sender.send_messages(message(), timeout=timeout)
+
+    await asyncio.to_thread(send)
+    assert link.sender is None
+    await sender.send(message())
+    assert len(stage.primary.stored("orders")) == 2

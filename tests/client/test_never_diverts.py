@@ -278,3 +278,36 @@ async def test_what_ended_an_idle_link_for_requests_does_not_hide_an_outage(stag
     stage.primary.on("transfer", Close("amqp:internal-error"))
     await sender.send(message())
     assert len(stage.in_backlog()) == 1
+
+
+async def test_a_scheduled_message_that_is_gone_cannot_be_cancelled_and_that_is_all(
+    world: World, flavour: Flavour
+) -> None:
+    """It has just come due, every so often: the error is the SDK's, and says nothing about the primary."""
+    queue = world.namespaces.make_queue()
+    client = await world.client(flavour)
+    sender = client.sender(queue)
+    [number] = await sender.schedule(message(), datetime.now(UTC) + timedelta(hours=1))
+    await sender.cancel([number])
+    with pytest.raises(sdk_errors.MessageNotFoundError):
+        await sender.cancel([number])
+    await sender.send(message())
+    assert world.count(queue) == 1
+    assert_nothing_happened(client, queue)
+
+
+async def test_those_in_a_hurry_say_nothing_about_either_namespace(world: World, flavour: Flavour) -> None:
+    """A new sender takes half a second to connect; who has less gets the error, and nobody else notices."""
+    queue = world.namespaces.make_queue()
+    client = await world.client(flavour)
+    patient = client.sender(queue)
+    await patient.send(message())
+    for _ in range(4):
+        assert isinstance(await client.sender(queue).error(message(), timeout=0.2), sdk_errors.OperationTimeoutError)
+    assert_nothing_happened(client, queue)
+    client.client.force_failover(queue)
+    for _ in range(4):
+        await client.sender(queue).error(message(), timeout=0.2)
+    assert "backlog=2/2" in repr(client.client)
+    await patient.send(message())
+    assert world.in_backlog() == 1

@@ -66,6 +66,21 @@ def test_no_queue_is_asked_without_time_for_the_answer() -> None:
     assert world.pair.rotation.is_whole
 
 
+def test_an_attempt_in_a_hurry_counts_for_nothing_and_goes_nowhere_else() -> None:
+    """Its caller has less time than any connection takes; whoever else has the queue, or the entity, keeps it."""
+    late = Failure(Kind.TIMEOUT, "late")
+    world = World(failover_interval=0)
+    for tried_queue in (None, "b/0"):
+        if tried_queue is not None:
+            world.fail_over()
+            world.sender.queue = tried_queue
+        hurried = Reply(world.now + 0.3, late, hurried=True)
+        with pytest.raises(Unsent) as raised:
+            next(sending(world.pair, world.sender, 0.4, world.now, tried=hurried, tried_queue=tried_queue))
+        assert raised.value.failure is late
+        assert (world.entity.state is State.HEALTHY, world.pair.rotation.is_whole) == (tried_queue is None, True)
+
+
 def test_a_receipt_names_the_first_queue_that_may_have_a_copy_too() -> None:
     """That copy has no mark by which the syphon could tell it, so the client must."""
     world = World()
@@ -162,7 +177,8 @@ def test_with_no_queue_left_the_error_reaches_the_caller() -> None:
     with pytest.raises(Unsent) as raised:
         world.send(FULL, FULL, FULL)
     assert raised.value.where is Where.BACKLOG
-    assert "no backlog queue" in str(raised.value)
+    assert "no backlog queue" in str(raised.value) and FULL.kind is not None
+    assert str(raised.value).endswith(FULL.kind.value), "what the last one has said"
     with pytest.raises(Unsent):
         world.send()
 

@@ -24,6 +24,7 @@ RETRY_PAUSES_S = (0.1, 0.4)  # between the beginnings of two attempts: a connect
 LAST_RETRY_S = 0.6  # since the first began: who needs longer for two attempts makes no third, so that all three fit
 OPENING_S = 1.5  # the SDK takes half a second for a connection and its link, and a second at 100 ms to the service
 OPENING_SHARE = 0.75  # of the caller's time, at most
+HURRIED_S = 0.5  # in less, no connection was ever opened
 LEAST_S = 0.1  # an attempt with less says nothing about the place that does not answer
 QUICK_PAUSE_S = max(RETRY_PAUSES_S)
 SPOOL_RESERVE_S = 0.5
@@ -87,6 +88,8 @@ class Reply:
     "The command was not carried out, because meanwhile the entity went the other way."
     waited: bool = False
     "Nor was it, because its turn did not come in time. The failure says so, and nothing about the place."
+    hurried: bool = False
+    "It had less time than any attempt needs: that it is late says nothing about the place either."
 
 
 class Unsent(Exception):
@@ -117,8 +120,8 @@ class _Call:
     """The clock and the memory of one send."""
 
     __slots__ = (
-        *("attempts", "deadline", "failure", "first_attempt_at", "now", "primary_left_s", "tries_since"),
-        "unanswered",
+        *("attempts", "away_failure", "deadline", "failure", "first_attempt_at", "now", "primary_left_s"),
+        *("tries_since", "unanswered"),
     )
 
     def __init__(self, timeout_s: float, now: float, primary_share: float) -> None:
@@ -133,6 +136,8 @@ class _Call:
         "Of those that may have stored the message all the same, at the primary or in another backlog queue."
         self.failure: Failure | None = None
         "The last one of the primary."
+        self.away_failure: Failure | None = None
+        "The last one of a backlog queue."
         self.unanswered: str | None = None
         "The first backlog queue that may have stored the message all the same."
 
@@ -146,6 +151,7 @@ class _Call:
 
     def remember_away(self, queue: str, failure: Failure, started: float) -> None:
         self.remember(failure, started)
+        self.away_failure = failure
         if failure.outcome_unknown and self.unanswered is None:
             self.unanswered = queue
 
@@ -260,6 +266,8 @@ def _home(
     if reaction is Reaction.WAIT:
         yield from _wait_busy(call, failure, Where.PRIMARY)
         return None
+    if reply.hurried and failure.kind is Kind.TIMEOUT:
+        return (yield from _nowhere_else(pair, call, failure, Where.PRIMARY))
     call.attempts += 1
     if call.attempts == 1:
         call.tries_since = started
@@ -304,7 +312,10 @@ def _away(
         tried = None
     if queue is None or (tried is None and call.left_s - reserve_s < LEAST_S):
         text = "no backlog queue is in rotation" if queue is None else "no backlog queue took it in time"
-        return (yield from _nowhere_else(pair, call, Failure(Kind.COMMUNICATION, text), Where.BACKLOG))
+        error, last = None, call.away_failure
+        if last is not None:
+            text, error = f"{text}, the last one that was asked: {last.text}", last.error
+        return (yield from _nowhere_else(pair, call, Failure(Kind.COMMUNICATION, text, error=error), Where.BACKLOG))
     sender.queue = queue
     failure: Failure | None = None
     for fresh in (False, True):
@@ -331,7 +342,8 @@ def _away(
         if failure.kind is not Kind.COMMUNICATION or call.left_s <= reserve_s:
             break
     assert failure is not None
-    if reply.waited or (pair.has_spool and failure.kind is Kind.TIMEOUT and timeout_s < _enough_s(pair)):
+    had_too_little = reply.hurried or (pair.has_spool and timeout_s < _enough_s(pair))
+    if reply.waited or (failure.kind is Kind.TIMEOUT and had_too_little):
         return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
     for event in pair.rotation.failed(queue, failure.text, call.now):
         pair.publish(event)
@@ -344,6 +356,11 @@ def _enough_s(pair: Pair) -> float:
     """An attempt on a backlog queue that had less, because the spool needs its part, says nothing about the queue: it
     may have had to open its connection. Who forwards the message takes the time to find out."""
     return min(pair.options.attempt_timeout, OPENING_S)
+
+
+def is_hurried(pair: Pair, timeout_s: float, *, is_open: bool) -> bool:
+    """The caller's time leaves an attempt less than it needs, on a connection that is open or has to be opened."""
+    return timeout_s < min(LEAST_S if is_open else HURRIED_S, pair.options.attempt_timeout)
 
 
 def _nowhere_else(pair: Pair, call: _Call, failure: Failure, where: Where) -> Generator[Command, Reply, Receipt]:

@@ -64,6 +64,7 @@ from pairbus.sdk.messages import (
     only_data_size,
     readied,
     reserved_property,
+    spared,
     wrapped,
 )
 from pairbus.sdk.receivers import PING_CONTENT_TYPE, Meter, skip_pings
@@ -104,6 +105,7 @@ __all__ = [
     "reserved_property",
     "size",
     "skip_pings",
+    "spared",
     "when_closed",
     "wrapped",
 ]

@@ -1,0 +1,68 @@
+"""An asyncio client and the event loops that it is used in, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+
+from pairbus.pairing.failover import State
+from pairbus.testing import Reject
+from tests.client.world import Stage, message, until
+
+pytestmark = pytest.mark.slow
+
+
+async def in_a_loop_of_its_own(work: Any) -> Any:
+    return await asyncio.to_thread(asyncio.run, work)
+
+
+async def test_a_client_goes_on_in_the_next_event_loop(stage: Stage, tmp_path: Path) -> None:
+    """`asyncio.run` for each job, with one client for all: an outage in the second one ends as in the first."""
+    client = stage.client("aio", spool_dir=tmp_path, backlog_retry_interval=1)
+    sender = client.sender("orders").sender
+
+    async def healthy() -> None:
+        await sender.send_messages(ServiceBusMessage("m"))
+
+    async def outage() -> None:
+        rule = stage.primary.on("transfer", Reject("amqp:internal-error"))
+        await sender.send_messages(ServiceBusMessage("m"))
+        assert client.state("orders") is State.FAILED_OVER
+        stage.primary.remove(rule)
+        await until(lambda: client.state("orders") is State.HEALTHY, "the pings of this loop bring it back")
+        await sender.send_messages(ServiceBusMessage("m"))
+
+    async def both_away() -> None:
+        rules = [side.on("transfer", Reject("amqp:internal-error")) for side in (stage.primary, stage.secondary)]
+        await sender.send_messages(ServiceBusMessage("m"))
+        assert client.client.counters["total"]["spooled"] == 1
+        for side, rule in zip((stage.primary, stage.secondary), rules, strict=True):
+            side.remove(rule)
+
+    for work in (healthy, outage, healthy, outage, both_away):
+        await in_a_loop_of_its_own(work())
+    assert (len(stage.primary.stored("orders")), len(stage.in_backlog())) == (4, 2)
+
+    async def forwarded() -> None:
+        await client.client.pair()
+        await until(lambda: "spool=" not in repr(client.client), "the next loop forwards what the last one spooled")
+
+    await in_a_loop_of_its_own(forwarded())
+    assert len(stage.primary.stored("orders")) + len(stage.in_backlog()) == 7
+    await in_a_loop_of_its_own(client.client.close())
+
+
+async def test_a_client_is_refused_in_a_second_loop_while_the_first_one_runs(stage: Stage) -> None:
+    """What tasks of two loops wait for would never wake them."""
+    client = stage.client("aio")
+    await client.sender("orders").send(message())
+    sender = client.sender("orders").sender
+    for work in (sender.send_messages(ServiceBusMessage("m")), sender.create_message_batch(), client.client.close()):
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await in_a_loop_of_its_own(work)
+    await client.sender("orders").send(message())
+    assert len(stage.primary.stored("orders")) == 2
