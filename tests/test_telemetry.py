@@ -41,7 +41,7 @@ def points():
                 found[metric.name] = [metric.unit, [[p.value, dict(p.attributes)] for p in metric.data.data_points]]
     return found
 
-orders, other = Counters(), Counters()
+orders, other = Counters(lambda: 4), Counters()
 unregister = telemetry.register("orders-api", orders.snapshot)   # before the application has set its providers
 reader, exporter = InMemoryMetricReader(), InMemorySpanExporter()
 metrics.set_meter_provider(MeterProvider([reader]))
@@ -57,7 +57,7 @@ for event in (
     events.FailedOver("orders", 10.0, 4, "refused"),
     events.PingSent("orders", False, "refused"),
     events.Diverted("orders", queue, 3, ("a", "b", "c"), False),
-    events.Spooled("orders", 1, 4),
+    events.Spooled("orders", 1, 1),
     events.Moved("orders", queue, 2, ("a", "b")),
     events.DeadLettered(queue, "c", "TooLarge", "too large"),
     events.BacklogQueueFailed(queue, "full", 60.0),

@@ -7,7 +7,7 @@ any thread at any time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypedDict
 
 from pairbus.pairing import events
@@ -68,11 +68,12 @@ QUEUE_FIELDS = ("stored", "failed", "moved", "dead_lettered")
 
 
 class Counters:
-    def __init__(self) -> None:
+    """`spool_depth` says how many messages wait in the spool: no event tells of those that were there before."""
+
+    def __init__(self, spool_depth: Callable[[], int] = lambda: 0) -> None:
         self._entities: dict[str, EntityCounts] = {}
         self._queues: dict[str, QueueCounts] = {}
-        self.spool_depth = 0
-        "Messages that wait in the spool."
+        self._spool_depth = spool_depth
 
     def entity(self, path: str) -> EntityCounts:
         """Of this entity, in whatever case; it is shown as it was written first."""
@@ -107,11 +108,8 @@ class Counters:
                 entity.state = HEALTHY
             case events.PingSent(path=path):
                 self.entity(path).pings += 1
-            case events.Spooled(path=path, count=count, waiting=waiting):
+            case events.Spooled(path=path, count=count):
                 self.entity(path).spooled += count
-                self.spool_depth = waiting
-            case events.SpoolForwarded(waiting=waiting):
-                self.spool_depth = waiting
             case events.DeadLettered(queue=queue):
                 self.queue(queue).dead_lettered += 1
             case events.BacklogQueueFailed(queue=queue):
@@ -135,7 +133,7 @@ class Counters:
                 each.path: {"out_of_rotation": each.out_of_rotation, **_numbers(each, QUEUE_FIELDS)} for each in queues
             },
             "total": _sums(entities, ENTITY_FIELDS, "") | _sums(queues, QUEUE_FIELDS, "backlog_"),
-            "spool_depth": self.spool_depth,
+            "spool_depth": self._spool_depth(),
             "out_of_rotation": sum(each.out_of_rotation for each in queues),
         }
 

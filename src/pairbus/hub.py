@@ -97,8 +97,10 @@ class Hub:
         self._wanted_queues = options.backlog_queue_count
         self.pair = Pair(options, self.publish, random.randrange)
         self.lives = Lives()
-        self.counters = Counters()
+        self.counters = Counters(self.spool_depth)
         self.spool: Spool | None = None
+        self._stayed = 0
+        "Messages that were left in a spool that is closed."
         self.inflow = Inflow()
         self.disk = disk_threads()
         "Wait for the spool where an event loop must not. The application's own threads may all be busy for long."
@@ -206,8 +208,14 @@ class Hub:
             spool, self.spool = self.spool, None
         if spool is not None:
             spool.close()
+            self._stayed = spool.waiting
             if spool.waiting and not self.is_closed:
                 logger.warning("%d messages stay in %s for the next client", spool.waiting, spool.folder)
+
+    def spool_depth(self) -> int:
+        """Messages that wait in the spool, an earlier client's too; of one that was closed, what stayed there."""
+        spool = self.spool
+        return self._stayed if spool is None else spool.waiting
 
     def paired_with(self, queues: list[str]) -> None:
         """The caller delivers what this publishes, when it holds no lock any more."""
@@ -271,7 +279,7 @@ class Hub:
         self.listeners = [] if self.options.on_event is None else [self.options.on_event]
         self.pair.pings.forget_running()
         self.loop = None
-        self.spool = None  # the parent's
+        self.spool, self._stayed = None, 0  # the parent's
         self.disk = disk_threads()
         self._look()
 

@@ -45,6 +45,26 @@ async def test_pairing_that_failed_and_is_repeated_keeps_its_spool(
     Spool(tmp_path / "spool").close()  # nobody holds it any more
 
 
+async def test_what_an_earlier_client_left_in_the_spool_is_counted(
+    stage: Stage, flavour: Flavour, tmp_path: Path
+) -> None:
+    """Whoever is paged after a restart asks the counters what still waits."""
+    leave_in(tmp_path, "first")
+    leave_in(tmp_path, "second")
+    for endpoint in (stage.primary, stage.secondary):
+        endpoint.on("open", Reject("amqp:internal-error"))
+    client = stage.client(flavour, spool_dir=tmp_path)
+    await client.pair()
+    assert client.client.counters["spool_depth"] == 2
+    await client.close()
+    assert client.client.counters["spool_depth"] == 2, "they stay for the next client"
+    stage.primary.heal()
+    heir = stage.client(flavour, spool_dir=tmp_path)
+    await heir.pair()
+    await until(lambda: heir.client.counters["spool_depth"] == 0, "all of it is forwarded", within_s=20)
+    assert len(stage.primary.stored("orders")) == 2
+
+
 async def test_a_client_whose_pairing_is_cleared_spools_nothing(stage: Stage, flavour: Flavour, tmp_path: Path) -> None:
     """A plain client forwards nothing either: what queued behind the spool would never leave."""
     leave_in(tmp_path, "left")
