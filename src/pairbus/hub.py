@@ -260,7 +260,7 @@ class Hub:
     def force(self, path: str, *, over: bool) -> None:
         """The operator's hand."""
         self.check()
-        if over and not self.pair.enabled:
+        if over and not self.pair.has_elsewhere and (self.is_paired or not self.pair.enabled):
             raise PairingError(f"{path} was not failed over: {self.primary.name} is not paired, sends go to it only.")
         with self.lock:
             force = self.pair.force_failover if over else self.pair.force_healthy

@@ -22,6 +22,7 @@ import pairbus
 import pairbus.aio
 import pairbus.client
 from pairbus import ledger, sdk, telemetry
+from pairbus.errors import PairingError
 from pairbus.pairing.events import Closed, Event, FailedOver, Paired, PairingCleared, Unpaired
 from pairbus.pairing.failover import State
 from pairbus.send_errors import ClientClosed, PairingUnauthorized, ScheduleWhileFailedOver, SecondaryUnreachable
@@ -169,6 +170,29 @@ async def test_an_operator_moves_an_entity_away_and_back(world: World, flavour: 
     await sender.send(message("home"))
     assert (world.count(queue), world.count(other), world.in_backlog()) == (1, 1, 2)
     assert [event.forced for event in client.told(FailedOver)] == [True]
+
+
+async def test_an_entity_cannot_be_moved_away_where_there_is_no_other_place(
+    stage: Stage, flavour: Flavour, tmp_path: Path
+) -> None:
+    """An operator who is told that it was held over relies on it that nothing reaches the primary any more."""
+    await stage.secondary.stop()
+    away = {"create_backlog_queues": True, "require_secondary": False}
+    client = stage.client(flavour, **away)
+    await client.pair()
+    with pytest.raises(PairingError, match="orders was not failed over: .* is not paired, sends go to it only"):
+        client.client.force_failover("orders")
+    await client.sender("orders").send(message())
+    assert client.state("orders") is State.HEALTHY
+    spooling = stage.client(flavour, spool_dir=tmp_path, **away)
+    await spooling.pair()
+    spooling.client.force_failover("orders")
+    await spooling.sender("orders").send(message(), timeout=2)
+    assert spooling.client.counters["spool_depth"] == 1, "a spool is another place"
+    assert len(stage.primary.stored("orders")) == 1
+    await spooling.clear_pairing()
+    with pytest.raises(PairingError, match="is not paired"):
+        spooling.client.force_failover("orders")
 
 
 # ── the rest of a sender ──
