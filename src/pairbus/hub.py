@@ -130,9 +130,10 @@ class Hub:
             logger.warning("%s=1: %s is not paired, sends go to it only", DISABLED, primary.name)
 
     def __repr__(self) -> str:
-        away = [entity for entity in self.pair.entities() if entity.state is not HEALTHY]
+        ended = self._ended
+        away = [] if ended else [entity for entity in self.pair.entities() if entity.state is not HEALTHY]
         names = ", ".join(f"{entity.path} {entity.state.value}" for entity in away[:3])
-        state = "closed" if self.is_closed else "plain" if not self.pair.enabled else names or "HEALTHY"
+        state = ended or ("plain" if not self.pair.enabled else names or "HEALTHY")
         more = f" and {len(away) - 3} more" if len(away) > 3 else ""
         spool = self.spool
         spooled = f" spool={spool.waiting}" if spool is not None and spool.waiting else ""
@@ -140,6 +141,9 @@ class Hub:
 
     def sender_repr(self, state: SenderState) -> str:
         entity = state.entity
+        ended = self._ended
+        if ended:
+            return f"<PairedSender {entity.path} {ended}>"
         since_s = time.monotonic() - entity.since
         away = "" if entity.state is HEALTHY else f" backlog={self.pair.rotation} diverted={entity.diverted}"
         return f"<PairedSender {entity.path} {entity.state.value}{away} for {since_s:.1f}s>"
@@ -159,6 +163,13 @@ class Hub:
             raise PairedMessagingFactoryError(self.primary.name, self.secondary.name, self.lives.reason)
         if self.is_closed:
             raise ClientClosed(self.primary.name)
+
+    @property
+    def _ended(self) -> str:
+        """Why every call raises, in few words; "" while the client can be used."""
+        if self.lives.faulted:
+            return f"faulted ({self.lives.first}: {self.lives.reason})"
+        return "closed" if self.is_closed else ""
 
     def _look(self) -> None:
         """After each change of what `straight_s` stands for."""

@@ -15,7 +15,7 @@ from pairbus.pairing.events import Closed, Faulted, Moved
 from pairbus.pairing.failover import State
 from pairbus.send_errors import ClientClosed, PairedMessagingFactoryError
 from tests.client.losses import slowness
-from tests.client.world import World, message, until
+from tests.client.world import Stage, World, message, until
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow
@@ -140,6 +140,23 @@ async def test_a_faulted_client_says_so_on_every_call_and_names_both_namespaces(
     assert [event.side for event in client.told(Faulted)] == ["secondary"]
     assert (world.count(queue), world.in_backlog()) == (0, 0)
     await client.close()
+
+
+async def test_the_repr_of_a_client_that_can_no_longer_be_used_says_why(stage: Stage, flavour: Flavour) -> None:
+    """Also of its senders: every call raises, whatever was known about their entities."""
+    faulted, closed = stage.client(flavour), stage.client(flavour)
+    senders = []
+    for client in (faulted, closed):
+        await client.pair()
+        for number in range(5):
+            client.client.force_failover(f"orders-{number}")
+        senders.append(client.client.get_queue_sender("orders-0"))
+    faulted.client.fault("secondary")
+    await closed.close()
+    assert " faulted (secondary: fault() was called) backlog=2/2>" in repr(faulted.client)
+    assert repr(senders[0]) == "<PairedSender orders-0 faulted (secondary: fault() was called)>"
+    assert " closed backlog=2/2>" in repr(closed.client)
+    assert repr(senders[1]) == "<PairedSender orders-0 closed>"
 
 
 @pytest.mark.parametrize("side", ["primary", "secondary"])

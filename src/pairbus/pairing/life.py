@@ -42,8 +42,10 @@ class Lives:
     def __init__(self) -> None:
         self._lives: dict[Side, Life] = {"primary": Life.OPEN, "secondary": Life.OPEN}
         self._noticed: dict[Side, float] = {}
+        self.first: Side | None = None
+        "The side that ended first."
         self.reason = ""
-        "Why the first side ended."
+        "Why it did."
         self.faulted = False
         "One of them is; asked at every send."
 
@@ -57,7 +59,8 @@ class Lives:
             return False
         self._lives[side] = life
         self.faulted = self.faulted or life is Life.FAULTED
-        self.reason = self.reason or reason
+        if self.first is None:
+            self.first, self.reason = side, reason
         return True
 
     def notice(self, now: float) -> Fault | None:
