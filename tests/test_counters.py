@@ -13,6 +13,7 @@ from pairbus.pairing.events import Event
 QUEUE = "contoso/x-servicebus-transfer/3"
 SUSPECTED = events.Suspected("orders", "refused", 10.0)
 FAILED_OVER = events.FailedOver("orders", 10.0, 4, "refused")
+HELD_OVER = events.FailedOver("orders", 0.0, 0, "an operator asked for it", forced=True)
 RECOVERED = events.Recovered("orders", 20.0, 5, "a ping")
 
 ENTITY_CASES: list[tuple[Sequence[Event], dict[str, int | str]]] = [
@@ -20,6 +21,8 @@ ENTITY_CASES: list[tuple[Sequence[Event], dict[str, int | str]]] = [
     ([SUSPECTED, RECOVERED], {"state": "HEALTHY", "recovered": 0}),
     ([SUSPECTED, FAILED_OVER], {"state": "FAILED_OVER", "failovers": 1}),
     ([FAILED_OVER, RECOVERED, FAILED_OVER, RECOVERED], {"state": "HEALTHY", "failovers": 2, "recovered": 2}),
+    ([HELD_OVER], {"state": "HELD_OVER", "failovers": 1}),
+    ([HELD_OVER, RECOVERED], {"state": "HEALTHY", "failovers": 1, "recovered": 1}),
     ([events.PingSent("orders", False, "no"), events.PingSent("ORDERS", True, "")], {"pings": 2}),
     ([events.Diverted("orders", QUEUE, 3, ("a", "b", "c"), False)], {"diverted": 3, "spooled": 0}),
     (

@@ -12,7 +12,7 @@ from typing import TypedDict
 
 from pairbus.pairing import events
 
-HEALTHY, SUSPECT, FAILED_OVER = "HEALTHY", "SUSPECT", "FAILED_OVER"
+HEALTHY, SUSPECT, FAILED_OVER, HELD_OVER = "HEALTHY", "SUSPECT", "FAILED_OVER", "HELD_OVER"
 SPOOL = "spool"  # what `Diverted.queue` says when no backlog queue took the message
 
 
@@ -98,13 +98,13 @@ class Counters:
                 self.queue(queue).moved += count
             case events.Suspected(path=path):
                 self.entity(path).state = SUSPECT
-            case events.FailedOver(path=path):
+            case events.FailedOver(path=path, forced=forced):
                 entity = self.entity(path)
-                entity.state = FAILED_OVER
+                entity.state = HELD_OVER if forced else FAILED_OVER
                 entity.failovers += 1
             case events.Recovered(path=path):
                 entity = self.entity(path)
-                entity.recovered += entity.state == FAILED_OVER
+                entity.recovered += entity.state in (FAILED_OVER, HELD_OVER)
                 entity.state = HEALTHY
             case events.PingSent(path=path):
                 self.entity(path).pings += 1

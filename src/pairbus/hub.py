@@ -145,7 +145,10 @@ class Hub:
         if ended:
             return f"<PairedSender {entity.path} {ended}>"
         since_s = time.monotonic() - entity.since
-        away = "" if entity.state is HEALTHY else f" backlog={self.pair.rotation} diverted={entity.diverted}"
+        away = ""
+        if entity.state is not HEALTHY:
+            spooled = f" spooled={entity.spooled}" if entity.spooled else ""
+            away = f" backlog={self.pair.rotation} diverted={entity.diverted - entity.spooled}{spooled}"
         return f"<PairedSender {entity.path} {entity.state.value}{away} for {since_s:.1f}s>"
 
     def states(self) -> dict[str, State]:
@@ -373,6 +376,7 @@ class Hub:
         if receipt.where is Where.SPOOL:
             with self.lock:
                 waiting = len(going.messages) if self.spool is None else self.spool.waiting  # None: closed since
+                entity.spooled += len(going.messages)
                 self.pair.stored_away(entity, SPOOL, going.message_ids, outcome_unknown=bool(going.doubts))
                 self.publish(Spooled(entity.path, len(going.messages), waiting))
             self.deliver()

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Literal
 
-from pairbus.counters import FAILED_OVER, HEALTHY, SUSPECT, Snapshot
+from pairbus.counters import FAILED_OVER, HEALTHY, HELD_OVER, SUSPECT, Snapshot
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
@@ -27,7 +27,7 @@ CLIENT = "messaging.client.id"
 PLACE = "pairbus.place"
 ERROR = "error.type"
 
-STATES = {HEALTHY: 0, SUSPECT: 1, FAILED_OVER: 2}
+STATES = {HEALTHY: 0, SUSPECT: 1, FAILED_OVER: 2, HELD_OVER: 2}
 
 Attribute = str | int | float | bool
 Point = tuple[int, Mapping[str, Attribute]]

@@ -174,6 +174,23 @@ async def test_nothing_overtakes_the_spool_on_the_way_to_the_backlog(
     assert [id_of(payload) for payload in stage.in_backlog()] == ["before", *left, "after"]
 
 
+async def test_a_sender_and_the_counters_say_the_same_of_an_entity_that_is_held_over(
+    stage: Stage, flavour: Flavour, tmp_path: Path
+) -> None:
+    """A message is in a backlog queue or in the spool, and its entity in one state, whomever one asks."""
+    client = stage.client(flavour, backlog_queue_count=1, spool_dir=tmp_path)
+    await client.pair()
+    client.client.force_failover("orders")
+    sender = client.sender("orders")
+    await sender.send(message())
+    stage.secondary.on("transfer", Reject("amqp:internal-error"))
+    await sender.send([message(), message()])
+    counts = client.client.counters["entities"]["orders"]
+    assert (counts["state"], counts["diverted"], counts["spooled"]) == ("HELD_OVER", 1, 2)
+    assert client.state("orders") is State.HELD_OVER
+    assert repr(sender.sender).startswith("<PairedSender orders HELD_OVER backlog=0/1 diverted=1 spooled=2 for ")
+
+
 async def test_spooling_does_not_wait_for_the_threads_of_the_application(stage: Stage, tmp_path: Path) -> None:
     """They may all be busy for longer than the send has: the client has some of its own, for what it forwards too."""
     for endpoint in (stage.primary, stage.secondary):

@@ -55,7 +55,10 @@ TRANSITIONS: dict[tuple[State, Signal], State] = {
 class Entity:
     """One queue or topic of the primary, as its senders see it."""
 
-    __slots__ = ("busy_since", "diverted", "failed_sends", "path", "reason", "since", "state", "suspect_since", "trial")
+    __slots__ = (
+        *("busy_since", "diverted", "failed_sends", "path", "reason"),
+        *("since", "spooled", "state", "suspect_since", "trial"),
+    )
 
     def __init__(self, path: str, now: float) -> None:
         self.path = path
@@ -71,6 +74,8 @@ class Entity:
         "Counting failures since the last success."
         self.diverted = 0
         "Messages stored away from home since the entity failed over."
+        self.spooled = 0
+        "Those of them that the local spool took."
         self.reason = ""
         "The last counting failure, in words."
         self.trial = False
@@ -160,7 +165,7 @@ class Failover:
             event = Suspected(entity.path, entity.reason, self._interval_s)
         elif after is HEALTHY:
             event = Recovered(entity.path, lasted_s, entity.diverted, _PROOFS[signal])
-            entity.diverted = entity.failed_sends = 0
+            entity.diverted = entity.spooled = entity.failed_sends = 0
             entity.busy_since = None  # whatever proved it healthy was not throttled
         else:
             after_s = now - entity.suspect_since if entity.failed_sends else 0.0
