@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from functools import partial
 from math import inf, nan
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pairbus.pairing.events import Event
 from pairbus.pairing.options import (
     CHOICES,
     RANGES,
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
     checked_name,
+    factory_of,
     primary_name_of,
 )
+from pairbus.pairing.policy import Failure, FailurePolicy, Reaction
 
 Options: Any = SendAvailabilityPairedNamespaceOptions  # wrong types are tried on purpose
 WHOLE = {"backlog_queue_count", "healthy_pings_required", "spool_max_bytes"}
@@ -108,11 +114,73 @@ def test_a_choice_names_the_alternatives(name: str) -> None:
         Options(**{name: "sometimes"})
 
 
+@pytest.mark.parametrize("name", ["enable_syphon", "create_backlog_queues", "require_secondary", "ordered"])
+@pytest.mark.parametrize("value", ["false", "no", 1, 0, None])
+def test_what_is_no_boolean_is_refused(name: str, value: Any) -> None:
+    """A text from the environment would be true whatever it says."""
+    for given in (True, False):
+        assert getattr(Options(**{name: given}), name) is given
+    with pytest.raises(ValueError, match=f"{name} is {value!r}; it must be True or False"):
+        Options(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["spool_dir", "ledger"])
+def test_a_folder_is_a_path_or_none(name: str) -> None:
+    """An empty text is a variable that was not set, and no place for messages."""
+    for folder in (None, "here", Path("here")):
+        assert getattr(Options(**{name: folder}), name) == folder
+    for value in ("", 5, True, b"here"):
+        with pytest.raises(ValueError, match=f"{name} is {value!r}; it must be the path of a folder, or None"):
+            Options(**{name: value})
+
+
+def test_a_policy_has_a_reaction() -> None:
+    """One without would fail in the night of the outage, in the middle of a send."""
+
+    class Own:
+        def reaction(self, failure: Failure) -> Reaction:
+            return Reaction.COUNT
+
+    own, usual = Own(), FailurePolicy()
+    assert (Options(policy=own).policy, Options(policy=usual).policy) == (own, usual)
+    others: list[Any] = ["x", {}, Own, FailurePolicy, Reaction.COUNT]
+    for value in others:
+        with pytest.raises(ValueError, match=f"policy is {re.escape(repr(value))}; it must be a FailurePolicy"):
+            Options(policy=value)
+
+
+def test_a_listener_is_a_plain_function() -> None:
+    """Nobody would await what a coroutine function returns, and no event would ever be told."""
+
+    async def later(event: Event) -> None: ...
+
+    class Later:
+        async def __call__(self, event: Event) -> None: ...
+
+    assert Options(on_event=print).on_event is print
+    for value in ("x", 5):
+        with pytest.raises(ValueError, match=f"on_event is {value!r}; it must be a function that takes an event"):
+            Options(on_event=value)
+    for awaited in (later, partial(later), Later(), Later().__call__):
+        with pytest.raises(ValueError, match=r"on_event is .*; it must be a plain function, .*events\(\)"):
+            Options(on_event=awaited)
+
+
 def test_the_failover_interval_belongs_to_the_base() -> None:
     assert issubclass(Options, PairedNamespaceOptions)
     assert PairedNamespaceOptions().failover_interval == 60.0
     with pytest.raises(ValueError, match=r"failover_interval is 3601; it must be 0 … 3600 s"):
         PairedNamespaceOptions(3601)
+
+
+def test_a_constructor_takes_options_with_a_client_of_the_secondary_and_nothing_else() -> None:
+    assert factory_of(Options(messaging_factory="factory")) == "factory"
+    with pytest.raises(ValueError, match=r"options\.messaging_factory is None; it must be the ServiceBusClient"):
+        factory_of(Options())
+    others: list[Any] = [None, {}, "factory", PairedNamespaceOptions()]
+    for value in others:
+        with pytest.raises(TypeError, match=f"options must be SendAvailability.*Options, not {type(value).__name__}"):
+            factory_of(value)
 
 
 def test_the_first_five_are_positional_as_in_the_original() -> None:
@@ -148,7 +216,7 @@ def test_a_legal_segment_is_a_name(name: str) -> None:
     assert Options(primary_name=name).primary_name == name
 
 
-@pytest.mark.parametrize("name", ["", "-a", "a.", "a/b", "a b", "ä", "a\n", "x" * 201])
-def test_what_is_no_path_segment_is_no_name(name: str) -> None:
+@pytest.mark.parametrize("name", ["", "-a", "a.", "a/b", "a b", "ä", "a\n", "x" * 201, 5, b"a"])
+def test_what_is_no_path_segment_is_no_name(name: Any) -> None:
     with pytest.raises(ValueError, match="primary_name is "):
         Options(primary_name=name)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any, Literal
 
 from pairbus.pairing.events import Event
@@ -132,7 +133,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         "The SDK's ServiceBusClient of the secondary."
         self.backlog_queue_count = _whole("backlog_queue_count", backlog_queue_count)
         "How many to find or create; after pairing, how many were found or created."
-        self.enable_syphon = enable_syphon
+        self.enable_syphon = _flag("enable_syphon", enable_syphon)
         self.ping_primary_interval = self._number("ping_primary_interval", ping_primary_interval)
         self.syphon_retry_interval = self._number("syphon_retry_interval", syphon_retry_interval)
         self.primary_name = None if primary_name is None else checked_name(primary_name)
@@ -141,12 +142,12 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self.busy_counts_after = self._optional("busy_counts_after", busy_counts_after)
         "Endless throttling counts as an outage after this; None: never."
         self.backlog_retry_interval = self._number("backlog_retry_interval", backlog_retry_interval)
-        self.create_backlog_queues = create_backlog_queues
+        self.create_backlog_queues = _flag("create_backlog_queues", create_backlog_queues)
         "False needs no Manage claim: the queues are there already (`pairbus pair create`)."
-        self.require_secondary = require_secondary
+        self.require_secondary = _flag("require_secondary", require_secondary)
         "False: start unpaired when the secondary cannot be reached, and pair when it can."
         self.ttl_policy = _choice("ttl_policy", ttl_policy)
-        self.ordered = ordered
+        self.ordered = _flag("ordered", ordered)
         self.missing_destination_grace = self._number("missing_destination_grace", missing_destination_grace)
         self.duplicate_detection_window = self._number("duplicate_detection_window", duplicate_detection_window)
         "Of the primary's entities: a message with an unknown outcome that comes home later is reported."
@@ -155,19 +156,29 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self.attempt_timeout = self._number("attempt_timeout", attempt_timeout)
         "How long one attempt may wait for an answer before it counts as a failure."
         self.connect_timeout = self._number("connect_timeout", connect_timeout)
-        self.spool_dir = spool_dir
+        self.spool_dir = _folder("spool_dir", spool_dir)
         "Folder that keeps messages when neither namespace takes them; None: the caller gets the error."
         self.spool_max_bytes = _whole("spool_max_bytes", spool_max_bytes)
-        self.ledger = ledger
+        self.ledger = _folder("ledger", ledger)
         "Folder of the ledger; None: nothing is written."
-        self.policy = policy if policy is not None else FailurePolicy()
-        self.on_event = on_event
+        self.policy = FailurePolicy() if policy is None else _policy(policy)
+        self.on_event = None if on_event is None else _listener(on_event)
 
     def __repr__(self) -> str:
         return (
             f"<SendAvailabilityPairedNamespaceOptions failover_interval={self.failover_interval:g}s"
             f" backlog_queue_count={self.backlog_queue_count} enable_syphon={self.enable_syphon}>"
         )
+
+
+def factory_of(options: Any) -> Any:
+    """The SDK's client of the secondary, for whoever is given options and cannot make one."""
+    if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
+        wanted = SendAvailabilityPairedNamespaceOptions.__name__
+        raise TypeError(f"options must be {wanted}, not {type(options).__name__}")
+    if options.messaging_factory is None:
+        raise ValueError("options.messaging_factory is None; it must be the ServiceBusClient of the secondary")
+    return options.messaging_factory
 
 
 def _whole(name: str, value: Any) -> int:
@@ -183,8 +194,40 @@ def _choice(name: str, value: Any) -> Any:
     return value
 
 
+def _flag(name: str, value: Any) -> bool:
+    """A text from the environment would be true whatever it says."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; it must be True or False")
+    return value
+
+
+def _folder(name: str, value: Any) -> str | PathLike[str] | None:
+    if value is None or (isinstance(value, str | PathLike) and isinstance(fspath(value), str) and fspath(value)):
+        return value
+    raise ValueError(f"{name} is {value!r}; it must be the path of a folder, or None")
+
+
+def _policy(value: Any) -> FailurePolicy:
+    """Whatever has a `reaction` will do."""
+    if isinstance(value, type) or not callable(getattr(value, "reaction", None)):
+        raise ValueError(f"policy is {value!r}; it must be a FailurePolicy, or have a method `reaction` as it has")
+    return value  # type: ignore[no-any-return]
+
+
+def _listener(value: Any) -> Callable[[Event], None]:
+    """Nobody would await what a coroutine function returns, and no event would ever be told."""
+    if not callable(value):
+        raise ValueError(f"on_event is {value!r}; it must be a function that takes an event")
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
+        raise ValueError(
+            f"on_event is {value!r}; it must be a plain function, not a coroutine function:"
+            " to await something for each event, iterate over events() of the asyncio client"
+        )
+    return value  # type: ignore[no-any-return]
+
+
 def checked_name(name: str) -> str:
-    if not _SEGMENT.fullmatch(name):
+    if not isinstance(name, str) or not _SEGMENT.fullmatch(name):
         raise ValueError(
             f"primary_name is {name!r}; it must be a legal path segment: letters, digits, '.', '-' and '_',"
             " a letter or digit at both ends"
