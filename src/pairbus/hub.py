@@ -75,6 +75,7 @@ WARNINGS = (
 DETAILS = (Diverted, Moved, PingSent, SpoolForwarded)
 "Events that come by the thousand."
 DISABLED = "PAIRBUS_DISABLED"
+SWITCH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("", "0", "false", "no", "off"), False)
 LEDGER_CLOSE_S = 2.0  # what closing a client grants the last rows
 
 
@@ -125,9 +126,13 @@ class Hub:
         self._outbox: deque[Event] = deque()
         self._warned: set[str] = set()
         self._told_unpaired = False
-        if os.environ.get(DISABLED) == "1":
-            self.pair.enabled = False
-            logger.warning("%s=1: %s is not paired, sends go to it only", DISABLED, primary.name)
+        word = os.environ.get(DISABLED, "")
+        self.pair.enabled = not SWITCH.get(word.strip().lower(), False)
+        if not self.pair.enabled:
+            logger.warning("%s=%s: %s is not paired, sends go to it only", DISABLED, word, primary.name)
+        elif word.strip().lower() not in SWITCH:
+            words = ", ".join(filter(None, SWITCH))
+            logger.warning("%s=%s is ignored, %s is paired: it must be one of %s", DISABLED, word, primary.name, words)
 
     def __repr__(self) -> str:
         ended = self._ended
@@ -315,8 +320,6 @@ class Hub:
     # ── one send ──
 
     def entity(self, path: str) -> Entity:
-        if not path:  # the SDK's own words
-            raise ValueError("Queue/Topic name is missing. Please specify queue_name/topic_name.")
         with self.lock:
             return self.pair.entity(path, time.monotonic())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -62,9 +63,14 @@ def test_a_variable_that_was_not_set_is_told_by_name() -> None:
     with pytest.raises(ConfigError, match="a text is needed, not None"):
         PairedServiceBusClient.from_connection_strings(None, NOBODY.format(port=9))  # type: ignore[arg-type]
     client = pair_of(9, 10)
-    for missing in (None, ""):
-        with pytest.raises(ValueError, match="Queue/Topic name is missing"):
-            client.get_queue_sender(missing)  # type: ignore[arg-type]
+    calls: list[Any] = [client.get_queue_sender, client.get_topic_sender, client.force_failover, client.force_healthy]
+    for call in calls:
+        for missing in (None, ""):
+            with pytest.raises(ValueError, match="Queue/Topic name is missing"):
+                call(missing)
+        with pytest.raises(TypeError, match="the name of a queue or topic must be a str, not int"):
+            call(5)
+    assert client.states() == {}
     client.close()
 
 
@@ -78,6 +84,27 @@ def test_a_sender_has_an_identifier_when_none_was_given() -> None:
 
 def test_an_endless_time_out_is_a_long_one() -> None:
     assert 1e9 == timeout_of(float("inf")) < threading.TIMEOUT_MAX
+
+
+@pytest.mark.parametrize(
+    ("word", "is_plain", "is_told"),
+    [
+        *((word, True, True) for word in ("1", "true", "Yes", "ON", " 1 ")),
+        *((word, False, False) for word in ("", "0", "false", "No", "OFF")),
+        *((word, False, True) for word in ("ture", "2", "disabled")),
+    ],
+)
+def test_the_environment_turns_pairing_off_in_the_usual_words(
+    word: str, is_plain: bool, is_told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A word that nobody knows leaves it on, and is told by name: an operator must not believe that it was heard."""
+    monkeypatch.setenv("PAIRBUS_DISABLED", word)
+    client = pair_of(9, 10)
+    assert ("plain" in repr(client)) == is_plain
+    told = [record.getMessage() for record in caplog.records if f"PAIRBUS_DISABLED={word}" in record.getMessage()]
+    assert len(told) == is_told
+    assert is_plain or all("it must be one of 1, true, yes, on, 0, false, no, off" in text for text in told)
+    client.close()
 
 
 def test_a_client_that_is_not_paired_cannot_be_failed_over_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

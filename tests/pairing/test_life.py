@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pairbus.pairing.life import GRACE_S, Fault, Life, Lives, Side
@@ -64,3 +66,11 @@ def test_a_side_ends_once() -> None:
     assert both.reason == "primary went"
     assert both.ended("secondary", FAULTED, "the syphon's word")
     assert both.faulted
+
+
+@pytest.mark.parametrize("side", ["other", "", None])
+def test_there_are_two_sides(side: Any) -> None:
+    both = Lives()
+    with pytest.raises(ValueError, match=f"side is {side!r}; it must be one of primary, secondary"):
+        both.ended(side, FAULTED, "a slip")
+    assert not both.faulted

@@ -101,7 +101,11 @@ class Failover:
         return iter(list(self._entities.values()))  # another thread may add one meanwhile
 
     def entity(self, path: str, now: float) -> Entity:
-        """The one state of this path, however its case is written."""
+        """The one state of this path, however its case is written. A name that is none is refused."""
+        if not path:  # the SDK's own words
+            raise ValueError("Queue/Topic name is missing. Please specify queue_name/topic_name.")
+        if not isinstance(path, str):
+            raise TypeError(f"the name of a queue or topic must be a str, not {type(path).__name__}")
         key = path.lower()
         known = self._entities.get(key)
         if known is None:

@@ -55,6 +55,8 @@ class Lives:
     def ended(self, side: Side, life: Life, reason: str) -> bool:
         """A side was closed or faulted; True when that is news."""
         assert life is not Life.OPEN
+        if side not in self._lives:
+            raise ValueError(f"side is {side!r}; it must be one of {', '.join(self._lives)}")
         if self._lives[side] is not Life.OPEN:
             return False
         self._lives[side] = life
