@@ -22,7 +22,7 @@ from pairbus.pairing.events import Closed, Event
 from pairbus.pairing.failover import State
 from pairbus.pairing.life import Life
 from pairbus.pairing.life import Side as SideName
-from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, factory_of
 from pairbus.provisioning import provision_async
 from pairbus.sides import Side
 from pairbus.upkeep import PUMP_GRACE_S, Upkeep
@@ -41,10 +41,8 @@ class PairedServiceBusClient:
     """
 
     def __init__(self, primary: ServiceBusClient, options: SendAvailabilityPairedNamespaceOptions) -> None:
-        if options.messaging_factory is None:
-            raise ValueError("options.messaging_factory is None; it must be the ServiceBusClient of the secondary")
-        admin = options.secondary_namespace_manager
-        secondary = Side.from_client(options.messaging_factory, "options.messaging_factory", aio=True, admin=admin)
+        factory, admin = factory_of(options), options.secondary_namespace_manager
+        secondary = Side.from_client(factory, "options.messaging_factory", aio=True, admin=admin)
         self._set_up(Side.from_client(primary, "primary", aio=True), primary, secondary, options)
 
     def _set_up(
