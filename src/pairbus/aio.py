@@ -222,6 +222,7 @@ class PairedServiceBusClient:
         """Every event from now on. A reader that is more than 10 000 behind loses the oldest."""
         if self._hub.is_closed:
             return
+        self._enter_loop()
         queue: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
 
         def listen(event: Event) -> None:
@@ -237,7 +238,8 @@ class PairedServiceBusClient:
                 if isinstance(event, Closed):
                     return
         finally:
-            self._hub.listeners.remove(listen)
+            if listen in self._hub.listeners:  # not any more when its event loop has ended
+                self._hub.listeners.remove(listen)
 
     def fault(self, side: SideName = "primary") -> None:
         """Declare one side unusable. Where the syphon runs, the other follows."""
@@ -322,33 +324,34 @@ class PairedServiceBusClient:
 
     def _enter_loop(self) -> None:
         """Before anything is awaited. Whoever calls `asyncio.run` once more has another loop: nothing of the one that
-        has ended can be used there, and what ran in it begins again."""
+        is closed can be used there, and what ran in it begins again."""
         hub, loop = self._hub, asyncio.get_running_loop()
-        last, hub.loop = hub.loop, loop
-        if last is None or last is loop:
-            return
-        if last.is_running():
-            hub.loop = last
-            raise RuntimeError("This client belongs to another event loop, which still runs: make one for each loop.")
-        self._forget_loop()
-        hub.after_loop()
-        is_late = hub.pair.enabled and not hub.pair.rotation.queues
-        if hub.is_paired and (is_late or hub.needs_upkeep):
-            self._start_upkeep(late=is_late)
+        last = hub.loop
+        if last is not None and last is not loop:
+            if not last.is_closed():
+                raise RuntimeError("This client belongs to another event loop, which is not closed: make one for each.")
+            self._forget_loop()
+            hub.after_loop()
+        hub.loop = loop
+        if last not in (None, loop) and hub.is_paired and not hub.is_closed and not hub.lives.faulted:
+            is_late = hub.pair.enabled and not hub.pair.rotation.queues
+            if is_late or hub.needs_upkeep:
+                self._start_upkeep(late=is_late)
 
     def _forget_loop(self) -> None:
-        for given in (self._primary, self._secondary):
-            sdk.abandon_connections(given)
         for sender in list(self._senders):
             sender._abandon()
         self._pairing = asyncio.Lock()
         self._closing = asyncio.Event()
-        self._provisioning = None
-        self._upkeep = self._upkeep_task = None
+        if self._hub.is_closed:
+            self._closing.set()
+        self._provisioning = self._upkeep = self._upkeep_task = None
 
     def _after_fork(self) -> None:
         """In the child: no socket, event loop or spool of the parent is used."""
-        _parents.extend((self._upkeep, self._upkeep_task))
+        for given in (self._primary, self._secondary):
+            sdk.abandon_connections(given)
+        _parents.extend((self._provisioning, self._upkeep, self._upkeep_task))
         self._forget_loop()
         self._hub.after_fork()
 

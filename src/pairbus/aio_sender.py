@@ -32,7 +32,7 @@ from pairbus.outgoing import (
 )
 from pairbus.pairing.envelope import Away, aliases_alone
 from pairbus.pairing.failover import HEALTHY
-from pairbus.pairing.options import PRIMARY_SHARE, SEND_TIMEOUT_S
+from pairbus.pairing.options import SEND_TIMEOUT_S
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.sending import (
     LEAST_S,
@@ -174,7 +174,7 @@ class PairedSender:
             else:
                 line.is_taken = False
         if failure is not None:
-            await self._failed_straight(ready, failure, began)
+            await self._failed_straight(ready, failure, began, straight_s)
             return
         is_batch, tally = type(ready) is PairedMessageBatch, self._tally
         self._counts.sent += ready.count if is_batch else 1
@@ -200,11 +200,12 @@ class PairedSender:
         await self._send(ready, ready, left_of(began))
         return 0.0
 
-    async def _failed_straight(self, ready: Any, failure: Failure, began: float) -> None:
+    async def _failed_straight(self, ready: Any, failure: Failure, began: float, had_s: float) -> None:
         """It has the primary's line."""
         going: Outgoing | None = None
+        hurried = is_hurried(self._hub.pair, had_s, is_open=True)
         try:
-            going, tried = as_outgoing(ready), Reply(time.monotonic(), failure)
+            going, tried = as_outgoing(ready), Reply(time.monotonic(), failure, hurried=hurried)
             going.has_turn = True
             if failure.outcome_unknown:
                 going.unanswered(THE_PRIMARY)
@@ -388,7 +389,8 @@ class PairedSender:
                 link.drop()
             now = time.monotonic()
             until = min(deadline, now + command.timeout_s)
-            hurried = is_hurried(hub.pair, until - now, is_open=link.sender is not None)
+            is_open = link.sender is not None and sdk.is_open(link.sender)
+            hurried = is_hurried(hub.pair, until - now, is_open=is_open)
             if telemetry.is_traced():
                 with telemetry.span("divert", {telemetry.DESTINATION: self.entity_name}) as span:
                     failure = await self._send_wrapped(link, command, going, until)
@@ -443,8 +445,7 @@ class PairedSender:
         if has_turn and self._closed:
             link.leave()
             self._check()
-        share = PRIMARY_SHARE if link is self._home else 1.0
-        if has_turn and (deadline - time.monotonic()) * share >= LEAST_S:
+        if has_turn and deadline - time.monotonic() >= LEAST_S:
             return None
         if has_turn:
             link.leave()

@@ -214,7 +214,8 @@ class Upkeep:
         try:
             await forwarder.run()
         finally:
-            self._hub.listeners.remove(retry)
+            if retry in self._hub.listeners:  # not any more when an event loop was closed under it
+                self._hub.listeners.remove(retry)
 
     # ── pairing late ──
 

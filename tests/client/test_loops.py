@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 
+from pairbus.pairing.events import Closed, Event, FailedOver
 from pairbus.pairing.failover import State
+from pairbus.send_errors import ClientClosed
 from pairbus.testing import Reject
 from tests.client.world import Stage, message, until
 
@@ -56,7 +59,68 @@ async def test_a_client_goes_on_in_the_next_event_loop(stage: Stage, tmp_path: P
     await in_a_loop_of_its_own(client.client.close())
 
 
-async def test_a_client_is_refused_in_a_second_loop_while_the_first_one_runs(stage: Stage) -> None:
+async def test_what_a_new_loop_begins_with_lives_on_when_it_sends(stage: Stage) -> None:
+    """A receiver and an iterator of events may be there before the first send finds out that the loop is another."""
+    client = stage.client("aio")
+    sender = client.sender("orders").sender
+    heard: list[Event] = []
+
+    async def send() -> None:
+        await sender.send_messages([ServiceBusMessage("m") for _ in range(3)])
+
+    async def forward() -> None:
+        async def listen() -> None:
+            heard.extend([event async for event in client.client.events()])
+
+        listening = asyncio.create_task(listen())
+        receiver = client.client.get_queue_receiver("orders", max_wait_time=5)
+        async with receiver:
+            for one in await receiver.receive_messages(3, max_wait_time=5):
+                await sender.send_messages(ServiceBusMessage("again"))
+                await receiver.complete_message(one)
+        client.client.force_failover("orders")
+        await client.client.close()
+        await listening
+
+    await in_a_loop_of_its_own(send())
+    await in_a_loop_of_its_own(forward())
+    assert len(stage.primary.stored("orders")) == 6
+    assert [type(event) for event in heard] == [FailedOver, Closed]
+
+
+async def test_a_closed_client_begins_nothing_in_the_next_loop(stage: Stage) -> None:
+    client = stage.client("aio", enable_syphon=True)
+    await in_a_loop_of_its_own(client.sender("orders").sender.send_messages(ServiceBusMessage("m")))
+    sender = client.sender("orders").sender
+    await in_a_loop_of_its_own(client.client.close())
+
+    async def late() -> int:
+        for work in (sender.send_messages(ServiceBusMessage("m")), sender.create_message_batch(), client.client.pair()):
+            with pytest.raises(ClientClosed):
+                await work
+        await asyncio.sleep(0)
+        return len(asyncio.all_tasks())
+
+    assert await in_a_loop_of_its_own(late()) == 1
+
+
+async def test_no_socket_of_an_ended_loop_is_kept(stage: Stage) -> None:
+    client = stage.client("aio")
+    sender = client.sender("orders").sender
+
+    async def send() -> None:
+        await sender.send_messages(ServiceBusMessage("m"))
+
+    for number in range(6):
+        await in_a_loop_of_its_own(send())
+        gc.collect()
+        if number == 1:
+            await until(lambda: len(stage.primary.peers) <= 1, "the first connection has ended")
+    await until(lambda: len(stage.primary.peers) <= 1, "and so has every other but the last")
+    await in_a_loop_of_its_own(client.client.close())
+
+
+async def test_a_client_is_refused_in_a_second_loop_while_the_first_one_is_open(stage: Stage) -> None:
     """What tasks of two loops wait for would never wake them."""
     client = stage.client("aio")
     await client.sender("orders").send(message())

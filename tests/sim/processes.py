@@ -21,7 +21,6 @@ from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.events import BacklogQueueBack, Event, MaybeDuplicated, PingSent, Recovered
 from pairbus.pairing.failover import Entity, State
 from pairbus.pairing.forwarding import Inflow, queueing
-from pairbus.pairing.options import PRIMARY_SHARE
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.sending import (
@@ -274,8 +273,7 @@ class SimClientSender:
             return Reply(loop.time(), failure)
         is_home, failure = isinstance(command, ToPrimary), None
         line = self._lines["home" if is_home else "away"]
-        part = PRIMARY_SHARE if is_home else 1.0
-        if not (is_home and call.has_turn) and not await self._stand_in_line(line, part, call, deadline):
+        if not (is_home and call.has_turn) and not await self._stand_in_line(line, call, deadline):
             return Reply(loop.time(), Failure(Kind.TIMEOUT, "the line was too long"), waited=True)
         call.has_turn = call.has_turn or is_home
         try:
@@ -298,7 +296,7 @@ class SimClientSender:
                 self._give_turn(call)
         return Reply(loop.time(), failure)
 
-    async def _stand_in_line(self, line: asyncio.Lock, part: float, call: Call, deadline: float) -> bool:
+    async def _stand_in_line(self, line: asyncio.Lock, call: Call, deadline: float) -> bool:
         loop = self._world.loop
         came = loop.time()
         try:
@@ -308,7 +306,7 @@ class SimClientSender:
             return False
         finally:
             call.waited_s += loop.time() - came
-        if (deadline - loop.time()) * part >= LEAST_S:
+        if deadline - loop.time() >= LEAST_S:
             return True
         line.release()
         return False

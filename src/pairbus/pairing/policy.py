@@ -117,10 +117,6 @@ _CONDITIONS: Mapping[str, Kind] = MappingProxyType(
         "amqp:not-allowed": Kind.INVALID,
         "amqp:not-implemented": Kind.INVALID,
         "amqp:precondition-failed": Kind.INVALID,
-        "com.microsoft:message-not-found": Kind.INVALID,
-        "com.microsoft:message-lock-lost": Kind.INVALID,
-        "com.microsoft:session-lock-lost": Kind.INVALID,
-        "com.microsoft:entity-already-exists": Kind.INVALID,
     }
 )
 

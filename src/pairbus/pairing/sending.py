@@ -23,7 +23,8 @@ from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind, R
 RETRY_PAUSES_S = (0.1, 0.4)  # between the beginnings of two attempts: a connection takes the SDK half a second to open
 LAST_RETRY_S = 0.6  # since the first began: who needs longer for two attempts makes no third, so that all three fit
 OPENING_S = 1.5  # the SDK takes half a second for a connection and its link, and a second at 100 ms to the service
-OPENING_SHARE = 0.75  # of the caller's time, at most
+OPENING_SHARE = 0.75  # of the caller's first second, at least
+ELSEWHERE_S = 1.0  # what a backlog queue needs after it: a connection too, and the grace of an attempt that was late
 HURRIED_S = 0.5  # in less, no connection was ever opened
 LEAST_S = 0.1  # an attempt with less says nothing about the place that does not answer
 QUICK_PAUSE_S = max(RETRY_PAUSES_S)
@@ -229,7 +230,10 @@ def opening_s(pair: Pair, left_s: float) -> float:
 
     Otherwise whoever sends with a time-out of a second would never get a connection to the primary.
     """
-    return min(pair.options.attempt_timeout, OPENING_S, left_s * OPENING_SHARE) if pair.has_elsewhere else left_s
+    if not pair.has_elsewhere:
+        return left_s
+    wanted_s = max(left_s - ELSEWHERE_S, min(left_s, 1.0) * OPENING_SHARE)
+    return min(pair.options.attempt_timeout, OPENING_S, wanted_s)
 
 
 def _home(

@@ -41,6 +41,10 @@ _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
     (exceptions.MessageSizeExceededError, Kind.TOO_LARGE),
     (exceptions.ServiceBusConnectionError, Kind.COMMUNICATION),
     (exceptions.ServiceBusCommunicationError, Kind.COMMUNICATION),
+    (exceptions.MessageNotFoundError, Kind.INVALID),
+    (exceptions.MessageLockLostError, Kind.INVALID),
+    (exceptions.SessionLockLostError, Kind.INVALID),
+    (exceptions.MessagingEntityAlreadyExistsError, Kind.INVALID),
 )
 _CBS_STATUS = {404: Kind.NOT_FOUND, 408: Kind.TIMEOUT, 429: Kind.BUSY, 500: Kind.INTERNAL, 503: Kind.BUSY}
 _CBS_STATUS |= dict.fromkeys((502, 504), Kind.INTERNAL)
