@@ -129,6 +129,46 @@ def test_once_exits_with_1_when_messages_had_to_stay_and_says_why(broker: Broker
         admin.create_queue(f"{NAME}/x-servicebus-transfer/1")
 
 
+def test_lines_that_nobody_reads_do_not_end_a_drain(broker: BrokerProcess, queue_name: str) -> None:
+    """A log on a full disk, a pipe whose reader is gone."""
+    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME, "--once"]
+    divert(broker, queue_name, 3)
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            command, env=environment(broker), stdout=subprocess.PIPE, stderr=full, timeout=RUN_S, check=False
+        )
+    assert (done.returncode, done.stdout) == (0, b"moved 3 messages\n")
+    ours, theirs = os.pipe()
+    os.close(ours)
+    divert(broker, queue_name, 3)
+    done = subprocess.run(
+        command, env=environment(broker), stdout=subprocess.PIPE, stderr=theirs, timeout=RUN_S, check=False
+    )
+    os.close(theirs)
+    assert (done.returncode, done.stdout) == (0, b"moved 3 messages\n")
+    assert len(drain(broker, queue_name, 6)) == 6
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_summary_that_cannot_be_written_is_an_error(broker: BrokerProcess, unbuffered: str) -> None:
+    """One line on standard error. A script that reads the number would take none for nothing."""
+    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME, "--once"]
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        env = {**environment(broker), "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, timeout=RUN_S, check=False)
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines()[-1].startswith("pairbus: ")
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_may_be_started_with_closed_files(broker: BrokerProcess, closed: str) -> None:
+    """As some supervisors do."""
+    line = f"{sys.executable} -m pairbus syphon --primary-name {NAME} --once {closed}"
+    done = subprocess.run(["/bin/sh", "-c", line], env=environment(broker), timeout=RUN_S, check=False)
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("secondary", "there"),
     [("fabrikam", "it has those of contoso"), ("spare", "nor of any other primary: `pairbus pair create`")],

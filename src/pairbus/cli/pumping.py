@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from azure.core.exceptions import AzureError, ResourceNotFoundError
 
 from pairbus.cli.left import NOTHING_LEFT, Left, look
+from pairbus.cli.standard import ProgressLine, say
 from pairbus.errors import ConfigError
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
@@ -67,11 +68,11 @@ class Pumping:
         self._listed = 0
         "How many queues the secondary has."
         self._reasons: Counter[str] = Counter()
-        self._width = 0
+        self._line = ProgressLine()
 
     async def syphon(self, primary_name: str, count: int | None, *, once: bool) -> bool:
         queues, may_count = await self._find(primary_name, count)
-        _say(f"{self._away.name} -> {self._home.name}: {len(queues)} backlog queues of {primary_name}")
+        say(f"{self._away.name} -> {self._home.name}: {len(queues)} backlog queues of {primary_name}")
 
         def make(home: Carrier, away: Carrier) -> Pump:
             if self._spark is not None:
@@ -162,7 +163,7 @@ class Pumping:
         try:
             queues = await asyncio.to_thread(self._queues)
         except (AzureError, OSError) as error:
-            _say(
+            say(
                 f"the queues of {self._away.name} cannot be listed ({_line(error)});"
                 f" taking 0 … {QUEUES_ASSUMED - 1}: --backlog-queue-count says how many there are"
             )
@@ -183,7 +184,7 @@ class Pumping:
             return await asyncio.to_thread(self._ask_duplicate_window_s, path)
         except (AzureError, OSError, ConfigError) as error:
             become = "get new ids" if new_ids else "stay, unless --new-ids is given"
-            _say(
+            say(
                 f"whether {path} detects duplicates cannot be read ({_line(error)}): dead letters of the last"
                 f" {WINDOW_MAX_S / 86_400:.0f} days {become}. --duplicate-window says for how many seconds it remembers"
                 " message ids, or 0"
@@ -253,12 +254,12 @@ class Pumping:
         if not new:
             return
         queues += new
-        self._clear_line()
+        self._line.clear()
         if isinstance(pump, Syphon):
             pump.adopt(new)
-            _say(f"new backlog queues: {', '.join(new)}")
+            say(f"new backlog queues: {', '.join(new)}")
         else:
-            _say(f"new backlog queues, which are drained when this command is started again: {', '.join(new)}")
+            say(f"new backlog queues, which are drained when this command is started again: {', '.join(new)}")
 
     # ── what is shown ──
 
@@ -268,10 +269,9 @@ class Pumping:
         while True:
             line = self._progress(pump)
             if terminal:
-                print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
-                self._width = len(line)
+                self._line.show(line)
             elif line != last:
-                _say(line)
+                say(line)
             last = line
             await asyncio.sleep(LINE_S if terminal else LOG_S)
 
@@ -286,7 +286,7 @@ class Pumping:
 
     def _summary(self, pump: Pump, left: Left, *, once: bool, stopped: bool) -> bool:
         """Says how it ended; whether everything was asked for, and something had to stay."""
-        self._clear_line()
+        self._line.clear()
         now = pump.progress()
         at_least = "" if left.is_all else "at least "
         stayed = f", {at_least}{left.messages} left" if left.messages else ""
@@ -294,15 +294,15 @@ class Pumping:
         print(f"moved {now.moved} messages{dead}{stayed}")
         if now.blocked:
             for reason, _ in self._reasons.most_common(5):
-                _say(reason)
+                say(reason)
         if not once or left == NOTHING_LEFT:
             return False
         if stopped:
-            _say("stopped before everything was moved")
+            say("stopped before everything was moved")
         elif not left.messages:
-            _say(f"{self._away.name} does not say whether anything is left")
+            say(f"{self._away.name} does not say whether anything is left")
         elif left.messages > now.blocked:
-            _say(
+            say(
                 f"{at_least}{left.messages - now.blocked} of those that are left were not received: they are new, or"
                 " locked by another receiver, in a backlog queue for a minute at most"
             )
@@ -314,20 +314,15 @@ class Pumping:
         if isinstance(event, DestinationSkipped):
             self._reasons[f"{event.path}: {event.reason}"] += 1
         if isinstance(event, SHOWN):
-            self._clear_line()
-            _say(str(event))
+            self._line.clear()
+            say(str(event))
 
     def _problem(self, text: str) -> None:
         """Of a task of Spark: an event in words."""
         if not self._reasons[text]:
-            self._clear_line()
-            _say(text)
+            self._line.clear()
+            say(text)
         self._reasons[text] += 1
-
-    def _clear_line(self) -> None:
-        if self._width:
-            print(f"\r{'':<{self._width}}\r", end="", file=sys.stderr, flush=True)
-            self._width = 0
 
     def _meter(
         self,
@@ -367,10 +362,6 @@ def _waiting(found: Iterable[Any], queues: Container[str]) -> int:
 
 def _carrier(side: Side) -> Carrier:
     return Carrier(side.endpoint, credential=side.credential, ssl=side.ssl, proxy=side.proxy)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _line(error: BaseException) -> str:
