@@ -233,7 +233,7 @@ def test_a_ca_file_can_be_given_instead_of_fetched(pairbus: Command, server: Adm
     plain = server.connection_string().replace("UseDevelopmentEmulator=true", "")
     assert pairbus("queue", "list", "--connection-string", plain, "--ca-file", server.ca_file).code == 0
     assert "CERTIFICATE_VERIFY_FAILED" in pairbus("queue", "list", "--connection-string", plain).err
-    assert "does not exist" in pairbus("queue", "list", "--ca-file", str(tmp_path / "absent.pem")).err
+    assert "No such file" in pairbus("queue", "list", "--ca-file", str(tmp_path / "absent.pem")).err
     remote = server.connection_string(host="broker.example")
     assert "--ca-file" in pairbus("queue", "list", "--connection-string", remote).err
 

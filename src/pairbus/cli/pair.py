@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pairbus.cli.secrets import KEPT_OFF, connection_string
+from pairbus.cli.trust import CaFile
 from pairbus.errors import EntityError
 
 _app = typer.Typer(
@@ -63,12 +63,7 @@ def create(
             help="First part of their paths; derived from the primary's host when not given.", show_default=False
         ),
     ] = None,
-    ca_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--ca-file", help="Certificates to trust; not needed for a broker on this machine.", metavar="FILE"
-        ),
-    ] = None,
+    ca_file: CaFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Create the backlog queues in the secondary; those that exist are left as they are.

@@ -12,7 +12,9 @@ import typer
 
 from pairbus.cli.secrets import KEPT_OFF, connection_string
 from pairbus.cli.table import print_table
+from pairbus.cli.trust import CaFile
 from pairbus.errors import SpoolError, SpoolInUse, SpoolOfAnotherPair
+from pairbus.pairing.options import RANGES
 
 if TYPE_CHECKING:
     from pairbus.spool.files import Standing
@@ -71,8 +73,10 @@ def drain(
     primary_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary if not given.")
     ] = None,
-    backlog_queues: Annotated[int, typer.Option(min=1, help="How many backlog queues there are.")] = 10,
-    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificates to trust.")] = None,
+    backlog_queues: Annotated[
+        int, typer.Option(min=1, max=int(RANGES["backlog_queue_count"].most), help="How many backlog queues there are.")
+    ] = 10,
+    ca_file: CaFile = None,
     timeout: Annotated[
         float, typer.Option(min=0, help="Seconds without progress after which a path is given up.")
     ] = 30,

@@ -1,4 +1,4 @@
-"""Standard input, output and error of a command. Who reads its lines may be gone, or have no room: that ends no work."""
+"""Standard input, output and error of a command. Who reads its lines may be gone or have no room: that ends no work."""
 
 from __future__ import annotations
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pairbus.cli.secrets import KEPT_OFF, connection_string
+from pairbus.cli.trust import CaFile
 from pairbus.errors import ConfigError
 from pairbus.loops import run
+from pairbus.pairing.options import RANGES
 
 if TYPE_CHECKING:
     from pairbus.cli.pumping import Settings
@@ -54,9 +56,18 @@ Examples:
     )(redrive)
 
 
+def _rate(given: float | None) -> float | None:
+    """What the option of the same name allows; `nan` is within any two numbers."""
+    try:
+        RANGES["max_messages_per_second"].check("it", given)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return given
+
+
 Rate = Annotated[
     float | None,
-    typer.Option(min=0.1, help="Budget; halved for a while when throttled."),
+    typer.Option(callback=_rate, help="Budget; halved for a while when throttled."),
 ]
 WhichEngine = Annotated[Engine, typer.Option(help="local: in this process; spark: as a Spark job.")]
 Master = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs; only with --engine spark.")]
@@ -68,10 +79,6 @@ Journal = Annotated[
 ]
 Checkpoint = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Spark's own notes; in the journal's folder unless said otherwise.")
-]
-CaFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Certificates to trust; not needed for a broker on this machine."),
 ]
 
 
@@ -97,7 +104,11 @@ def syphon(
     ] = None,
     backlog_queue_count: Annotated[
         int | None,
-        typer.Option(min=1, help="Queues 0 … N-1, without asking for a list; needs only Listen and Send."),
+        typer.Option(
+            min=1,
+            max=int(RANGES["backlog_queue_count"].most),
+            help="Queues 0 … N-1, without asking for a list; needs only Listen and Send.",
+        ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Move what is there when it begins, then end.")] = False,
     engine: WhichEngine = Engine.local,
@@ -123,7 +134,8 @@ def syphon(
     How many messages wait is asked for by administration: one request for each hundred queues of the secondary, or one
     for each backlog queue where these are fewer. While messages are moved or held back that is every 5 seconds on a
     terminal and every 30 elsewhere, otherwise every 15 minutes, and with --backlog-queue-count never. Backlog queues
-    that are created meanwhile are found by a list, and drained too.
+    that are created meanwhile are found by a list, and drained too. Without the Manage claim there is no list: a link
+    is opened to each of 0 … 9, and to the next ten as long as there are any.
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping, Settings

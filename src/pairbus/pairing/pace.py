@@ -79,8 +79,8 @@ class Pauses:
 
 
 class BatchSize:
-    """How many messages of one queue may be in hand: what can be moved in half of their lock. Of those that go together,
-    not more than a budget allows in a second.
+    """How many messages of one queue may be in hand: what can be moved in half of their lock. Together go not more
+    than a budget allows in a second.
 
     `batches`: so many are in hand at once.
     """

@@ -4,7 +4,7 @@ will, and otherwise left under its locks.
 Laws of this file.
  1. A message is completed only after its destination has accepted it. If that fails it is received again: a duplicate
     may be stored, a message is never lost.
- 2. Nothing is abandoned. What waits stays locked, and comes back when its lock runs out.
+ 2. Nothing is abandoned. What waits stays locked, and comes back when its lock runs out, or a single drain is over.
 """
 
 from __future__ import annotations
@@ -95,6 +95,14 @@ class Shared:
     "When any destination last accepted something: a sign that the connection is good."
 
 
+class Held(NamedTuple):
+    """Messages that wait under their locks."""
+
+    receiver: Receiver
+    places: list[int]
+    locks_end: float
+
+
 @dataclass(slots=True)
 class Pass:
     """What one pass over a queue has come to so far."""
@@ -111,7 +119,7 @@ class Pass:
     "Nothing more came but what is too late for a single drain."
     delivered: int = 0
     buried: int = 0
-    held: int = 0
+    held: list[Held] = field(default_factory=list)
     began: float = 0.0
     "When what it moves began to come."
     held_on_link: int = 0
@@ -440,7 +448,7 @@ class Trip:
         shared = self._shared
         if not shared.buries:
             self._pass.errors += len(places)
-            self._count_held(len(places))
+            self._keep(places)
             named = tuple([message_id or "" for message_id in ids])
             shared.publish(Stayed(self._queue, len(places), named, reason, description))
             return
@@ -492,14 +500,14 @@ class Trip:
         self.hold(items)
 
     def hold(self, items: list[Item]) -> None:
-        self._count_held(len(items))
+        self._keep([item.place for item in items])
         now = self._shared.clock()
         for item in items:
             self._shared.lanes.waits(item.home, self._locks_end, now)
 
-    def _count_held(self, count: int) -> None:
-        self._pass.held += count
-        self._pass.held_on_link += count
+    def _keep(self, places: list[int]) -> None:
+        self._pass.held.append(Held(self._receiver, places, self._locks_end))
+        self._pass.held_on_link += len(places)
 
     @property
     def _too_late(self) -> str | None:
