@@ -13,7 +13,7 @@ import typer
 from pairbus.cli.secrets import KEPT_OFF, connection_string
 from pairbus.cli.table import print_table
 from pairbus.cli.trust import CaFile
-from pairbus.errors import SpoolError, SpoolInUse, SpoolOfAnotherPair
+from pairbus.errors import SpoolError, SpoolOfAnotherPair
 from pairbus.pairing.options import RANGES
 
 if TYPE_CHECKING:
@@ -41,12 +41,22 @@ def list_spool(folder: Folder, as_json: Json = False) -> None:
     """Show what waits in a spool, and what was set aside, for each path. Changes nothing; its client may be running."""
     from pairbus.spool.files import look
 
-    spools = [(str(spool), *look(spool)) for spool in _spools(folder)]
+    folders = _spools(folder)
+    spools = []
+    for spool in folders:
+        try:
+            spools.append((str(spool), *look(spool)))
+        except SpoolError as error:
+            if len(folders) == 1:
+                raise
+            typer.echo(f"{error} It is passed over.", err=True)
     if as_json:
         found = [{"spool": spool, "pair": pair, "paths": [*map(asdict, paths)]} for spool, pair, paths in spools]
         typer.echo(json.dumps(found))
-        return
-    print_table(HEADS, [[spool, pair or "-", *_cells(path)] for spool, pair, paths in spools for path in paths])
+    else:
+        print_table(HEADS, [[spool, pair or "-", *_cells(path)] for spool, pair, paths in spools for path in paths])
+    if len(spools) < len(folders):
+        raise typer.Exit(1)
 
 
 @_app.command(
@@ -111,11 +121,11 @@ def drain(
     for path in spools:
         try:
             spool = Spool(path)
-        except SpoolInUse as error:
+        except SpoolError as error:  # in use, and its owner forwards by itself; or damaged. Others may be orphans
             if len(spools) == 1:
                 raise
             passed_over += 1
-            typer.echo(f"{error} It is passed over.", err=True)  # its owner forwards by itself; others may be orphans
+            typer.echo(f"{error} It is passed over.", err=True)
             continue
         try:
             if not any_pair:
@@ -127,11 +137,17 @@ def drain(
             passed_over += 1
             typer.echo(f"{error} Drain it with --primary-name {spool.pair}, or with --any-pair.", err=True)
             continue
+        except SpoolError as error:
+            if len(spools) == 1:
+                raise
+            passed_over += 1
+            typer.echo(f"{error} The rest of it is passed over.", err=True)
+            continue
         finally:
             spool.close()
         pair, found = look(path)
         left += [[str(path), pair or "-", *_cells(each, reasons.get(each.path.lower(), ""))] for each in found]
-    typer.echo(f"forwarded {drained.forwarded} messages")
+    typer.echo(f"forwarded {drained.forwarded} message{'' if drained.forwarded == 1 else 's'}")
     if left:
         print_table(HEADS, left)
     if left or passed_over:
