@@ -41,7 +41,17 @@ ConnectionStringFile = Annotated[
     Path | None, typer.Option("--connection-string-file", help="The same as @FILE.", metavar="FILE")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Name = Annotated[str, typer.Argument(help="Path of the queue, such as orders or contoso/x-servicebus-transfer/0.")]
+
+
+def _named(path: str) -> str:
+    if not path.strip():
+        raise typer.BadParameter("a queue has a name")
+    return path
+
+
+Name = Annotated[
+    str, typer.Argument(callback=_named, help="Path of the queue, such as orders or contoso/x-servicebus-transfer/0.")
+]
 
 
 def register(app: typer.Typer) -> None:

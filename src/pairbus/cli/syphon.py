@@ -144,6 +144,8 @@ def syphon(
     trust = {} if ca_file is None else {"connection_verify": str(ca_file)}
     away = Side.from_connection_string(connection_string(secondary, "--secondary", "PAIRBUS_SECONDARY"), **trust)
     home = None
+    if target is not None and primary_name is None and not primary:
+        raise typer.BadParameter("whose backlog queues go to --target? Give --primary-name NAME, or --primary CS")
     if target is None or primary_name is None:
         home = Side.from_connection_string(connection_string(primary, "--primary", "PAIRBUS_PRIMARY"), **trust)
     name = _name(primary_name, None if home is None else home.authority)
@@ -155,6 +157,7 @@ def syphon(
         ttl_policy=ttl_policy.value,
         max_messages_per_second=max_messages_per_second,
     )
+    _check_engine(engine, journal, checkpoint)
     spark = None
     if engine is Engine.spark:
         to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
@@ -223,6 +226,7 @@ def redrive(
     if target is not None:
         home = Side.from_connection_string(connection_string(target, "--target", "PAIRBUS_TARGET"), **trust)
     settings = Settings(max_messages_per_second=max_messages_per_second)
+    _check_engine(engine, journal, checkpoint)
     spark = None
     if engine is Engine.spark:
         back = (source, "PAIRBUS_CONNECTION_STRING")
@@ -233,6 +237,11 @@ def redrive(
         lambda: pumping.redrive(queue, to, once=not follow, duplicate_window_s=duplicate_window, new_ids=new_ids),
         once=not follow,
     )
+
+
+def _check_engine(engine: Engine, journal: Path | None, checkpoint: Path | None) -> None:
+    if engine is not Engine.spark and (journal is not None or checkpoint is not None):
+        raise typer.BadParameter("--journal and --checkpoint are of --engine spark, which was not asked for")
 
 
 def _on_spark(

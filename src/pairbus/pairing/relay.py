@@ -150,9 +150,10 @@ def key_of(path: str) -> str:
 
 
 def _missing_text(path: str, missing_s: float, failure: Failure) -> str:
+    said = failure.text[:300].rstrip(".")
     return (
-        f"'{path}' has been missing for {missing_s:.0f} s: {failure.text:.300}. Create it and re-drive this dead-letter"
-        " queue, or discard the message."
+        f"'{path}' has been missing for {missing_s:.0f} s: {said}. Create it and re-drive this dead-letter queue, or"
+        " discard the message."
     )[:TEXT_MAX]
 
 
