@@ -334,9 +334,10 @@ class Pumping:
         elif not left.messages:
             say(f"{self._away.name} does not say whether anything is left")
         elif left.messages > now.blocked:
+            behind = "lie behind those that could not be sent, " if now.blocked else ""
             say(
-                f"{at_least}{left.messages - now.blocked} of those that are left were not received: they are new, or"
-                " locked by another receiver, in a backlog queue for a minute at most"
+                f"{at_least}{left.messages - now.blocked} of those that are left were not received: they {behind}are"
+                " new, or locked by another receiver, in a backlog queue for a minute at most"
             )
         return True
 

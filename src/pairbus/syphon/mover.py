@@ -357,14 +357,15 @@ class Trip:
         if turn is not None:
             turn.over()
         errors: list[TransportError | None] = []
-        for answer in answers:
-            if isinstance(answer, TransportError):
+        for chunk, answer in zip(chunks, answers, strict=False):
+            if isinstance(answer, TransportError):  # too large for the link: nothing was sent, nothing is billed
                 errors.append(answer)
                 continue
             try:
                 await answer
                 errors.append(None)
             except TransportError as error:
+                self._meter_send(chunk[0].home.path, chunk, failure_of(error).kind.value)
                 errors.append(error)
         return errors, unsent
 
@@ -383,7 +384,6 @@ class Trip:
         self, sender: Sender, path: str, chunk: Chunk, error: TransportError, began: float, turn: Turn
     ) -> bool:
         failure = failure_of(error)
-        self._meter_send(path, chunk, failure.kind.value)
         if len(chunk) == 1 or failure.kind not in MESSAGE_FAULTS:
             await self._failed(path, chunk, error, began)
             return False
