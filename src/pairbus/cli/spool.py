@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,31 +121,22 @@ def drain(
     spools, passed_over = _spools(folder), 0
     for path in spools:
         try:
-            spool = Spool(path)
+            with closing(Spool(path)) as spool:
+                if not any_pair:
+                    spool.demand(name)
+                if retry_refused:
+                    spool.retry_refused()
+                reasons = drained.run(spool)
+        except SpoolOfAnotherPair as error:
+            passed_over += 1
+            typer.echo(f"{error} Drain it with --primary-name {spool.pair}, or with --any-pair.", err=True)
+            continue
         except SpoolError as error:  # in use, and its owner forwards by itself; or damaged. Others may be orphans
             if len(spools) == 1:
                 raise
             passed_over += 1
             typer.echo(f"{error} It is passed over.", err=True)
             continue
-        try:
-            if not any_pair:
-                spool.demand(name)
-            if retry_refused:
-                spool.retry_refused()
-            reasons = drained.run(spool)
-        except SpoolOfAnotherPair as error:
-            passed_over += 1
-            typer.echo(f"{error} Drain it with --primary-name {spool.pair}, or with --any-pair.", err=True)
-            continue
-        except SpoolError as error:
-            if len(spools) == 1:
-                raise
-            passed_over += 1
-            typer.echo(f"{error} The rest of it is passed over.", err=True)
-            continue
-        finally:
-            spool.close()
         pair, found = look(path)
         left += [[str(path), pair or "-", *_cells(each, reasons.get(each.path.lower(), ""))] for each in found]
     typer.echo(f"forwarded {drained.forwarded} message{'' if drained.forwarded == 1 else 's'}")

@@ -69,6 +69,14 @@ Rate = Annotated[
     float | None,
     typer.Option(callback=_rate, help="Budget; halved for a while when throttled."),
 ]
+QueueCount = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=int(RANGES["backlog_queue_count"].most),
+        help="Queues 0 … N-1, without asking for a list; needs only Listen and Send.",
+    ),
+]
 WhichEngine = Annotated[Engine, typer.Option(help="local: in this process; spark: as a Spark job.")]
 Master = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs; only with --engine spark.")]
 Journal = Annotated[
@@ -102,14 +110,7 @@ def syphon(
     primary_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
     ] = None,
-    backlog_queue_count: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=int(RANGES["backlog_queue_count"].most),
-            help="Queues 0 … N-1, without asking for a list; needs only Listen and Send.",
-        ),
-    ] = None,
+    backlog_queue_count: QueueCount = None,
     once: Annotated[bool, typer.Option("--once", help="Move what is there when it begins, then end.")] = False,
     engine: WhichEngine = Engine.local,
     master: Master = MASTER,
