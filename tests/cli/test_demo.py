@@ -163,6 +163,18 @@ def test_a_folder_that_is_not_there_is_told_before_anything_starts(capsys: pytes
         assert capsys.readouterr().err == f"pairbus: {option} /nowhere/demo: the folder /nowhere does not exist\n"
 
 
+def test_a_file_that_cannot_be_written_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder of that name, or one in which nobody may write."""
+    for option in ("--json", "--report"):
+        assert run(option, str(tmp_path)) == 1
+        assert capsys.readouterr().err == f"pairbus: {option} {tmp_path}: that is a folder\n"
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert run("--json", str(tmp_path / "demo.json")) == 1
+    assert capsys.readouterr().err == f"pairbus: --json {tmp_path / 'demo.json'}: it may not be written\n"
+
+
 def test_without_spark_the_engine_spark_is_refused_with_the_fix(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

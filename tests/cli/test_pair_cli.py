@@ -117,3 +117,10 @@ def test_a_secondary_that_nobody_answers_for_is_one_line(server: AdminServer, pa
     """Nothing listens on port 1."""
     code, _, err = pair_create("--secondary", server.connection_string(host="127.0.0.1").replace(str(server.port), "1"))
     assert code == 1 and "cannot be reached" in err and len(err.splitlines()) == 1
+
+
+def test_a_namespace_is_not_its_own_secondary(server: AdminServer, pair_create: Command) -> None:
+    """Backlog queues in it would be of no use."""
+    code, _, err = pair_create("--primary", server.connection_string(host="127.0.0.1"))
+    assert code == 1 and "a pair needs two" in err
+    assert not server.namespace.infos

@@ -228,12 +228,45 @@ def test_a_place_without_a_connection_string_is_named(
     assert f"{option}: " in outcome.err and told.format(folder=tmp_path) in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["list", "--connection-string", "@"], "--connection-string @ names no file"),
+        (["list", "--connection-string", "env:"], "--connection-string env: names no variable"),
+        (["create", ""], "a queue has a name"),
+    ],
+)
+def test_what_names_nothing_is_wrong_usage(
+    pairbus: Command, server: AdminServer, arguments: list[str], told: str
+) -> None:
+    outcome = pairbus("queue", *arguments)
+    assert outcome.code == 2 and told in outcome.err
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(pairbus: Command, server: AdminServer, tmp_path: Path) -> None:
+    """As some editors write it."""
+    file = tmp_path / "contoso.txt"
+    file.write_text(server.connection_string(), encoding="utf-8-sig")
+    assert pairbus("queue", "list", "--connection-string", f"@{file}").code == 0
+
+
+def test_a_name_is_whole_in_a_narrow_terminal(
+    pairbus: Command, server: AdminServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines run over instead."""
+    name = "contoso/x-servicebus-transfer/" + "1" * 60
+    assert pairbus("queue", "create", name).code == 0
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert name in pairbus("queue", "list").out
+
+
 def test_a_ca_file_can_be_given_instead_of_fetched(pairbus: Command, server: AdminServer, tmp_path: Path) -> None:
     """For brokers on other machines, whose certificate must come by a safer way than the network."""
     plain = server.connection_string().replace("UseDevelopmentEmulator=true", "")
     assert pairbus("queue", "list", "--connection-string", plain, "--ca-file", server.ca_file).code == 0
     assert "CERTIFICATE_VERIFY_FAILED" in pairbus("queue", "list", "--connection-string", plain).err
-    assert "does not exist" in pairbus("queue", "list", "--ca-file", str(tmp_path / "absent.pem")).err
+    assert "No such file" in pairbus("queue", "list", "--ca-file", str(tmp_path / "absent.pem")).err
     remote = server.connection_string(host="broker.example")
     assert "--ca-file" in pairbus("queue", "list", "--connection-string", remote).err
 

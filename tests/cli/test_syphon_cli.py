@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,12 +122,57 @@ def test_once_exits_with_1_when_messages_had_to_stay_and_says_why(broker: Broker
     done = run(broker, "syphon", "--primary-name", NAME, "--once")
     assert (done.returncode, done.stdout) == (1, "moved 0 messages, 2 left\n")
     assert "could not be found" in done.stderr
-    done = run(broker, "syphon", "--primary-name", NAME, "--once")
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string("fabrikam")) as client,
+        client.get_queue_receiver(f"{NAME}/x-servicebus-transfer/1") as other,
+    ):
+        assert len(other.receive_messages(max_message_count=2, max_wait_time=5)) == 2  # they are there at once
+        done = run(broker, "syphon", "--primary-name", NAME, "--once")
     assert (done.returncode, done.stdout) == (1, "moved 0 messages, 2 left\n")
     assert "2 of those that are left were not received: they are new, or locked" in done.stderr
     with broker.admin("fabrikam") as admin:  # they stay locked for a minute
         admin.delete_queue(f"{NAME}/x-servicebus-transfer/1")
         admin.create_queue(f"{NAME}/x-servicebus-transfer/1")
+
+
+def test_lines_that_nobody_reads_do_not_end_a_drain(broker: BrokerProcess, queue_name: str) -> None:
+    """A log on a full disk, a pipe whose reader is gone."""
+    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME, "--once"]
+    divert(broker, queue_name, 3)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, env=environment(broker), stdout=subprocess.PIPE, stderr=full, timeout=RUN_S, check=False
+        )
+    assert (done.returncode, done.stdout) == (0, b"moved 3 messages\n")
+    ours, theirs = os.pipe()
+    os.close(ours)
+    divert(broker, queue_name, 3)
+    done = subprocess.run(
+        command, env=environment(broker), stdout=subprocess.PIPE, stderr=theirs, timeout=RUN_S, check=False
+    )
+    os.close(theirs)
+    assert (done.returncode, done.stdout) == (0, b"moved 3 messages\n")
+    assert len(drain(broker, queue_name, 6)) == 6
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_summary_that_cannot_be_written_is_an_error(broker: BrokerProcess, unbuffered: str) -> None:
+    """One line on standard error. A script that reads the number would take none for nothing."""
+    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME, "--once"]
+    with open("/dev/full", "w") as full:
+        env = {**environment(broker), "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, timeout=RUN_S, check=False)
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines()[-1].startswith("pairbus: ")
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_may_be_started_with_closed_files(broker: BrokerProcess, closed: str) -> None:
+    """As some supervisors do."""
+    line = f"{sys.executable} -m pairbus syphon --primary-name {NAME} --once {closed}"
+    done = subprocess.run(["/bin/sh", "-c", line], env=environment(broker), timeout=RUN_S, check=False)
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -139,6 +185,41 @@ def test_a_name_without_backlog_queues_is_an_error(broker: BrokerProcess, second
     done = run(broker, "syphon", "--primary-name", "contso", *where)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"has no backlog queues contso/x-servicebus-transfer/0 …; {there}" in done.stderr
+
+
+def test_backlog_queues_that_cannot_be_listed_are_tried(
+    broker: BrokerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With Listen and Send alone, as far as there are any: one that was deleted does not hide those behind it."""
+    with broker.admin("fabrikam") as admin:
+        admin.create_queue(f"{NAME}/x-servicebus-transfer/11")
+        bodies = divert(broker, queue_name, 2, queue=2) + divert(broker, queue_name, 1, queue=11)
+
+        def refuse(_: Side) -> None:
+            raise ClientAuthenticationError("Manage claim is required")
+
+        monkeypatch.setattr(Side, "new_admin", refuse)
+        ends = [
+            word
+            for side in ("primary", "secondary")
+            for word in (f"--{side}", environment(broker)[f"PAIRBUS_{side.upper()}"])
+        ]
+        assert code_of(["syphon", "--once", "--primary-name", NAME, *ends]) == 0
+        out, err = capsys.readouterr()
+        assert out == "moved 3 messages\n" and "4 backlog queues of contoso" in err
+        assert code_of(["syphon", "--once", "--primary-name", "contso", *ends]) == 1
+        assert "has no backlog queues contso/x-servicebus-transfer/0" in capsys.readouterr().err
+        admin.delete_queue(f"{NAME}/x-servicebus-transfer/11")
+    assert sorted(drain(broker, queue_name, 3)) == sorted(bodies)
+
+
+def test_what_was_moved_is_told_also_when_a_queue_cannot_be_read(broker: BrokerProcess, queue_name: str) -> None:
+    """More queues were asked for than there are."""
+    divert(broker, queue_name, 1)
+    done = run(broker, "syphon", "--primary-name", NAME, "--backlog-queue-count", "4", "--once")
+    assert (done.returncode, done.stdout) == (1, "moved 1 message\n")
+    assert "could not be found" in done.stderr.splitlines()[-1]
+    assert len(drain(broker, queue_name, 1)) == 1
 
 
 def test_a_target_takes_what_the_primary_never_will(broker: BrokerProcess, queue_name: str) -> None:
@@ -193,6 +274,31 @@ def test_sigterm_ends_a_running_syphon(broker: BrokerProcess, queue_name: str) -
     assert (process.returncode, out) == (0, "moved 5 messages\n"), err
 
 
+def test_a_syphon_that_is_stopped_says_what_is_blocked(broker: BrokerProcess, queue_name: str) -> None:
+    """Also when the last pass was for other messages."""
+    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME]
+    divert(broker, f"{queue_name}-missing", 2, queue=1)
+    with subprocess.Popen(
+        command, env=environment(broker), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            while "pump pauses" not in (line := process.stderr.readline()):
+                assert line
+            divert(broker, queue_name, 1, queue=1)
+            assert len(drain(broker, queue_name, 1)) == 1
+            time.sleep(1.5)  # a pass ends when nothing has come for a second
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (0, "moved 1 message, 2 left\n"), err
+    assert f"{queue_name}-missing: " in err.splitlines()[-1]
+    with broker.admin("fabrikam") as admin:  # they stay locked for a minute
+        admin.delete_queue(f"{NAME}/x-servicebus-transfer/1")
+        admin.create_queue(f"{NAME}/x-servicebus-transfer/1")
+
+
 def test_dead_letters_go_back_to_their_queue(broker: BrokerProcess, queue_name: str) -> None:
     """Without the two properties that said why they were there."""
     with ServiceBusClient.from_connection_string(broker.connection_string("contoso")) as client:
@@ -218,9 +324,10 @@ def test_a_redrive_loses_nothing_where_the_queue_detects_duplicates(broker: Brok
     assert (done.returncode, done.stdout) == (1, "moved 0 messages, 3 left\n")
     assert "remembers 3 messages stay dead-lettered: MaybeRemembered" in done.stderr and "--new-ids" in done.stderr
     assert admin.get_queue_runtime_properties("remembers").dead_letter_message_count == 3
-    done = run(broker, "redrive", "renamed", "--new-ids")
-    assert (done.returncode, done.stdout) == (0, "moved 3 messages\n")
-    assert admin.get_queue_runtime_properties("renamed").active_message_count == 3
+    for name in ("renamed", "remembers"):  # which are not locked any more
+        done = run(broker, "redrive", name, "--new-ids")
+        assert (done.returncode, done.stdout) == (0, "moved 3 messages\n")
+        assert admin.get_queue_runtime_properties(name).active_message_count == 3
     admin.close()
 
 
@@ -239,11 +346,8 @@ def test_a_redrive_that_may_not_ask_takes_the_longest_window(
     out, err = capsys.readouterr()
     assert out == "moved 0 messages, 1 left\n"
     assert f"whether {queue_name} detects duplicates cannot be read (Manage claim is required)" in err
-    bury(broker, queue_name, 1)
-    assert code_of(["redrive", queue_name, "--duplicate-window", "0", *key]) == 1
-    out, err = capsys.readouterr()
-    assert out == "moved 1 messages, 1 left\n"
-    assert "1 of those that are left were not received: they are new, or locked" in err  # the first, for a minute
+    assert code_of(["redrive", queue_name, "--duplicate-window", "0", *key]) == 0
+    assert capsys.readouterr().out == "moved 1 message\n"
 
 
 def test_a_redrive_says_why_dead_letters_stay(broker: BrokerProcess, queue_name: str) -> None:
@@ -264,6 +368,17 @@ def test_a_redrive_says_why_dead_letters_stay(broker: BrokerProcess, queue_name:
         (["syphon", "--primary-name", "no/segment"], "primary_name"),
         (["syphon", "--secondary", "nonsense"], "connection string"),
         (["syphon", "--max-messages-per-second", "0"], "max-messages-per-second"),
+        (["syphon", "--max-messages-per-second", "inf"], "1000000 messages a second"),
+        (["redrive", "orders", "--max-messages-per-second", "nan"], "1000000 messages a second"),
+        (["syphon", "--backlog-queue-count", "10001"], "backlog-queue-count"),
+        (["syphon", "--primary", "", "--target", "@x"], "Give --primary-name NAME, or --primary CS"),
+        (["syphon", "--journal", "/tmp/journal"], "--engine spark, which was not asked for"),
+        (["redrive", "orders", "--checkpoint", "/tmp/notes"], "--engine spark, which was not asked for"),
+        (["spool", "drain", "/tmp", "--backlog-queues", "10001"], "backlog-queues"),
+        (["syphon", "--ca-file", "/no/such/file"], "--ca-file: no certificates can be read from /no/such/file"),
+        (["redrive", "orders", "--ca-file", "/dev/null"], "--ca-file: no certificates can be read from /dev/null"),
+        (["spool", "drain", "/tmp", "--ca-file", "/dev"], "--ca-file: no certificates can be read from /dev"),
+        (["pair", "create", "--ca-file", "/no/such/file"], "--ca-file: no certificates can be read"),
         (["redrive", "orders", "--target", "@/no/such/file"], "cannot be read"),
     ],
 )

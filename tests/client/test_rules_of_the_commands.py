@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 RUN_S = 40.0  # for a command that takes two seconds, on a machine that is busy with other things
 STOP_S = 20.0
 LINE = re.compile(
-    r"(?P<queues>\d+) queues, (?P<waiting>\d+|\?) waiting, (?P<moved>\d+) moved, (?P<rate>\d+)/s(?:, \d+ s to go)?,"
+    r"(?P<queues>\d+) queues?, (?P<waiting>\d+|\?) waiting, (?P<moved>\d+) moved, (?P<rate>\d+)/s(?:, \d+ s to go)?,"
     r" (?P<blocked>\d+) blocked, (?P<dead>\d+) dead-lettered, (?P<errors>\d+) errors"
 )
 

@@ -273,12 +273,12 @@ async def test_a_message_that_comes_home_after_the_window_is_reported(world: Wor
 
 
 async def test_a_budget_is_kept(world: World, backlog: Backlog) -> None:
-    """Live traffic needs the namespace's operations too: a hundred at once, then a hundred a second."""
+    """Live traffic needs the namespace's operations too: ten at once, then a hundred a second."""
     queue = world.namespaces.make_queue()
     await backlog.divert(queue, *names(200))
     began = time.monotonic()
     await backlog.pumps(replace(QUICK, max_messages_per_second=100)).syphon.run_once(0.2)
-    assert time.monotonic() - began >= 0.9
+    assert time.monotonic() - began >= 1.8
     assert world.count(queue) == 200
 
 

@@ -38,7 +38,7 @@ TABLE: list[tuple[str, float | None, float, float | None]] = [
     ("backlog_retry_interval", 60, 1, 3600),
     ("missing_destination_grace", 900, 0, 1_209_600),
     ("duplicate_detection_window", 600, 20, 604_800),
-    ("max_messages_per_second", None, 0.1, None),
+    ("max_messages_per_second", None, 0.1, 1_000_000),
     ("attempt_timeout", 3, 0.1, 60),
     ("connect_timeout", 3, 0.1, 60),
     ("spool_max_bytes", 1 << 30, 1 << 16, None),
@@ -102,8 +102,11 @@ def test_a_duration_may_be_a_timedelta_and_is_kept_in_seconds(name: str) -> None
     assert getattr(Options(**{name: timedelta(seconds=45)}), name) == 45.0
 
 
-def test_an_infinite_budget_is_none_at_all_and_accepted() -> None:
-    assert Options(max_messages_per_second=inf).max_messages_per_second == inf
+@pytest.mark.parametrize("value", [inf, nan])
+def test_a_budget_is_a_number_or_none(value: float) -> None:
+    """Nothing can be counted down from infinity."""
+    with pytest.raises(ValueError, match=r"it must be 0\.1 … 1000000 messages a second"):
+        Options(max_messages_per_second=value)
 
 
 @pytest.mark.parametrize("name", CHOICES)

@@ -281,12 +281,15 @@ def test_a_queue_that_was_looked_at_holds_back_only_what_is_stored_later() -> No
 
 
 def test_a_budget_is_kept_over_any_second() -> None:
-    """A burst of one second's worth, then the rate."""
+    """A burst of a tenth of a second's worth, then the rate, in pieces that are no larger."""
     budget = Budget(100.0)
-    assert budget.take(100, 0.0) == 0.0
+    assert budget.at_once(0.0) == 10
+    assert budget.take(10, 0.0) == 0.0
     assert budget.take(50, 0.0) == pytest.approx(0.5)
-    assert budget.take(50, 1.0) == 0.0
-    assert Budget(None).take(10**6, 0.0) == 0.0
+    assert budget.take(50, 1.0) == pytest.approx(0.4)
+    assert budget.take(10, 60.0) == 0.0 and budget.take(10, 60.0) == pytest.approx(0.1)
+    assert Budget(0.5).at_once(0.0) == 1 and Budget(0.5).take(1, 0.0) == 0.0
+    assert Budget(None).take(10**6, 0.0) == 0.0 and Budget(None).at_once(0.0) is None
 
 
 def test_server_busy_halves_the_budget_and_it_recovers_slowly() -> None:
@@ -329,8 +332,8 @@ def test_a_batch_is_what_can_be_moved_in_half_of_its_lock() -> None:
     size.locked_for(30.0)
     size.moved(10, 10.0)
     assert size.next() == 15
-    assert size.next(allowed_per_s=0.5) == 7
-    assert size.next(allowed_per_s=0.001) == 1
+    size.locked_for(2.0)
+    assert size.next(allowed_per_s=0.5) == 1
 
 
 def test_all_batches_in_hand_together_are_what_can_be_moved_in_half_of_a_lock() -> None:
@@ -353,10 +356,19 @@ def test_a_load_is_as_much_as_goes_home_in_half_a_second_and_never_less_than_a_b
 
 
 def test_a_load_is_never_more_than_may_be_in_hand() -> None:
-    """A budget of 5 a second, four loads in hand, a lock of a minute."""
+    """Ten messages a second, four loads in hand, a lock of a minute."""
     size = BatchSize(100, batches=4)
-    size.moved(600, 1.0)
-    assert size.next(allowed_per_s=5.0) == size.load == 37
+    size.moved(10, 1.0)
+    assert size.next() == size.load == 75
+
+
+def test_a_load_is_never_more_than_a_budget_allows_in_a_second() -> None:
+    """Whoever stops a syphon would wait for it, and what was sent first would not be completed before."""
+    size = BatchSize(100, batches=4)
+    size.moved(10_000, 1.0)
+    assert size.next(allowed_per_s=200.0) == 100 and size.load == 200
+    assert size.next(allowed_per_s=5.0) == size.load == 5
+    assert size.next(allowed_per_s=0.001) == size.load == 1
 
 
 def test_a_delivery_that_comes_after_its_lock_has_no_time_left() -> None:

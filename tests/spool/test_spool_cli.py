@@ -18,6 +18,7 @@ from pairbus.pairing.envelope import unwrap
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.spool import Spool
+from pairbus.spool.files import FILE_NAME
 from pairbus.testing.script import Reject
 from pairbus.testing.scripted import ScriptedThread
 from tests.spool.entries import entries, entry, number_of
@@ -69,6 +70,23 @@ def test_a_list_shows_what_waits_and_what_was_set_aside(folder: Path, capsys: py
         [str(folder), "-", "bills", "1", str(entry(0, "bills").size), "1970-01-01T00:00:01+00:00", "0", "-"],
         [str(folder / "1"), "-", "orders", "1", str(size), "1970-01-01T00:00:01+00:00", "0", "-"],
     ]
+
+
+def test_a_damaged_spool_holds_up_no_other(
+    folder: Path, endpoint: ScriptedThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named and passed over; alone, it is the error."""
+    (folder / FILE_NAME).write_bytes(b"rubbish" * 1000)
+    assert run("list", folder) == 1
+    out, err = capsys.readouterr()
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["spool", str(folder / "1")]
+    assert str(folder / FILE_NAME) in err and "It is passed over." in err
+    assert run("drain", folder, "--primary", endpoint.connection_string, "--any-pair") == 1
+    out, err = capsys.readouterr()
+    assert out == "forwarded 1 message\n" and "It is passed over." in err
+    (folder / "1" / FILE_NAME).unlink()
+    assert run("list", folder) == 1
+    assert "passed over" not in capsys.readouterr().err
 
 
 def test_a_list_for_programs_has_the_same_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

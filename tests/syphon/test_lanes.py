@@ -24,15 +24,13 @@ async def test_in_a_lane_nothing_overtakes_what_waits() -> None:
     async with pair(ORDERS, DISABLED, lock_s=3.0) as world:
         for number in (1, 2, 3):
             await world.divert("bills", [message(number, group_id="s")], sender="me", counter=number)
-        syphon = world.syphon()
-        assert (await syphon.run_once(wait_s=0.1)).blocked == 3
-        await enable(world)
-        await world.divert("bills", [message(4, group_id="s")], sender="me", counter=4)
-        await world.divert("bills", [message(9, group_id="t")], sender="me", counter=5)
-        progress = await syphon.run_once(wait_s=0.1)
-        assert (progress.moved, progress.blocked) == (1, 1)  # another session does not wait
-        async with running(syphon):
-            assert numbers(await world.arrived("bills", 5)) == [9, 1, 2, 3, 4]
+        async with running(world.syphon()) as syphon:
+            await until(lambda: bool(world.told(PumpPaused)))
+            assert syphon.progress().blocked == 3
+            await enable(world)
+            await world.divert("bills", [message(4, group_id="s")], sender="me", counter=4)
+            await world.divert("bills", [message(9, group_id="t")], sender="me", counter=5)
+            assert numbers(await world.arrived("bills", 5)) == [9, 1, 2, 3, 4]  # another session does not wait
 
 
 @pytest.mark.slow

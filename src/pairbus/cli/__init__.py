@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pairbus import __version__
-from pairbus.cli import broker, demo, estimate, pair, queue, report, spool, store, syphon
+from pairbus.cli import broker, demo, estimate, pair, queue, report, spool, standard, store, syphon
 from pairbus.errors import PairbusError
 
 __all__ = ["app", "main"]
@@ -42,9 +43,23 @@ def _options(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits. Errors that we raise on purpose become one line; others are bugs and show."""
+    """Runs the command line and exits. Errors that we raise on purpose become one line, as does a full disk; others are
+    bugs and show. Standard output that cannot be written is an error too."""
+    standard.open_closed()
     try:
         app(arguments if arguments is None else list(arguments), prog_name="pairbus")
     except PairbusError as error:
-        print(f"pairbus: {error}", file=sys.stderr)
+        standard.say(f"pairbus: {error}")
         sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        standard.say(f"pairbus: {error}")
+        sys.exit(1)
+    finally:
+        is_told = standard.flush(sys.stdout)
+        if not is_told:
+            standard.say("pairbus: standard output cannot be written")
+        standard.flush(sys.stderr)
+        if not is_told:
+            sys.exit(1)

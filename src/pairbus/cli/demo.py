@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pairbus.cli.broker import check_extra
+from pairbus.cli.outputs import check_output
 from pairbus.cli.syphon import Engine
-from pairbus.errors import ConfigError, PairbusError
+from pairbus.errors import PairbusError
 
 if TYPE_CHECKING:
     from pairbus.cli.demo_book import Verdict
@@ -82,9 +83,8 @@ def demo(
     Exit code 1 when anything was lost or altered. Nothing outlives it but the report and the file of --json.
     """
     check_extra()
-    for option, file in (("--json", json_file), ("--report", page)):
-        if file is not None and not file.parent.is_dir():
-            raise ConfigError(f"{option} {file}: the folder {file.parent} does not exist")
+    check_output("--json", json_file)
+    check_output("--report", page)
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli import demo_drain, demo_story
 

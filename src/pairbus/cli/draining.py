@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from pairbus.cli.standard import ProgressLine, say
 from pairbus.forwarder import Forwarder
 from pairbus.pairing.backlog import Rotation, queue_path
 from pairbus.pairing.events import Event, SpoolForwarded, SpoolRefused
@@ -63,14 +63,14 @@ class Drain:
         self._queues = [] if away is None else [queue_path(primary_name, index) for index in range(backlog_queues)]
         self._ca_file = ca_file
         self._patience_s = patience_s
-        self._line = ""
+        self._line = ProgressLine()
 
     def run(self, spool: Spool) -> dict[str, str]:
         """Path in lower case → why, for what is left."""
         try:
             reasons = asyncio.run(self._run(spool))
         finally:
-            self._show("")
+            self._line.clear()
         return {path.lower(): reason for path, reason in reasons.items()}
 
     async def _run(self, spool: Spool) -> dict[str, str]:
@@ -85,13 +85,7 @@ class Drain:
     def _tell(self, event: Event) -> None:
         if isinstance(event, SpoolForwarded):
             self.forwarded += event.count
-            self._show(f"forwarded {self.forwarded}, {event.waiting} waiting")
+            self._line.show(f"forwarded {self.forwarded}, {event.waiting} waiting")
         elif isinstance(event, SpoolRefused):
-            self._show("")
-            print(event, file=sys.stderr)
-
-    def _show(self, line: str) -> None:
-        if sys.stderr.isatty():
-            padding = " " * (len(self._line) - len(line))
-            print(f"\r{line}{padding}", end="\r" if not line else "", file=sys.stderr, flush=True)
-            self._line = line
+            self._line.clear()
+            say(str(event))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pairbus.cli.outputs import check_output
 from pairbus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -93,8 +94,7 @@ def estimate(
     from pairbus.estimate import estimate as estimated
     from pairbus.pricing import load
 
-    if json_file is not None and not json_file.parent.is_dir():
-        raise ConfigError(f"--json {json_file}: the folder {json_file.parent} does not exist")
+    check_output("--json", json_file)
     given = Assumptions(
         sheet=load(prices),
         geo=load(GEO),

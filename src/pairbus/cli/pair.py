@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pairbus.cli.secrets import KEPT_OFF, connection_string
-from pairbus.errors import EntityError
+from pairbus.cli.trust import CaFile
+from pairbus.errors import ConfigError, EntityError
 
 _app = typer.Typer(
     help="Prepare a pair of namespaces.",
@@ -63,12 +63,7 @@ def create(
             help="First part of their paths; derived from the primary's host when not given.", show_default=False
         ),
     ] = None,
-    ca_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--ca-file", help="Certificates to trust; not needed for a broker on this machine.", metavar="FILE"
-        ),
-    ] = None,
+    ca_file: CaFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Create the backlog queues in the secondary; those that exist are left as they are.
@@ -87,11 +82,14 @@ def create(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    trust = {} if ca_file is None else {"connection_verify": str(ca_file)}
+    there = Side.from_connection_string(away, **trust)
     if chosen.primary_name is None:
         home = Side.from_connection_string(connection_string(primary, "--primary", "PAIRBUS_PRIMARY"))
+        if home.authority.lower() == there.authority.lower():
+            raise ConfigError(f"primary and secondary are the same namespace, {home.name}: a pair needs two")
         chosen.primary_name = primary_name_of(home.authority)
-    trust = {} if ca_file is None else {"connection_verify": str(ca_file)}
-    result = find_or_create(Side.from_connection_string(away, **trust), chosen.primary_name, chosen.backlog_queue_count)
+    result = find_or_create(there, chosen.primary_name, chosen.backlog_queue_count)
     found = [path for path in result.paths if path not in result.created]
     if as_json:
         shown = {"created": result.created, "found": found, "left_out": dict(result.left_out)}

@@ -8,23 +8,28 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from azure.core.exceptions import AzureError, ResourceNotFoundError
 
 from pairbus.cli.left import NOTHING_LEFT, Left, look
+from pairbus.cli.standard import ProgressLine, say
 from pairbus.errors import ConfigError
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.backlog import primary_of, queue_index, queue_path
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, PumpPaused, Stayed
+from pairbus.pairing.options import RANGES
+from pairbus.pairing.policy import Kind
 from pairbus.pairing.redriving import DEAD_LETTERS, WINDOW_MAX_S, queue_of_dead_letters
 from pairbus.pairing.relay import POLL_S, entity_of_dead_letters
 from pairbus.provisioning import LIST, PAGE_SIZE, metered
 from pairbus.sides import Side
 from pairbus.syphon import Progress, Syphon, SyphonSettings, redrive
-from pairbus.transport.carrier import Carrier
+from pairbus.transport import Carrier, TransportError
+from pairbus.wire_failures import failure_of
 
 if TYPE_CHECKING:
     from pairbus.cli.spark_pump import SparkPump
@@ -39,7 +44,7 @@ COUNT_LOOK_S = 1.0  # between two questions whether a look is due
 STOP_S = 15.0  # for what is on its way when the command is told to end
 LOOK_S = 10.0  # for a look at what is left
 STOPPED_LOOK_S = 1.0  # of a command that is told to end
-QUEUES_ASSUMED = 10
+QUEUES_TRIED = 10
 SHOWN = (DeadLettered, DestinationSkipped, MaybeDuplicated, PumpPaused, Stayed)
 
 
@@ -67,11 +72,11 @@ class Pumping:
         self._listed = 0
         "How many queues the secondary has."
         self._reasons: Counter[str] = Counter()
-        self._width = 0
+        self._line = ProgressLine()
 
     async def syphon(self, primary_name: str, count: int | None, *, once: bool) -> bool:
-        queues, may_count = await self._find(primary_name, count)
-        _say(f"{self._away.name} -> {self._home.name}: {len(queues)} backlog queues of {primary_name}")
+        queues, may_count = await self._find(primary_name, count, once=once)
+        say(f"{self._away.name} -> {self._home.name}: {_many(len(queues), 'backlog queue')} of {primary_name}")
 
         def make(home: Carrier, away: Carrier) -> Pump:
             if self._spark is not None:
@@ -120,12 +125,15 @@ class Pumping:
         lines = asyncio.create_task(self._show(pump))
         counting = asyncio.sleep(0) if counted is None else self._count(pump, drained, counted, once=once)
         counts = asyncio.create_task(counting)
+        unread: TransportError | None = None
         try:
             await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
                 await pump.stop(STOP_S)
             try:
                 await work
+            except TransportError as error:
+                unread = error
             except asyncio.CancelledError:
                 if not stop.is_set():
                     raise
@@ -137,7 +145,10 @@ class Pumping:
             await asyncio.gather(home.close(), away.close(), return_exceptions=True)
             if self._ledger is not None:
                 self._ledger.close(2.0)
-        return self._summary(pump, left, once=once, stopped=stop.is_set())
+        stayed = self._summary(pump, left, once=once, stopped=stop.is_set())
+        if unread is not None:
+            raise unread
+        return stayed
 
     # ── what is there ──
 
@@ -155,18 +166,18 @@ class Pumping:
         left = await look(away, drained, meter, STOPPED_LOOK_S if stopped else LOOK_S)
         return left if left.is_all or left.messages > blocked else Left(blocked, is_all=False)
 
-    async def _find(self, primary_name: str, count: int | None) -> tuple[dict[str, int | None], bool]:
+    async def _find(self, primary_name: str, count: int | None, *, once: bool) -> tuple[dict[str, int | None], bool]:
         """The backlog queues, when each was created, and whether the secondary lets us look at their lengths."""
         if count is not None:
             return dict.fromkeys(queue_path(primary_name, index) for index in range(count)), False
         try:
             queues = await asyncio.to_thread(self._queues)
         except (AzureError, OSError) as error:
-            _say(
-                f"the queues of {self._away.name} cannot be listed ({_line(error)});"
-                f" taking 0 … {QUEUES_ASSUMED - 1}: --backlog-queue-count says how many there are"
+            say(
+                f"the queues of {self._away.name} cannot be listed ({_line(error)}), so they are tried one by one:"
+                " --backlog-queue-count says how many there are"
             )
-            return dict.fromkeys(queue_path(primary_name, index) for index in range(QUEUES_ASSUMED)), False
+            return dict.fromkeys(await self._try(primary_name, once=once)), False
         found = {
             queue.name: None if queue.created_at_utc is None else int(queue.created_at_utc.timestamp() * 1000)
             for queue in queues
@@ -177,13 +188,34 @@ class Pumping:
         self._waiting = _waiting(queues, found)
         return found, True
 
+    async def _try(self, primary_name: str, *, once: bool) -> list[str]:
+        """The backlog queues to which a link can be opened, ten by ten as long as there are any: one may have been
+        deleted. A syphon that goes on begins with ten where the secondary cannot be reached yet."""
+        found: list[str] = []
+        async with _carrier(self._away) as away:
+            for first in range(0, int(RANGES["backlog_queue_count"].most), QUEUES_TRIED):
+                paths = [queue_path(primary_name, index) for index in range(first, first + QUEUES_TRIED)]
+                try:
+                    there = await asyncio.gather(*[_is_there(away, path) for path in paths])
+                except TransportError as error:
+                    if once or found:
+                        raise
+                    say(f"{self._away.name} cannot be asked ({_line(error)}): taking 0 … {QUEUES_TRIED - 1}")
+                    return paths
+                found += compress(paths, there)
+                if not any(there):
+                    break
+        if not found:
+            raise ConfigError(f"{self._away.name} has no backlog queues {queue_path(primary_name, 0)} …")
+        return found
+
     async def _duplicate_window_s(self, path: str, *, new_ids: bool) -> float | None:
         """For how long a destination remembers message ids, 0 when it does not; None when it will not say."""
         try:
             return await asyncio.to_thread(self._ask_duplicate_window_s, path)
         except (AzureError, OSError, ConfigError) as error:
             become = "get new ids" if new_ids else "stay, unless --new-ids is given"
-            _say(
+            say(
                 f"whether {path} detects duplicates cannot be read ({_line(error)}): dead letters of the last"
                 f" {WINDOW_MAX_S / 86_400:.0f} days {become}. --duplicate-window says for how many seconds it remembers"
                 " message ids, or 0"
@@ -253,12 +285,12 @@ class Pumping:
         if not new:
             return
         queues += new
-        self._clear_line()
+        self._line.clear()
         if isinstance(pump, Syphon):
             pump.adopt(new)
-            _say(f"new backlog queues: {', '.join(new)}")
+            say(f"new backlog queues: {', '.join(new)}")
         else:
-            _say(f"new backlog queues, which are drained when this command is started again: {', '.join(new)}")
+            say(f"new backlog queues, which are drained when this command is started again: {', '.join(new)}")
 
     # ── what is shown ──
 
@@ -268,43 +300,44 @@ class Pumping:
         while True:
             line = self._progress(pump)
             if terminal:
-                print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
-                self._width = len(line)
+                self._line.show(line)
             elif line != last:
-                _say(line)
+                say(line)
             last = line
             await asyncio.sleep(LINE_S if terminal else LOG_S)
 
     def _progress(self, pump: Pump) -> str:
         now = pump.progress()
         waiting = "?" if self._waiting is None else self._waiting
-        eta = f", {self._waiting / now.per_s:.0f} s to go" if self._waiting and now.per_s >= 1 else ""
+        going = max((self._waiting or 0) - now.blocked, 0)
+        eta = f", {going / now.per_s:.0f} s to go" if going and now.per_s >= 1 else ""
         return (
-            f"{now.queues} queues, {waiting} waiting, {now.moved} moved, {now.per_s:.0f}/s{eta},"
+            f"{_many(now.queues, 'queue')}, {waiting} waiting, {now.moved} moved, {now.per_s:.0f}/s{eta},"
             f" {now.blocked} blocked, {now.dead_lettered} dead-lettered, {now.errors} errors"
         )
 
     def _summary(self, pump: Pump, left: Left, *, once: bool, stopped: bool) -> bool:
         """Says how it ended; whether everything was asked for, and something had to stay."""
-        self._clear_line()
+        self._line.clear()
         now = pump.progress()
         at_least = "" if left.is_all else "at least "
         stayed = f", {at_least}{left.messages} left" if left.messages else ""
         dead = f", {now.dead_lettered} dead-lettered" if now.dead_lettered else ""
-        print(f"moved {now.moved} messages{dead}{stayed}")
+        print(f"moved {_many(now.moved, 'message')}{dead}{stayed}")
         if now.blocked:
             for reason, _ in self._reasons.most_common(5):
-                _say(reason)
+                say(reason)
         if not once or left == NOTHING_LEFT:
             return False
         if stopped:
-            _say("stopped before everything was moved")
+            say("stopped before everything was moved")
         elif not left.messages:
-            _say(f"{self._away.name} does not say whether anything is left")
+            say(f"{self._away.name} does not say whether anything is left")
         elif left.messages > now.blocked:
-            _say(
-                f"{at_least}{left.messages - now.blocked} of those that are left were not received: they are new, or"
-                " locked by another receiver, in a backlog queue for a minute at most"
+            behind = "lie behind those that could not be sent, " if now.blocked else ""
+            say(
+                f"{at_least}{left.messages - now.blocked} of those that are left were not received: they {behind}are"
+                " new, or locked by another receiver, in a backlog queue for a minute at most"
             )
         return True
 
@@ -314,20 +347,15 @@ class Pumping:
         if isinstance(event, DestinationSkipped):
             self._reasons[f"{event.path}: {event.reason}"] += 1
         if isinstance(event, SHOWN):
-            self._clear_line()
-            _say(str(event))
+            self._line.clear()
+            say(str(event))
 
     def _problem(self, text: str) -> None:
         """Of a task of Spark: an event in words."""
         if not self._reasons[text]:
-            self._clear_line()
-            _say(text)
+            self._line.clear()
+            say(text)
         self._reasons[text] += 1
-
-    def _clear_line(self) -> None:
-        if self._width:
-            print(f"\r{'':<{self._width}}\r", end="", file=sys.stderr, flush=True)
-            self._width = 0
 
     def _meter(
         self,
@@ -369,8 +397,19 @@ def _carrier(side: Side) -> Carrier:
     return Carrier(side.endpoint, credential=side.credential, ssl=side.ssl, proxy=side.proxy)
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+async def _is_there(away: Carrier, path: str) -> bool:
+    try:
+        link = await away.receiver(path, credit=0)
+    except TransportError as error:
+        if failure_of(error).kind is Kind.NOT_FOUND:
+            return False
+        raise
+    await link.close()
+    return True
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ import typer
 
 from pairbus.cli import secrets
 from pairbus.cli.table import print_table
+from pairbus.cli.trust import CaFile
 
 # The service's words. The broker has them too, but these commands work without its extra.
 STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
@@ -39,12 +40,18 @@ ConnectionString = Annotated[
 ConnectionStringFile = Annotated[
     Path | None, typer.Option("--connection-string-file", help="The same as @FILE.", metavar="FILE")
 ]
-CaFile = Annotated[
-    Path | None,
-    typer.Option("--ca-file", help="Certificates to trust; not needed for a broker on this machine.", metavar="FILE"),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Name = Annotated[str, typer.Argument(help="Path of the queue, such as orders or contoso/x-servicebus-transfer/0.")]
+
+
+def _named(path: str) -> str:
+    if not path.strip():
+        raise typer.BadParameter("a queue has a name")
+    return path
+
+
+Name = Annotated[
+    str, typer.Argument(callback=_named, help="Path of the queue, such as orders or contoso/x-servicebus-transfer/0.")
+]
 
 
 def register(app: typer.Typer) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pairbus.cli.estimate import GEO, Counting
+from pairbus.cli.outputs import check_output
 from pairbus.cli.table import print_table
 from pairbus.errors import ConfigError, PairbusError
 
@@ -76,9 +77,10 @@ def report(
     from pairbus.report.sources import find_sources
 
     sheet, geo = load(prices), load(GEO)
-    for option, file in (("--out", out), ("--json", json_file), ("--parquet", parquet)):
-        if file is not None and not file.parent.is_dir():
-            raise ConfigError(f"{option} {file}: the folder {file.parent} does not exist")
+    check_output("--out", out)
+    check_output("--json", json_file)
+    if parquet is not None and not parquet.parent.is_dir():
+        raise ConfigError(f"--parquet {parquet}: the folder {parquet.parent} does not exist")
     sources = find_sources(ledgers)  # before Spark is started, which takes seconds
     with _progress() as told, _spark(told, sources.session_conf()) as spark:
         from pairbus.report.job import make_report

@@ -23,6 +23,8 @@ def connection_string(given: str | None, option: str, variable: str) -> str:
     """
     if not given:
         raise typer.BadParameter(f"no connection string: give {option} CS or {option} @FILE, or set {variable}")
+    if given in ("@", "env:"):
+        raise typer.BadParameter(f"{option} {given} names no {'file' if given == '@' else 'variable'}")
     if given.startswith("env:"):
         text = os.environ.get(given[4:], "").strip()
         if not text:
@@ -31,7 +33,7 @@ def connection_string(given: str | None, option: str, variable: str) -> str:
     if not given.startswith("@"):
         return given
     try:
-        text = Path(given[1:]).read_text(encoding="utf-8").strip()
+        text = Path(given[1:]).read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{option}: the connection string cannot be read: {error}") from None
     if not text:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
+from pairbus.cli.standard import say
 from pairbus.errors import ConfigError
 from pairbus.spark.session import LIGHT_JAVA, local_session
 from pairbus.spark.syphon_job import SparkGone, redrive, syphon
@@ -142,7 +143,7 @@ class SparkPump:
         return now if self._job.left is None else replace(now, blocked=self._job.left)
 
     async def _work(self) -> None:
-        print(f"starting Spark on {self._places.master}", file=sys.stderr, flush=True)
+        say(f"starting Spark on {self._places.master}")
         self._job = await self._unless_stopping(self._begin)
         compact_at = time.monotonic() + COMPACT_S
         while self._job is not None and not await asyncio.to_thread(self._job.wait, LOOK_S):
@@ -219,7 +220,7 @@ def again(gone: SparkGone, *, once: bool) -> NoReturn:
     if once and count > RESTARTS_MAX:
         raise gone
     pause_s = min(2.0 ** (count - 1), RESTART_MAX_S)
-    print(f"{gone}; starting again in {pause_s:.0f} s", file=sys.stderr, flush=True)
+    say(f"{gone}; starting again in {pause_s:.0f} s")
     time.sleep(pause_s)
     os.environ[RESTARTS] = str(count)
     os.execv(sys.executable, [sys.executable, "-m", "pairbus", *sys.argv[1:]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,9 @@ import typer
 
 from pairbus.cli.secrets import KEPT_OFF, connection_string
 from pairbus.cli.table import print_table
-from pairbus.errors import SpoolError, SpoolInUse, SpoolOfAnotherPair
+from pairbus.cli.trust import CaFile
+from pairbus.errors import SpoolError, SpoolOfAnotherPair
+from pairbus.pairing.options import RANGES
 
 if TYPE_CHECKING:
     from pairbus.spool.files import Standing
@@ -39,12 +42,22 @@ def list_spool(folder: Folder, as_json: Json = False) -> None:
     """Show what waits in a spool, and what was set aside, for each path. Changes nothing; its client may be running."""
     from pairbus.spool.files import look
 
-    spools = [(str(spool), *look(spool)) for spool in _spools(folder)]
+    folders = _spools(folder)
+    spools = []
+    for spool in folders:
+        try:
+            spools.append((str(spool), *look(spool)))
+        except SpoolError as error:
+            if len(folders) == 1:
+                raise
+            typer.echo(f"{error} It is passed over.", err=True)
     if as_json:
         found = [{"spool": spool, "pair": pair, "paths": [*map(asdict, paths)]} for spool, pair, paths in spools]
         typer.echo(json.dumps(found))
-        return
-    print_table(HEADS, [[spool, pair or "-", *_cells(path)] for spool, pair, paths in spools for path in paths])
+    else:
+        print_table(HEADS, [[spool, pair or "-", *_cells(path)] for spool, pair, paths in spools for path in paths])
+    if len(spools) < len(folders):
+        raise typer.Exit(1)
 
 
 @_app.command(
@@ -71,8 +84,10 @@ def drain(
     primary_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary if not given.")
     ] = None,
-    backlog_queues: Annotated[int, typer.Option(min=1, help="How many backlog queues there are.")] = 10,
-    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificates to trust.")] = None,
+    backlog_queues: Annotated[
+        int, typer.Option(min=1, max=int(RANGES["backlog_queue_count"].most), help="How many backlog queues there are.")
+    ] = 10,
+    ca_file: CaFile = None,
     timeout: Annotated[
         float, typer.Option(min=0, help="Seconds without progress after which a path is given up.")
     ] = 30,
@@ -106,28 +121,25 @@ def drain(
     spools, passed_over = _spools(folder), 0
     for path in spools:
         try:
-            spool = Spool(path)
-        except SpoolInUse as error:
-            if len(spools) == 1:
-                raise
-            passed_over += 1
-            typer.echo(f"{error} It is passed over.", err=True)  # its owner forwards by itself; others may be orphans
-            continue
-        try:
-            if not any_pair:
-                spool.demand(name)
-            if retry_refused:
-                spool.retry_refused()
-            reasons = drained.run(spool)
+            with closing(Spool(path)) as spool:
+                if not any_pair:
+                    spool.demand(name)
+                if retry_refused:
+                    spool.retry_refused()
+                reasons = drained.run(spool)
         except SpoolOfAnotherPair as error:
             passed_over += 1
             typer.echo(f"{error} Drain it with --primary-name {spool.pair}, or with --any-pair.", err=True)
             continue
-        finally:
-            spool.close()
+        except SpoolError as error:  # in use, and its owner forwards by itself; or damaged. Others may be orphans
+            if len(spools) == 1:
+                raise
+            passed_over += 1
+            typer.echo(f"{error} It is passed over.", err=True)
+            continue
         pair, found = look(path)
         left += [[str(path), pair or "-", *_cells(each, reasons.get(each.path.lower(), ""))] for each in found]
-    typer.echo(f"forwarded {drained.forwarded} messages")
+    typer.echo(f"forwarded {drained.forwarded} message{'' if drained.forwarded == 1 else 's'}")
     if left:
         print_table(HEADS, left)
     if left or passed_over:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pairbus.cli.secrets import KEPT_OFF, connection_string
+from pairbus.cli.trust import CaFile
 from pairbus.errors import ConfigError
 from pairbus.loops import run
+from pairbus.pairing.options import RANGES
 
 if TYPE_CHECKING:
     from pairbus.cli.pumping import Settings
@@ -54,9 +56,26 @@ Examples:
     )(redrive)
 
 
+def _rate(given: float | None) -> float | None:
+    """What the option of the same name allows; `nan` is within any two numbers."""
+    try:
+        RANGES["max_messages_per_second"].check("it", given)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return given
+
+
 Rate = Annotated[
     float | None,
-    typer.Option(min=0.1, help="Budget; halved for a while when throttled."),
+    typer.Option(callback=_rate, help="Budget; halved for a while when throttled."),
+]
+QueueCount = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=int(RANGES["backlog_queue_count"].most),
+        help="Queues 0 … N-1, without asking for a list; needs only Listen and Send.",
+    ),
 ]
 WhichEngine = Annotated[Engine, typer.Option(help="local: in this process; spark: as a Spark job.")]
 Master = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs; only with --engine spark.")]
@@ -68,10 +87,6 @@ Journal = Annotated[
 ]
 Checkpoint = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Spark's own notes; in the journal's folder unless said otherwise.")
-]
-CaFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Certificates to trust; not needed for a broker on this machine."),
 ]
 
 
@@ -95,10 +110,7 @@ def syphon(
     primary_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
     ] = None,
-    backlog_queue_count: Annotated[
-        int | None,
-        typer.Option(min=1, help="Queues 0 … N-1, without asking for a list; needs only Listen and Send."),
-    ] = None,
+    backlog_queue_count: QueueCount = None,
     once: Annotated[bool, typer.Option("--once", help="Move what is there when it begins, then end.")] = False,
     engine: WhichEngine = Engine.local,
     master: Master = MASTER,
@@ -123,7 +135,8 @@ def syphon(
     How many messages wait is asked for by administration: one request for each hundred queues of the secondary, or one
     for each backlog queue where these are fewer. While messages are moved or held back that is every 5 seconds on a
     terminal and every 30 elsewhere, otherwise every 15 minutes, and with --backlog-queue-count never. Backlog queues
-    that are created meanwhile are found by a list, and drained too.
+    that are created meanwhile are found by a list, and drained too. Without the Manage claim there is no list: a link
+    is opened to each of 0 … 9, and to the next ten as long as there are any.
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping, Settings
@@ -132,6 +145,8 @@ def syphon(
     trust = {} if ca_file is None else {"connection_verify": str(ca_file)}
     away = Side.from_connection_string(connection_string(secondary, "--secondary", "PAIRBUS_SECONDARY"), **trust)
     home = None
+    if target is not None and primary_name is None and not primary:
+        raise typer.BadParameter("whose backlog queues go to --target? Give --primary-name NAME, or --primary CS")
     if target is None or primary_name is None:
         home = Side.from_connection_string(connection_string(primary, "--primary", "PAIRBUS_PRIMARY"), **trust)
     name = _name(primary_name, None if home is None else home.authority)
@@ -143,6 +158,7 @@ def syphon(
         ttl_policy=ttl_policy.value,
         max_messages_per_second=max_messages_per_second,
     )
+    _check_engine(engine, journal, checkpoint)
     spark = None
     if engine is Engine.spark:
         to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
@@ -211,6 +227,7 @@ def redrive(
     if target is not None:
         home = Side.from_connection_string(connection_string(target, "--target", "PAIRBUS_TARGET"), **trust)
     settings = Settings(max_messages_per_second=max_messages_per_second)
+    _check_engine(engine, journal, checkpoint)
     spark = None
     if engine is Engine.spark:
         back = (source, "PAIRBUS_CONNECTION_STRING")
@@ -221,6 +238,11 @@ def redrive(
         lambda: pumping.redrive(queue, to, once=not follow, duplicate_window_s=duplicate_window, new_ids=new_ids),
         once=not follow,
     )
+
+
+def _check_engine(engine: Engine, journal: Path | None, checkpoint: Path | None) -> None:
+    if engine is not Engine.spark and (journal is not None or checkpoint is not None):
+        raise typer.BadParameter("--journal and --checkpoint are of --engine spark, which was not asked for")
 
 
 def _on_spark(

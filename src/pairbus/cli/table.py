@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 import typer
 
+WIDE = 10_000
+
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """For people a table; for pipes one line per row, tab-separated, so that `cut -f1` works."""
+    """For people a table; for pipes one line per row, tab-separated, so that `cut -f1` works.
+
+    In a narrow terminal the lines run over: names that are cut off are of no use.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -23,4 +28,5 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         table.add_column(column.replace("_", " "), justify="right" if isinstance(sample, int | float) else "left")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
+    console.width = max(console.width, console.measure(table, options=console.options.update(width=WIDE)).maximum)
     console.print(table)

@@ -52,7 +52,7 @@ RANGES: dict[str, _Range] = {
     "backlog_retry_interval": _Range(1, 60 * 60),
     "missing_destination_grace": _Range(0, 14 * 86_400),
     "duplicate_detection_window": _Range(20, 7 * 86_400),
-    "max_messages_per_second": _Range(0.1, _FOREVER, "messages a second", optional=True),
+    "max_messages_per_second": _Range(0.1, 1_000_000, "messages a second", optional=True),
     "attempt_timeout": _Range(0.1, 60),
     "connect_timeout": _Range(0.1, 60),
     "spool_max_bytes": _Range(1 << 16, _FOREVER, "bytes"),

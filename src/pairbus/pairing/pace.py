@@ -8,12 +8,13 @@ RATE_MIN_SHARE = 1 / 64  # of the maximum: six refusals in a row, and it stays t
 BATCH_MAX = 100
 LOAD_MAX = 1000
 LOAD_S = 0.5
+BURST_S = 0.1  # of the budget that may go at once
 LOCK_S = 60.0  # of a backlog queue, while no message has told
 LOCK_MAX_S = 300.0  # the service's longest
 
 
 class Budget:
-    """Messages a second for all pumps of a syphon: a bucket of one second's worth, so that a pause is not made up for.
+    """Messages a second for all pumps of a syphon, in any second: a pause is not made up for.
 
     Live traffic needs the namespace too, hence a refusal as busy halves the rate, and it recovers slowly.
     """
@@ -21,7 +22,7 @@ class Budget:
     def __init__(self, max_per_s: float | None) -> None:
         self._max_per_s = max_per_s
         self._rate_per_s = max_per_s or 0.0
-        self._tokens = max_per_s or 0.0
+        self._tokens = max((max_per_s or 0.0) * BURST_S, 1.0)
         self._at_s: float | None = None
         self._halved_at = float("-inf")
 
@@ -34,6 +35,11 @@ class Budget:
             return None
         self._advance(now, self._max_per_s)
         return self._rate_per_s
+
+    def at_once(self, now: float) -> int | None:
+        """How many messages may go together; None: any number."""
+        rate = self.rate_per_s(now)
+        return None if rate is None else max(int(rate * BURST_S), 1)
 
     def take(self, count: int, now: float) -> float:
         """Spend `count` messages; how long to wait before they may be sent."""
@@ -54,7 +60,7 @@ class Budget:
         passed_s = 0.0 if self._at_s is None else max(now - self._at_s, 0.0)
         self._at_s = now
         self._rate_per_s = min(self._rate_per_s + RECOVERY_PER_S * max_per_s * passed_s, max_per_s)
-        self._tokens = min(self._tokens + self._rate_per_s * passed_s, max(self._rate_per_s, 1.0))
+        self._tokens = min(self._tokens + self._rate_per_s * passed_s, max(self._rate_per_s * BURST_S, 1.0))
 
 
 class Pauses:
@@ -73,7 +79,8 @@ class Pauses:
 
 
 class BatchSize:
-    """How many messages of one queue may be in hand: what can be moved in half of their lock.
+    """How many messages of one queue may be in hand: what can be moved in half of their lock. Together go not more
+    than a budget allows in a second.
 
     `batches`: so many are in hand at once.
     """
@@ -130,4 +137,7 @@ class BatchSize:
     def _limit(self) -> int | None:
         """Of each of the batches that are in hand at once."""
         rates = [rate for rate in (self._per_s, self._allowed_per_s) if rate is not None]
-        return int(min(rates) * self._lock_s / 2 / self._batches) if rates else None
+        if not rates:
+            return None
+        limit = min(rates) * self._lock_s / 2 / self._batches
+        return int(limit if self._allowed_per_s is None else min(limit, self._allowed_per_s))

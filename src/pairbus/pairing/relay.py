@@ -150,9 +150,10 @@ def key_of(path: str) -> str:
 
 
 def _missing_text(path: str, missing_s: float, failure: Failure) -> str:
+    said = failure.text[:300].rstrip(".")
     return (
-        f"'{path}' has been missing for {missing_s:.0f} s: {failure.text:.300}. Create it and re-drive this dead-letter"
-        " queue, or discard the message."
+        f"'{path}' has been missing for {missing_s:.0f} s: {said}. Create it and re-drive this dead-letter queue, or"
+        " discard the message."
     )[:TEXT_MAX]
 
 
@@ -197,10 +198,11 @@ Chunk = list[Item]
 "Messages that are sent as one: all are accepted, or none."
 
 
-def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[Chunk]]:
+def rounds(items: list[Item], size_max: int, *, in_batches: bool, most: int | None = None) -> list[list[Chunk]]:
     """How to send the messages of one destination: the chunks of a round all at once, a round after the other.
 
-    A chunk has messages of one session, as the service demands. The second chunk of a lane waits for the first.
+    A chunk has messages of one session, as the service demands, and `most` of them. The second chunk of a lane waits
+    for the first.
     """
     limit = min(size_max or CHUNK_BYTES, CHUNK_BYTES_MAX)
     found: list[list[Chunk]] = [[]]
@@ -211,7 +213,7 @@ def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[C
         key = (home.sender, home.session_id) if lane else home.session_id
         chunk, size, round_no = last.get(key, ([], limit, -1))
         size += len(item.payload) + _DATA_HEAD
-        if in_batches and chunk and size <= limit:
+        if in_batches and chunk and size <= limit and (most is None or len(chunk) < most):
             chunk.append(item)
             last[key] = chunk, size, round_no
             continue

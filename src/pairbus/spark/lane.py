@@ -108,13 +108,12 @@ async def drain(job: Job, lanes: Sequence[Lane], attempt: str) -> list[Row]:
 
 
 class _Share(Budget):
-    """A pump's part of the budget. It begins empty: many short tasks must not each begin with a second's worth."""
+    """A pump's part of the budget. It begins empty: many short tasks must not each begin with a burst."""
 
-    def __init__(self, per_s: float | None, now: float) -> None:
+    def __init__(self, per_s: float | None) -> None:
         super().__init__(per_s)
         self.was_busy = False
-        if per_s is not None:
-            self.take(int(per_s), now)
+        self._tokens = 0.0
 
     def busy(self, now: float, asked_at: float = float("inf")) -> None:
         self.was_busy = True
@@ -137,7 +136,7 @@ class _Draining:
         self._names = {"primary": home.endpoint.authority, "secondary": away.endpoint.authority}
         self._ledger = None if job.ledger is None else _ledger(job.ledger)
         self._journal = journal
-        self._share = _Share(lane.per_s, time.monotonic())
+        self._share = _Share(lane.per_s)
         shared = Shared(
             home,
             away,

@@ -4,7 +4,7 @@ will, and otherwise left under its locks.
 Laws of this file.
  1. A message is completed only after its destination has accepted it. If that fails it is received again: a duplicate
     may be stored, a message is never lost.
- 2. Nothing is abandoned. What waits stays locked, and comes back when its lock runs out.
+ 2. Nothing is abandoned. What waits stays locked, and comes back when its lock runs out, or a single drain is over.
 """
 
 from __future__ import annotations
@@ -95,6 +95,14 @@ class Shared:
     "When any destination last accepted something: a sign that the connection is good."
 
 
+class Held(NamedTuple):
+    """Messages that wait under their locks."""
+
+    receiver: Receiver
+    places: list[int]
+    locks_end: float
+
+
 @dataclass(slots=True)
 class Pass:
     """What one pass over a queue has come to so far."""
@@ -111,7 +119,7 @@ class Pass:
     "Nothing more came but what is too late for a single drain."
     delivered: int = 0
     buried: int = 0
-    held: int = 0
+    held: list[Held] = field(default_factory=list)
     began: float = 0.0
     "When what it moves began to come."
     held_on_link: int = 0
@@ -267,17 +275,10 @@ class Trip:
         if len(ready) < len(items):
             going = {item.place for item in ready}
             self.hold([item for item in items if item.place not in going])
-        wait_s = shared.budget.take(len(ready), now)
-        if wait_s:
-            await asyncio.sleep(wait_s)
         if not ready:
             return
-        if self._receiver.over is not None:
-            self.stop("the link was lost before its messages were sent, and they will come again")
-            self.hold(ready)
-            return
-        if shared.clock() >= self._locks_end:
-            self._locks_are_over()
+        if (late := self._too_late) is not None:
+            self.stop(late)
             self.hold(ready)
             return
         try:
@@ -305,7 +306,8 @@ class Trip:
     async def _send(self, sender: Sender, path: str, items: list[Item], turn: Turn, *, in_batches: bool) -> bool:
         """True when every message was accepted."""
         all_accepted = True
-        left = rounds(items, sender.max_message_size, in_batches=in_batches)
+        most = self._shared.budget.at_once(self._shared.clock())
+        left = rounds(items, sender.max_message_size, in_batches=in_batches, most=most)
         while left:
             chunks, began = left.pop(0), self._shared.clock()
             errors, unsent = await self._send_at_once(sender, chunks, turn if not left else None)
@@ -316,7 +318,7 @@ class Trip:
             for chunk, error in sent:
                 if error is not None:
                     all_accepted = await self._chunk_failed(sender, path, chunk, error, began, turn) and all_accepted
-            if len(sent) < len(chunks):
+            if unsent is not None:
                 await self._not_sent(
                     sender, path, [item for chunk in chunks[len(sent) :] for item in chunk], unsent, began
                 )
@@ -328,21 +330,25 @@ class Trip:
 
     async def _send_at_once(
         self, sender: Sender, chunks: list[Chunk], turn: Turn | None
-    ) -> tuple[list[TransportError | None], TransportError | None]:
-        """What became of the chunks, as far as they were sent, and why the others were not: None when their locks are
-        over. All of them together wait for credit no longer than one send may take."""
+    ) -> tuple[list[TransportError | None], TransportError | str | None]:
+        """What became of the chunks, as far as they were sent, and why the others were not. All of them together wait
+        for credit no longer than one send may take."""
         timeout_s, clock = self._shared.settings.send_timeout_s, self._shared.clock
         ready_by = min(clock() + timeout_s, self._locks_end)
         answers: list[asyncio.Future[None] | TransportError] = []
-        unsent: TransportError | None = None
+        unsent: TransportError | str | None = None
         for chunk in chunks:
+            wait_s = self._shared.budget.take(len(chunk), clock())
+            if wait_s:
+                await asyncio.sleep(wait_s)
+                ready_by = min(ready_by + wait_s, self._locks_end)
             try:
                 if not sender.sendable:
                     await sender.ready(max(ready_by - clock(), 0.0))
             except TransportError as error:
                 unsent = error
                 break
-            if clock() >= self._locks_end:
+            if (unsent := self._too_late) is not None:
                 break
             try:
                 answers.append(_send_chunk(sender, chunk, timeout_s))
@@ -351,22 +357,23 @@ class Trip:
         if turn is not None:
             turn.over()
         errors: list[TransportError | None] = []
-        for answer in answers:
-            if isinstance(answer, TransportError):
+        for chunk, answer in zip(chunks, answers, strict=False):
+            if isinstance(answer, TransportError):  # too large for the link: nothing was sent, nothing is billed
                 errors.append(answer)
                 continue
             try:
                 await answer
                 errors.append(None)
             except TransportError as error:
+                self._meter_send(chunk[0].home.path, chunk, failure_of(error).kind.value)
                 errors.append(error)
         return errors, unsent
 
     async def _not_sent(
-        self, sender: Sender, path: str, items: list[Item], error: TransportError | None, began: float
+        self, sender: Sender, path: str, items: list[Item], error: TransportError | str, began: float
     ) -> None:
-        if error is None:
-            self._locks_are_over()
+        if isinstance(error, str):
+            self.stop(error)
             self.hold(items)
             return
         await self._failed(path, items, error, began)
@@ -377,7 +384,6 @@ class Trip:
         self, sender: Sender, path: str, chunk: Chunk, error: TransportError, began: float, turn: Turn
     ) -> bool:
         failure = failure_of(error)
-        self._meter_send(path, chunk, failure.kind.value)
         if len(chunk) == 1 or failure.kind not in MESSAGE_FAULTS:
             await self._failed(path, chunk, error, began)
             return False
@@ -442,7 +448,7 @@ class Trip:
         shared = self._shared
         if not shared.buries:
             self._pass.errors += len(places)
-            self._count_held(len(places))
+            self._keep(places)
             named = tuple([message_id or "" for message_id in ids])
             shared.publish(Stayed(self._queue, len(places), named, reason, description))
             return
@@ -494,17 +500,23 @@ class Trip:
         self.hold(items)
 
     def hold(self, items: list[Item]) -> None:
-        self._count_held(len(items))
+        self._keep([item.place for item in items])
         now = self._shared.clock()
         for item in items:
             self._shared.lanes.waits(item.home, self._locks_end, now)
 
-    def _count_held(self, count: int) -> None:
-        self._pass.held += count
-        self._pass.held_on_link += count
+    def _keep(self, places: list[int]) -> None:
+        self._pass.held.append(Held(self._receiver, places, self._locks_end))
+        self._pass.held_on_link += len(places)
 
-    def _locks_are_over(self) -> None:
-        self.stop("the locks of messages ran out before they were sent")
+    @property
+    def _too_late(self) -> str | None:
+        """Why nothing more of this trip may be sent."""
+        if self._receiver.over is not None:
+            return "the link was lost before its messages were sent, and they will come again"
+        if self._shared.clock() >= self._locks_end:
+            return "the locks of messages ran out before they were sent"
+        return None
 
     def stop(self, reason: str, error: TransportError | None = None) -> None:
         """`error`: of the secondary."""

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
 from pairbus import telemetry
+from pairbus.amqp.link import ranges
 from pairbus.ledger.rows import alike
 from pairbus.pairing.envelope import enqueued_ms_of
 from pairbus.pairing.events import PumpPaused
@@ -20,7 +21,7 @@ from pairbus.pairing.pace import BatchSize, Pauses
 from pairbus.pairing.policy import BUSY_WAIT_S, Kind
 from pairbus.pairing.relay import NOTHING_KNOWN, PASS_MAX_S, Item, moment_of
 from pairbus.syphon.loads import AHEAD, Loads
-from pairbus.syphon.mover import Mover, Opened, Pass, Shared, Trip
+from pairbus.syphon.mover import Held, Mover, Opened, Pass, Shared, Trip
 from pairbus.transport import Received, Receiver, TransportError
 from pairbus.transport.errors import Refused, Timeout
 from pairbus.wire_failures import failure_of
@@ -52,9 +53,12 @@ class Pump:
         """`is_new`: the queue has just been created, and nobody had a link to it before."""
         self.queue = queue
         self.errors = 0
-        self.blocked = 0
-        "Messages that the last pass left under their locks; of a single drain, all its passes."
-        self._blocked_before = 0
+        self._held: list[Held] = []
+        "By the passes until now."
+        self._looks = False
+        "Whether it would see what comes back when its locks are over: not while it rests, nor as a single drain."
+        self._parked: list[Receiver] | None = None
+        "Of a single drain: links on which messages are held, which go back when it is over."
         self._moved = 0
         self._dead_lettered = 0
         self._this: Pass | None = None
@@ -89,10 +93,20 @@ class Pump:
     def dead_lettered(self) -> int:
         return self._dead_lettered + (self._this.buried if self._this is not None else 0)
 
+    @property
+    def blocked(self) -> int:
+        """Messages that wait for their destination; of a single drain, in any of its passes."""
+        return _count_of(self._still_held()) + (0 if self._this is None else _count_of(self._this.held))
+
+    def _still_held(self) -> list[Held]:
+        now = self._shared.clock()
+        return [held for held in self._held if held.locks_end > now or not self._looks]
+
     async def run(self) -> None:
         """Pass after pass, until told to stop."""
         try:
             while not self._stopping.is_set():
+                self._looks = True
                 await self._pass_and_pause()
         finally:
             await self._close_link()
@@ -123,7 +137,7 @@ class Pump:
 
     async def _rest(self, pause_s: float, *, for_all: bool) -> None:
         """Unless `for_all`, only until lanes of other queues wait for a look at this one: what lies here is blocked."""
-        tide = self._shared.tide
+        tide, self._looks = self._shared.tide, False
         tide.was_awaited(self.queue)  # until now
         while pause_s > 0 and not self._stopping.is_set():
             step_s = pause_s if for_all else min(pause_s, LINGER_S)
@@ -133,13 +147,15 @@ class Pump:
                 return
 
     async def run_once(self, wait_s: float, *, later: bool = False) -> None:
-        """What is there now, until nothing comes for `wait_s`; what is blocked stays. Raises TransportError.
+        """What is there now, until nothing comes for `wait_s`; what is blocked stays, and is locked no longer when this
+        returns. Raises TransportError.
 
-        With `later`, also what comes to the queue meanwhile. Without it the end comes however fast others fill it.
+        With `later`, also what comes to the queue meanwhile. Without it the end comes however fast others fill it. What
+        is blocked stays locked then: there will be another drain.
         """
         self._linger_s, self._until_ms = wait_s, None
         self._hidden_since = float("-inf")  # it ends when nothing comes: what others hold is not waited for
-        self.blocked = self._blocked_before = 0
+        self._held, self._looks, self._parked = [], False, None if later else []
         began_ms = self._shared.wall_ms()
 
         async def take() -> list[Received]:
@@ -153,7 +169,6 @@ class Pump:
         try:
             while not self._stopping.is_set():
                 done = await self._pass(take)
-                self._blocked_before = self.blocked
                 if done is None or done.drained or done.caught_up:
                     return
                 if done.delivered + done.buried == 0 or done.over is not None:
@@ -161,6 +176,8 @@ class Pump:
         finally:
             self._shared.tide.empty(self.queue)
             await self._close_link()
+            parked, self._parked = self._parked or [], None
+            await asyncio.gather(*[self._release_held(receiver) for receiver in parked])
 
     # ── one pass ──
 
@@ -297,7 +314,7 @@ class Pump:
         self._moved += this.delivered
         self._dead_lettered += this.buried
         self.errors += this.errors
-        self.blocked = self._blocked_before + this.held
+        self._held = self._still_held() + this.held
 
     # ── receiving ──
 
@@ -429,6 +446,21 @@ class Pump:
         except TransportError as error:
             logger.debug("%s: what was fetched ahead comes back when its locks run out: %s", self.queue, error)
             self._lost()
+        else:
+            if self._parked is not None:
+                self._parked.append(receiver)
+                return
+        await receiver.close(CLOSE_TIMEOUT_S)
+
+    async def _release_held(self, receiver: Receiver) -> None:
+        """And close the link. Only places are known: of ten thousand blocked messages nobody keeps the bytes."""
+        now = self._shared.clock()
+        held = [held.places for held in self._held if held.receiver is receiver and held.locks_end > now]
+        places = sorted({place for places in held for place in places})
+        try:
+            await asyncio.gather(*[self._release(receiver, range(first, last + 1)) for first, last in ranges(places)])
+        except TransportError as error:
+            logger.debug("%s: what was held comes back when its locks run out: %s", self.queue, error)
         await receiver.close(CLOSE_TIMEOUT_S)
 
     async def _rest_of(self, receiver: Receiver) -> list[Received]:
@@ -437,7 +469,7 @@ class Pump:
         await receiver.pause(CLOSE_TIMEOUT_S)
         return self._metered(receiver, await receiver.receive(receiver.buffered, 0.0) if receiver.buffered else [])
 
-    async def _release(self, receiver: Receiver, fetched: list[Received]) -> None:
+    async def _release(self, receiver: Receiver, fetched: list[Received] | range) -> None:
         outcome = "ok"
         try:
             await receiver.release(fetched, timeout_s=CLOSE_TIMEOUT_S)
@@ -462,3 +494,7 @@ class Pump:
             task.cancel()
             stop.cancel()
             await asyncio.wait([task, stop])
+
+
+def _count_of(held: list[Held]) -> int:
+    return sum(len(each.places) for each in held)

@@ -35,7 +35,7 @@ class Progress:
     per_s: float
     "Over the last seconds."
     blocked: int
-    "Messages that the last passes left in their queues; of `run_once`, all its passes: what came again counts again."
+    "Messages that wait for their destination; of `run_once`, in all its passes: what came again counts again."
     dead_lettered: int
     errors: int
     waiting: int | None = None
@@ -90,8 +90,8 @@ class Syphon:
         await self._run([pump.run() for pump in self._pumps], to_first_failure=True)
 
     async def run_once(self, wait_s: float = LINGER_S) -> Progress:
-        """Drain each queue of what is there now, until nothing comes for `wait_s`. What comes meanwhile stays there.
-        TransportError when a queue cannot be read."""
+        """Drain each queue of what is there now, until nothing comes for `wait_s`. What comes meanwhile stays there,
+        and what is blocked goes back at the end. TransportError when a queue cannot be read."""
         await self._run([pump.run_once(wait_s) for pump in self._pumps], to_first_failure=False)
         return self.progress()
 

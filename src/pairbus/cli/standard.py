@@ -1,0 +1,71 @@
+"""Standard input, output and error of a command. Who reads its lines may be gone or have no room: that ends no work."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+
+def open_closed() -> None:
+    """A command that is started without one of them gets /dev/null: uvloop aborts the process otherwise, and the next
+    socket would take the place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is this one
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def flush(file: TextIO) -> bool:
+    """Whether everything is written. The rest is dropped, which Python would answer with an exit code of its own."""
+    try:
+        file.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, file.fileno())
+        os.close(nowhere)
+        return False
+    return True
+
+
+def say(line: str) -> None:
+    """On standard error, if that can be written."""
+    _write(f"{line}\n")
+
+
+class ProgressLine:
+    """The last line of a terminal, which is written over. Elsewhere it does nothing."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def show(self, line: str) -> None:
+        """As much of it as fits: a line that runs over cannot be written over."""
+        if not sys.stderr.isatty():
+            return
+        line = line[: _columns() - 1]
+        _write(f"\r{line:<{self._shown}}")
+        self._shown = len(line)
+
+    def clear(self) -> None:
+        if self._shown:
+            _write(f"\r{'':<{self._shown}}\r")
+            self._shown = 0
+
+
+def _columns() -> int:
+    """A terminal that does not know is taken for a wide one."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 1000
+    except OSError:
+        return 1000
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        pass
