@@ -207,10 +207,16 @@ def test_backlog_queues_that_cannot_be_listed_are_tried(
         assert code_of(["syphon", "--once", "--primary-name", NAME, *ends]) == 0
         out, err = capsys.readouterr()
         assert out == "moved 3 messages\n" and "4 backlog queues of contoso" in err
+        bodies += divert(broker, queue_name, 2, queue=0)
+        disabled = admin.get_queue(f"{NAME}/x-servicebus-transfer/1")
+        admin.update_queue(disabled, status="ReceiveDisabled")
+        assert code_of(["syphon", "--once", "--primary-name", NAME, *ends]) == 1
+        assert capsys.readouterr().out == "moved 2 messages\n", "one that cannot be read hides no other"
+        admin.update_queue(disabled, status="Active")
         assert code_of(["syphon", "--once", "--primary-name", "contso", *ends]) == 1
         assert "has no backlog queues contso/x-servicebus-transfer/0" in capsys.readouterr().err
         admin.delete_queue(f"{NAME}/x-servicebus-transfer/11")
-    assert sorted(drain(broker, queue_name, 3)) == sorted(bodies)
+    assert sorted(drain(broker, queue_name, 5)) == sorted(bodies)
 
 
 def test_what_was_moved_is_told_also_when_a_queue_cannot_be_read(broker: BrokerProcess, queue_name: str) -> None:

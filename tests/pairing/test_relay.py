@@ -281,15 +281,14 @@ def test_a_queue_that_was_looked_at_holds_back_only_what_is_stored_later() -> No
 
 
 def test_a_budget_is_kept_over_any_second() -> None:
-    """A burst of a tenth of a second's worth, then the rate, in pieces that are no larger."""
+    """A burst of a tenth of a second's worth, then the rate."""
     budget = Budget(100.0)
-    assert budget.at_once(0.0) == 10
     assert budget.take(10, 0.0) == 0.0
     assert budget.take(50, 0.0) == pytest.approx(0.5)
     assert budget.take(50, 1.0) == pytest.approx(0.4)
     assert budget.take(10, 60.0) == 0.0 and budget.take(10, 60.0) == pytest.approx(0.1)
-    assert Budget(0.5).at_once(0.0) == 1 and Budget(0.5).take(1, 0.0) == 0.0
-    assert Budget(None).take(10**6, 0.0) == 0.0 and Budget(None).at_once(0.0) is None
+    assert Budget(0.5).take(1, 0.0) == 0.0
+    assert Budget(None).take(10**6, 0.0) == 0.0
 
 
 def test_server_busy_halves_the_budget_and_it_recovers_slowly() -> None:
@@ -362,12 +361,12 @@ def test_a_load_is_never_more_than_may_be_in_hand() -> None:
     assert size.next() == size.load == 75
 
 
-def test_a_load_is_never_more_than_a_budget_allows_in_a_second() -> None:
-    """Whoever stops a syphon would wait for it, and what was sent first would not be completed before."""
+def test_a_load_is_never_more_than_a_budget_allows_in_a_quarter_of_a_second() -> None:
+    """Live traffic would wait behind it, and whoever stops a syphon too."""
     size = BatchSize(100, batches=4)
     size.moved(10_000, 1.0)
-    assert size.next(allowed_per_s=200.0) == 100 and size.load == 200
-    assert size.next(allowed_per_s=5.0) == size.load == 5
+    assert size.next(allowed_per_s=800.0) == 100 and size.load == 200
+    assert size.next(allowed_per_s=20.0) == size.load == 5
     assert size.next(allowed_per_s=0.001) == size.load == 1
 
 

@@ -100,6 +100,26 @@ async def test_what_a_single_drain_held_back_is_there_for_the_next_one(monkeypat
         assert numbers(await world.arrived("bills", 250)) == list(range(0, 500, 2))
 
 
+async def test_a_single_drain_keeps_no_link_on_which_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection has a thousand at most, and a drain may last for hours."""
+    kept: list[int] = []
+    needed = pump.Pump._needed
+
+    async def counted(self: Any, links: list[Any]) -> list[Any]:
+        found = await needed(self, links)
+        kept.append(len(found))
+        return found
+
+    monkeypatch.setattr(pump.Pump, "_needed", counted)
+    async with pair(ORDERS, DISABLED) as world:
+        await world.divert("orders", [message(number) for number in range(20)])
+        await world.syphon().run_once(wait_s=0.1)
+        assert kept and not any(kept)
+        await world.divert("bills", [message(1)])
+        await world.syphon().run_once(wait_s=0.1)
+        assert any(kept)
+
+
 async def test_messages_are_blocked_as_long_as_their_locks_last() -> None:
     """Though passes for other destinations do not see them."""
     now = 1000.0

@@ -57,9 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         standard.say(f"pairbus: {error}")
         sys.exit(1)
     finally:
+        ends_with = sys.exception()
         is_told = standard.flush(sys.stdout)
         if not is_told:
             standard.say("pairbus: standard output cannot be written")
         standard.flush(sys.stderr)
-        if not is_told:
+        if not is_told and (ends_with is None or (isinstance(ends_with, SystemExit) and not ends_with.code)):
             sys.exit(1)

@@ -29,6 +29,7 @@ from pairbus.provisioning import LIST, PAGE_SIZE, metered
 from pairbus.sides import Side
 from pairbus.syphon import Progress, Syphon, SyphonSettings, redrive
 from pairbus.transport import Carrier, TransportError
+from pairbus.transport.errors import Refused
 from pairbus.wire_failures import failure_of
 
 if TYPE_CHECKING:
@@ -198,10 +199,10 @@ class Pumping:
                 try:
                     there = await asyncio.gather(*[_is_there(away, path) for path in paths])
                 except TransportError as error:
-                    if once or found:
+                    if once:
                         raise
-                    say(f"{self._away.name} cannot be asked ({_line(error)}): taking 0 … {QUEUES_TRIED - 1}")
-                    return paths
+                    say(f"{self._away.name} cannot be asked ({_line(error)}): taking 0 … {first + QUEUES_TRIED - 1}")
+                    return found + paths
                 found += compress(paths, there)
                 if not any(there):
                     break
@@ -400,10 +401,8 @@ def _carrier(side: Side) -> Carrier:
 async def _is_there(away: Carrier, path: str) -> bool:
     try:
         link = await away.receiver(path, credit=0)
-    except TransportError as error:
-        if failure_of(error).kind is Kind.NOT_FOUND:
-            return False
-        raise
+    except Refused as error:  # for any other reason, which its pump will tell
+        return failure_of(error).kind is not Kind.NOT_FOUND
     await link.close()
     return True
 

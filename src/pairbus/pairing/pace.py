@@ -8,7 +8,8 @@ RATE_MIN_SHARE = 1 / 64  # of the maximum: six refusals in a row, and it stays t
 BATCH_MAX = 100
 LOAD_MAX = 1000
 LOAD_S = 0.5
-BURST_S = 0.1  # of the budget that may go at once
+BURST_S = 0.1  # of the budget that a pause saves up
+PIECE_S = 0.25  # of it that goes at once
 LOCK_S = 60.0  # of a backlog queue, while no message has told
 LOCK_MAX_S = 300.0  # the service's longest
 
@@ -35,11 +36,6 @@ class Budget:
             return None
         self._advance(now, self._max_per_s)
         return self._rate_per_s
-
-    def at_once(self, now: float) -> int | None:
-        """How many messages may go together; None: any number."""
-        rate = self.rate_per_s(now)
-        return None if rate is None else max(int(rate * BURST_S), 1)
 
     def take(self, count: int, now: float) -> float:
         """Spend `count` messages; how long to wait before they may be sent."""
@@ -80,7 +76,7 @@ class Pauses:
 
 class BatchSize:
     """How many messages of one queue may be in hand: what can be moved in half of their lock. Together go not more
-    than a budget allows in a second.
+    than a budget allows in a quarter of a second.
 
     `batches`: so many are in hand at once.
     """
@@ -140,4 +136,4 @@ class BatchSize:
         if not rates:
             return None
         limit = min(rates) * self._lock_s / 2 / self._batches
-        return int(limit if self._allowed_per_s is None else min(limit, self._allowed_per_s))
+        return int(limit if self._allowed_per_s is None else min(limit, self._allowed_per_s * PIECE_S))

@@ -198,11 +198,10 @@ Chunk = list[Item]
 "Messages that are sent as one: all are accepted, or none."
 
 
-def rounds(items: list[Item], size_max: int, *, in_batches: bool, most: int | None = None) -> list[list[Chunk]]:
+def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[Chunk]]:
     """How to send the messages of one destination: the chunks of a round all at once, a round after the other.
 
-    A chunk has messages of one session, as the service demands, and `most` of them. The second chunk of a lane waits
-    for the first.
+    A chunk has messages of one session, as the service demands. The second chunk of a lane waits for the first.
     """
     limit = min(size_max or CHUNK_BYTES, CHUNK_BYTES_MAX)
     found: list[list[Chunk]] = [[]]
@@ -213,7 +212,7 @@ def rounds(items: list[Item], size_max: int, *, in_batches: bool, most: int | No
         key = (home.sender, home.session_id) if lane else home.session_id
         chunk, size, round_no = last.get(key, ([], limit, -1))
         size += len(item.payload) + _DATA_HEAD
-        if in_batches and chunk and size <= limit and (most is None or len(chunk) < most):
+        if in_batches and chunk and size <= limit:
             chunk.append(item)
             last[key] = chunk, size, round_no
             continue

@@ -277,6 +277,9 @@ class Trip:
             self.hold([item for item in items if item.place not in going])
         if not ready:
             return
+        wait_s = shared.budget.take(len(ready), now)
+        if wait_s:
+            await asyncio.sleep(wait_s)
         if (late := self._too_late) is not None:
             self.stop(late)
             self.hold(ready)
@@ -306,8 +309,7 @@ class Trip:
     async def _send(self, sender: Sender, path: str, items: list[Item], turn: Turn, *, in_batches: bool) -> bool:
         """True when every message was accepted."""
         all_accepted = True
-        most = self._shared.budget.at_once(self._shared.clock())
-        left = rounds(items, sender.max_message_size, in_batches=in_batches, most=most)
+        left = rounds(items, sender.max_message_size, in_batches=in_batches)
         while left:
             chunks, began = left.pop(0), self._shared.clock()
             errors, unsent = await self._send_at_once(sender, chunks, turn if not left else None)
@@ -338,10 +340,6 @@ class Trip:
         answers: list[asyncio.Future[None] | TransportError] = []
         unsent: TransportError | str | None = None
         for chunk in chunks:
-            wait_s = self._shared.budget.take(len(chunk), clock())
-            if wait_s:
-                await asyncio.sleep(wait_s)
-                ready_by = min(ready_by + wait_s, self._locks_end)
             try:
                 if not sender.sendable:
                     await sender.ready(max(ready_by - clock(), 0.0))
@@ -448,7 +446,7 @@ class Trip:
         shared = self._shared
         if not shared.buries:
             self._pass.errors += len(places)
-            self._keep(places)
+            self.keep(places)
             named = tuple([message_id or "" for message_id in ids])
             shared.publish(Stayed(self._queue, len(places), named, reason, description))
             return
@@ -500,12 +498,12 @@ class Trip:
         self.hold(items)
 
     def hold(self, items: list[Item]) -> None:
-        self._keep([item.place for item in items])
+        self.keep([item.place for item in items])
         now = self._shared.clock()
         for item in items:
             self._shared.lanes.waits(item.home, self._locks_end, now)
 
-    def _keep(self, places: list[int]) -> None:
+    def keep(self, places: list[int]) -> None:
         self._pass.held.append(Held(self._receiver, places, self._locks_end))
         self._pass.held_on_link += len(places)
 

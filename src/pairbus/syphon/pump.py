@@ -443,24 +443,36 @@ class Pump:
                 trip = Trip(self._shared, self.queue, fetched, receiver, held_by, locks_end)
                 opened = self._mover.open(fetched)
                 trip.hold(opened.items + opened.lanes)
+                trip.keep([place for place, _ in opened.spoiled])
         except TransportError as error:
             logger.debug("%s: what was fetched ahead comes back when its locks run out: %s", self.queue, error)
             self._lost()
         else:
             if self._parked is not None:
-                self._parked.append(receiver)
+                self._parked = await self._needed([*self._parked, receiver])
                 return
         await receiver.close(CLOSE_TIMEOUT_S)
+
+    async def _needed(self, links: list[Receiver]) -> list[Receiver]:
+        """Those on which messages are held; the others are closed, a connection has a thousand at most."""
+        now, held = self._shared.clock(), self._held + ([] if self._this is None else self._this.held)
+        needed = {id(each.receiver) for each in held if each.locks_end > now}
+        for link in links:
+            if id(link) not in needed:
+                await link.close(CLOSE_TIMEOUT_S)
+        return [link for link in links if id(link) in needed]
 
     async def _release_held(self, receiver: Receiver) -> None:
         """And close the link. Only places are known: of ten thousand blocked messages nobody keeps the bytes."""
         now = self._shared.clock()
         held = [held.places for held in self._held if held.receiver is receiver and held.locks_end > now]
         places = sorted({place for places in held for place in places})
-        try:
-            await asyncio.gather(*[self._release(receiver, range(first, last + 1)) for first, last in ranges(places)])
-        except TransportError as error:
-            logger.debug("%s: what was held comes back when its locks run out: %s", self.queue, error)
+        releases = [self._release(receiver, range(first, last + 1)) for first, last in ranges(places)]
+        for error in await asyncio.gather(*releases, return_exceptions=True):
+            if isinstance(error, TransportError):
+                logger.debug("%s: what was held comes back when its locks run out: %s", self.queue, error)
+            elif error is not None:
+                raise error
         await receiver.close(CLOSE_TIMEOUT_S)
 
     async def _rest_of(self, receiver: Receiver) -> list[Received]:
