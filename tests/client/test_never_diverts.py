@@ -147,7 +147,7 @@ async def test_what_the_service_closed_while_idle_is_opened_again(stage: Stage, 
         else:
             stage.primary.reset()
         await sender.send(message("next"))
-        await sender.send(message("and the one after it"), timeout=1.2)
+        await sender.send(message("and the one after it"), timeout=1.2 * slowness())
     assert len(stage.primary.stored("orders")) == 7
     assert_nothing_happened(client, "orders")
 
