@@ -1,12 +1,16 @@
 """One send, from its call to the place where the message is safe, as a generator of commands.
 
-The shells (threads, asyncio, the simulation) perform what it yields and tell how that ended; every decision is here.
+The engine and the simulation perform what it yields and tell how that ended; every decision is here.
 
     plan = sending(pair, sender, timeout_s, now)
     command = next(plan)
     while True: command = plan.send(Reply(now, failure))      # StopIteration.value is the Receipt
 
-It ends with a `Receipt`, or raises `Unsent`: the caller still owns the message, or those of it that were not stored.
+It ends with a `Receipt`, or raises `Unsent`: the caller still owns the message, or the part of it that was not stored.
+
+Two limits travel with every attempt. `silence_s` is how long the peer may owe us a sign of life: a peer that is silent
+for longer is taken for lost. `timeout_s` is what the caller's time allows: it ends an attempt on a slow peer, and says
+nothing about the peer.
 """
 
 from __future__ import annotations
@@ -15,20 +19,17 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
 
-from pairbus.pairing.failover import FAILED_OVER, HELD_OVER, Entity
+from pairbus.pairing.failover import FAILED_OVER, HEALTHY, HELD_OVER, Entity
 from pairbus.pairing.options import PRIMARY_SHARE
 from pairbus.pairing.pair import Pair, Route
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind, Reaction
 
-RETRY_PAUSES_S = (0.1, 0.4)  # between the beginnings of two attempts: a connection takes the SDK half a second to open
-LAST_RETRY_S = 0.6  # since the first began: who needs longer for two attempts makes no third, so that all three fit
-OPENING_S = 1.5  # the SDK takes half a second for a connection and its link, and a second at 100 ms to the service
-OPENING_SHARE = 0.75  # of the caller's first second, at least
-ELSEWHERE_S = 1.0  # what a backlog queue needs after it: a connection too, and the grace of an attempt that was late
-HURRIED_S = 0.5  # in less, no connection was ever opened
-LEAST_S = 0.1  # an attempt with less says nothing about the place that does not answer
-QUICK_PAUSE_S = max(RETRY_PAUSES_S)
-SPOOL_RESERVE_S = 0.5
+RETRY_PAUSES_S = (0.1, 0.4)  # between the beginnings of two attempts that fail quickly: three within about a second
+ELSEWHERE_S = 1.0  # what a backlog queue needs after a slow attempt on the primary: a connection and an answer
+PRIMARY_LEAST = 0.75  # of the caller's time, or of its first second: a first connection has to fit into it
+CONCLUSIVE_S = 0.5  # an attempt that granted less silence says nothing about the peer that did not answer
+LEAST_S = 0.1  # an attempt with less time is not made
+SPOOL_RESERVE_S = 0.5  # of the caller's time, kept for the local disk when there is a spool
 
 
 class Where(Enum):
@@ -39,7 +40,7 @@ class Where(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The message is safe, here."""
+    """The place where the message is safe."""
 
     where: Where
     queue: str | None = None
@@ -51,8 +52,9 @@ class Receipt:
 @dataclass(frozen=True, slots=True)
 class ToPrimary:
     timeout_s: float
+    silence_s: float
     fresh: bool
-    "On a new connection: the one in use may have been closed by the service while it was idle."
+    "On a new connection: the service may have closed the one in use while it was idle."
     trial: bool
     "Goes to the primary although the entity is failed over."
 
@@ -61,9 +63,10 @@ class ToPrimary:
 class ToBacklog:
     queue: str
     timeout_s: float
+    silence_s: float
     fresh: bool
     first_attempt_at: float | None
-    "When the first attempt whose outcome is unknown began; None: nobody else can have stored the message."
+    "When the first attempt whose outcome is unknown began; None: no other place can have stored the message."
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Pause:
     seconds: float
 
 
+Attempt = ToPrimary | ToBacklog
 Command = ToPrimary | ToBacklog | ToSpool | Pause
 
 
@@ -85,12 +89,8 @@ class Reply:
 
     now: float
     failure: Failure | None = None
-    rerouted: bool = False
-    "The command was not carried out, because meanwhile the entity went the other way."
-    waited: bool = False
-    "Nor was it, because its turn did not come in time. The failure says so, and nothing about the place."
-    hurried: bool = False
-    "It had less time than any attempt needs: that it is late says nothing about the place either."
+    is_alive: bool = False
+    "The peer showed signs of life until the caller's time was over: its time-out says nothing about it."
 
 
 class Unsent(Exception):
@@ -101,28 +101,34 @@ class Unsent(Exception):
         self.failure = failure
         "The last one."
         self.where = where
-        "Who said so."
+        "The place that said so."
         self.outcome_unknown = outcome_unknown
         "An attempt of this call may have stored the message all the same."
 
 
 class SenderState:
-    """What one sender remembers between its sends."""
+    """The memory of one sender between its sends."""
 
     __slots__ = ("entity", "queue")
 
     def __init__(self, entity: Entity) -> None:
         self.entity = entity
         self.queue: str | None = None
-        "The backlog queue that it picked, and keeps while it works."
+        "The backlog queue that it picked, and keeps while the queue works."
 
 
 class _Call:
     """The clock and the memory of one send."""
 
     __slots__ = (
-        *("attempts", "away_failure", "deadline", "failure", "first_attempt_at", "now", "primary_left_s"),
-        *("tries_since", "unanswered"),
+        "attempts",
+        "away_failure",
+        "deadline",
+        "failure",
+        "first_attempt_at",
+        "now",
+        "primary_left_s",
+        "unanswered",
     )
 
     def __init__(self, timeout_s: float, now: float, primary_share: float) -> None:
@@ -130,15 +136,13 @@ class _Call:
         self.deadline = now + timeout_s
         self.primary_left_s = timeout_s * primary_share
         self.attempts = 0
-        "On the primary, since the last time that the entity was healthy."
-        self.tries_since = now
-        "When the first of them began."
+        "Attempts on the primary since the last time that the entity was healthy."
         self.first_attempt_at: float | None = None
-        "Of those that may have stored the message all the same, at the primary or in another backlog queue."
+        "Beginning of the first attempt that may have stored the message all the same, at either namespace."
         self.failure: Failure | None = None
-        "The last one of the primary."
+        "The last failure of the primary."
         self.away_failure: Failure | None = None
-        "The last one of a backlog queue."
+        "The last failure of a backlog queue."
         self.unanswered: str | None = None
         "The first backlog queue that may have stored the message all the same."
 
@@ -173,22 +177,21 @@ def sending(
     now: float,
     *,
     behind_spool: bool = False,
-    tried: Reply | None = None,
-    tried_queue: str | None = None,
+    tried: tuple[Attempt, Reply] | None = None,
 ) -> Plan:
-    """`behind_spool`: messages of this entity wait in the spool, and this one queues behind them.
+    """Plan one send.
 
-    `tried`: the first attempt needs no plan on a healthy entity, nor away where `usual_queue` names the queue
-    (`tried_queue`); it began at `now`, and this is how it ended.
+    `behind_spool`: messages of this entity wait in the spool, and this one queues behind them. `tried`: the attempt
+    that was made at `now` without a plan (`first_attempt`), and how it ended.
     """
     call = _Call(timeout_s, now, PRIMARY_SHARE if pair.has_elsewhere else 1.0)
     if behind_spool:
         return (yield from _to_spool(call))
     receipt = None
-    if tried is not None and tried_queue is not None:
-        receipt = yield from _away(pair, sender, call, tried=tried, tried_queue=tried_queue)
+    if tried is not None and isinstance(tried[0], ToBacklog):
+        receipt = yield from _away(pair, sender, call, tried=(tried[0], tried[1]))
     elif tried is not None:
-        receipt = yield from _home(pair, sender, call, tried=tried)
+        receipt = yield from _home(pair, sender, call, tried=tried[1])
     while receipt is None:
         route = pair.route(sender.entity, call.now, may_try=call.failure is None)
         if route is Route.AWAY:
@@ -198,64 +201,72 @@ def sending(
     return receipt
 
 
-def usual_queue(pair: Pair, sender: SenderState) -> str | None:
-    """The queue that a plan would begin with, where that is no question: none, when it is one."""
-    entity, rotation = sender.entity, pair.rotation
-    is_over = entity.state is HELD_OVER or (entity.state is FAILED_OVER and not entity.trial)
-    return sender.queue if is_over and pair.enabled and rotation.is_whole else None
+def requesting(pair: Pair, sender: SenderState, timeout_s: float, now: float) -> Plan:
+    """Plan a request that only the primary can answer, such as scheduling: the same failures count, wait or raise.
+
+    Unsent with `Where.BACKLOG` says that the entity is failed over, so that nobody can be asked.
+    """
+    call = _Call(timeout_s, now, PRIMARY_SHARE if pair.has_elsewhere else 1.0)
+    receipt = None
+    while receipt is None:
+        if pair.is_away(sender.entity, call.now):
+            raise call.unsent(call.failure or Failure(Kind.COMMUNICATION, "the entity is failed over"), Where.BACKLOG)
+        receipt = yield from _home(pair, sender, call)
+    return receipt
 
 
-def usual_attempt(pair: Pair, sender: SenderState, timeout_s: float) -> ToBacklog | None:
-    """What it would begin with there, when there is time for it."""
-    queue, away_s = usual_queue(pair, sender), _away_s(pair, timeout_s)
-    return ToBacklog(queue, away_s, False, None) if queue is not None and away_s >= LEAST_S else None
-
-
-def _away_s(pair: Pair, left_s: float) -> float:
-    return min(pair.options.attempt_timeout, left_s - spool_reserve_s(pair))
-
-
-def first_timeout_s(pair: Pair, timeout_s: float) -> float:
-    """What the first attempt on a healthy entity may take."""
-    return min(pair.options.attempt_timeout, timeout_s * PRIMARY_SHARE) if pair.has_elsewhere else timeout_s
+def first_attempt(pair: Pair, sender: SenderState, timeout_s: float) -> Attempt | None:
+    """Return the attempt that a plan would begin with, where that needs no thought; None when it does."""
+    state = sender.entity.state
+    if state is HEALTHY:
+        return _to_primary(pair, timeout_s, timeout_s * PRIMARY_SHARE)
+    is_over = state is HELD_OVER or (state is FAILED_OVER and not sender.entity.trial)
+    if not is_over or sender.queue is None or not pair.enabled or not pair.rotation.is_whole:
+        return None
+    left_s = timeout_s - spool_reserve_s(pair)
+    return ToBacklog(sender.queue, left_s, _silence_s(pair, left_s), False, None) if left_s >= LEAST_S else None
 
 
 def spool_reserve_s(pair: Pair) -> float:
-    """Of the caller's time, kept for the local disk when there is a spool."""
     return SPOOL_RESERVE_S if pair.has_spool else 0.0
 
 
-def opening_s(pair: Pair, left_s: float) -> float:
-    """What an attempt needs that has to open its connection, also where the share of a short time-out is less.
+def _silence_s(pair: Pair, left_s: float) -> float:
+    return min(pair.options.attempt_timeout, left_s)
 
-    Otherwise whoever sends with a time-out of a second would never get a connection to the primary.
-    """
+
+def _to_primary(
+    pair: Pair, left_s: float, primary_left_s: float, *, fresh: bool = False, trial: bool = False
+) -> ToPrimary:
+    """Share the caller's time: silence may take the primary's part of it, a slow peer all that nobody else needs."""
     if not pair.has_elsewhere:
-        return left_s
-    wanted_s = max(left_s - ELSEWHERE_S, min(left_s, 1.0) * OPENING_SHARE)
-    return min(pair.options.attempt_timeout, OPENING_S, wanted_s)
+        return ToPrimary(left_s, left_s, fresh, trial)
+    least_s = min(left_s, 1.0) * PRIMARY_LEAST
+    silence_s = min(pair.options.attempt_timeout, max(primary_left_s, least_s))
+    return ToPrimary(max(left_s - ELSEWHERE_S, left_s * PRIMARY_LEAST), silence_s, fresh, trial)
+
+
+def _is_inconclusive(pair: Pair, attempt: Attempt, reply: Reply) -> bool:
+    """Tell whether a time-out says nothing about the peer: it was slow, or had less time than an answer may take."""
+    if reply.failure is None or reply.failure.kind is not Kind.TIMEOUT:
+        return False
+    return reply.is_alive or attempt.silence_s < min(CONCLUSIVE_S, pair.options.attempt_timeout)
 
 
 def _home(
     pair: Pair, sender: SenderState, call: _Call, *, trial: bool = False, tried: Reply | None = None
 ) -> Generator[Command, Reply, Receipt | None]:
-    """One attempt on the primary, and what follows from it. None: ask for the route again."""
+    """Make one attempt on the primary and draw its consequences. None: ask for the route again."""
     entity = sender.entity
-    timeout_s = min(call.primary_left_s, call.left_s)
-    if pair.has_elsewhere:
-        timeout_s = min(timeout_s, pair.options.attempt_timeout)
-    if timeout_s <= 0:
+    if call.left_s <= 0 or call.primary_left_s <= 0:
         if trial:
             return None  # the primary had its share of this call; the backlog has not
         raise call.unsent(call.failure or Failure(Kind.TIMEOUT, "the time-out of the send is over"), Where.PRIMARY)
     started = call.now
-    reply = (yield ToPrimary(timeout_s, fresh=call.attempts == 1, trial=trial)) if tried is None else tried
+    attempt = _to_primary(pair, call.left_s, call.primary_left_s, fresh=call.attempts == 1, trial=trial)
+    reply = (yield attempt) if tried is None else tried
     call.now = reply.now
-    if reply.rerouted:
-        return None
     failure = reply.failure
-    if failure is not None and reply.waited:
-        return (yield from _nowhere_else(pair, call, failure, Where.PRIMARY))
     if failure is None:
         pair.accepted(entity, call.now, trial=trial)
         return call.stored(Where.PRIMARY)
@@ -270,11 +281,9 @@ def _home(
     if reaction is Reaction.WAIT:
         yield from _wait_busy(call, failure, Where.PRIMARY)
         return None
-    if reply.hurried and failure.kind is Kind.TIMEOUT:
+    if _is_inconclusive(pair, attempt, reply):
         return (yield from _nowhere_else(pair, call, failure, Where.PRIMARY))
     call.attempts += 1
-    if call.attempts == 1:
-        call.tries_since = started
     if _tries_again(failure, call):
         pause_s = RETRY_PAUSES_S[call.attempts - 1] - (call.now - started)
         if pause_s > 0:
@@ -288,87 +297,85 @@ def _home(
 
 
 def _tries_again(failure: Failure, call: _Call) -> bool:
-    """Quick errors are repeated within about a second and a half; a time-out, or throttling that counts, is not.
-
-    Once they are repeated in any case: the service may have closed the connection while it was idle.
-    """
+    """Tell whether an attempt is repeated before its failure counts: three times in all, but no time-out."""
     if failure.kind in (Kind.TIMEOUT, Kind.BUSY) or call.attempts > len(RETRY_PAUSES_S):
         return False
-    if call.attempts > 1 and call.now - call.tries_since > LAST_RETRY_S:
-        return False
-    pause_s = RETRY_PAUSES_S[call.attempts - 1]
-    return pause_s < min(call.left_s, call.primary_left_s)
+    return RETRY_PAUSES_S[call.attempts - 1] < min(call.left_s, call.primary_left_s)
 
 
 def _away(
-    pair: Pair, sender: SenderState, call: _Call, *, tried: Reply | None = None, tried_queue: str = ""
+    pair: Pair, sender: SenderState, call: _Call, *, tried: tuple[ToBacklog, Reply] | None = None
 ) -> Generator[Command, Reply, Receipt | None]:
-    """One backlog queue, with one repetition on a fresh connection; the spool when there is no queue or no time."""
-    reserve_s, began = spool_reserve_s(pair), call.now
+    """Ask one backlog queue, once more on a fresh connection; the spool when there is no queue or no time."""
+    began = call.now
     if tried is not None:
-        call.now = tried.now
-    queue, events = pair.rotation.pick(sender.queue, call.now)
-    for event in events:
-        pair.publish(event)
-    if tried is not None and tried.failure is not None and queue != tried_queue:
-        # Another send has taken that queue out meanwhile. What it did with this message is still to be known.
-        call.remember_away(tried_queue, tried.failure, began)
+        call.now = tried[1].now
+    queue = _picked(pair, sender, call.now)
+    if tried is not None and tried[1].failure is not None and queue != tried[0].queue:
+        # Another send has taken that queue out of rotation meanwhile. It may have stored this message all the same.
+        call.remember_away(tried[0].queue, tried[1].failure, began)
         tried = None
-    if queue is None or (tried is None and call.left_s - reserve_s < LEAST_S):
-        text = "no backlog queue is in rotation" if queue is None else "no backlog queue took it in time"
-        error, last = None, call.away_failure
-        if last is not None:
-            text, error = f"{text}, the last one that was asked: {last.text}", last.error
-        return (yield from _nowhere_else(pair, call, Failure(Kind.COMMUNICATION, text, error=error), Where.BACKLOG))
+    if queue is None or (tried is None and call.left_s - spool_reserve_s(pair) < LEAST_S):
+        return (yield from _nowhere_else(pair, call, _no_queue(call, queue), Where.BACKLOG))
     sender.queue = queue
-    failure: Failure | None = None
     for fresh in (False, True):
-        started = began if tried is not None else call.now
-        timeout_s = _away_s(pair, call.deadline - started)
-        reply = (yield ToBacklog(queue, timeout_s, fresh, call.first_attempt_at)) if tried is None else tried
-        call.now, failure, tried = reply.now, reply.failure, None
-        if reply.rerouted:
-            return None
-        if failure is not None and reply.waited:
-            break
+        started = call.now
+        if tried is not None:
+            started, (attempt, reply), tried = began, tried, None
+        else:
+            left_s = call.left_s - spool_reserve_s(pair)
+            attempt = ToBacklog(queue, left_s, _silence_s(pair, left_s), fresh, call.first_attempt_at)
+            reply = yield attempt
+        call.now, failure = reply.now, reply.failure
         if failure is None:
             for event in pair.rotation.accepted(queue):
                 pair.publish(event)
             return call.stored(Where.BACKLOG, queue)
         call.remember_away(queue, failure, started)
-        if failure.kind in MESSAGE_FAULTS:
-            raise call.unsent(failure, Where.BACKLOG)
-        if failure.kind is Kind.BUSY:
-            if call.left_s - reserve_s < BUSY_WAIT_S:
-                return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
-            yield from _pause(call, BUSY_WAIT_S)
-            return None
-        if failure.kind is not Kind.COMMUNICATION or call.left_s <= reserve_s:
+        if failure.kind is not Kind.COMMUNICATION or call.left_s - spool_reserve_s(pair) < LEAST_S:
             break
+    return (yield from _refused_away(pair, call, attempt, reply))
+
+
+def _refused_away(
+    pair: Pair, call: _Call, attempt: ToBacklog, reply: Reply
+) -> Generator[Command, Reply, Receipt | None]:
+    """Draw the consequences of a backlog queue that did not take the message. None: ask for the route again."""
+    failure, reserve_s = reply.failure, spool_reserve_s(pair)
     assert failure is not None
-    had_too_little = reply.hurried or (pair.has_spool and timeout_s < _enough_s(pair))
-    if reply.waited or (failure.kind is Kind.TIMEOUT and had_too_little):
+    if failure.kind in MESSAGE_FAULTS:
+        raise call.unsent(failure, Where.BACKLOG)
+    if failure.kind is Kind.BUSY:
+        if call.left_s - reserve_s < BUSY_WAIT_S:
+            return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
+        yield from _pause(call, BUSY_WAIT_S)
+        return None
+    if _is_inconclusive(pair, attempt, reply):
         return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
-    for event in pair.rotation.failed(queue, failure.text, call.now):
+    for event in pair.rotation.failed(attempt.queue, failure.text, call.now):
         pair.publish(event)
     if call.left_s <= reserve_s:
         return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
     return None
 
 
-def _enough_s(pair: Pair) -> float:
-    """An attempt on a backlog queue that had less, because the spool needs its part, says nothing about the queue: it
-    may have had to open its connection. Who forwards the message takes the time to find out."""
-    return min(pair.options.attempt_timeout, OPENING_S)
+def _picked(pair: Pair, sender: SenderState, now: float) -> str | None:
+    queue, events = pair.rotation.pick(sender.queue, now)
+    for event in events:
+        pair.publish(event)
+    return queue
 
 
-def is_hurried(pair: Pair, timeout_s: float, *, is_open: bool) -> bool:
-    """The caller's time leaves an attempt less than it needs, on a connection that is open or has to be opened."""
-    return timeout_s < min(LEAST_S if is_open else HURRIED_S, pair.options.attempt_timeout)
+def _no_queue(call: _Call, queue: str | None) -> Failure:
+    text = "no backlog queue is in rotation" if queue is None else "no backlog queue took it in time"
+    last = call.away_failure
+    if last is None:
+        return Failure(Kind.COMMUNICATION, text)
+    return Failure(Kind.COMMUNICATION, f"{text}, the last one that was asked: {last.text}", error=last.error)
 
 
 def _nowhere_else(pair: Pair, call: _Call, failure: Failure, where: Where) -> Generator[Command, Reply, Receipt]:
-    """But the spool, where there is one."""
+    """Try the spool where there is one; raise otherwise."""
     if not pair.has_spool:
         raise call.unsent(failure, where)
     return (yield from _to_spool(call))
@@ -383,7 +390,7 @@ def _to_spool(call: _Call) -> Generator[Command, Reply, Receipt]:
 
 
 def _wait_busy(call: _Call, failure: Failure, where: Where) -> Generator[Command, Reply, None]:
-    """As long as the service asks; when the caller has not that long, the error at once."""
+    """Wait as long as the service asks; raise at once when the caller has not that long."""
     if call.left_s < BUSY_WAIT_S:
         raise call.unsent(failure, where)
     yield from _pause(call, BUSY_WAIT_S)

@@ -1,0 +1,234 @@
+"""The messages of one call as encoded bytes: the form in which every way carries them.
+
+A call is encoded once, when it begins. The primary gets the message, or one batch, as the plain SDK would send it.
+Backlog queues get wrapped copies, in as few batches as hold them; what a queue stored is taken off, so that another
+queue gets only the rest. The spool gets the messages one by one. The caller's objects are never changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from pairbus import sdk
+from pairbus.amqp.message import BATCH_FORMAT, encode_batch
+from pairbus.client.errors import ReservedPropertyError
+from pairbus.ledger import billable_operations
+from pairbus.pairing.envelope import RESERVED, Away, Wrapper, wrap
+from pairbus.spool import Entry
+
+THE_PRIMARY = "the primary"
+BATCH_LIMIT = 262_144  # bytes of a message or batch where no link has said otherwise: the Standard tier's
+SECTION_BYTES = 8  # what a batch adds around each message, at most
+ENVELOPE_BYTES = 1024  # what a batch may add once: the ids and keys of its first message
+
+
+class Order:
+    """Numbers for the diverted messages of one sender, where order is kept."""
+
+    __slots__ = ("counter", "sender")
+
+    def __init__(self) -> None:
+        self.sender = uuid4().hex
+        self.counter = 0
+
+    def next(self) -> int:
+        self.counter += 1
+        return self.counter
+
+
+class Outgoing:
+    """The messages of one call. `payloads` and `ids` hold those that no backlog queue has stored yet."""
+
+    __slots__ = ("_counters", "doubts", "ids", "is_batch", "is_cancelled", "links", "payloads", "stored_ids", "untold")
+
+    def __init__(self, payloads: list[bytes], ids: list[str], *, is_batch: bool, links: Sequence[Any] = ()) -> None:
+        self.payloads = payloads
+        self.ids = ids
+        self.is_batch = is_batch
+        "The primary gets them as one batch, also when it is a batch of one."
+        self.links = links
+        "Links of the span around the send, where the application traces."
+        self.is_cancelled = False
+        "The caller was interrupted: no further attempt, diversion or write to the spool."
+        self.stored_ids: list[str] = []
+        "Ids that are already stored in a backlog queue."
+        self.untold: tuple[tuple[str, tuple[str, ...]], ...] = ()
+        "(backlog queue, ids) that no event has told yet."
+        self.doubts: dict[str, tuple[str, ...]] = {}
+        "Place that did not answer (THE_PRIMARY or a backlog queue) → ids that it may have stored."
+        self._counters: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    # ── sizes ──
+
+    def size(self) -> tuple[int, int]:
+        """Return (bytes, billable operations) of the messages that are left."""
+        return sizes_of(self.payloads)
+
+    # ── to the primary ──
+
+    def for_primary(self) -> tuple[bytes, int]:
+        """Return what the primary gets: (payload, message format)."""
+        return (encode_batch(self.payloads), BATCH_FORMAT) if self.is_batch else (self.payloads[0], 0)
+
+    # ── to a backlog queue ──
+
+    def wrapped(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[bytes]:
+        """Return the backlog copies of what is left. A message keeps its number, however often it is wrapped."""
+        if order is None:
+            return list(map(Wrapper(Away(path, first_attempt_ms)).wrap, self.payloads))
+        return [
+            wrap(payload, Away(path, first_attempt_ms, order.sender, counter))
+            for payload, counter in zip(self.payloads, self._numbered(order), strict=True)
+        ]
+
+    def stored(self, count: int, queue: str) -> None:
+        """Take off the first `count` messages: this backlog queue has them."""
+        ids = tuple(self.ids[:count])
+        self.stored_ids += ids
+        self.untold += ((queue, ids),)
+        self.payloads, self.ids = self.payloads[count:], self.ids[count:]
+        del self._counters[:count]
+
+    # ── to the spool ──
+
+    def entries(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[Entry]:
+        now_ms = time.time_ns() // 1_000_000
+        sender = None if order is None else order.sender
+        counters: Sequence[int | None] = [None] * len(self.payloads) if order is None else self._numbered(order)
+        return [
+            Entry(path, payload, message_id, first_attempt_ms, sender, counter, now_ms)
+            for payload, message_id, counter in zip(self.payloads, self.ids, counters, strict=True)
+        ]
+
+    def _numbered(self, order: Order) -> list[int]:
+        while len(self._counters) < len(self.payloads):
+            self._counters.append(order.next())
+        return self._counters
+
+    # ── unknown outcomes ──
+
+    def unanswered(self, place: str, count: int | None = None) -> None:
+        """Note that a place was given the first `count` messages that are left, or all, and did not answer."""
+        known = self.doubts.get(place, ())
+        self.doubts[place] = known + tuple(one for one in self.ids[:count] if one not in known)
+
+    @property
+    def doubted(self) -> dict[str, str]:
+        """Map each id that a backlog queue may have without having said so to the first such queue."""
+        found: dict[str, str] = {}
+        for place, ids in self.doubts.items():
+            for one in ids if place != THE_PRIMARY else ():
+                found.setdefault(one, place)
+        return found
+
+    @property
+    def may_be_in(self) -> tuple[str, ...]:
+        """List the places that may have stored some of what is left."""
+        left = set(self.ids)
+        return tuple(place for place, ids in self.doubts.items() if not left.isdisjoint(ids))
+
+
+def sizes_of(payloads: Sequence[bytes]) -> tuple[int, int]:
+    """Return (bytes, billable operations)."""
+    if len(payloads) == 1:
+        size = len(payloads[0])
+        return size, billable_operations((size,))
+    sizes = list(map(len, payloads))
+    return sum(sizes), billable_operations(sizes)
+
+
+def outgoing(given: Any, traced: sdk.Traced | None = None) -> Outgoing | None:
+    """Encode what a caller wants to send; None when that is nothing.
+
+    Raises what the SDK would raise, and ReservedPropertyError. `traced`: whose spans the messages carry.
+    """
+    if type(given) is ServiceBusMessage:
+        one = _ready(given)
+        return Outgoing([sdk.encode(one, traced)], [sdk.message_id_of(one)], is_batch=False, links=sdk.links(traced))
+    if isinstance(given, ServiceBusMessageBatch):
+        return _of_batch(given, traced)
+    messages = [_ready(message) for message in sdk.as_messages(given)]
+    if not messages:
+        return None
+    # The SDK sends a list as one batch, also when one message is in it.
+    is_batch = len(messages) > 1 or isinstance(given, Sequence)
+    payloads = [sdk.encode(message, traced) for message in messages]
+    return Outgoing(payloads, [sdk.message_id_of(one) for one in messages], is_batch=is_batch, links=sdk.links(traced))
+
+
+def _of_batch(batch: ServiceBusMessageBatch, traced: sdk.Traced | None) -> Outgoing | None:
+    messages = sdk.members(batch)
+    if not messages:
+        return None
+    if type(batch) is PairedMessageBatch:
+        ids, payloads = list(batch.ids), sdk.encoded(batch)
+    else:
+        ready = [_ready(message) for message in messages]
+        as_it_is = all(one is other for one, other in zip(ready, messages, strict=True))
+        payloads = sdk.encoded(batch) if as_it_is else [sdk.encode(one) for one in ready]
+        ids = [sdk.message_id_of(one) for one in ready]
+    return Outgoing(payloads, ids, is_batch=True, links=sdk.batch_links(batch) if traced is not None else ())
+
+
+class PairedMessageBatch(ServiceBusMessageBatch):
+    """A batch of the SDK whose messages get ids, and are checked, when they are added."""
+
+    def __init__(self, limit: int, tracing_attributes: dict[str, Any] | None = None) -> None:
+        super().__init__(
+            max_size_in_bytes=limit, amqp_transport=sdk.batch_transport(), tracing_attributes=tracing_attributes or {}
+        )
+        self.ids: list[str] = []
+
+    def add_message(self, message: Any) -> None:
+        (one,) = map(_ready, sdk.as_messages([message]))
+        super().add_message(one)
+        self.ids.append(sdk.message_id_of(one))
+
+
+def new_batch(link_limit: int, wanted: int | None, tracing_attributes: dict[str, Any]) -> PairedMessageBatch:
+    limit = link_limit or BATCH_LIMIT
+    if wanted is not None and wanted > limit:
+        raise ValueError(f"Max message size: {wanted} is too large, acceptable max batch size is: {limit} bytes.")
+    return PairedMessageBatch(wanted or limit, tracing_attributes)
+
+
+def parcels(payloads: Sequence[bytes], limit: int) -> list[tuple[bytes, int, int]]:
+    """Pack messages into as few sends as the limit of the link allows: (payload, message format, messages in it).
+
+    MessageSizeExceededError when one message alone is too large; nothing was sent then.
+    """
+    limit = limit or BATCH_LIMIT
+    largest = max(map(len, payloads))
+    if largest > limit:
+        raise MessageSizeExceededError(message=f"{largest} bytes, and a backlog queue takes {limit}")
+    if len(payloads) == 1:
+        return [(payloads[0], 0, 1)]
+    parts: list[list[bytes]] = [[]]
+    room = limit - ENVELOPE_BYTES
+    for payload in payloads:
+        room -= len(payload) + SECTION_BYTES
+        if room < 0 and parts[-1]:
+            parts.append([])
+            room = limit - ENVELOPE_BYTES - len(payload) - SECTION_BYTES
+        parts[-1].append(payload)
+    return [
+        (part[0], 0, 1) if len(part) == 1 else (encode_batch(part), BATCH_FORMAT, len(part)) for part in parts
+    ]
+
+
+def _ready(message: ServiceBusMessage) -> ServiceBusMessage:
+    """Return the message with an id; ReservedPropertyError when it has a property with one of our names."""
+    if message.application_properties:
+        name = sdk.reserved_property(message, RESERVED)
+        if name is not None:
+            raise ReservedPropertyError(name)
+    return sdk.ensure_message_id(message)
