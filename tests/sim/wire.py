@@ -158,7 +158,7 @@ class Wire:
 
     # ── links ──
 
-    async def sender(self, path: str, *, timeout_s: float) -> SimSender:
+    async def sender(self, path: str, *, timeout_s: float, name: str | None = None) -> SimSender:
         link = self.sender_class(self, path, timeout_s)
         await link.attach(timeout_s, lambda: self.namespace.queue(path).refuse(attaching=True))
         return link

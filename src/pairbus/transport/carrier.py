@@ -22,6 +22,7 @@ from typing import Any, Literal, Self, TypeVar
 from pairbus.transport.client import CREDIT, IDLE_TIME_OUT_S, Connection, Ssl, connect
 from pairbus.transport.endpoint import Endpoint
 from pairbus.transport.errors import ConnectionLost, Timeout, TransportError
+from pairbus.transport.management import Management
 from pairbus.transport.receiver import Receiver
 from pairbus.transport.sender import Sender
 
@@ -31,6 +32,9 @@ TIMEOUT_S = 30.0
 SENDERS_MAX = 1000  # links kept open; the one that was not used for longest makes room
 
 T = TypeVar("T")
+Key = tuple[str, str | None]
+"The path in lower case and the name of the link, None when the carrier names it."
+CONNECTION: Key = ("", None)
 
 
 class Carrier:
@@ -64,10 +68,10 @@ class Carrier:
             proxy=proxy,
         )
         self._connection: Connection | None = None
-        self._senders: OrderedDict[str, Sender] = OrderedDict()
+        self._senders: OrderedDict[Key, Sender] = OrderedDict()
         self._senders_max = senders_max
-        self._opening: dict[str, asyncio.Task[Any]] = {}
-        "Under the path of a sender, or under the empty text for the connection."
+        self._opening: dict[Key, asyncio.Task[Any]] = {}
+        "Under the key of a sender, or under CONNECTION."
         self._endings: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -92,16 +96,44 @@ class Carrier:
         known = self._connection
         if known is not None and known.loss is None:
             return known
-        return await self._shared("", self._open_connection, self._limit(timeout_s), "the connection")
+        return await self._shared(CONNECTION, self._open_connection, self._limit(timeout_s), "the connection")
 
-    async def sender(self, path: str, timeout_s: float | None = None) -> Sender:
+    async def send(
+        self,
+        path: str,
+        payload: bytes,
+        *,
+        message_format: int = 0,
+        timeout_s: float | None = None,
+        silence_s: float | None = None,
+        name: str | None = None,
+        fresh: bool = False,
+    ) -> None:
+        """Send one encoded message to the entity and return when the peer has accepted it."""
+        limit = self._limit(timeout_s)
+        deadline = asyncio.get_running_loop().time() + limit
+        sender = await self.sender(path, limit, name=name)
+        left_s = max(deadline - asyncio.get_running_loop().time(), 0.0)
+        await sender.send(payload, message_format=message_format, timeout_s=left_s)
+
+    async def management(self, path: str, timeout_s: float | None = None) -> Management:
+        """The `$management` node of the entity; asked again, the same object while its links are good."""
+        limit = self._limit(timeout_s)
+        deadline = asyncio.get_running_loop().time() + limit
+        connection = await self.connection(limit)
+        left_s = max(deadline - asyncio.get_running_loop().time(), 0.0)
+        return await connection.management(path, timeout_s=left_s)
+
+    async def sender(self, path: str, timeout_s: float | None = None, *, name: str | None = None) -> Sender:
         """The link that sends to the entity; the same one for every caller while it is good."""
-        key = path.lower()
+        key = (path.lower(), name)
         known = self._senders.get(key)
         if known is not None and known.over is None:
             self._senders.move_to_end(key)
             return known
-        return await self._shared(key, lambda: self._open_sender(path, key), self._limit(timeout_s), f"sender {path}")
+        return await self._shared(
+            key, lambda: self._open_sender(path, name, key), self._limit(timeout_s), f"sender {path}"
+        )
 
     async def receiver(
         self,
@@ -125,10 +157,11 @@ class Carrier:
 
     def forget(self, path: str) -> None:
         """The next `sender(path)` is a new link. What is in flight on the old one ends with an unknown outcome."""
-        self._cancel_opening(path.lower())
-        sender = self._senders.pop(path.lower(), None)
-        if sender is not None:
-            self._end(sender.close())
+        path = path.lower()
+        for key in [key for key in self._opening if key[0] == path]:
+            self._cancel_opening(key)
+        for key in [key for key in self._senders if key[0] == path]:
+            self._end(self._senders.pop(key).close())
 
     async def drop(self) -> None:
         """Abandon the connection: the next call opens a fresh one. What is in flight has an unknown outcome."""
@@ -159,9 +192,9 @@ class Carrier:
         self._connection = connection = await self._connect()
         return connection
 
-    async def _open_sender(self, path: str, key: str) -> Sender:
+    async def _open_sender(self, path: str, name: str | None, key: Key) -> Sender:
         connection = await self.connection(self.timeout_s)
-        sender = await connection.sender(path, timeout_s=self.timeout_s)
+        sender = await connection.sender(path, timeout_s=self.timeout_s, name=name)
         if connection is self._connection:
             self._make_room()
             self._senders[key] = sender
@@ -173,7 +206,7 @@ class Carrier:
             if idle is not None:
                 self._end(self._senders.pop(idle).close())
 
-    async def _shared(self, key: str, start: Callable[[], Coroutine[Any, Any, T]], timeout_s: float, what: str) -> T:
+    async def _shared(self, key: Key, start: Callable[[], Coroutine[Any, Any, T]], timeout_s: float, what: str) -> T:
         if self._closed:
             raise ConnectionLost(f"{self.endpoint.host}:{self.endpoint.port}: closed by this client")
         task: asyncio.Task[T] | None = self._opening.get(key)
@@ -190,13 +223,13 @@ class Carrier:
             raise error.again(outcome_unknown=False)  # one instance raised to several callers would mix tracebacks
         return task.result()
 
-    def _opened(self, key: str, task: asyncio.Task[Any]) -> None:
+    def _opened(self, key: Key, task: asyncio.Task[Any]) -> None:
         if self._opening.get(key) is task:
             del self._opening[key]
         if not task.cancelled():
             task.exception()  # when every caller has given up, nobody else asks
 
-    def _cancel_opening(self, key: str) -> None:
+    def _cancel_opening(self, key: Key) -> None:
         task = self._opening.pop(key, None)
         if task is not None:
             task.cancel()

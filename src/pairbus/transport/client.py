@@ -148,11 +148,11 @@ class Connection:
         self._tokens.close()
         await self._wire.close(timeout_s)
 
-    async def sender(self, path: str | None = None, *, timeout_s: float = TIMEOUT_S) -> Sender:
+    async def sender(self, path: str | None = None, *, timeout_s: float = TIMEOUT_S, name: str | None = None) -> Sender:
         """A link that sends to the entity. `timeout_s` bounds this call, and is the sender's own default."""
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
         audience = await self._authorise(path, timeout_s)
-        link = self._session(audience).new_sender(f"sender-{uuid.uuid4().hex[:12]}")
+        link = self._session(audience).new_sender(name or f"sender-{uuid.uuid4().hex[:12]}")
         sender = Sender(self._wire, link, f"sender {path}", timeout_s)
         link.attach(source=Source(address=link.name), target=Target(address=path), snd_settle_mode=0)
         await self._attached(sender, audience, deadline)
