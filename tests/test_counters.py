@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pairbus.counters import Counters
+from pairbus.client.counters import Counters
 from pairbus.pairing import events
 from pairbus.pairing.events import Event
 

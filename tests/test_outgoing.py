@@ -11,7 +11,7 @@ from pairbus import sdk
 from pairbus.amqp.errors import ProtocolError
 from pairbus.outgoing import PairedMessageBatch, batches, new_batch, outgoing, readily_wrapped
 from pairbus.pairing.envelope import Away, Home, aliases_alone, unwrap
-from pairbus.send_errors import ReservedPropertyError
+from pairbus.client.errors import ReservedPropertyError
 
 
 def messages(count: int, size: int = 300) -> list[ServiceBusMessage]:

@@ -12,12 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pairbus.client import PairedServiceBusClient
-    from pairbus.errors import PairbusError, PairingError
-    from pairbus.pairing.failover import State
-    from pairbus.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
-    from pairbus.pairing.policy import REACTIONS, Failure, FailurePolicy, Kind, Reaction
-    from pairbus.send_errors import (
+    from pairbus.client.errors import (
         BacklogMessageTooLarge,
         ClientClosed,
         PairedMessagingFactoryError,
@@ -26,7 +21,11 @@ if TYPE_CHECKING:
         ScheduleWhileFailedOver,
         SendAvailabilityBacklogError,
     )
-    from pairbus.sender import PairedSender
+    from pairbus.client.sync import PairedSender, PairedServiceBusClient
+    from pairbus.errors import PairbusError, PairingError
+    from pairbus.pairing.failover import State
+    from pairbus.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
+    from pairbus.pairing.policy import REACTIONS, Failure, FailurePolicy, Kind, Reaction
 
 __version__ = "0.3.0"
 
@@ -53,8 +52,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "pairbus.client": ("PairedServiceBusClient",),
-    "pairbus.sender": ("PairedSender",),
+    "pairbus.client.sync": ("PairedSender", "PairedServiceBusClient"),
     "pairbus.errors": ("PairbusError", "PairingError"),
     "pairbus.pairing.failover": ("State",),
     "pairbus.pairing.options": ("PairedNamespaceOptions", "SendAvailabilityPairedNamespaceOptions"),
@@ -67,4 +65,4 @@ def __getattr__(name: str) -> Any:
     """Loaded when asked for: the broker and the command line start without the SDK."""
     if name not in __all__:
         raise AttributeError(f"module 'pairbus' has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF.get(name, "pairbus.send_errors")), name)
+    return getattr(import_module(_HOME_OF.get(name, "pairbus.client.errors")), name)

@@ -7,7 +7,7 @@ PairbusError
 │   ├── EntityExists
 │   └── InvalidDescription      also a ValueError: a setting is out of its range
 ├── LedgerNewer                 a ledger was written by a newer version
-├── PairingError                of a paired client; the kinds are in `send_errors`, each also an error of the SDK
+├── PairingError                of a paired client; the kinds are in `client.errors`, each also an error of the SDK
 ├── SpoolError                  the local spool cannot do what was asked; the caller still owns the message
 │   ├── SpoolFull               its limit is reached, or the disk is full
 │   ├── SpoolInUse              another client owns the folder
@@ -53,7 +53,7 @@ class LedgerNewer(PairbusError):
 
 
 class PairingError(PairbusError):
-    """Something about a paired client. Each kind (see `pairbus.send_errors`) says where the message is now."""
+    """Something about a paired client. Each kind (see `pairbus.client.errors`) says where the message is now."""
 
 
 class SpoolError(PairbusError):

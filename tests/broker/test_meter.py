@@ -15,7 +15,7 @@ from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptio
 from pairbus.broker.description import QueueDescription
 from pairbus.ledger import read
 from pairbus.transport import Connection, Received, Receiver, Refused, Scheduled, connect
-from pairbus.upkeep import ping_payload
+from pairbus.client.background import ping_payload
 
 KB = 1024
 NOW_MS = 1_772_366_400_000

@@ -15,7 +15,7 @@ from pairbus import sdk
 from pairbus.cli import pumping
 from pairbus.cli.pumping import Pumping, Settings
 from pairbus.ledger import read
-from pairbus.sides import Side
+from pairbus.client.sides import Side
 from tests.brokers import BrokerProcess
 
 BACKLOG = "contoso/x-servicebus-transfer"

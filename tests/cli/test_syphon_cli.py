@@ -18,7 +18,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from pairbus import sdk
 from pairbus.cli import main
 from pairbus.ledger import read
-from pairbus.sides import Side
+from pairbus.client.sides import Side
 from pairbus.testing import Reject, ScriptedThread
 from tests.brokers import BrokerProcess
 

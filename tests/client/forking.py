@@ -15,7 +15,7 @@ import traceback
 from azure.servicebus import ServiceBusMessage
 
 from pairbus import PairedServiceBusClient, State
-from pairbus.sender import PairedSender
+from pairbus.client.sync import PairedSender
 
 WORKERS = 3
 EACH = 5

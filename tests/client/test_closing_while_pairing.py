@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pairbus.pairing.events import Closed, Paired
-from pairbus.send_errors import ClientClosed
+from pairbus.client.errors import ClientClosed
 from pairbus.spool import open_free
 from tests.client.world import Client, Stage, message, until
 from tests.sdk.flavours import Flavour
@@ -39,7 +39,7 @@ class Secondary:
 @pytest.fixture
 def secondary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Secondary]:
     secondary = Secondary()
-    monkeypatch.setattr("pairbus.client.provision", secondary.provision)
+    monkeypatch.setattr("pairbus.client.engine.provision", secondary.provision)
     monkeypatch.setattr("pairbus.aio.provision_async", secondary.provision_async)
     yield secondary
     secondary.answers.set()

@@ -20,7 +20,7 @@ from pairbus.amqp.message import Message
 from pairbus.pairing.aliases import RESERVED
 from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.failover import State
-from pairbus.send_errors import BacklogMessageTooLarge, PartlySent, ReservedPropertyError
+from pairbus.client.errors import BacklogMessageTooLarge, PartlySent, ReservedPropertyError
 from pairbus.testing import Accept, Reject
 from tests.client.losses import slowness
 from tests.client.messages import id_of, of_every_kind, senders_part

@@ -13,7 +13,7 @@ from azure.servicebus.amqp import AmqpMessageHeader
 import pairbus.aio
 from pairbus import PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions, sdk
 from pairbus.errors import ConfigError, PairingError
-from pairbus.hub import timeout_of
+from pairbus.client.face import timeout_of
 from pairbus.pairing.options import PRIMARY_SHARE
 from pairbus.syphon import SyphonSettings
 

@@ -13,7 +13,7 @@ import pytest
 from pairbus import sdk
 from pairbus.pairing.events import Closed, Faulted, Moved
 from pairbus.pairing.failover import State
-from pairbus.send_errors import ClientClosed, PairedMessagingFactoryError
+from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError
 from tests.client.losses import slowness
 from tests.client.world import Stage, World, message, until
 from tests.sdk.flavours import Flavour

@@ -12,7 +12,7 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus.pairing.events import Closed, Event, FailedOver
 from pairbus.pairing.failover import State
-from pairbus.send_errors import ClientClosed
+from pairbus.client.errors import ClientClosed
 from pairbus.testing import Reject
 from tests.client.world import Stage, message, until
 

@@ -25,8 +25,8 @@ from pairbus import ledger, sdk, telemetry
 from pairbus.errors import PairingError
 from pairbus.pairing.events import Closed, Event, FailedOver, Paired, PairingCleared, Unpaired
 from pairbus.pairing.failover import State
-from pairbus.send_errors import ClientClosed, PairingUnauthorized, ScheduleWhileFailedOver, SecondaryUnreachable
-from pairbus.sides import Side
+from pairbus.client.errors import ClientClosed, PairingUnauthorized, ScheduleWhileFailedOver, SecondaryUnreachable
+from pairbus.client.sides import Side
 from tests.client.world import SEND_ONLY, Stage, World, message, until
 from tests.sdk.flavours import Flavour, in_thread
 
@@ -94,7 +94,7 @@ async def test_a_client_that_may_start_without_its_secondary_pairs_when_it_can(
     world: World, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A deployment must not fail because the backup is being repaired."""
-    monkeypatch.setattr("pairbus.upkeep.PAIR_AGAIN_S", 0.3)
+    monkeypatch.setattr("pairbus.client.background.PAIR_AGAIN_S", 0.3)
     queue = world.namespaces.make_queue()
     primary, secondary = world.nemesis(), world.nemesis("secondary")
     secondary.refuse()

@@ -10,7 +10,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.amqp.message import Message
 from pairbus.pairing.aliases import RESERVED
-from pairbus.send_errors import ReservedPropertyError
+from pairbus.client.errors import ReservedPropertyError
 from pairbus.transport import connect
 from tests.client.both import both_flavours
 from tests.client.messages import id_of

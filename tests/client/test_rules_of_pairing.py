@@ -20,8 +20,8 @@ import pairbus
 import pairbus.aio
 from pairbus.pairing.events import Moved, Paired
 from pairbus.pairing.failover import State
-from pairbus.send_errors import SendAvailabilityBacklogError
-from pairbus.sides import Side
+from pairbus.client.errors import SendAvailabilityBacklogError
+from pairbus.client.sides import Side
 from tests.client.messages import id_of
 from tests.client.world import LISTEN_ONLY, SEND_ONLY, Client, World, message, until
 from tests.sdk.flavours import Flavour, in_thread
@@ -219,7 +219,7 @@ async def test_a_creation_that_fails_for_a_while_succeeds_later(
     monkeypatch.setattr("pairbus.pairing.provision.PAUSE_S", 0.5)
     client = world.new_client(flavour)
     outcomes: list[str] = []
-    client.client._hub.meter_pairing = lambda entity, count, outcome: outcomes.append(outcome)
+    client.client._state.meters.pairing = lambda entity, count, outcome: outcomes.append(outcome)
     with full_disk(world):
         pairing = asyncio.create_task(client.pair())
         await until(lambda: len(outcomes) >= 2, "the list, and the first creation")

@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError, MessagingEntit
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed, FailedOver, Recovered, Suspected
 from pairbus.pairing.failover import State
 from pairbus.pairing.policy import REACTIONS, FailurePolicy, Kind, Reaction
-from pairbus.send_errors import PartlySent, SendAvailabilityBacklogError
+from pairbus.client.errors import PartlySent, SendAvailabilityBacklogError
 from pairbus.testing.script import Reject
 from tests.client.both import both_flavours
 from tests.client.losses import slowness
@@ -236,7 +236,7 @@ async def test_each_sender_picks_its_backlog_queue_by_chance(
 ) -> None:
     """Clients that do not know each other spread over the queues; here the dice are told what to show."""
     queue, shown = world.namespaces.make_queue(), iter([1, 0, 1, 1])
-    monkeypatch.setattr("pairbus.hub.random", SimpleNamespace(randrange=lambda sides: next(shown)))
+    monkeypatch.setattr("pairbus.client.state.random", SimpleNamespace(randrange=lambda sides: next(shown)))
     client = await world.client(flavour)
     client.client.force_failover(queue)
     for expected in ((0, 1), (1, 1), (1, 2), (1, 3)):

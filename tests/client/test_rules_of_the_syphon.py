@@ -24,7 +24,7 @@ from pairbus.amqp.types import Described, Long, Symbol
 from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, Moved, PumpPaused
 from pairbus.pairing.relay import MISSING, REFUSED, SyphonSettings
-from pairbus.sides import Side
+from pairbus.client.sides import Side
 from pairbus.syphon import Syphon
 from pairbus.transport import Carrier, connect
 from tests.brokers import BrokerProcess

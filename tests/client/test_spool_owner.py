@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pairbus import forks, sdk
-from pairbus.send_errors import SecondaryUnreachable, SendAvailabilityBacklogError
+from pairbus.client.errors import SecondaryUnreachable, SendAvailabilityBacklogError
 from pairbus.spool import Entry, Spool, spools_in
 from pairbus.testing.script import Reject
 from tests.client.messages import id_of
@@ -146,7 +146,7 @@ child = os.fork()
 if child == 0:
     sender.send_messages(ServiceBusMessage("x", message_id="new"), timeout=10)
     deadline = time.monotonic() + 20
-    while client._hub.spool.waiting and time.monotonic() < deadline:
+    while client._state.spool.waiting and time.monotonic() < deadline:
         time.sleep(0.05)
     os._exit(0)
 os.waitpid(child, 0)

@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
-from pairbus.send_errors import SendAvailabilityBacklogError
+from pairbus.client.errors import SendAvailabilityBacklogError
 from pairbus.testing.script import Close, Delay, Silent
 from tests.client.losses import SILENT_S, slowness
 from tests.client.world import Stage, World, message, new_client, until
@@ -58,7 +58,7 @@ async def test_when_no_backlog_queue_can_be_had_the_options_say_so(
     async def provision_async(*args: Any) -> list[str]:
         return provision(*args)
 
-    monkeypatch.setattr("pairbus.client.provision", provision)
+    monkeypatch.setattr("pairbus.client.engine.provision", provision)
     monkeypatch.setattr("pairbus.aio.provision_async", provision_async)
     client = stage.client(flavour)
     with pytest.raises(SendAvailabilityBacklogError):

@@ -12,7 +12,7 @@ from azure.servicebus.exceptions import ServiceBusAuthorizationError
 from pairbus.errors import SpoolFull
 from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.failover import State
-from pairbus.send_errors import (
+from pairbus.client.errors import (
     BacklogMessageTooLarge,
     ClientClosed,
     PartlySent,

@@ -11,7 +11,7 @@ from pairbus import upkeep
 from pairbus.forwarder import Forwarder
 from pairbus.pairing.events import Paired
 from pairbus.pairing.failover import State
-from pairbus.send_errors import PairingUnauthorized, SecondaryUnreachable
+from pairbus.client.errors import PairingUnauthorized, SecondaryUnreachable
 from pairbus.syphon import Syphon
 from pairbus.testing.script import Reject
 from pairbus.transport import connect as genuine_connect
@@ -78,7 +78,7 @@ async def test_a_client_that_started_alone_pairs_whatever_it_is_told_meanwhile(
     async def provision_async(*args: Any) -> list[str]:
         return provision()
 
-    monkeypatch.setattr("pairbus.client.provision", provision)
+    monkeypatch.setattr("pairbus.client.engine.provision", provision)
     monkeypatch.setattr("pairbus.aio.provision_async", provision_async)
     client = stage.client(flavour, create_backlog_queues=True, require_secondary=False)
     await client.pair()

@@ -16,7 +16,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient as As
 
 from pairbus.errors import ConfigError
 from pairbus.pairing.options import primary_name_of
-from pairbus.sides import Side
+from pairbus.client.sides import Side
 from pairbus.transport.client import connect
 from pairbus.transport.credential import AzureToken
 from tests.brokers import BrokerProcess

@@ -77,7 +77,7 @@ class LocalDrain(AsyncExitStack):
         self._folder = folder
 
     async def move(self, way: Way) -> int:
-        from pairbus.sides import Side
+        from pairbus.client.sides import Side
         from pairbus.syphon import Syphon, SyphonSettings
         from pairbus.transport.carrier import Carrier
 

@@ -73,7 +73,7 @@ def create(
     # Imported when needed: the SDK takes a quarter of a second, which other commands should not pay.
     from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, primary_name_of
     from pairbus.provisioning import find_or_create
-    from pairbus.sides import Side
+    from pairbus.client.sides import Side
 
     away = connection_string(secondary, "--secondary", "PAIRBUS_SECONDARY")
     try:

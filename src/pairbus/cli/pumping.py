@@ -26,7 +26,7 @@ from pairbus.pairing.policy import Kind
 from pairbus.pairing.redriving import DEAD_LETTERS, WINDOW_MAX_S, queue_of_dead_letters
 from pairbus.pairing.relay import POLL_S, entity_of_dead_letters
 from pairbus.provisioning import LIST, PAGE_SIZE, metered
-from pairbus.sides import Side
+from pairbus.client.sides import Side
 from pairbus.syphon import Progress, Syphon, SyphonSettings, redrive
 from pairbus.transport import Carrier, TransportError
 from pairbus.transport.errors import Refused

@@ -140,7 +140,7 @@ def syphon(
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping, Settings
-    from pairbus.sides import Side
+    from pairbus.client.sides import Side
 
     trust = {} if ca_file is None else {"connection_verify": str(ca_file)}
     away = Side.from_connection_string(connection_string(secondary, "--secondary", "PAIRBUS_SECONDARY"), **trust)
@@ -218,7 +218,7 @@ def redrive(
     stays until the window is over, and is counted as left, unless --new-ids is given.
     """
     from pairbus.cli.pumping import Pumping, Settings
-    from pairbus.sides import Side
+    from pairbus.client.sides import Side
 
     trust = {} if ca_file is None else {"connection_verify": str(ca_file)}
     given = connection_string(source, "--connection-string", "PAIRBUS_CONNECTION_STRING")

@@ -51,6 +51,8 @@ class Rotation:
         self._choose = choose
         self._out: dict[str, float] = {}
         "Path → when it comes back."
+        self.is_lost = False
+        "The secondary was closed or faulted: no queue can be asked any more."
 
     def __repr__(self) -> str:
         return f"<Rotation {self}>"
@@ -61,6 +63,8 @@ class Rotation:
 
     def pick(self, kept: str | None, now: float) -> tuple[str | None, list[Event]]:
         """The sender's own queue while it is in rotation, otherwise another one; None when none is left."""
+        if self.is_lost:
+            return None, []
         events = self._heal(now)
         if kept is not None and kept not in self._out:
             return kept, events
@@ -71,8 +75,8 @@ class Rotation:
 
     @property
     def is_whole(self) -> bool:
-        """No queue is out."""
-        return not self._out
+        """True when no queue is out of rotation."""
+        return not self._out and not self.is_lost
 
     def has(self, queue: str) -> bool:
         """The queue is in rotation."""

@@ -38,6 +38,18 @@ class Unpaired(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SecondaryLost(Event):
+    """The secondary was closed or faulted, and no syphon runs here: the primary stays usable."""
+
+    primary: str
+    secondary: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.primary} goes on without {self.secondary}: nothing can be diverted: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class PairingCleared(Event):
     primary: str
 

@@ -108,9 +108,8 @@ class Failover:
             raise TypeError(f"the name of a queue or topic must be a str, not {type(path).__name__}")
         key = path.lower()
         known = self._entities.get(key)
-        if known is None:
-            known = self._entities[key] = Entity(path, now)
-        return known
+        # Threads may ask for a new path at the same moment: only one of their entities is kept.
+        return self._entities.setdefault(key, Entity(path, now)) if known is None else known
 
     def forget(self, now: float) -> None:
         """Every entity is HEALTHY again, and no clock runs. Senders keep their entities."""

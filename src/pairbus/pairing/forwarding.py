@@ -22,7 +22,7 @@ from pairbus.amqp.types import encode_symbol
 from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
-from pairbus.pairing.sending import LAST_RETRY_S, RETRY_PAUSES_S, Pause, Plan, SenderState, sending
+from pairbus.pairing.sending import RETRY_PAUSES_S, Pause, Plan, SenderState, sending
 from pairbus.pairing.splice import field_span, map_without, with_field
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0  # before a lane tries again: doubling from the one to the other
@@ -78,7 +78,6 @@ class Lane:
         "How many of the next messages must go alone."
         self._tries = 0
         "Of one batch, by one way, in a row."
-        self._tries_since = 0.0
         self._missing_grace_s = missing_grace_s
         self._missing_since: float | None = None
 
@@ -105,10 +104,7 @@ class Lane:
         if way != PRIMARY:
             return None
         self._tries += 1
-        if self._tries == 1:
-            self._tries_since = began
-        is_quick = failure.kind in AT_ONCE and (self._tries == 1 or now - self._tries_since <= LAST_RETRY_S)
-        if not is_quick or self._tries > len(RETRY_PAUSES_S):
+        if failure.kind not in AT_ONCE or self._tries > len(RETRY_PAUSES_S):
             self._tries = 0
             return None
         return max(RETRY_PAUSES_S[self._tries - 1] - (now - began), 0.0)

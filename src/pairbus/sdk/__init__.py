@@ -41,49 +41,43 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 
 from pairbus.sdk.clients import (
     AnyClient,
-    AnySender,
     ClientConfig,
     abandon_connections,
     check_flavour,
     config_of,
-    link_limits,
-    new_sender,
+    keep,
     when_closed,
 )
-from pairbus.sdk.encoding import EncodedBatch, batch_transport, encode, encoded, is_traced, plainly_encoded, size
-from pairbus.sdk.failures import ERRORS, failure_of
-from pairbus.sdk.last_words import is_open
+from pairbus.sdk.encoding import batch_transport, encode, encoded, plainly_encoded, size
+from pairbus.sdk.failures import failure_of, failure_of_transport
 from pairbus.sdk.messages import (
-    SMALL,
-    USUAL_ENVELOPE_BYTES,
     as_messages,
     body_size,
     ensure_message_id,
     members,
     message_id_of,
-    only_data_size,
-    readied,
     reserved_property,
+    scheduled,
     spared,
-    wrapped,
 )
-from pairbus.sdk.receivers import PING_CONTENT_TYPE, Meter, skip_pings
+from pairbus.sdk.receivers import PING_CONTENT_TYPE, Meter, end_async_receiver, end_receiver, skip_pings
 from pairbus.sdk.sockets import CAN_BREAK, break_socket
+from pairbus.sdk.tracing import SCHEDULE, SEND, Traced, attributes, batch_links, is_traced, links, span, traced
 
 __all__ = [
     "CAN_BREAK",
-    "ERRORS",
     "PING_CONTENT_TYPE",
     "PRIVATE",
-    "SMALL",
-    "USUAL_ENVELOPE_BYTES",
+    "SCHEDULE",
+    "SEND",
     "AnyClient",
-    "AnySender",
     "ClientConfig",
-    "EncodedBatch",
     "Meter",
+    "Traced",
     "abandon_connections",
     "as_messages",
+    "attributes",
+    "batch_links",
     "batch_transport",
     "body_size",
     "break_socket",
@@ -91,23 +85,25 @@ __all__ = [
     "config_of",
     "encode",
     "encoded",
+    "end_async_receiver",
+    "end_receiver",
     "ensure_message_id",
     "failure_of",
-    "is_open",
+    "failure_of_transport",
     "is_traced",
-    "link_limits",
+    "keep",
+    "links",
     "members",
     "message_id_of",
-    "new_sender",
-    "only_data_size",
     "plainly_encoded",
-    "readied",
     "reserved_property",
+    "scheduled",
     "size",
     "skip_pings",
+    "span",
     "spared",
+    "traced",
     "when_closed",
-    "wrapped",
 ]
 
 PRIVATE: dict[str, tuple[str, ...]] = {

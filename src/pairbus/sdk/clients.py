@@ -1,4 +1,4 @@
-"""What is inside an SDK client and an SDK sender."""
+"""The inside of an SDK client."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
-from azure.servicebus import ServiceBusClient, ServiceBusSender, TransportType
+from azure.servicebus import ServiceBusClient, TransportType
 from azure.servicebus import aio as sdk_aio
 from azure.servicebus._base_handler import ServiceBusSASTokenCredential, ServiceBusSharedKeyCredential
 from azure.servicebus.aio._base_handler_async import ServiceBusSASTokenCredential as AsyncSasTokenCredential
 from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredential as AsyncSharedKeyCredential
 
-from pairbus.sdk.last_words import hear
-
 AnyClient = ServiceBusClient | sdk_aio.ServiceBusClient
-AnySender = ServiceBusSender | sdk_aio.ServiceBusSender
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +85,6 @@ def config_of(client: AnyClient) -> ClientConfig:
     )
 
 
-def new_sender(client: AnyClient, path: str, *, topic: bool, **options: Any) -> Any:
-    """A sender of the client's flavour, not yet open. Retries are ours, and it has no keep-alive: its thread sleeps a
-    second at a time and is joined at every close."""
-    options = {"keep_alive": 0, **options}
-    sender = client.get_topic_sender(path, **options) if topic else client.get_queue_sender(path, **options)
-    sender._config.retry_total = sender._error_policy.total_retries = 0  # it repeats on two floors
-    hear(sender)
-    return sender
-
-
-def link_limits(sender: AnySender) -> tuple[int, int]:
-    """What the open link takes: (largest message, largest batch) in bytes; 0 when it was never open."""
-    return sender._max_message_size_on_link or 0, sender._max_batch_size_on_link or 0
-
-
 def abandon_connections(client: AnyClient) -> None:
     """After a fork: every sender and receiver of the client opens a connection of its own when it is used next.
 
@@ -110,13 +92,20 @@ def abandon_connections(client: AnyClient) -> None:
     """
     for handler in list(client._handlers):
         if not isinstance(handler, _Canary):
-            _parents.append(handler._handler)
+            keep(handler._handler)
             handler._handler, handler._running = None, False
 
 
-_parents: list[object] = []
-"""In a forked process: never collected. A socket of asyncio that is collected takes itself out of the selector, which
-is the parent's too: the parent would never hear of its own socket again."""
+_kept: list[object] = []
+
+
+def keep(parents: object) -> None:
+    """Keep an object of the parent process for ever in a forked child.
+
+    A socket of asyncio that is collected takes itself out of the selector, which is the parent's too: the parent would
+    never hear of its own socket again.
+    """
+    _kept.append(parents)
 
 
 class _Canary:

@@ -1,4 +1,4 @@
-"""Messages of the SDK: in all the forms that it accepts, and as a backlog queue gets them.
+"""Messages of the SDK, in all the forms that it accepts.
 
 A caller's message object is never modified here. Copies are as deep as needed and share the body.
 """
@@ -15,16 +15,8 @@ from azure.servicebus._common.utils import transform_outbound_messages
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
-from pairbus.pairing.aliases import COUNTER, FIRST_ATTEMPT, PATH, SCHEDULED, SENDER, SESSION_ID, TIME_TO_LIVE
-
 AnyMessage = ServiceBusMessage | AmqpAnnotatedMessage
 Plain = TypeVar("Plain", AmqpAnnotatedMessage, AmqpMessageProperties, AmqpMessageHeader)
-
-_SCHEDULED_ANNOTATIONS = (b"x-opt-scheduled-enqueue-time", "x-opt-scheduled-enqueue-time")
-USUAL_ENVELOPE_BYTES = 60  # header and properties around a body: an id, and a few bytes for the rest
-SMALL = 1 << 15  # bytes of a body that leave room for anything else in the smallest limit of any tier
-_TTL_MAX_MS = 0xFFFFFFFF  # a uint on the wire
-_TTL_UNLIMITED_MS = 922337203685477  # the SDK's own word for it
 
 
 def as_messages(given: Any) -> list[ServiceBusMessage]:
@@ -102,22 +94,6 @@ def message_id_of(message: ServiceBusMessage) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def readied(message: ServiceBusMessage) -> ServiceBusMessage | None:
-    """The message, or a copy with an id, when it has no application properties and a small body: nothing about it
-    needs a closer look, and that is quickly said. None otherwise."""
-    raw = message._raw_amqp_message
-    sections = raw._data_body
-    if raw._application_properties or not sections or len(sections) != 1 or len(sections[0]) >= SMALL:
-        return None
-    properties = raw._properties  # asked for None only: the SDK counts all fields to say whether it is true
-    return ensure_message_id(message) if properties is None or not properties.message_id else message
-
-
-def only_data_size(message: ServiceBusMessage) -> int:
-    """Of one that is `readied`, about: its body, and what usually stands around it."""
-    return len(message._raw_amqp_message._data_body[0]) + USUAL_ENVELOPE_BYTES
-
-
 def reserved_property(message: AnyMessage, names: Container[str]) -> str | None:
     """The first application property that has one of these names."""
     properties = message.application_properties
@@ -140,76 +116,10 @@ def body_size(message: AnyMessage) -> int:
     return len(value) if isinstance(value, str | bytes) else 0
 
 
-def wrapped(
-    message: AnyMessage,
-    *,
-    path: str,
-    first_attempt_ms: int | None = None,
-    sender: str | None = None,
-    counter: int | None = None,
-) -> ServiceBusMessage:
-    """The copy that goes to a backlog queue: session, time to live and scheduled time out of the way, as properties.
-
-    `first_attempt_ms` (since 1970) only when the outcome at the primary is unknown; `sender` and `counter` only where
-    order is kept.
-    """
-    raw = clone(raw_of(message))
-    properties = raw.application_properties = dict(raw.application_properties or {})
-    if raw.properties is not None:
-        raw.properties = clone(raw.properties)
-    _hide_time_to_live(raw, properties)
-    if raw.properties is not None and raw.properties.group_id is not None:
-        properties[SESSION_ID] = _text(raw.properties.group_id)
-        raw.properties.group_id = None
-    _hide_scheduled_time(raw, properties)
-    properties[PATH] = path
-    if first_attempt_ms is not None:
-        properties[FIRST_ATTEMPT] = _timestamp(first_attempt_ms)
-    if sender is not None:
-        properties[SENDER] = sender
-    if counter is not None:
-        properties[COUNTER] = _long(counter)
-    return _message_of(raw)
-
-
-def _hide_time_to_live(raw: AmqpAnnotatedMessage, properties: dict[str | bytes, Any]) -> None:
-    header = raw.header
-    ttl_ms = None if header is None else header.time_to_live
-    if header is None or ttl_ms is None:
-        return
-    if ttl_ms == _TTL_UNLIMITED_MS:
-        ttl_ms = None
-    elif not 0 <= ttl_ms <= _TTL_MAX_MS:
-        raise ValueError(f"time_to_live is {ttl_ms} ms; Service Bus takes 0 to {_TTL_MAX_MS} ms over AMQP")
-    else:
-        # At each send the SDK derives creation and expiry time from it: those of this send stay in the copy.
-        derived = PyamqpTransport.to_outgoing_amqp_message(raw).properties
-        if derived is not None:
-            times = raw.properties = AmqpMessageProperties() if raw.properties is None else raw.properties
-            times.creation_time = derived.creation_time
-            times.absolute_expiry_time = derived.absolute_expiry_time
-        properties[TIME_TO_LIVE] = _long(ttl_ms)
-    raw.header = header = clone(header)
-    header.time_to_live = None
-
-
-def _hide_scheduled_time(raw: AmqpAnnotatedMessage, properties: dict[str | bytes, Any]) -> None:
-    if not raw.annotations:
-        return
-    for key in _SCHEDULED_ANNOTATIONS:
-        given = raw.annotations.get(key)
-        if given is not None:
-            properties[SCHEDULED] = given if isinstance(given, datetime | dict) else _timestamp(int(given))
-            raw.annotations = {name: value for name, value in raw.annotations.items() if name != key}
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
-
-
-def _long(value: int) -> dict[str, Any]:
-    return {"TYPE": "LONG", "VALUE": value}
-
-
-def _timestamp(value_ms: int) -> dict[str, Any]:
-    return {"TYPE": "TIMESTAMP", "VALUE": value_ms}
+def scheduled(message: ServiceBusMessage, at: datetime) -> ServiceBusMessage:
+    """Return a copy that is due at this time."""
+    raw = clone(message.raw_amqp_message)
+    raw.annotations = dict(raw.annotations or {})
+    copy = _message_of(raw)
+    copy.scheduled_enqueue_time_utc = at
+    return copy

@@ -23,6 +23,7 @@ from pairbus.ledger.rows import BILLING_UNIT_BYTES, alike
 from pairbus.sdk.encoding import size
 from pairbus.sdk.failures import failure_of
 from pairbus.sdk.messages import body_size
+from pairbus.sdk.sockets import break_socket
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 Meter = Callable[[str, int, int, str], None]
@@ -254,7 +255,7 @@ class _Metered:
         elif issubclass(kind, StopIteration | StopAsyncIteration):
             self._meter("empty receive", 1, 0, "ok")
         elif isinstance(error, ServiceBusError):
-            failure = failure_of(error, sending=False)
+            failure = failure_of(error)
             self._meter(self._kind, 1, 0, "internal" if failure is None else failure.kind.value)
 
 
@@ -271,3 +272,15 @@ def skip_pings(receiver: Receiver, meter: Meter | None = None, guarded: Guarded 
         if value is not None:
             setattr(receiver, name, value)  # of the class that it has now
     return receiver
+
+
+def end_receiver(receiver: ServiceBusReceiver) -> None:
+    """End a receiver of a faulted client: a call that waits fails in the same second."""
+    break_socket(receiver)
+
+
+async def end_async_receiver(receiver: sdk_aio.ServiceBusReceiver) -> None:
+    try:
+        await receiver.close()
+    except (ServiceBusError, OSError, ValueError) as error:
+        _log.debug("a receiver of a faulted client was not closed: %s", error)

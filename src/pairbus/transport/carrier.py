@@ -155,7 +155,11 @@ class Carrier:
         connection = await self.connection(timeout_s)
         return bool(connection.peer_properties.get(HIDES_PINGS))
 
-    def forget(self, path: str) -> None:
+    def limit(self, path: str, name: str | None = None) -> int:
+        known = self._senders.get((path.lower(), name))
+        return 0 if known is None else known.batch_limit
+
+    def forget(self, path: str, name: str | None = None) -> None:
         """The next `sender(path)` is a new link. What is in flight on the old one ends with an unknown outcome."""
         path = path.lower()
         for key in [key for key in self._opening if key[0] == path]:

@@ -36,6 +36,8 @@ class ConnectionLost(TransportError):
 class Timeout(TransportError):
     """A deadline passed before the peer answered."""
 
+    silent = True
+
 
 class NotReady(TransportError):
     """There is no credit, no session window or no room in the socket now. Nothing was sent: await `ready()`."""

@@ -59,6 +59,10 @@ class Sender(LinkEnd):
         )
 
     @property
+    def batch_limit(self) -> int:
+        return min(self.max_message_size or 262144, 1048576)
+
+    @property
     def in_flight(self) -> int:
         return len(self._sends)
 

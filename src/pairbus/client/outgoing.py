@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from pairbus.client.errors import ReservedPropertyError
 from pairbus.ledger import billable_operations
 from pairbus.pairing.envelope import RESERVED, Away, Wrapper, wrap
 from pairbus.spool import Entry
+from pairbus.transport import Scheduled
 
 THE_PRIMARY = "the primary"
 BATCH_LIMIT = 262_144  # bytes of a message or batch where no link has said otherwise: the Standard tier's
@@ -165,6 +167,20 @@ def outgoing(given: Any, traced: sdk.Traced | None = None) -> Outgoing | None:
     return Outgoing(payloads, [sdk.message_id_of(one) for one in messages], is_batch=is_batch, links=sdk.links(traced))
 
 
+def scheduled(given: Any, at: datetime, traced: sdk.Traced | None = None) -> tuple[list[Scheduled], Outgoing | None]:
+    """Encode messages to schedule; None when there is none."""
+    messages = [sdk.scheduled(_ready(message), at) for message in sdk.as_messages(given)]
+    if not messages:
+        return [], None
+    payloads = [sdk.encode(message, traced) for message in messages]
+    ids = [sdk.message_id_of(message) for message in messages]
+    entries = [
+        Scheduled(payload, message_id, message.session_id, message.partition_key)
+        for message, payload, message_id in zip(messages, payloads, ids, strict=True)
+    ]
+    return entries, Outgoing(payloads, ids, is_batch=True, links=sdk.links(traced))
+
+
 def _of_batch(batch: ServiceBusMessageBatch, traced: sdk.Traced | None) -> Outgoing | None:
     messages = sdk.members(batch)
     if not messages:
@@ -220,9 +236,7 @@ def parcels(payloads: Sequence[bytes], limit: int) -> list[tuple[bytes, int, int
             parts.append([])
             room = limit - ENVELOPE_BYTES - len(payload) - SECTION_BYTES
         parts[-1].append(payload)
-    return [
-        (part[0], 0, 1) if len(part) == 1 else (encode_batch(part), BATCH_FORMAT, len(part)) for part in parts
-    ]
+    return [(part[0], 0, 1) if len(part) == 1 else (encode_batch(part), BATCH_FORMAT, len(part)) for part in parts]
 
 
 def _ready(message: ServiceBusMessage) -> ServiceBusMessage:

@@ -1,26 +1,26 @@
-"""What a caller is told about a send that did not end well: where its messages are, and where they may be."""
+"""The error of a send that did not end well: it says where the messages are, and where they may be."""
 
 from __future__ import annotations
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.outgoing import THE_PRIMARY, Outgoing
-from pairbus.pairing.envelope import Away, overhead
-from pairbus.pairing.policy import Failure, Kind
-from pairbus.pairing.sending import Unsent, Where
-from pairbus.send_errors import (
+from pairbus.client.errors import (
     BacklogMessageTooLarge,
     ClientClosed,
     PartlySent,
     SendAvailabilityBacklogError,
     may_be_in,
 )
+from pairbus.client.outgoing import THE_PRIMARY, Outgoing
+from pairbus.pairing.envelope import Away, overhead
+from pairbus.pairing.policy import Failure, Kind
+from pairbus.pairing.sending import Unsent, Where
 
 COUNTER_MAX = (1 << 63) - 1  # numbers and times take no more bytes than this one
 
 
 def error_of(unsent: Unsent, path: str, going: Outgoing, *, ordered: bool) -> BaseException:
-    """The SDK's own error of the primary, or one that says why the backlog failed as well."""
+    """Return the SDK's own error of the primary, or one that says why the backlog failed as well."""
     failure, places = unsent.failure, going.may_be_in
     if going.stored_ids:
         return _because(_partly_sent(path, going, failure.text), failure)
@@ -37,26 +37,20 @@ def error_of(unsent: Unsent, path: str, going: Outgoing, *, ordered: bool) -> Ba
 
 
 def closed_meanwhile(closed: ClientClosed, path: str, going: Outgoing) -> BaseException:
-    """The client was closed between two attempts of a send."""
+    """Return the error of a send whose client was closed between two attempts."""
     if going.stored_ids:
         return _partly_sent(path, going, str(closed))
     return ClientClosed(path, going.may_be_in) if going.doubts else closed
 
 
-def line_is_long(path: str, timeout_s: float) -> Failure:
-    """A call waited for those before it until its time was over. It says nothing about the entity."""
-    text = f"{path}: not sent within {timeout_s:.1f} s: other sends of the same sender were before it"
-    return Failure(Kind.TIMEOUT, text, False, OperationTimeoutError(message=text))
-
-
 def overhead_of(path: str, ordered: bool) -> int:
-    """What a backlog message needs at most: also with the mark of an unknown outcome, and a number in order."""
+    """Return the bytes that a backlog message needs at most, with the mark of an unknown outcome and a number."""
     order = ("0" * 32, COUNTER_MAX) if ordered else (None, None)
     return overhead(Away(path, COUNTER_MAX, *order))
 
 
 def _partly_sent(path: str, going: Outgoing, reason: str) -> PartlySent:
-    return PartlySent(path, going.stored_ids, list(going.message_ids), reason, going.may_be_in)
+    return PartlySent(path, going.stored_ids, list(going.ids), reason, going.may_be_in)
 
 
 def _because(error: BaseException, failure: Failure) -> BaseException:

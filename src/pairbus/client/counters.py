@@ -1,8 +1,7 @@
-"""How many: plain numbers that cost nothing to keep, read by `repr`, telemetry and progress lines.
+"""Counters of a paired client: plain numbers that cost nothing to keep, read by `repr`, telemetry and progress lines.
 
-A sender holds the `EntityCounts` of its entity and adds to `sent` and `failed` itself; everything rarer comes through
-`Counters.note`. Whoever adds does so under the client's lock, or is the only one who does; `snapshot` may be called by
-any thread at any time.
+The engine adds to `sent` and `failed` itself; everything rarer comes through `Counters.note`. Only the engine's event
+loop adds; any thread may call `snapshot` at any time.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Counters:
     def __init__(self, spool_depth: Callable[[], int] = lambda: 0) -> None:
         self._entities: dict[str, EntityCounts] = {}
         self._queues: dict[str, QueueCounts] = {}
-        self._spool_depth = spool_depth
+        self.spool_depth = spool_depth
 
     def entity(self, path: str) -> EntityCounts:
         """Of this entity, in whatever case; it is shown as it was written first."""
@@ -133,7 +132,7 @@ class Counters:
                 each.path: {"out_of_rotation": each.out_of_rotation, **_numbers(each, QUEUE_FIELDS)} for each in queues
             },
             "total": _sums(entities, ENTITY_FIELDS, "") | _sums(queues, QUEUE_FIELDS, "backlog_"),
-            "spool_depth": self._spool_depth(),
+            "spool_depth": self.spool_depth(),
             "out_of_rotation": sum(each.out_of_rotation for each in queues),
         }
 

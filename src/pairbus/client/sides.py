@@ -8,11 +8,8 @@ nothing else, a proxy means web sockets.
 from __future__ import annotations
 
 import os
-import socket
 import ssl as tls
 import tempfile
-import threading
-import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -29,6 +26,7 @@ from pairbus import emulator
 from pairbus.connection_string import ConnectionString, host_and_port
 from pairbus.hosts import in_url, is_loopback
 from pairbus.sdk import AnyClient, ClientConfig, check_flavour, config_of
+from pairbus.transport import Carrier, Connection, connect
 from pairbus.transport.credential import AzureToken, Credential, SasKey, SasSignature, Token
 from pairbus.transport.endpoint import Endpoint, TransportKind
 
@@ -45,7 +43,6 @@ KEYWORDS = frozenset(
 
 ADMIN: dict[str, Any] = {"connection_timeout": 5, "read_timeout": 15, "retry_total": 1, "retry_backoff_factor": 0.2}
 _PORTS = {("tcp", True): 5671, ("tcp", False): 5672, ("websocket", True): 443, ("websocket", False): 80}
-_SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 
 
 class Side:
@@ -109,6 +106,24 @@ class Side:
         user = f"{quote(given.get('username') or '', '')}:{quote(given.get('password') or '', '')}@"
         return f"http://{user if user != ':@' else ''}{given['proxy_hostname']}:{given['proxy_port']}"
 
+    # ── our own transport ──
+
+    def new_carrier(self, connect_timeout_s: float) -> Carrier:
+        """Return a carrier that is not connected yet; the caller closes it."""
+        return Carrier(
+            self.endpoint,
+            credential=self.credential,
+            ssl=self.ssl,
+            proxy=self.proxy,
+            connect_timeout_s=connect_timeout_s,
+        )
+
+    async def connect(self, timeout_s: float) -> Connection:
+        """Open a connection of the caller's own."""
+        return await connect(
+            self.endpoint, credential=self.credential, ssl=self.ssl, proxy=self.proxy, timeout_s=timeout_s
+        )
+
     # ── the SDK's clients ──
 
     def new_client(self, *, aio: bool = False) -> AnyClient:
@@ -167,27 +182,6 @@ class Side:
             self._ca_file = name
             weakref.finalize(self, Path(name).unlink, missing_ok=True)
         return self._ca_file
-
-    # ── is anybody there? ──
-
-    @property
-    def supports_probe(self) -> bool:
-        return not self._config.websocket and not self._config.http_proxy
-
-    def probe(self, timeout_s: float) -> None:
-        """Whether the namespace speaks AMQP where the SDK would connect: socket, TLS, and the echo of its header.
-
-        Raises OSError, of which TimeoutError is one, within `timeout_s` whatever the peer does.
-        """
-        assert self.supports_probe
-        deadline = time.monotonic() + timeout_s
-        with _connected(self.endpoint.host, self.endpoint.port, deadline) as plain:
-            if not self.endpoint.tls:
-                _expect_echo(plain, deadline)
-                return
-            plain.settimeout(_left(deadline))
-            with _context(self.ssl).wrap_socket(plain, server_hostname=self.endpoint.host) as encrypted:
-                _expect_echo(encrypted, deadline)
 
 
 def _check(keywords: dict[str, Any]) -> None:
@@ -250,67 +244,3 @@ def _credential_of(config: ClientConfig) -> Credential:
     if config.shared_key is not None:
         return _CurrentKey(config)
     return AzureToken(config.credential) if config.signature is None else _CurrentSignature(config)
-
-
-def _left(deadline: float) -> float:
-    left_s = deadline - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError("no answer in time")
-    return left_s
-
-
-def _context(trust: tls.SSLContext | str | None) -> tls.SSLContext:
-    return trust if isinstance(trust, tls.SSLContext) else tls.create_default_context(cafile=trust)
-
-
-def _connected(host: str, port: int, deadline: float) -> socket.socket:
-    problem: OSError = OSError(f"{host} has no address")
-    for address in _addresses(host, port, deadline):
-        family, kind, protocol, _, where = address
-        plain = socket.socket(family, kind, protocol)
-        try:
-            plain.settimeout(_left(deadline))
-            plain.connect(where)
-            return plain
-        except OSError as error:
-            plain.close()
-            problem = error
-    raise problem
-
-
-def _addresses(host: str, port: int, deadline: float) -> list[Any]:
-    """Resolving a name has no time-out of its own, so it happens in a thread that may be left behind."""
-    try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        pass
-    answers: list[list[Any] | OSError] = []
-
-    def resolve() -> None:
-        try:
-            answers.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except OSError as error:
-            answers.append(error)
-
-    thread = threading.Thread(target=resolve, name=f"resolve {host}", daemon=True)
-    thread.start()
-    thread.join(_left(deadline))
-    if not answers:
-        raise TimeoutError(f"{host} was not resolved in time")
-    if isinstance(answers[0], OSError):
-        raise answers[0]
-    return answers[0]
-
-
-def _expect_echo(peer: socket.socket, deadline: float) -> None:
-    peer.settimeout(_left(deadline))
-    peer.sendall(_SASL_HEADER)
-    got = b""
-    while len(got) < len(_SASL_HEADER):
-        peer.settimeout(_left(deadline))
-        more = peer.recv(len(_SASL_HEADER) - len(got))
-        if not more:
-            raise ConnectionResetError("the peer closed the connection before it spoke AMQP")
-        got += more
-    if got != _SASL_HEADER:
-        raise ConnectionAbortedError(f"the peer does not speak AMQP: it answered {got!r}")

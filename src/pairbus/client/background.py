@@ -1,0 +1,286 @@
+"""Background tasks of a paired client: clocks, pings, the syphon, the spool's way out, late pairing, lost sides.
+
+They run in the engine's event loop and start when there is something to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from pairbus import telemetry
+from pairbus.amqp.message import Header, Message, Properties
+from pairbus.client.state import PairState
+from pairbus.errors import PairbusError
+from pairbus.forwarder import Forwarder
+from pairbus.pairing.events import BacklogQueueBack, Event, PingSent, Recovered
+from pairbus.pairing.failover import Entity
+from pairbus.pairing.forwarding import PRIMARY, Way
+from pairbus.pairing.pair import Route
+from pairbus.pairing.pings import CONTENT_TYPE, TIME_TO_LIVE_S
+from pairbus.pairing.policy import Failure, Kind, Reaction
+from pairbus.syphon import Syphon, SyphonSettings
+from pairbus.transport import Carrier, Connection, TransportError
+from pairbus.transport.carrier import HIDES_PINGS
+from pairbus.wire_failures import failure_of
+
+logger = logging.getLogger("pairbus.background")
+
+PUMP_GRACE_S = 5.0  # for pumps to finish what they hold when the client is closed
+LOOK_S = 1.0  # between two looks at whether a side is gone
+PAIR_AGAIN_S = 30.0
+BEGIN_AGAIN_S = 5.0  # after an error of ours that ended a task: without it the client would never be whole again
+
+PairAgain = Callable[[], Awaitable[list[str]]]
+
+
+def ping_payload() -> bytes:
+    """Encode a ping: empty, gone in a second, with a session so that entities that require sessions accept it."""
+    properties = Properties(message_id=str(uuid4()), content_type=CONTENT_TYPE, group_id=str(uuid4()))
+    return Message(header=Header(ttl=int(TIME_TO_LIVE_S * 1000)), properties=properties, data=[b""]).encode()
+
+
+PING_BYTES = len(ping_payload())
+
+
+class Background:
+    """The background tasks of one engine, until `stop`.
+
+    `pair_again` finds the backlog queues; given only when the client started without its secondary.
+    """
+
+    def __init__(self, state: PairState, primary: Carrier, secondary: Carrier, pair_again: PairAgain | None) -> None:
+        self._state = state
+        self._primary = primary
+        self._secondary = secondary
+        self._pair_again = pair_again
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._syphon: Syphon | None = None
+        for work in self._works():
+            self._spawn(_kept(work))
+
+    def _works(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        state, works = self._state, [self._keep_clocks]
+        if self._pair_again is not None:
+            works.append(partial(self._pair_late, self._pair_again))
+        elif state.options.enable_syphon:
+            works.append(self._run_syphon)
+        if state.options.enable_syphon:
+            works.append(self._watch_sides)
+        if state.spool.is_open:
+            works.append(self._run_forwarder)
+        return works
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def wake(self) -> None:
+        """Look at the clocks: they may have changed."""
+        self._changed.set()
+
+    async def stop(self, grace_s: float = PUMP_GRACE_S) -> None:
+        """End every task. Pumps get `grace_s` seconds to finish what they hold."""
+        if self._syphon is not None and grace_s > 0:
+            await self._syphon.stop(grace_s)
+        self.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cancel(self) -> None:
+        """End every task at once, without waiting."""
+        for task in self._tasks:
+            task.cancel()
+
+    # ── clocks and pings ──
+
+    async def _keep_clocks(self) -> None:
+        pair = self._state.pair
+        while True:
+            self._changed.clear()
+            now = time.monotonic()
+            pair.tick(now)
+            for entity in pair.pings.due(now):
+                self._spawn(self._ping(entity))
+            wake_at = pair.next_due()
+            self._state.events.deliver()
+            try:
+                async with asyncio.timeout(None if wake_at is None else max(wake_at - now, 0.0)):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _ping(self, entity: Entity) -> None:
+        """Ask once, on a connection of its own: one that is open already proves nothing about a new one."""
+        state, timeout_s = self._state, self._state.pair.pings.timeout_s
+        # An opened link proves less than a message that was accepted.
+        probe = state.options.ping == "attach"
+        failure: Failure | None = None
+        try:
+            with telemetry.span("ping", {telemetry.DESTINATION: entity.path}):
+                async with asyncio.timeout(timeout_s), self._visit(timeout_s) as connection:
+                    if state.options.ping == "auto":
+                        probe = not connection.peer_properties.get(HIDES_PINGS)
+                    sender = await connection.sender(entity.path, timeout_s=timeout_s)
+                    if not probe:
+                        await sender.send(ping_payload(), timeout_s=timeout_s)
+        except TransportError as error:
+            failure = failure_of(error)
+        except TimeoutError:
+            failure = Failure(Kind.TIMEOUT, f"no answer within {timeout_s:g} s")
+        except Exception as error:  # a ping that never ended would be the last one of its entity
+            logger.exception("%s: the ping failed", entity.path)
+            failure = Failure(Kind.INTERNAL, f"{type(error).__name__}: {error}")
+        outcome = "ok" if failure is None else failure.kind.value
+        if not probe:  # to open a link is no operation
+            state.meters.count("primary", entity.path, "ping", PING_BYTES, outcome=outcome, cause="failover")
+        state.pair.ping_ended(entity, failure, time.monotonic(), probe=probe)
+        state.events.deliver()
+        self._changed.set()
+
+    @asynccontextmanager
+    async def _visit(self, timeout_s: float) -> AsyncIterator[Connection]:
+        connection = await self._state.primary.connect(timeout_s)
+        try:
+            yield connection
+        finally:
+            await connection.close(timeout_s=0.5)
+
+    # ── the syphon ──
+
+    async def _run_syphon(self) -> None:
+        state = self._state
+        self._syphon = Syphon(
+            self._primary,
+            self._secondary,
+            state.pair.rotation.queues,
+            settings=SyphonSettings.of(state.options),
+            publish=state.events.tell,
+            meter=state.meters.syphon,
+        )
+        await self._syphon.run()
+
+    async def _watch_sides(self) -> None:
+        """Fault the open side five seconds after the other one was closed or faulted: where the syphon runs."""
+        while True:
+            fault = self._state.lives.notice(time.monotonic())
+            if fault is not None:
+                self._state.fault(fault.side, fault.reason)
+            await asyncio.sleep(LOOK_S)
+
+    # ── the spool ──
+
+    async def _run_forwarder(self) -> None:
+        state, spool = self._state, self._state.spool.open_spool
+        assert spool is not None
+        ledger = state.meters.ledger
+        forwarder = Forwarder(
+            spool,
+            SpoolWays(state),
+            self._primary,
+            self._secondary,
+            publish=state.events.tell,
+            meter=None if ledger is None else ledger.meter,
+            missing_grace_s=state.options.missing_destination_grace,
+            disk=state.spool.disk,
+        )
+
+        def retry(event: Event) -> None:
+            probed = isinstance(event, PingSent) and event.accepted
+            if probed or isinstance(event, Recovered | BacklogQueueBack):
+                forwarder.retry_now()
+
+        state.events.listeners.append(retry)
+        try:
+            await forwarder.run()
+        finally:
+            if retry in state.events.listeners:  # not any more when the event loop was closed under it
+                state.events.listeners.remove(retry)
+
+    # ── pairing late ──
+
+    async def _pair_late(self, pair_again: PairAgain) -> None:
+        """Ask for the secondary until it is there: the client was told to start without it."""
+        told = ""
+        while True:
+            await asyncio.sleep(PAIR_AGAIN_S)
+            try:
+                self._state.paired_with(await pair_again())
+                self._state.events.deliver()
+                break
+            except PairbusError as error:
+                if str(error) != told:
+                    told = str(error)
+                    logger.warning("not paired yet: %s", told)
+        if self._state.options.enable_syphon:
+            await self._run_syphon()
+
+
+class SpoolWays:
+    """Where the spool's messages may go at a moment, and what follows from how that ended."""
+
+    def __init__(self, state: PairState) -> None:
+        self._state = state
+        self._kept: dict[str, str] = {}
+        "Path → the backlog queue of its lane, as a sender keeps its own."
+        self._trials: set[str] = set()
+        "Paths whose next message is the trial: every send queues behind the spool, so none could be."
+
+    def way(self, path: str, now: float) -> Way | None:
+        pair = self._state.pair
+        entity = pair.entity(path, now)
+        route = pair.route(entity, now)
+        if route is Route.TRIAL:
+            self._trials.add(entity.path)
+        if route is not Route.AWAY:
+            return PRIMARY
+        queue, events = pair.rotation.pick(self._kept.get(entity.path), now)
+        self._tell(events)
+        if queue is None:
+            return None
+        self._kept[entity.path] = queue
+        return Way(queue)
+
+    def accepted(self, path: str, way: Way, count: int, now: float) -> None:
+        pair = self._state.pair
+        self._state.inflow.left(path, count, now)
+        if way.queue is None:
+            entity = pair.entity(path, now)
+            pair.accepted(entity, now, trial=entity.path in self._trials)
+            self._trials.discard(entity.path)
+            self._state.events.deliver()
+        else:
+            self._tell(pair.rotation.accepted(way.queue))
+
+    def failed(self, path: str, way: Way, failure: Failure, now: float) -> None:
+        pair = self._state.pair
+        entity = pair.entity(path, now)
+        self._trials.discard(entity.path)
+        self._state.inflow.stuck(path)
+        if way.queue is not None:
+            if failure.kind is not Kind.BUSY:
+                self._tell(pair.rotation.failed(way.queue, failure.text, now))
+        elif pair.reaction(entity, failure, now) is Reaction.COUNT:
+            pair.failed(entity, failure, now)
+            self._state.events.deliver()
+
+    def _tell(self, events: list[Event]) -> None:
+        for event in events:
+            self._state.events.publish(event)
+        self._state.events.deliver()
+
+
+async def _kept(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    while True:
+        try:
+            return await work()
+        except Exception:  # a bug, or a disk that fails: the log has it, and the task is still needed
+            logger.exception("a background task ended; it begins again in %g s", BEGIN_AGAIN_S)
+        await asyncio.sleep(BEGIN_AGAIN_S)

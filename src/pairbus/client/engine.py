@@ -1,0 +1,228 @@
+"""One pair at work in one event loop: connections to both namespaces, sends, background tasks, closing.
+
+The asyncio client is a face on an engine in the application's loop; the sync client is one on an engine in a thread.
+An engine belongs to the loop in which it was made. When that loop has ended, or the process was forked, the client
+makes another engine on the same `PairState`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from pairbus.client.background import PUMP_GRACE_S, Background
+from pairbus.client.outgoing import Outgoing
+from pairbus.client.provisioning import provision
+from pairbus.client.sends import Origin, Request, Sends
+from pairbus.client.state import PairState
+from pairbus.pairing.events import Closed
+from pairbus.pairing.failover import State
+from pairbus.pairing.life import Life
+from pairbus.pairing.life import Side as SideName
+from pairbus.pairing.options import SEND_TIMEOUT_S
+from pairbus.transport import Scheduled
+
+LEAST_S = 0.001
+
+
+class Engine:
+    """Everything that a paired client does, in the running event loop."""
+
+    def __init__(self, state: PairState) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.state = state
+        self._closing = asyncio.Event()
+        self._primary = state.primary.new_carrier(state.options.connect_timeout)
+        self._secondary = state.secondary.new_carrier(state.options.connect_timeout)
+        self._sends = Sends(state, self._primary, self._secondary, self._closing)
+        self._background: Background | None = None
+        self._pairing: asyncio.Task[None] | None = None
+        self._spawned: set[asyncio.Task[None]] = set()
+        state.events.wake = self._wake
+        if state.is_paired:  # in another loop, or before a fork
+            self._start_background(late=state.pair.enabled and not state.pair.rotation.queues)
+
+    # ── pairing ──
+
+    async def pair(self) -> None:
+        """Find or create the backlog queues; all callers share one attempt."""
+        self.state.check()
+        if self.state.is_paired:
+            return
+        if self._pairing is None:
+            self._pairing = asyncio.create_task(self._pair())
+            self._pairing.add_done_callback(self._pairing_ended)
+        pairing = self._pairing
+        try:
+            await asyncio.shield(pairing)
+        except asyncio.CancelledError:
+            if pairing.cancelled():
+                self.state.check()  # closing the client broke it off; otherwise it is the caller who was cancelled
+            raise
+
+    def _pairing_ended(self, pairing: asyncio.Task[None]) -> None:
+        self._pairing = None
+        if not pairing.cancelled():
+            pairing.exception()  # when every caller has given up, nobody else asks
+
+    async def _pair(self) -> None:
+        state, late = self.state, False
+        if state.pair.enabled:
+            spool = state.spool
+            await self.loop.run_in_executor(spool.disk, spool.open, lambda: state.pair.enabled and not state.is_closed)
+            try:
+                state.check()
+                if not state.pair.rotation.queues:  # a forked process knows them
+                    queues = await self._provision()
+                    state.check()
+                    state.paired_with(queues)
+            except Exception as error:
+                state.check()
+                if not state.may_start_unpaired(error):
+                    raise
+                late = True
+        state.is_paired = True
+        self._start_background(late=late)
+        state.events.deliver()
+
+    async def _pair_within(self, timeout_s: float) -> float:
+        """Pair for a call that has a time-out, and return what is left of it. Pairing goes on when it is over."""
+        ends = time.monotonic() + timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.pair()
+        except TimeoutError as error:
+            if isinstance(error, OperationTimeoutError):
+                raise
+            names = f"{self.state.primary.name} with {self.state.secondary.name}"
+            raise OperationTimeoutError(
+                message=f"pairing of {names} has not completed within {timeout_s:.1f} s. Nothing was sent by this"
+                " call; pairing goes on."
+            ) from None
+        return max(ends - time.monotonic(), LEAST_S)
+
+    async def _provision(self) -> list[str]:
+        state = self.state
+        state.pairing_begins()
+        return await provision(state.secondary, state.primary_name, state.options, state.meters.pairing)
+
+    async def clear_pairing(self) -> None:
+        """Forget all state and timers; the spool is given back."""
+        self.state.clear_pairing()
+        await self._stop_background(PUMP_GRACE_S)
+        await self.loop.run_in_executor(self.state.spool.disk, self.state.spool.close)
+
+    # ── sends ──
+
+    async def send(self, origin: Origin, going: Outgoing, timeout_s: float) -> None:
+        """Return when a place has stored the messages; raise when none did. Pairs first if need be."""
+        state = self.state
+        if not state.is_paired or state.is_closed or state.is_faulted:
+            state.check()
+            try:
+                timeout_s = await self._pair_within(timeout_s)
+            except Exception as error:
+                self._sends.failed_before(origin, len(going), error)
+                raise
+        await self._sends.send(origin, going, timeout_s)
+
+    async def schedule(
+        self, origin: Origin, going: Outgoing, entries: Sequence[Scheduled], timeout_s: float
+    ) -> list[int]:
+        async def ask(limit_s: float) -> list[int]:
+            management = await self._primary.management(origin.path, limit_s)
+            return await management.schedule(entries, limit_s)
+
+        numbers: list[int] = await self._request(origin, going, ask, timeout_s)
+        return numbers
+
+    async def cancel(self, origin: Origin, numbers: Sequence[int], timeout_s: float) -> None:
+        async def ask(limit_s: float) -> None:
+            management = await self._primary.management(origin.path, limit_s)
+            await management.cancel(numbers, limit_s)
+
+        await self._request(origin, None, ask, timeout_s)
+
+    async def _request(self, origin: Origin, going: Outgoing | None, ask: Request, timeout_s: float) -> Any:
+        self.state.check()
+        if not self.state.is_paired:
+            timeout_s = await self._pair_within(timeout_s)
+        return await self._sends.request(origin, going, ask, timeout_s)
+
+    async def batch_limit(self, origin: Origin) -> int:
+        """Return what the primary's link takes as a batch, opening it if need be; 0 when it cannot be known now."""
+        state = self.state
+        state.check()
+        if not state.is_paired:
+            await self.pair()
+        known = self._primary.limit(origin.path, origin.link_name)
+        if known or state.pair.is_away(origin.sender.entity, time.monotonic()):
+            return known
+        return await self._sends.batch_limit(origin, SEND_TIMEOUT_S)
+
+    async def forget_link(self, origin: Origin) -> None:
+        """Close the link of a sender that has one of its own."""
+        self._primary.forget(origin.path, origin.link_name)
+
+    async def force(self, path: str, *, over: bool) -> None:
+        self.state.force(path, over=over)
+
+    async def states(self) -> dict[str, State]:
+        return self.state.states()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that nobody waits for."""
+        task = self.loop.create_task(work)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+
+    # ── background tasks ──
+
+    def _wake(self) -> None:
+        if self._background is not None:
+            self._background.wake()
+        elif self.state.is_paired and self.state.clocks_run:
+            self._start_background(late=False)
+
+    def _start_background(self, *, late: bool) -> None:
+        state = self.state
+        is_wanted = (late or state.needs_background) and not state.is_closed and not state.is_faulted
+        if self._background is None and is_wanted:
+            pair_again = self._provision if late else None
+            self._background = Background(state, self._primary, self._secondary, pair_again)
+
+    async def _stop_background(self, grace_s: float) -> None:
+        background, self._background = self._background, None
+        if background is not None:
+            await background.stop(grace_s)
+
+    # ── the end ──
+
+    def fault(self, side: SideName, reason: str) -> None:
+        """Declare one side unusable; pings and pumps of a client that is of no more use stop at once."""
+        if self.state.fault(side, reason) and self.state.is_faulted and self._background is not None:
+            self._background.cancel()
+            self._background = None
+
+    async def declare_fault(self, side: SideName, reason: str) -> None:
+        self.fault(side, reason)
+
+    async def close(self) -> None:
+        """Stop pings and pumps, let sends end for five seconds, close both connections.
+
+        `state.is_closed` is set before, so that no new call begins.
+        """
+        state = self.state
+        self._closing.set()
+        if self._pairing is not None:
+            self._pairing.cancel()
+        await asyncio.gather(self._stop_background(PUMP_GRACE_S), self._sends.settle(PUMP_GRACE_S))
+        await asyncio.gather(self._primary.close(), self._secondary.close())
+        sides: tuple[SideName, ...] = ("primary", "secondary")
+        for side in sides:
+            state.lives.ended(side, Life.CLOSED, "close() was called")
+        state.events.tell(Closed(state.primary.name, state.secondary.name))

@@ -1,0 +1,101 @@
+"""Events of a paired client: noted while something is decided, told afterwards, in order.
+
+Whoever decides calls `publish`, and `deliver` when the decision is complete, so that a listener may call the client.
+Telling an event means: log it, count it, write it into the ledger, hand it to the listeners.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from pairbus.client.counters import Counters
+from pairbus.ledger import Ledger
+from pairbus.pairing import events as kinds
+from pairbus.pairing.events import Event
+
+logger = logging.getLogger("pairbus")
+
+WARNINGS = (
+    kinds.BacklogQueueFailed,
+    kinds.DeadLettered,
+    kinds.DestinationSkipped,
+    kinds.FailedOver,
+    kinds.Faulted,
+    kinds.MaybeDuplicated,
+    kinds.PingRefused,
+    kinds.SecondaryLost,
+    kinds.Spooled,
+    kinds.SpoolRefused,
+    kinds.Stayed,
+    kinds.Suspected,
+    kinds.Unpaired,
+)
+"Events that somebody should look at."
+DETAILS = (kinds.Diverted, kinds.Moved, kinds.PingSent, kinds.SpoolForwarded)
+"Events that come by the thousand, and change no clock."
+
+Listener = Callable[[Event], None]
+
+
+class Events:
+    """The outbox of one paired client."""
+
+    def __init__(self, counters: Counters, ledger: Ledger | None, listener: Listener | None) -> None:
+        self._counters = counters
+        self._ledger = ledger
+        self._outbox: deque[Event] = deque()
+        self.listener = listener
+        "The application's `on_event`."
+        self.listeners: list[Listener] = []
+        "Listeners of the engine, called in its event loop."
+        self.wake: Callable[[], None] = lambda: None
+        "Tells the background tasks that clocks may have changed."
+
+    @property
+    def is_heard(self) -> bool:
+        """True when anybody but the counters wants to know of details."""
+        has_listener = self.listener is not None or bool(self.listeners) or self._ledger is not None
+        return has_listener or logger.isEnabledFor(logging.DEBUG)
+
+    def publish(self, event: Event) -> None:
+        """Note an event; `deliver` tells it."""
+        object.__setattr__(event, "at_s", time.time())  # a copy of the frozen event costs ten times as much
+        self._outbox.append(event)
+
+    def tell(self, event: Event) -> None:
+        """Publish and deliver."""
+        self.publish(event)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Tell the events that were published."""
+        while self._outbox:
+            event = self._outbox.popleft()
+            is_detail = isinstance(event, DETAILS)
+            level = logging.DEBUG if is_detail else logging.WARNING if isinstance(event, WARNINGS) else logging.INFO
+            if not is_detail or logger.isEnabledFor(level):
+                logger.log(level, "%s", event)
+            self._counters.note(event)
+            if self._ledger is not None:
+                self._ledger.record(event)
+            for listener in list(self.listeners):
+                listener(event)
+            if self.listener is not None:
+                call_listener(self.listener, event)
+            if not is_detail:
+                self.wake()
+
+    def forget(self) -> None:
+        """Drop what waits: in a forked child it is the parent's to tell."""
+        self._outbox.clear()
+
+
+def call_listener(listener: Listener, event: Event) -> None:
+    """Call the application's listener. One that fails is logged: a send must not fail because of it."""
+    try:
+        listener(event)
+    except Exception:
+        logger.exception("on_event failed for %s", event)

@@ -1,0 +1,424 @@
+"""One call at work: attempts on the primary, backlog queues and the spool, as the plan of the call says.
+
+A send goes one of three ways; `pairing.sending.first_attempt` decides which by the state of the entity.
+
+| way      | when                                          | it is                                                     |
+| -------- | --------------------------------------------- | --------------------------------------------------------- |
+| direct   | HEALTHY                                       | one attempt on the primary; planned when it fails         |
+| diverted | FAILED_OVER or HELD_OVER, its queue is known  | one attempt on that backlog queue; planned when it fails  |
+| planned  | everything else, and messages wait in a spool | the commands of `pairing.sending.sending`, one by one     |
+
+Everything here runs in the engine's event loop, so nothing is locked: decisions are taken between two awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError
+
+from pairbus import sdk, telemetry
+from pairbus.client.errors import ClientClosed, ScheduleWhileFailedOver
+from pairbus.client.outgoing import BATCH_LIMIT, THE_PRIMARY, Order, Outgoing, parcels
+from pairbus.client.state import PairState
+from pairbus.client.verdicts import closed_meanwhile, error_of, overhead_of
+from pairbus.errors import SpoolError
+from pairbus.ledger import Tally, tallied
+from pairbus.pairing.events import MaybeDuplicated, Spooled
+from pairbus.pairing.failover import HEALTHY
+from pairbus.pairing.forwarding import queueing
+from pairbus.pairing.policy import Failure, Kind, Reaction
+from pairbus.pairing.sending import (
+    Attempt,
+    Command,
+    Pause,
+    Plan,
+    Receipt,
+    Reply,
+    SenderState,
+    ToBacklog,
+    ToPrimary,
+    ToSpool,
+    Unsent,
+    Where,
+    first_attempt,
+    requesting,
+    sending,
+)
+from pairbus.transport import Carrier, Timeout, TransportError
+
+logger = logging.getLogger("pairbus")
+
+SPOOL = "spool"  # what `Diverted.queue` says when no backlog queue took the message
+
+Request = Callable[[float], Awaitable[Any]]
+"Asks the primary something, within so many seconds."
+
+
+class Origin:
+    """One sender, as its sends see it."""
+
+    __slots__ = ("counts", "link_name", "order", "path", "sender", "tally")
+
+    def __init__(self, state: PairState, path: str, link_name: str | None) -> None:
+        self.path = path
+        self.link_name = link_name
+        "The name of its AMQP link; None: the one that all senders of the path share."
+        self.sender = SenderState(state.entity(path))
+        self.counts = state.counters.entity(path)
+        self.tally: Tally | None = state.meters.tally(path)
+        self.order = Order() if state.options.ordered else None
+
+
+class Sends:
+    """Carries out the calls of one client. `closing` is set when the client is being closed."""
+
+    def __init__(
+        self,
+        state: PairState,
+        primary: Carrier,
+        secondary: Carrier,
+        closing: asyncio.Event,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = state
+        self._primary = primary
+        self._secondary = secondary
+        self._closing = closing
+        self._clock = clock
+        self._under_way = 0
+        "Calls that have not ended."
+        self._idle: asyncio.Event | None = None
+        "Set when the last call has ended; made by whoever waits for that."
+
+    # ── a send ──
+
+    async def send(self, origin: Origin, going: Outgoing, timeout_s: float) -> None:
+        """Return when the primary, a backlog queue or the spool has stored the messages; raise when none did."""
+        state, sender, began = self._state, origin.sender, self._clock()
+        self._under_way += 1
+        try:
+            tried = None
+            attempt = None if state.waits(sender.entity) else first_attempt(state.pair, sender, timeout_s)
+            if attempt is not None:
+                count = len(going)
+                reply = await self._attempt(attempt, origin, going)
+                if reply.failure is None:
+                    if type(attempt) is ToPrimary:
+                        self._count_direct(origin, count)
+                    return
+                tried = (attempt, reply)
+            await self._send_planned(origin, going, timeout_s, began, tried)
+        finally:
+            self._end_call()
+
+    async def _send_planned(
+        self, origin: Origin, going: Outgoing, timeout_s: float, now: float, tried: tuple[Attempt, Reply] | None
+    ) -> None:
+        state, sender = self._state, origin.sender
+        if tried is None and state.waits(sender.entity):
+            waits = partial(state.waits, sender.entity)
+            plan = queueing(state.pair, sender, timeout_s, now, state.inflow, waits)
+        else:
+            plan = sending(state.pair, sender, timeout_s, now, tried=tried)
+        try:
+            receipt = await self._carry_out(plan, partial(self._perform, origin, going), going)
+        except Unsent as unsent:
+            self._count_failed(origin, len(going), unsent.failure.kind)
+            raise error_of(unsent, origin.path, going, ordered=state.options.ordered) from unsent.failure.error
+        except ClientClosed as closed:
+            self._count_failed(origin, len(going), Kind.COMMUNICATION)
+            raise closed_meanwhile(closed, origin.path, going) from None
+        self._count_planned(origin, going, receipt)
+
+    async def _carry_out(
+        self, plan: Plan, perform: Callable[[Command], Awaitable[Reply]], going: Outgoing | None
+    ) -> Receipt:
+        """Perform the commands of a plan until it ends."""
+        reply: Reply | None = None
+        try:
+            while True:
+                try:
+                    command = next(plan) if reply is None else plan.send(reply)
+                except StopIteration as end:
+                    return cast(Receipt, end.value)
+                self._state.events.deliver()
+                if going is not None and going.is_cancelled:
+                    raise asyncio.CancelledError
+                self._check_open()
+                reply = await perform(command)
+        finally:
+            plan.close()
+            self._state.events.deliver()
+
+    async def _perform(self, origin: Origin, going: Outgoing, command: Command) -> Reply:
+        if isinstance(command, ToPrimary | ToBacklog):
+            return await self._attempt(command, origin, going)
+        if isinstance(command, ToSpool):
+            return Reply(self._clock(), await self._to_spool(origin, going, command))
+        return await self._pause(command)
+
+    async def _attempt(self, attempt: Attempt, origin: Origin, going: Outgoing) -> Reply:
+        if type(attempt) is ToPrimary:
+            return await self._to_primary(origin, going, attempt)
+        assert type(attempt) is ToBacklog
+        if not telemetry.is_traced():
+            return await self._to_backlog(origin, going, attempt)
+        with telemetry.span("divert", {telemetry.DESTINATION: origin.path}) as span:
+            reply = await self._to_backlog(origin, going, attempt)
+            if reply.failure is not None:
+                telemetry.failed(span, reply.failure.text, reply.failure.error)
+            return reply
+
+    async def _pause(self, command: Pause) -> Reply:
+        try:
+            async with asyncio.timeout(command.seconds):
+                await self._closing.wait()
+        except TimeoutError:
+            return Reply(self._clock())
+        self._check_open()
+        raise AssertionError("a client that is closing is closed")
+
+    def _check_open(self) -> None:
+        if self._state.is_closed or self._state.is_faulted:
+            self._state.check()
+
+    def _end_call(self) -> None:
+        self._under_way -= 1
+        if self._idle is not None and not self._under_way:
+            self._idle.set()
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait until no call is under way, or the time is over."""
+        if not self._under_way:
+            return
+        self._idle = asyncio.Event()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            logger.warning("%d calls were still under way when the client was closed", self._under_way)
+
+    # ── the three places ──
+
+    async def _to_primary(self, origin: Origin, going: Outgoing, attempt: ToPrimary) -> Reply:
+        payload, message_format = going.for_primary()
+        failure, is_alive = await self._deliver(
+            self._primary, origin.path, payload, message_format, attempt, name=origin.link_name
+        )
+        if failure is None:
+            self._meter_direct(origin, going)
+            if len(payload) > BATCH_LIMIT // 2:
+                self._watch_size(origin, going)
+            return Reply(self._clock())
+        self._state.meters.send("primary", origin.path, going.payloads, failure, "application")
+        if failure.outcome_unknown:
+            going.unanswered(THE_PRIMARY)
+        return Reply(self._clock(), failure, is_alive)
+
+    async def _to_backlog(self, origin: Origin, going: Outgoing, attempt: ToBacklog) -> Reply:
+        """Send what is left as wrapped copies; what the queue stored is taken off and told, however the rest ends."""
+        queue, first_at = attempt.queue, attempt.first_attempt_at
+        deadline = self._clock() + attempt.timeout_s
+        wrapped = going.wrapped(origin.path, self._wall_ms(first_at), origin.order)
+        is_alive, failure = False, None
+        try:
+            for payload, message_format, count in parcels(wrapped, self._secondary.limit(queue)):
+                failure, is_alive = await self._deliver(self._secondary, queue, payload, message_format, attempt)
+                # A further part goes on the connection that took the first, within the same limit of time.
+                attempt = replace(attempt, timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
+                self._state.meters.send("secondary", queue, wrapped[:count], failure, "failover")
+                if failure is not None:
+                    if failure.outcome_unknown:
+                        going.unanswered(queue, count)
+                    break
+                going.stored(count, queue)
+                del wrapped[:count]
+        except MessageSizeExceededError as error:
+            failure = Failure(Kind.TOO_LARGE, str(error), error=error)
+        finally:
+            self._tell_diverted(origin, going, outcome_unknown=first_at is not None)
+        return Reply(self._clock(), failure, is_alive)
+
+    async def _deliver(
+        self,
+        carrier: Carrier,
+        path: str,
+        payload: bytes,
+        message_format: int,
+        attempt: Attempt,
+        *,
+        name: str | None = None,
+    ) -> tuple[Failure | None, bool]:
+        """Make one attempt: how it failed, and whether the peer was alive all the same."""
+        try:
+            await carrier.send(
+                path,
+                payload,
+                message_format=message_format,
+                timeout_s=attempt.timeout_s,
+                silence_s=attempt.silence_s,
+                name=name,
+                fresh=attempt.fresh,
+            )
+        except TransportError as error:
+            is_alive = isinstance(error, Timeout) and not error.silent
+            return sdk.failure_of_transport(error), is_alive
+        return None, False
+
+    async def _to_spool(self, origin: Origin, going: Outgoing, command: ToSpool) -> Failure | None:
+        """Return when the disk has the messages."""
+        state, spool = self._state, self._state.spool.open_spool
+        entries = going.entries(origin.path, self._wall_ms(command.first_attempt_at), origin.order)
+        if spool is None:
+            return _not_spooled(SpoolError("The spool was closed with the pairing. This was not stored."))
+        state.inflow.came(origin.path, len(entries), self._clock())
+        stored = asyncio.get_running_loop().run_in_executor(state.spool.disk, spool.append, entries)
+        try:
+            # A write that has begun cannot be taken back: a caller that is cancelled meanwhile is told so by the error.
+            await asyncio.shield(stored)
+        except SpoolError as error:
+            return _not_spooled(error)
+        return None
+
+    # ── requests ──
+
+    async def request(self, origin: Origin, going: Outgoing | None, ask: Request, timeout_s: float) -> Any:
+        """Ask the primary something by the failure table of a send; ScheduleWhileFailedOver when it is away."""
+
+        def meter(failure: Failure | None) -> None:
+            self._state.meters.request(origin.path, going, failure)
+
+        try:
+            return await self._ask(origin, ask, timeout_s, meter)
+        except Unsent as unsent:
+            error = unsent.failure.error
+            if unsent.where is Where.BACKLOG:
+                raise ScheduleWhileFailedOver(origin.path, outcome_unknown=unsent.outcome_unknown) from error
+            raise error or OperationTimeoutError(message=unsent.failure.text) from error
+
+    async def batch_limit(self, origin: Origin, timeout_s: float) -> int:
+        """Open the link to the primary and return what it takes as a batch; 0 when the primary is away."""
+
+        async def ask(limit_s: float) -> int:
+            return (await self._primary.sender(origin.path, limit_s, name=origin.link_name)).batch_limit
+
+        try:
+            return cast(int, await self._ask(origin, ask, timeout_s, lambda failure: None))
+        except Unsent as unsent:
+            is_refused = self._state.options.policy.reaction(unsent.failure) is Reaction.RAISE
+            if is_refused and unsent.failure.error is not None:
+                raise unsent.failure.error from None
+            return 0
+
+    async def _ask(
+        self, origin: Origin, ask: Request, timeout_s: float, meter: Callable[[Failure | None], None]
+    ) -> Any:
+        answers: list[Any] = []
+
+        async def perform(command: Command) -> Reply:
+            if isinstance(command, Pause):
+                return await self._pause(command)
+            assert isinstance(command, ToPrimary)
+            failure = None
+            try:
+                answers.append(await ask(min(command.timeout_s, command.silence_s)))
+            except TransportError as error:
+                failure = sdk.failure_of_transport(error, request=True)
+            meter(failure)
+            return Reply(self._clock(), failure)
+
+        self._under_way += 1
+        try:
+            await self._carry_out(requesting(self._state.pair, origin.sender, timeout_s, self._clock()), perform, None)
+        finally:
+            self._end_call()
+        return answers[-1]
+
+    # ── counting and telling ──
+
+    def _count_direct(self, origin: Origin, count: int) -> None:
+        entity = origin.sender.entity
+        origin.counts.sent += count
+        if entity.state is not HEALTHY or entity.busy_since is not None:
+            self._state.pair.accepted(entity, self._clock())
+            self._state.events.deliver()
+
+    def _meter_direct(self, origin: Origin, going: Outgoing) -> None:
+        tally = origin.tally
+        if tally is None:
+            return
+        size_bytes, billable = going.size()
+        if billable != len(going):
+            self._state.meters.send("primary", origin.path, going.payloads, None, "application")
+            return
+        now = time.monotonic()
+        if now >= tally.until:
+            tally.turn(now)
+        tally.total += tallied(size_bytes, len(going))
+
+    def _count_planned(self, origin: Origin, going: Outgoing, receipt: Receipt) -> None:
+        state, entity = self._state, origin.sender.entity
+        if receipt.unanswered is not None:
+            for message_id, queue in going.doubted.items():
+                state.events.publish(MaybeDuplicated.unanswered(entity.path, message_id, queue))
+        if receipt.where is Where.PRIMARY:
+            origin.counts.sent += len(going)
+        elif receipt.where is Where.SPOOL:
+            entity.spooled += len(going)
+            state.pair.stored_away(entity, SPOOL, tuple(going.ids), outcome_unknown=bool(going.doubts))
+            waiting = state.spool.waiting if state.spool.is_open else len(going)
+            state.events.publish(Spooled(entity.path, len(going), waiting))
+        state.events.deliver()
+
+    def _tell_diverted(self, origin: Origin, going: Outgoing, *, outcome_unknown: bool) -> None:
+        """Tell what backlog queues have stored. Where nobody would hear an event of it, it is only counted."""
+        state, entity = self._state, origin.sender.entity
+        untold, going.untold = going.untold, ()
+        for queue, ids in untold:
+            if state.events.is_heard:
+                state.pair.stored_away(entity, queue, ids, outcome_unknown=outcome_unknown)
+            else:
+                entity.diverted += len(ids)
+                state.counters.diverted(entity.path, queue, len(ids))
+        if untold:
+            state.events.deliver()
+
+    def _count_failed(self, origin: Origin, count: int, kind: Kind) -> None:
+        origin.counts.failed += count
+        self._state.meters.failed(origin.path, count, kind)
+
+    def failed_before(self, origin: Origin, count: int, error: BaseException) -> None:
+        """Count a call that ended before its first attempt, because pairing failed."""
+        failure = sdk.failure_of(error)
+        self._count_failed(origin, count, Kind.INTERNAL if failure is None else failure.kind)
+
+    def _watch_size(self, origin: Origin, going: Outgoing) -> None:
+        """Warn once for each entity when a message that fits the primary may not fit a backlog queue."""
+        warned, limit = self._state.warned, self._primary.limit(origin.path, origin.link_name) or BATCH_LIMIT
+        needed = overhead_of(origin.path, self._state.options.ordered)
+        size = max(map(len, going.payloads))
+        if origin.path not in warned and limit - needed < size <= limit:
+            warned.add(origin.path)
+            logger.warning(
+                "%s: a message of %d bytes fits the limit of %d, but not with the %d bytes that a backlog queue needs:"
+                " while failed over it would be refused",
+                origin.path,
+                size,
+                limit,
+                needed,
+            )
+
+    def _wall_ms(self, at: float | None) -> int | None:
+        """Convert a moment of the clock to milliseconds since 1970."""
+        return None if at is None else int((time.time() - self._clock() + at) * 1000)
+
+
+def _not_spooled(error: SpoolError) -> Failure:
+    return Failure(Kind.INTERNAL, str(error), False, error)

@@ -1,0 +1,277 @@
+"""The memory of a paired client: what it knows of both namespaces, its entities, its spool and its own life.
+
+It belongs to no event loop: a client that is used by the next `asyncio.run`, or in a forked child, goes on with it.
+Everything that changes it runs in the loop of the engine; any thread may look at states, counters and `repr`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections.abc import Callable
+
+from pairbus import sdk, telemetry
+from pairbus.client.counters import Counters
+from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, SendAvailabilityBacklogError
+from pairbus.client.events import Events
+from pairbus.client.metering import Meters
+from pairbus.client.sides import Side
+from pairbus.errors import PairingError
+from pairbus.ledger import Ledger
+from pairbus.pairing.events import Faulted, Paired, PairingCleared, SecondaryLost, Unpaired
+from pairbus.pairing.failover import HEALTHY, Entity, State
+from pairbus.pairing.forwarding import Inflow
+from pairbus.pairing.life import Life, Lives
+from pairbus.pairing.life import Side as SideName
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, primary_name_of
+from pairbus.pairing.pair import Pair
+from pairbus.pairing.policy import Reaction
+from pairbus.pairing.sending import SenderState
+from pairbus.spool import Spool, disk_threads, open_free
+
+logger = logging.getLogger("pairbus")
+
+DISABLED = "PAIRBUS_DISABLED"
+SWITCH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("", "0", "false", "no", "off"), False)
+LEDGER_CLOSE_S = 2.0  # what closing a client grants the last rows
+
+
+class PairState:
+    """The memory of one paired client."""
+
+    def __init__(self, primary: Side, secondary: Side, options: SendAvailabilityPairedNamespaceOptions) -> None:
+        if primary.authority.lower() == secondary.authority.lower():
+            raise ValueError(f"primary and secondary are the same namespace, {primary.name}: a pair needs two")
+        self.primary = primary
+        self.secondary = secondary
+        self.options = options
+        self.primary_name = options.primary_name or primary_name_of(primary.authority)
+        self.spool = SpoolHolder(options, self.primary_name)
+        self.counters = Counters(self.spool.depth)
+        ledger = None if options.ledger is None else Ledger(options.ledger, client=self.primary_name)
+        self.meters = Meters(ledger, primary.name, secondary.name)
+        self.events = Events(self.counters, ledger, options.on_event)
+        self.pair = Pair(options, self.events.publish, random.randrange)
+        self.pair.enabled = not _is_disabled(primary.name)
+        self.lives = Lives()
+        self.inflow = Inflow()
+        self.is_paired = False
+        "Pairing has completed; also true for a client that was told to start unpaired."
+        self.is_closed = False
+        self.warned: set[str] = set()
+        "Paths of entities for which the warning about large messages was logged."
+        self._wanted_queues = options.backlog_queue_count
+        self._told_unpaired = False
+        self._unregister = telemetry.register(self.primary_name, self.counters.snapshot)
+
+    # ── looking ──
+
+    def __repr__(self) -> str:
+        ended = self._ended
+        away = [] if ended else [entity for entity in self.pair.entities() if entity.state is not HEALTHY]
+        names = ", ".join(f"{entity.path} {entity.state.value}" for entity in away[:3])
+        state = ended or ("plain" if not self.pair.enabled else names or "HEALTHY")
+        more = f" and {len(away) - 3} more" if len(away) > 3 else ""
+        waiting = self.spool.waiting
+        spooled = f" spool={waiting}" if waiting else ""
+        return f"{self.primary.name} | {self.secondary.name} {state}{more} backlog={self.pair.rotation}{spooled}"
+
+    def sender_repr(self, sender: SenderState) -> str:
+        entity = sender.entity
+        if self._ended:
+            return f"<PairedSender {entity.path} {self._ended}>"
+        since_s = time.monotonic() - entity.since
+        away = ""
+        if entity.state is not HEALTHY:
+            spooled = f" spooled={entity.spooled}" if entity.spooled else ""
+            away = f" backlog={self.pair.rotation} diverted={entity.diverted - entity.spooled}{spooled}"
+        return f"<PairedSender {entity.path} {entity.state.value}{away} for {since_s:.1f}s>"
+
+    def states(self) -> dict[str, State]:
+        """Return the state of every entity that was sent to."""
+        now = time.monotonic()
+        states = {entity.path: self.pair.failover.settle(entity, now) for entity in self.pair.entities()}
+        self.events.deliver()
+        return states
+
+    @property
+    def _ended(self) -> str:
+        """Why every call raises, in few words; empty while the client can be used."""
+        if self.is_faulted:
+            return f"faulted ({self.lives.first}: {self.lives.reason})"
+        return "closed" if self.is_closed else ""
+
+    # ── may it be used? ──
+
+    @property
+    def is_faulted(self) -> bool:
+        """True when every call must raise. Where no syphon runs, a lost secondary leaves the primary usable."""
+        lives = self.lives
+        if not lives.faulted or self.options.enable_syphon:
+            return lives.faulted
+        return lives.of("primary") is Life.FAULTED
+
+    def check(self) -> None:
+        """Raise unless the client can be used."""
+        if self.is_faulted:
+            raise PairedMessagingFactoryError(self.primary.name, self.secondary.name, self.lives.reason)
+        if self.is_closed:
+            raise ClientClosed(self.primary.name)
+
+    def check_receiver(self) -> None:
+        """Raise when the receivers that were handed out must end."""
+        if self.is_faulted:
+            self.check()
+
+    def fault(self, side: SideName, reason: str) -> bool:
+        """Declare one side unusable; True when that was news."""
+        if not self.lives.ended(side, Life.FAULTED, reason):
+            return False
+        self.events.publish(Faulted(side, reason))
+        if not self.is_faulted:
+            self.pair.rotation.is_lost = True
+            self.events.publish(SecondaryLost(self.primary.name, self.secondary.name, reason))
+        self.events.deliver()
+        return True
+
+    # ── pairing ──
+
+    @property
+    def clocks_run(self) -> bool:
+        return self.pair.enabled and self.pair.next_due() is not None
+
+    @property
+    def needs_background(self) -> bool:
+        """True when there is something to do besides sending."""
+        return self.pair.enabled and (self.options.enable_syphon or self.spool.is_open or self.clocks_run)
+
+    def pairing_begins(self) -> None:
+        """Reset the option: after an earlier try it says what was found then."""
+        self.options.backlog_queue_count = self._wanted_queues
+
+    def paired_with(self, queues: list[str]) -> None:
+        self.options.backlog_queue_count = len(queues)
+        self.pair.paired_with(queues)
+        self.events.publish(Paired(self.primary.name, self.secondary.name, len(queues)))
+
+    def may_start_unpaired(self, error: BaseException) -> bool:
+        """Tell whether the client may start without its secondary; otherwise the error is the caller's."""
+        if isinstance(error, SendAvailabilityBacklogError):
+            self.options.backlog_queue_count = 0
+        failure = sdk.failure_of(error)
+        is_away = failure is not None and self.options.policy.reaction(failure) is not Reaction.RAISE
+        if self.options.require_secondary or not (is_away or isinstance(error, SendAvailabilityBacklogError)):
+            return False
+        if not self._told_unpaired:
+            self._told_unpaired = True
+            self.events.publish(Unpaired(self.primary.name, self.secondary.name, str(error)))
+        return True
+
+    def clear_pairing(self) -> None:
+        self.check()
+        self.pair.clear(time.monotonic())
+        self.events.tell(PairingCleared(self.primary.name))
+
+    def force(self, path: str, *, over: bool) -> None:
+        """Move an entity by an operator's hand."""
+        self.check()
+        if over and not self.pair.has_elsewhere and (self.is_paired or not self.pair.enabled):
+            raise PairingError(f"{path} was not failed over: {self.primary.name} is not paired, sends go to it only.")
+        force = self.pair.force_failover if over else self.pair.force_healthy
+        force(path, time.monotonic())
+        self.events.deliver()
+
+    # ── entities ──
+
+    def entity(self, path: str) -> Entity:
+        return self.pair.entity(path, time.monotonic())
+
+    def waits(self, entity: Entity) -> bool:
+        """Tell whether messages of this entity wait in the spool, and will be forwarded."""
+        return self.spool.is_open and self.pair.enabled and self.spool.has(entity.path)
+
+    # ── other loops, other processes, the end ──
+
+    def after_loop(self) -> None:
+        """Forget what ran in an event loop that has ended."""
+        self.pair.pings.forget_running()
+        self.events.listeners.clear()
+
+    def after_fork(self) -> None:
+        """Forget in the child what is the parent's: the spool, and events that are not told yet.
+
+        The first send of the child pairs again, which asks nobody when the queues are known, and opens a spool.
+        """
+        self.after_loop()
+        self.is_paired = False
+        self.events.forget()
+        self.spool = SpoolHolder(self.options, self.primary_name)
+        self.counters.spool_depth = self.spool.depth
+
+    def release(self) -> None:
+        """Give back what a closed client holds; blocks for the disk."""
+        self._unregister()
+        self.spool.close(is_last=True)
+        if self.meters.ledger is not None:
+            self.meters.ledger.close(LEDGER_CLOSE_S)
+
+
+class SpoolHolder:
+    """The spool of a client that has one, while it is open; and threads that wait for its disk."""
+
+    def __init__(self, options: SendAvailabilityPairedNamespaceOptions, pair: str) -> None:
+        self._options = options
+        self._pair = pair
+        self._left = 0
+        self.open_spool: Spool | None = None
+        self.disk = disk_threads()
+        "Threads of their own: the application's may all be busy for long."
+
+    @property
+    def is_open(self) -> bool:
+        return self.open_spool is not None
+
+    @property
+    def waiting(self) -> int:
+        return 0 if self.open_spool is None else self.open_spool.waiting
+
+    def has(self, path: str) -> bool:
+        return self.open_spool is not None and self.open_spool.has(path)
+
+    def depth(self) -> int:
+        """Count messages that wait, an earlier client's too; after closing, those that were left."""
+        return self._left if self.open_spool is None else self.open_spool.waiting
+
+    def open(self, is_needed: Callable[[], bool]) -> None:
+        """Open the spool where the options name one; blocks for the disk. `is_needed` is asked at the end."""
+        if self._options.spool_dir is None or self.open_spool is not None:
+            return
+        folder = os.fspath(self._options.spool_dir)
+        self.open_spool = open_free(folder, pair=self._pair, max_bytes=self._options.spool_max_bytes)
+        if not is_needed():
+            self.close()
+
+    def close(self, *, is_last: bool = False) -> None:
+        """Close the spool; blocks until what is being stored is stored. A later append is told that it was not."""
+        spool, self.open_spool = self.open_spool, None
+        if spool is not None:
+            spool.close()
+            self._left = spool.waiting
+            if spool.waiting and not is_last:
+                logger.warning("%d messages stay in %s for the next client", spool.waiting, spool.folder)
+        if is_last:
+            disk, self.disk = self.disk, disk_threads()  # for a send that is late: it hears that the spool is closed
+            disk.shutdown(wait=False)
+
+
+def _is_disabled(name: str) -> bool:
+    word = os.environ.get(DISABLED, "")
+    disabled = SWITCH.get(word.strip().lower())
+    if disabled:
+        logger.warning("%s=%s: %s is not paired, sends go to it only", DISABLED, word, name)
+    elif disabled is None:
+        words = ", ".join(filter(None, SWITCH))
+        logger.warning("%s=%s is ignored, %s is paired: it must be one of %s", DISABLED, word, name, words)
+    return bool(disabled)

@@ -1,0 +1,239 @@
+"""An engine in a thread: the sync client hands it work and waits.
+
+Laws of this file.
+ 1. A call waits on a lock of its own, in slices of at most a second; between two slices it looks at its deadline, at
+    the thread and at the process id. No call outlives its thread or a fork.
+ 2. Whatever interrupts the waiting (KeyboardInterrupt, a soft time limit) cancels the call and is raised unchanged.
+ 3. The thread is a daemon: a process that does not close its client ends as if there were none.
+ 4. Listeners run in a thread of their own, in the order of the events, and may call anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextvars
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from pairbus.client.engine import Engine
+from pairbus.client.events import Listener, call_listener
+from pairbus.client.outgoing import Outgoing
+from pairbus.client.state import PairState
+from pairbus.errors import PairbusError
+from pairbus.loops import new_event_loop
+from pairbus.pairing.events import Event
+
+logger = logging.getLogger("pairbus")
+
+SLICE_S = 1.0
+LATE_S = 2.0  # that an engine may be late with the answer to a call whose time is over
+STOP_S = 0.5
+EVENTS_MAX = 10_000  # events that a listener may be behind; older ones are dropped then
+
+Work = Callable[[Engine], Coroutine[Any, Any, Any]]
+
+
+class _Call:
+    """One piece of work for the engine, and the lock on which its caller waits."""
+
+    __slots__ = ("context", "done", "error", "going", "result", "task", "work")
+
+    def __init__(self, work: Work, going: Outgoing | None) -> None:
+        self.work = work
+        self.going = going
+        self.context = contextvars.copy_context()
+        self.done = threading.Lock()
+        self.done.acquire()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def abandon(self) -> None:
+        """Have nothing more done for this call: its caller was interrupted."""
+        if self.going is not None:
+            self.going.is_cancelled = True
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+    async def run(self, engine: Engine) -> None:
+        try:
+            self.result = await self.work(engine)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.done.release()
+
+
+class EngineThread:
+    """A daemon thread with an event loop and one engine."""
+
+    def __init__(self, state: PairState) -> None:
+        _refuse_gevent()
+        self._pid = os.getpid()
+        self._loop = new_event_loop()
+        self._engine: Engine | None = None
+        self._state = state
+        self._waiting: deque[_Call] = deque()
+        self._is_woken = False
+        self._calls: set[asyncio.Task[None]] = set()
+        self._ended = threading.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="pairbus-engine", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        _threads.add(self)
+
+    @property
+    def is_usable(self) -> bool:
+        return self._thread.is_alive() and not self._ended.is_set() and self._pid == os.getpid()
+
+    def run(self, work: Work, *, going: Outgoing | None = None, timeout_s: float | None = None) -> Any:
+        """Have the engine do something and return its result, or raise its error."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("The client was called from its own thread, by a logging handler perhaps.")
+        call = _Call(work, going)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s + LATE_S
+        try:
+            self._waiting.append(call)
+            if not self._is_woken:
+                self._is_woken = True
+                self._loop.call_soon_threadsafe(self._begin)
+            while not call.done.acquire(timeout=SLICE_S):
+                self._look(deadline)
+        except BaseException:
+            call.abandon()
+            if self.is_usable:
+                self._loop.call_soon_threadsafe(call.cancel)
+            raise
+        if call.error is not None:
+            try:
+                raise call.error
+            finally:
+                del call  # the error's traceback holds this frame
+        return call.result
+
+    def _look(self, deadline: float | None) -> None:
+        if not self.is_usable:
+            raise PairbusError("The client's thread has ended, so the outcome of this call is not known.")
+        if deadline is not None and time.monotonic() > deadline:
+            raise OperationTimeoutError(message="The client's thread did not answer in time; the outcome is not known.")
+
+    # ── in the thread ──
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._engine = self._loop.run_until_complete(self._new_engine())
+            self._ready.set()
+            self._loop.run_forever()
+        finally:
+            self._end()
+            self._ready.set()
+
+    async def _new_engine(self) -> Engine:
+        return Engine(self._state)
+
+    def _begin(self) -> None:
+        """Start the calls that wait. The flag goes first: a call that is added after it wakes the loop again."""
+        assert self._engine is not None
+        self._is_woken = False
+        while self._waiting:
+            call = self._waiting.popleft()
+            if call.going is not None and call.going.is_cancelled:
+                call.done.release()
+                continue
+            call.task = self._loop.create_task(call.run(self._engine), context=call.context)
+            self._calls.add(call.task)
+            call.task.add_done_callback(self._calls.discard)
+
+    def _end(self) -> None:
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._ended.set()
+        self._loop.close()
+
+    # ── the end ──
+
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """End the thread; what is under way is cancelled."""
+        if self.is_usable:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            if threading.current_thread() is not self._thread:
+                self._thread.join(timeout_s)
+
+
+class ListenerThread:
+    """Calls the application's listener, event by event, away from the engine."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._events: queue.SimpleQueue[Event | threading.Event] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._is_behind = False
+
+    def put(self, event: Event) -> None:
+        """Hand an event over. Called by the engine alone."""
+        if self._pid != os.getpid():
+            self.__init__(self._listener)  # type: ignore[misc]  # in a forked child neither queue nor thread is ours
+        if self._events.qsize() >= EVENTS_MAX:
+            self._events.get()
+            if not self._is_behind:
+                self._is_behind = True
+                logger.warning("on_event is %d events behind: the oldest are dropped", EVENTS_MAX)
+        self._events.put(event)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._main, name="pairbus-events", daemon=True)
+            self._thread.start()
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until the listener has heard everything; not when the listener itself asks."""
+        if self._thread is not None and self._thread is not threading.current_thread() and self._pid == os.getpid():
+            heard = threading.Event()
+            self._events.put(heard)
+            heard.wait(timeout_s)
+
+    def _main(self) -> None:
+        while True:
+            event = self._events.get()
+            if isinstance(event, threading.Event):
+                event.set()
+            else:
+                call_listener(self._listener, event)
+
+
+_threads: weakref.WeakSet[EngineThread] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_threads() -> None:
+    """End the threads of clients that were not closed, so that none of their tasks is reported as forgotten.
+
+    Registered when this module is imported, so that it runs after the application's own functions, which may send.
+    """
+    for thread in list(_threads):
+        thread.stop()
+
+
+def _refuse_gevent() -> None:
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("threading"):
+        raise RuntimeError(
+            "pairbus.PairedServiceBusClient needs real threads, and gevent has patched them: start the process without"
+            " gevent's monkey patching, or patch with `monkey.patch_all(thread=False)`."
+        )

@@ -1,0 +1,63 @@
+"""The spans of the SDK: the same names, links and message properties as its own senders make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from azure.core.settings import settings
+from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus._common import tracing
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+
+SEND, SCHEDULE = tracing.SPAN_NAME_SEND, tracing.SPAN_NAME_SCHEDULE
+_NO_SPAN: AbstractContextManager[None] = nullcontext()
+
+
+class Traced:
+    """The spans of the messages of one call, and links to them."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self._attributes = attributes
+        self.links: list[Any] = []
+
+    def trace(self, message: Any) -> Any:
+        """Give an outgoing message of the SDK a span of its own, and the span's context as properties."""
+        message = tracing.trace_message(message, PyamqpTransport, self._attributes)
+        link = tracing.get_span_link_from_message(message)
+        if link:
+            self.links.append(link)
+        return message
+
+
+def is_traced() -> bool:
+    return settings.tracing_implementation() is not None
+
+
+def attributes(namespace: str, entity: str) -> dict[str, Any]:
+    """Return what a span of a message says of its destination."""
+    return {
+        tracing.TraceAttributes.TRACE_NET_PEER_NAME_ATTRIBUTE: namespace,
+        tracing.TraceAttributes.TRACE_MESSAGING_DESTINATION_ATTRIBUTE: entity,
+    }
+
+
+def traced(namespace: str, entity: str) -> Traced | None:
+    """Return the spans of one call; None where the application does not trace."""
+    return Traced(attributes(namespace, entity)) if is_traced() else None
+
+
+def links(traced: Traced | None) -> Sequence[Any]:
+    return () if traced is None else traced.links
+
+
+def batch_links(batch: ServiceBusMessageBatch) -> Sequence[Any]:
+    return tracing.get_span_links_from_batch(batch)
+
+
+def span(sender: Any, name: str, links: Sequence[Any]) -> AbstractContextManager[None]:
+    """Return the span around one call; `sender` has `fully_qualified_namespace` and `entity_name`."""
+    if not is_traced():
+        return _NO_SPAN
+    return tracing.send_trace_context_manager(sender, span_name=name, links=list(links))
