@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
+from math import inf
 
 from pairbus.amqp.errors import (
     DECODE_ERROR,
@@ -115,6 +116,11 @@ class Connection:
     def is_over(self) -> bool:
         """Nothing that arrives will be looked at any more."""
         return self._phase is _Phase.DEAD
+
+    @property
+    def last_received(self) -> float:
+        """When bytes last came in, on the user's clock; minus infinity before the first."""
+        return -inf if self._last_received is None else self._last_received
 
     @property
     def sessions(self) -> list[Session]:
