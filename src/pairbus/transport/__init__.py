@@ -1,6 +1,7 @@
 """Our own asyncio AMQP 1.0 client; `client.py` says how it is used."""
 
 from pairbus.transport.carrier import Carrier
+from pairbus.transport.cbs import TokenRefused
 from pairbus.transport.client import Connection, connect
 from pairbus.transport.credential import Anonymous, AzureToken, Plain, SasKey, SasSignature
 from pairbus.transport.endpoint import Endpoint
@@ -9,6 +10,7 @@ from pairbus.transport.management import Deferred, Management, Scheduled
 from pairbus.transport.receiver import Receiver
 from pairbus.transport.sender import Sender
 from pairbus.transport.settlement import Received
+from pairbus.transport.trace import log_frames
 
 __all__ = [
     "Anonymous",
@@ -29,6 +31,8 @@ __all__ = [
     "Scheduled",
     "Sender",
     "Timeout",
+    "TokenRefused",
     "TransportError",
     "connect",
+    "log_frames",
 ]
