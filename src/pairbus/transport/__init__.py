@@ -4,7 +4,7 @@ from pairbus.transport.carrier import Carrier
 from pairbus.transport.client import Connection, connect
 from pairbus.transport.credential import Anonymous, AzureToken, Plain, SasKey, SasSignature
 from pairbus.transport.endpoint import Endpoint
-from pairbus.transport.errors import ConnectionLost, NotReady, Refused, Timeout, TransportError
+from pairbus.transport.errors import ConnectionLost, Exhausted, NotReady, Refused, Silence, Timeout, TransportError
 from pairbus.transport.management import Deferred, Management, Scheduled
 from pairbus.transport.receiver import Receiver
 from pairbus.transport.sender import Sender
@@ -18,6 +18,7 @@ __all__ = [
     "ConnectionLost",
     "Deferred",
     "Endpoint",
+    "Exhausted",
     "Management",
     "NotReady",
     "Plain",
@@ -28,6 +29,7 @@ __all__ = [
     "SasSignature",
     "Scheduled",
     "Sender",
+    "Silence",
     "Timeout",
     "TransportError",
     "connect",
