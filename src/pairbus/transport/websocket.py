@@ -19,7 +19,7 @@ from pairbus.transport.threads import in_thread
 if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
 
-HIGH_WATER, LOW_WATER = 256 * 1024, 64 * 1024  # bytes waiting to be sent: pause above, resume below
+HIGH_WATER, LOW_WATER = 64 * 1024, 16 * 1024  # bytes waiting to be sent: pause above, resume below
 CLOSE_TIMEOUT_S = 1.0
 
 
@@ -46,6 +46,15 @@ class WebSocketTransport:
         self._more.set()
         if self._queued > HIGH_WATER:
             self._wire.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return self._queued
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._socket.get_extra_info(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The limits are those of this file."""
 
     def close(self) -> None:
         """Write what is queued, then close."""
