@@ -135,18 +135,17 @@ class Carrier:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit(timeout_s)
         known = None if fresh else self._known((path.lower(), name))
-        options = {} if silence_s is None else {"silence_s": silence_s}
         if known is not None:
             left_s = self._limit(timeout_s)
             try:
-                await known.send(payload, message_format=message_format, timeout_s=left_s, **options)
+                await known.send(payload, message_format=message_format, timeout_s=left_s, silence_s=silence_s)
                 return
             except TransportError as error:
                 if not _was_over_before(known, error):
                     raise
         sender = await self._sender(path, name, deadline, fresh)
         left_s = max(deadline - loop.time(), 0.0)
-        await sender.send(payload, message_format=message_format, timeout_s=left_s, **options)
+        await sender.send(payload, message_format=message_format, timeout_s=left_s, silence_s=silence_s)
 
     async def sender(
         self, path: str, timeout_s: float | None = None, *, name: str | None = None, fresh: bool = False

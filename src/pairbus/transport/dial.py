@@ -26,8 +26,6 @@ Address = tuple[Any, ...]
 "As `socket.getaddrinfo` gives them."
 
 ADDRESSES_MAX = 4  # tried in turn; they share one silence
-KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
-"Seconds, seconds, probes, and milliseconds that sent bytes may be unacknowledged. Where the system has them."
 _LAST_DATA_AT = 52  # in Linux's struct tcp_info: milliseconds since bytes last came in
 
 
@@ -68,7 +66,6 @@ async def reach(addresses: list[Address], steps: Steps) -> socket.socket:
     for index, (family, kind, protocol, _, where) in enumerate(addresses):
         sock = socket.socket(family, kind, protocol)
         sock.setblocking(False)
-        _keep_alive(sock)
         began = loop.time()
         try:
             share_s = left_s / (len(addresses) - index)
@@ -107,10 +104,3 @@ def context_for(ssl: Ssl) -> tls.SSLContext:
         return tls.create_default_context(cafile=None if ssl is None else os.fspath(ssl))
     except OSError as error:
         raise ConfigError(f"ssl: cannot read certificates from {ssl}: {error}") from None
-
-
-def _keep_alive(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEP_ALIVE.items():
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

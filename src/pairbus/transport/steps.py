@@ -19,7 +19,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from pairbus.transport.errors import Timeout
+from pairbus.transport.errors import Silence, Timeout
 
 FAR_S = 3600.0  # the deadline of a wait that is bounded by its clock of silence
 LATE_S = 0.05  # a timer of a loop that has other work to do fires this much later
@@ -58,7 +58,7 @@ class Steps:
         heard: Callable[[], float] = _never,
         silence_s: float | None = None,
     ) -> T:
-        """Return what `work` returns. Timeout after a silence or at the deadline; `work` is cancelled then.
+        """Return what `work` returns. Silence, or Timeout at the deadline, are raised when `work` was cancelled.
 
         `heard` tells when the peer gave its last sign of life, on the clock of the loop.
         """
@@ -80,7 +80,7 @@ class Steps:
                 elif now - due > LATE_S:
                     due = now + min(now - due, silence_s)
                 elif now >= due:
-                    raise Timeout(f"{self.where}: nothing was heard for {silence_s:g} s while {what} was awaited")
+                    raise Silence(f"{self.where}: nothing was heard for {silence_s:g} s while {what} was awaited")
         finally:
             if not task.done():
                 task.cancel()
