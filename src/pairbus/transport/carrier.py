@@ -41,6 +41,8 @@ SENDERS_MAX = 2048  # links kept open; the one that was not used for longest mak
 T = TypeVar("T")
 Key = tuple[str, str | None]
 "The path in lower case and the name of the link, None when the carrier names it."
+Start = Callable[[Sender], asyncio.Future[None]]
+"Begins one send on a link."
 
 
 class Carrier:
@@ -91,6 +93,8 @@ class Carrier:
         self._senders_max = senders_max
         self._opening = Shared[tuple[Key, bool]](where)
         "By key, and whether the link is to be on a fresh connection."
+        self._waiting: dict[tuple[Key, bool], list[tuple[asyncio.Future[asyncio.Future[None]], Start]]] = {}
+        "Sends that wait for a link, in the order in which they are to be begun."
 
     def __repr__(self) -> str:
         state = "connected" if self.is_connected else "not connected"
@@ -132,20 +136,23 @@ class Carrier:
         in flight and links of other entities go on there undisturbed, and it is closed when its last link is gone.
         When three retired connections are still in use, the link is opened on what there is.
         """
+        limit_s = self._limit(timeout_s)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limit(timeout_s)
+        deadline = loop.time() + limit_s
         known = None if fresh else self._known((path.lower(), name))
         if known is not None:
-            left_s = self._limit(timeout_s)
             try:
-                await known.send(payload, message_format=message_format, timeout_s=left_s, silence_s=silence_s)
+                await known.send(payload, message_format=message_format, timeout_s=limit_s, silence_s=silence_s)
                 return
             except TransportError as error:
                 if not _was_over_before(known, error):
                     raise
-        sender = await self._sender(path, name, deadline, fresh)
-        left_s = max(deadline - loop.time(), 0.0)
-        await sender.send(payload, message_format=message_format, timeout_s=left_s, silence_s=silence_s)
+
+        def start(sender: Sender) -> asyncio.Future[None]:
+            left_s = max(deadline - loop.time(), 0.0)
+            return sender.send_soon(payload, message_format=message_format, timeout_s=left_s, silence_s=silence_s)
+
+        await self._send_when_open(path, name, start, deadline, fresh)
 
     async def sender(
         self, path: str, timeout_s: float | None = None, *, name: str | None = None, fresh: bool = False
@@ -220,16 +227,37 @@ class Carrier:
         self._senders.move_to_end(key)
         return known[0]
 
+    def _young(self, key: Key) -> Sender | None:
+        """Return the link if it is good and need not be replaced by one on a fresh connection."""
+        known = self._senders.get(key)
+        if known is None or known[0].over is not None:
+            return None
+        return None if self._pool.is_stale(known[1], asyncio.get_running_loop().time()) else known[0]
+
     async def _sender(self, path: str, name: str | None, deadline: float, fresh: bool = False) -> Sender:
         self._pool.check()
         key = (path.lower(), name)
-        if fresh:
-            known = self._senders.get(key)
-            if known is not None and known[0].over is None and not self._pool.is_stale(known[1]):
-                return known[0]
+        young = self._young(key) if fresh else None
+        if young is not None:
+            return young
         return await self._opening.run(
             (key, fresh), lambda: self._open_sender(path, key, fresh), f"sender {path}", deadline
         )
+
+    async def _send_when_open(self, path: str, name: str | None, start: Start, deadline: float, fresh: bool) -> None:
+        """Wait for the link and send. Sends that wait for one link are begun in their order when it is there."""
+        key = (path.lower(), name)
+        young = self._young(key) if fresh else None
+        if young is not None:
+            await start(young)
+            return
+        begun: asyncio.Future[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault((key, fresh), []).append((begun, start))
+        try:
+            sender = await self._sender(path, name, deadline, fresh)
+            await (begun.result() if begun.done() else start(sender))
+        finally:
+            _leave(begun)
 
     async def _open_sender(self, path: str, key: Key, fresh: bool) -> Sender:
         async def attach(connection: Connection, left_s: float) -> tuple[Sender, Connection]:
@@ -238,13 +266,18 @@ class Carrier:
         before = self._senders.get(key)
         if fresh:
             self._retire_for(path, before)
-        link = await self._open(path, attach, OPENING_TIMEOUT_S, fresh=fresh)
+        try:
+            link = await self._open(path, attach, OPENING_TIMEOUT_S, fresh=fresh)
+        finally:
+            waiting = self._waiting.pop((key, fresh), [])
         link[0].timeout_s = self.timeout_s
         if before is not None and before is self._senders.get(key):
             self._pool.leave(before[0])
         self._make_room()
         self._senders[key] = link
         self._senders.move_to_end(key)
+        for begun, start in waiting:
+            _begin(begun, start, link[0])
         return link[0]
 
     def _retire_for(self, path: str, before: tuple[Sender, Connection] | None) -> None:
@@ -253,8 +286,9 @@ class Carrier:
             suspects = [before[1]]
         else:
             suspects = [connection for connection in self._pool.good if connection.has_room(path)][:1]
+        now = asyncio.get_running_loop().time()
         for suspect in suspects:
-            if suspect.loss is None and self._pool.is_stale(suspect):
+            if suspect.loss is None and self._pool.is_stale(suspect, now):
                 self._pool.retire(suspect)
 
     async def _open(
@@ -288,3 +322,21 @@ def _was_over_before(sender: Sender, error: TransportError) -> bool:
     """The send failed because its link had ended, with nothing of it transmitted."""
     over = sender.over
     return over is not None and not error.outcome_unknown and type(error) is type(over) and str(error) == str(over)
+
+
+def _begin(begun: asyncio.Future[asyncio.Future[None]], start: Start, sender: Sender) -> None:
+    if begun.done():
+        return  # the caller has left
+    try:
+        begun.set_result(start(sender))
+    except TransportError as error:
+        begun.set_exception(error)
+
+
+def _leave(begun: asyncio.Future[asyncio.Future[None]]) -> None:
+    """Let go of a send: it is over, or its caller does not wait for it any more."""
+    if begun.cancel() or begun.cancelled() or begun.exception() is not None:
+        return
+    send = begun.result()
+    if not send.cancel() and not send.cancelled():
+        send.exception()

@@ -57,9 +57,10 @@ class Pool:
     async def place(self, path: str, deadline: float, *, fresh: bool = False) -> Connection:
         """Return a connection with room for a link to the entity. `fresh`: one that was opened a moment ago."""
         self.check()
+        now = asyncio.get_running_loop().time()
         while True:
             for connection in self.good:
-                if connection.has_room(path) and not (fresh and self.is_stale(connection)):
+                if connection.has_room(path) and not (fresh and self.is_stale(connection, now)):
                     return connection
             await self._opening.run(None, self._open, "the connection", deadline)
 
@@ -68,11 +69,10 @@ class Pool:
 
     # ── leaving ──
 
-    def is_stale(self, connection: Connection) -> bool:
-        """A fresh connection is asked for and this is none; with many retired ones, whatever there is must do."""
+    def is_stale(self, connection: Connection, now: float) -> bool:
+        """A fresh connection was asked for `now` and this is none; with many retired ones, any connection must do."""
         self._retired = [retired for retired in self._retired if retired.loss is None]
-        age_s = asyncio.get_running_loop().time() - connection.opened_at
-        return age_s > FRESH_S and len(self._retired) < RETIRED_MAX
+        return now - connection.opened_at > FRESH_S and len(self._retired) < RETIRED_MAX
 
     def retire(self, connection: Connection) -> None:
         """Open no more links here."""
