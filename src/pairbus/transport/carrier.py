@@ -204,7 +204,7 @@ class Carrier:
             if key[0] == path:
                 self._opening.cancel((key, fresh))
         for key in [key for key in self._senders if key[0] == path]:
-            self._pool.end(self._senders.pop(key)[0].close())
+            self._close(self._senders.pop(key)[0])
 
     async def drop(self) -> None:
         """Abandon every connection: the next call opens a fresh one. Sends in flight have an unknown outcome."""
@@ -312,7 +312,11 @@ class Carrier:
             idle = next((key for key, link in self._senders.items() if not link[0].in_flight), None)
             if idle is None:
                 return
-            self._pool.end(self._senders.pop(idle)[0].close())
+            self._close(self._senders.pop(idle)[0])
+
+    def _close(self, sender: Sender) -> None:
+        if sender.over is None:
+            self._pool.end(sender.close())
 
     def _limit(self, timeout_s: float | None) -> float:
         return self.timeout_s if timeout_s is None else timeout_s

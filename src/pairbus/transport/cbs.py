@@ -191,8 +191,9 @@ class Tokens:
         return self._requests
 
     async def _open_links(self) -> Requests:
-        if self._requests is not None:
-            await self._requests.close(self._silence_s)
+        before = self._requests
+        if before is not None and before.sender.over is None:
+            await before.close(self._silence_s)  # the peer has ended one of the two; only one pair is allowed
         far = self._loop.time() + FAR_S
         opening = open_requests(self._wire, NODE, far, FAR_S)
         self._requests = await Steps(NODE, self._silence_s).step("the links", opening)
