@@ -91,6 +91,8 @@ class Carrier:
         )
         self._senders: OrderedDict[Key, tuple[Sender, Connection]] = OrderedDict()
         self._senders_max = senders_max
+        self._order_from = senders_max // 2
+        "With fewer links the order of their use does not matter yet, and is not kept."
         self._opening = Shared[tuple[Key, bool]](where)
         "By key, and whether the link is to be on a fresh connection."
         self._waiting: dict[tuple[Key, bool], list[tuple[asyncio.Future[asyncio.Future[None]], Start]]] = {}
@@ -136,23 +138,25 @@ class Carrier:
         in flight and links of other entities go on there undisturbed, and it is closed when its last link is gone.
         When three retired connections are still in use, the link is opened on what there is.
         """
-        limit_s = self._limit(timeout_s)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + limit_s
-        known = None if fresh else self._known((path.lower(), name))
-        if known is not None:
+        if timeout_s is None:
+            timeout_s = self.timeout_s
+        began = _now()
+        key = (path.lower(), name)
+        known = self._senders.get(key)
+        if known is not None and known[0].over is None and not fresh:
+            if len(self._senders) > self._order_from:
+                self._senders.move_to_end(key)
             try:
-                await known.send(payload, message_format=message_format, timeout_s=limit_s, silence_s=silence_s)
+                await known[0].send_soon(
+                    payload, message_format=message_format, timeout_s=timeout_s, silence_s=silence_s
+                )
                 return
             except TransportError as error:
-                if not _was_over_before(known, error):
+                if not _was_over_before(known[0], error):
                     raise
-
-        def start(sender: Sender) -> asyncio.Future[None]:
-            left_s = max(deadline - loop.time(), 0.0)
-            return sender.send_soon(payload, message_format=message_format, timeout_s=left_s, silence_s=silence_s)
-
-        await self._send_when_open(path, name, start, deadline, fresh)
+        deadline = began + timeout_s
+        start = partial(_start, payload, message_format, silence_s, deadline)
+        await self._send_when_open(path, key, start, deadline, fresh)
 
     async def sender(
         self, path: str, timeout_s: float | None = None, *, name: str | None = None, fresh: bool = False
@@ -161,9 +165,9 @@ class Carrier:
 
         `name` and `fresh` as in `send`.
         """
-        known = None if fresh else self._known((path.lower(), name))
-        deadline = asyncio.get_running_loop().time() + self._limit(timeout_s)
-        return known or await self._sender(path, name, deadline, fresh)
+        key = (path.lower(), name)
+        known = None if fresh else self._known(key)
+        return known or await self._sender(path, key, _now() + self._limit(timeout_s), fresh)
 
     async def receiver(
         self,
@@ -190,7 +194,7 @@ class Carrier:
 
     async def connection(self, timeout_s: float | None = None) -> Connection:
         """Return a connection, opened if need be."""
-        return await self._pool.any(asyncio.get_running_loop().time() + self._limit(timeout_s))
+        return await self._pool.any(_now() + self._limit(timeout_s))
 
     async def hides_pings(self, timeout_s: float | None = None) -> bool:
         """The broker announces that no receiver ever sees a ping."""
@@ -224,7 +228,8 @@ class Carrier:
         known = self._senders.get(key)
         if known is None or known[0].over is not None:
             return None
-        self._senders.move_to_end(key)
+        if len(self._senders) > self._order_from:
+            self._senders.move_to_end(key)
         return known[0]
 
     def _young(self, key: Key) -> Sender | None:
@@ -232,11 +237,10 @@ class Carrier:
         known = self._senders.get(key)
         if known is None or known[0].over is not None:
             return None
-        return None if self._pool.is_stale(known[1], asyncio.get_running_loop().time()) else known[0]
+        return None if self._pool.is_stale(known[1], _now()) else known[0]
 
-    async def _sender(self, path: str, name: str | None, deadline: float, fresh: bool = False) -> Sender:
+    async def _sender(self, path: str, key: Key, deadline: float, fresh: bool) -> Sender:
         self._pool.check()
-        key = (path.lower(), name)
         young = self._young(key) if fresh else None
         if young is not None:
             return young
@@ -244,9 +248,8 @@ class Carrier:
             (key, fresh), lambda: self._open_sender(path, key, fresh), f"sender {path}", deadline
         )
 
-    async def _send_when_open(self, path: str, name: str | None, start: Start, deadline: float, fresh: bool) -> None:
+    async def _send_when_open(self, path: str, key: Key, start: Start, deadline: float, fresh: bool) -> None:
         """Wait for the link and send. Sends that wait for one link are begun in their order when it is there."""
-        key = (path.lower(), name)
         young = self._young(key) if fresh else None
         if young is not None:
             await start(young)
@@ -254,7 +257,7 @@ class Carrier:
         begun: asyncio.Future[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault((key, fresh), []).append((begun, start))
         try:
-            sender = await self._sender(path, name, deadline, fresh)
+            sender = await self._sender(path, key, deadline, fresh)
             await (begun.result() if begun.done() else start(sender))
         finally:
             _leave(begun)
@@ -286,7 +289,7 @@ class Carrier:
             suspects = [before[1]]
         else:
             suspects = [connection for connection in self._pool.good if connection.has_room(path)][:1]
-        now = asyncio.get_running_loop().time()
+        now = _now()
         for suspect in suspects:
             if suspect.loss is None and self._pool.is_stale(suspect, now):
                 self._pool.retire(suspect)
@@ -295,17 +298,16 @@ class Carrier:
         self, path: str, attach: Callable[[Connection, float], Awaitable[T]], limit_s: float, *, fresh: bool = False
     ) -> T:
         """Attach on a connection with room; once more when an old one turns out to be over, or full."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = _now()
         deadline = began + limit_s
         connection = await self._pool.place(path, deadline, fresh=fresh)
         try:
-            return await attach(connection, max(deadline - loop.time(), 0.0))
+            return await attach(connection, max(deadline - _now(), 0.0))
         except TransportError:
             if not connection.is_full and (connection.loss is None or connection.opened_at >= began):
                 raise
         connection = await self._pool.place(path, deadline, fresh=fresh)
-        return await attach(connection, max(deadline - loop.time(), 0.0))
+        return await attach(connection, max(deadline - _now(), 0.0))
 
     def _make_room(self) -> None:
         while len(self._senders) >= self._senders_max:
@@ -320,6 +322,17 @@ class Carrier:
 
     def _limit(self, timeout_s: float | None) -> float:
         return self.timeout_s if timeout_s is None else timeout_s
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _start(
+    payload: bytes, message_format: int, silence_s: float | None, deadline: float, sender: Sender
+) -> asyncio.Future[None]:
+    left_s = max(deadline - _now(), 0.0)
+    return sender.send_soon(payload, message_format=message_format, timeout_s=left_s, silence_s=silence_s)
 
 
 def _was_over_before(sender: Sender, error: TransportError) -> bool:
