@@ -125,6 +125,7 @@ BROAD_EXCEPTS = {
     ("sender.py", "send_messages"),
     ("aio_sender.py", "send_messages"),
     ("aio_links.py", "_bury"),
+    ("transport/threads.py", "_run"),  # raised where the call is awaited
     ("upkeep.py", "_ping"),  # logs the traceback; the entity must be asked again
     ("upkeep.py", "_kept"),  # logs the traceback and begins again
 }

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from pairbus.pairing.policy import Failure, Kind, kind_of_condition
-from pairbus.transport.errors import Refused, Timeout, TransportError
+from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TransportError
 
 
 def failure_of(error: TransportError) -> Failure:
+    """Judge one error of the transport; the outcome is as unknown as the error says."""
+    return Failure(_kind_of(error), str(error), error.outcome_unknown, error)
+
+
+def _kind_of(error: TransportError) -> Kind:
     if isinstance(error, Refused):
+        return kind_of_condition(error.condition)
+    if isinstance(error, Timeout):
+        return Kind.TIMEOUT
+    if isinstance(error, ConnectionLost) and error.condition is not None:
+        # A close speaks of the connection, not of the entity or the message: whatever its condition, a fresh
+        # connection is tried. Only throttling must not be answered by trying at once.
         kind = kind_of_condition(error.condition)
-    elif isinstance(error, Timeout):
-        kind = Kind.TIMEOUT
-    else:
-        kind = Kind.COMMUNICATION
-    return Failure(kind, str(error), error.outcome_unknown, error)
+        return kind if kind is Kind.BUSY else Kind.COMMUNICATION
+    return Kind.COMMUNICATION

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.connection import Connection, Settings
-from pairbus.amqp.events import ConnectionFailed, Delivery, Event
+from pairbus.amqp.events import ConnectionFailed, Delivery, Event, SessionBegun
 from pairbus.amqp.frames import AMQP_HEADER, SASL_HEADER, FrameBuffer
 from pairbus.amqp.performatives import (
     Attach,
@@ -76,14 +76,12 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "a transfer without a session": (AMQP_HEADER + raw(OPEN, (3, Transfer(0, 0, b"t"))), "not-allowed"),
     "a disposition without a session": (AMQP_HEADER + raw(OPEN, (3, Disposition(True, 0))), "not-allowed"),
     "an end without a session": (AMQP_HEADER + raw(OPEN, (0, End())), "not-allowed"),
-    "two ends": (PROLOGUE + raw((0, End()), (0, End())), "not-allowed"),
     "two begins on a channel": (AMQP_HEADER + raw(OPEN, BEGIN, BEGIN), "not-allowed"),
     "a channel beyond the limit": (AMQP_HEADER + raw(OPEN, (16, Begin(None, 0, 1, 1))), "resource-limit-exceeded"),
     "a begin that answers nothing": (AMQP_HEADER + raw(OPEN, (0, Begin(5, 0, 1, 1))), "not-allowed"),
     "a transfer before attach": (AMQP_HEADER + raw(OPEN, BEGIN, (0, Transfer(0, 0, b"t"))), "unattached-handle"),
     "a flow on no link": (PROLOGUE + raw((0, Flow(None, 1, 0, 1, handle=9))), "unattached-handle"),
     "a detach of no link": (PROLOGUE + raw((0, Detach(9))), "unattached-handle"),
-    "two detaches": (PROLOGUE + raw((0, Detach(0)), (0, Detach(0))), "unattached-handle"),
     "a handle that is in use": (PROLOGUE + raw((0, Attach("other", 0, False))), "handle-in-use"),
     "a handle beyond the limit": (PROLOGUE + raw((0, Attach("other", 16, False))), "resource-limit-exceeded"),
     "a transfer from the receiving end": (
@@ -119,7 +117,34 @@ def test_a_breach_ends_in_one_failure_with_its_condition(data: bytes, condition:
     assert failed.error.condition.endswith(condition), failed.error
 
 
-@pytest.mark.parametrize("name", ["two opens", "a begin before open", "two detaches", "a frame of 4 GB"])
+LATE = {
+    "an end": (0, End()),
+    "a transfer on the channel": (0, Transfer(0, 1, b"t")),
+    "a disposition": (0, Disposition(True, 0)),
+    "a flow": (0, Flow(None, 1, 0, 1)),
+    "a detach on the channel": (0, Detach(0)),
+}
+
+
+@pytest.mark.parametrize("late", LATE.values(), ids=LATE.keys())
+def test_a_late_frame_on_a_channel_that_has_ended_is_ignored(late: tuple[int, Any]) -> None:
+    """Both ends may end a session at once: what was under way then must not cost the others their connection."""
+    events = heard(PROLOGUE + raw((0, End()), late, (1, Begin(None, 0, 1, 1))))
+    assert isinstance(events[-1], SessionBegun)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [(0, Detach(0)), (0, Transfer(0, 1, b"t")), (0, Flow(None, 1, 0, 1, handle=0))],
+    ids=["a detach", "a transfer", "a flow"],
+)
+def test_a_late_frame_on_a_handle_that_has_ended_is_ignored(late: tuple[int, Any]) -> None:
+    """SDKs detach twice while closing, and the service speaks of links that it has just let go of."""
+    events = heard(PROLOGUE + raw((0, Detach(0)), late, late, (1, Begin(None, 0, 1, 1))))
+    assert isinstance(events[-1], SessionBegun)
+
+
+@pytest.mark.parametrize("name", ["two opens", "a begin before open", "a detach of no link", "a frame of 4 GB"])
 def test_the_peer_is_told_why_before_the_line_is_cut(name: str) -> None:
     """An open if there was none, and a close with the condition, in the output when the event is given."""
     server, reader = Connection(Settings("s"), SaslServer()), StrictReader()

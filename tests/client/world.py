@@ -105,7 +105,15 @@ class Client:
         async with asyncio.timeout(within_s):
             if self.flavour == "aio":
                 return await method(*args, **kwargs)
-            return await in_thread(method, *args, **kwargs)
+            try:
+                return await in_thread(method, *args, **kwargs)
+            finally:
+                await in_thread(self._hear)
+
+    def _hear(self) -> None:
+        """Wait until the listener of a sync client, which has a thread of its own, has heard what was told."""
+        if self.client._listener is not None:
+            self.client._listener.flush(1.0)
 
     async def pair(self) -> None:
         await self.call(self.client.pair)

@@ -23,8 +23,8 @@ SYNC_S = 0.2
 class _EagerSender(SimSender):
     """Says that a message is accepted as soon as it is sent."""
 
-    def _transmit(self, payloads: list[bytes], timeout_s: float | None) -> asyncio.Future[Any]:
-        super()._transmit(payloads, timeout_s)
+    def _transmit(self, payloads: list[bytes], timeout_s: float | None, silence_s: float | None) -> asyncio.Future[Any]:
+        super()._transmit(payloads, timeout_s, silence_s)
         accepted = self.wire.loop.create_future()
         accepted.set_result(None)
         return accepted

@@ -65,6 +65,7 @@ class SimSender(SimLink):
     """In the shape of `transport.Sender`."""
 
     max_message_size = 262_144
+    max_batch_size = 0
 
     def __init__(self, wire: Wire, path: str, timeout_s: float) -> None:
         super().__init__(wire, path, timeout_s)
@@ -81,18 +82,35 @@ class SimSender(SimLink):
     async def ready(self, timeout_s: float | None = None) -> None:
         self.check()
 
-    async def send(self, payload: bytes, *, message_format: int = 0, timeout_s: float | None = None) -> None:
-        await self.send_nowait(payload, message_format=message_format, timeout_s=timeout_s)
+    async def send(
+        self,
+        payload: bytes,
+        *,
+        message_format: int = 0,
+        timeout_s: float | None = None,
+        silence_s: float | None = None,
+    ) -> None:
+        await self.send_soon(payload, message_format=message_format, timeout_s=timeout_s, silence_s=silence_s)
 
-    async def send_batch(self, payloads: list[bytes], *, timeout_s: float | None = None) -> None:
-        await self._transmit(payloads, timeout_s)
+    async def send_batch(
+        self, payloads: list[bytes], *, timeout_s: float | None = None, silence_s: float | None = None
+    ) -> None:
+        await self._transmit(payloads, timeout_s, silence_s)
 
     def send_nowait(
-        self, payload: bytes, *, message_format: int = 0, timeout_s: float | None = None
+        self,
+        payload: bytes,
+        *,
+        message_format: int = 0,
+        timeout_s: float | None = None,
+        silence_s: float | None = None,
     ) -> asyncio.Future[None]:
-        return self._transmit(_batched(payload) if message_format == BATCH_FORMAT else [payload], timeout_s)
+        payloads = _batched(payload) if message_format == BATCH_FORMAT else [payload]
+        return self._transmit(payloads, timeout_s, silence_s)
 
-    def _transmit(self, payloads: list[bytes], timeout_s: float | None) -> asyncio.Future[Any]:
+    send_soon = send_nowait
+
+    def _transmit(self, payloads: list[bytes], timeout_s: float | None, silence_s: float | None) -> asyncio.Future[Any]:
         self.check()
         wire, path = self.wire, self.path
 
@@ -102,6 +120,8 @@ class SimSender(SimLink):
 
         future = wire.ask(store, doubtful=True)
         limit_s = self.timeout_s if timeout_s is None else timeout_s
+        if silence_s is not None:
+            limit_s = min(limit_s, silence_s)  # bytes leave at once here, and a message has one answer
         self._sends[future] = wire.loop.call_later(limit_s, self._late, future)
         future.add_done_callback(self._ended)
         return future

@@ -62,6 +62,8 @@ class Wire:
         "Process and role, for the history."
         self.loss: TransportError | None = None
         self.peer_properties = {HIDES_PINGS: True}
+        self.opened_at = net.loop.time()
+        self.is_full = False
         self.links: list[SimLink] = []
         self._pending: dict[asyncio.Future[Any], bool] = {}
         "Requests without an answer, and whether their outcome is unknown when the connection ends."
@@ -158,6 +160,13 @@ class Wire:
 
     # ── links ──
 
+    @property
+    def has_links(self) -> bool:
+        return any(link.over is None for link in self.links)
+
+    def has_room(self, path: str) -> bool:
+        return self.loss is None
+
     async def sender(self, path: str, *, timeout_s: float, name: str | None = None) -> SimSender:
         link = self.sender_class(self, path, timeout_s)
         await link.attach(timeout_s, lambda: self.namespace.queue(path).refuse(attaching=True))
@@ -187,7 +196,7 @@ class SimCarrier(Carrier):
         self._namespace = namespace
         self._owner = owner
         self.is_dead = False
-        self._connect = self._dial  # type: ignore[assignment]
+        self._pool.connect = self._dial  # type: ignore[assignment]
 
     async def _dial(self) -> Wire:
         net, namespace = self._net, self._namespace

@@ -380,7 +380,7 @@ async def test_a_primary_that_is_away_ends_the_pass_and_the_drain_resumes_when_i
             await until(lambda: len(world.told(PumpPaused)) >= 2)
             assert world.metered("receive") <= 400
             away.endpoint = endpoint
-            away._connect = world.primary._connect
+            away._pool.connect = world.primary._pool.connect
             assert sorted(numbers(await world.arrived("orders", 1000))) == list(range(1000))
         assert not world.told(DeadLettered)
         await away.close()

@@ -46,6 +46,9 @@ class Script:
     sasl: Callable[[str, bytes], bool] = lambda mechanism, response: True
     cbs_status: int | None = 202
     "None: never answer a put-token."
+    cbs_text: str = "as told"
+    tokens_max: int = 1000
+    "Of a connection; one more is refused, as Azure does."
     refuse: dict[str, Error] = field(default_factory=dict)
     "Addresses whose links are refused."
     answers_attach: bool = True
@@ -54,6 +57,8 @@ class Script:
     "Addresses with another credit, given once."
     window: int = 8192
     max_frame_size: int = 65_536
+    channel_max: int = 4999
+    handle_max: int = 255
     idle_time_out_ms: int = 240_000
     max_message_size: int | None = None
     outcome: Any = field(default_factory=Accepted)
@@ -77,6 +82,8 @@ class Peer(asyncio.Protocol):
             "server",
             incoming_window=script.window,
             max_frame_size=script.max_frame_size,
+            channel_max=script.channel_max,
+            handle_max=script.handle_max,
             idle_time_out_ms=script.idle_time_out_ms,
         )
         self.server = server
@@ -86,6 +93,7 @@ class Peer(asyncio.Protocol):
         self.tags = 0
         self.reads = 0
         "How often bytes came in."
+        self.audiences: set[str] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -182,7 +190,11 @@ class Peer(asyncio.Protocol):
             self.server.tokens.append((request.property("name"), request.property("type"), request.value))
             if script.cbs_status is None:
                 return
-            answer = {"status-code": Int(script.cbs_status), "status-description": "as told"}
+            self.audiences.add(request.property("name"))
+            answer = {"status-code": Int(script.cbs_status), "status-description": script.cbs_text}
+            if len(self.audiences) > script.tokens_max:
+                text = f"the maximum number of '{script.tokens_max}' tokens per connection has been reached"
+                answer = {"status-code": Int(403), "status-description": text}
             body: Any = None
         else:
             status, body, condition = script.manage(operation, request.value)

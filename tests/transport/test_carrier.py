@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import socket
 from collections.abc import Callable
@@ -158,6 +159,7 @@ async def test_a_web_socket_goes_through_an_http_proxy() -> None:
     async def proxied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         asked.append(head.split(b"\r\n")[0])
+        asked.extend(line for line in head.split(b"\r\n") if line.startswith(b"Proxy-Authorization"))
         host, port = head.split()[1].decode().rsplit(":", 1)
         far_reader, far_writer = await asyncio.open_connection(host, int(port))
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -169,12 +171,13 @@ async def test_a_web_socket_goes_through_an_http_proxy() -> None:
         text = broker.connection_string("contoso").replace(";UseDevelopmentEmulator=true", "")
         endpoint = Endpoint.parse(text, transport="websocket")
         proxy = await asyncio.start_server(proxied, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        url = f"http://till:p%40ss@127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
         async with Carrier(endpoint, ssl=broker.ca_file, proxy=url) as carrier:
             await (await carrier.sender("orders")).send(b"\x00\x53\x75\xa0\x01a")
         proxy.close()
         await asyncio.wait_for(over.wait(), 5)
-    assert asked == [f"CONNECT 127.0.0.1:{endpoint.port} HTTP/1.1".encode()]
+    password = base64.b64encode(b"till:p@ss")
+    assert asked == [f"CONNECT 127.0.0.1:{endpoint.port} HTTP/1.1".encode(), b"Proxy-Authorization: Basic " + password]
     with pytest.raises(ConfigError, match="proxy"):
         await Carrier(text, proxy=url).connection()
 

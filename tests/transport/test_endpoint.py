@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError, ServiceResponseError
 
 from pairbus import sas
 from pairbus.errors import ConfigError
 from pairbus.transport.credential import SCOPE, Anonymous, AzureToken, Plain, SasKey, SasSignature, credential_for
 from pairbus.transport.endpoint import Endpoint
-from pairbus.transport.errors import Refused
+from pairbus.transport.errors import ConnectionLost, Refused
 
 KEY = "SharedAccessKeyName=k;SharedAccessKey=s3cr3t="
 
@@ -138,16 +139,45 @@ async def test_azure_credentials_may_be_sync_or_async() -> None:
         assert (token.text, token.kind, token.expires_s) == (f"{word} {SCOPE}", "jwt", 5.0)
 
 
-async def test_a_credential_that_fails_is_a_refusal() -> None:
-    """Its exceptions are foreign; whoever opens a link knows ours, and the renewal of tokens goes on trying."""
+def wrapped(error: Exception) -> Exception:
+    """As azure-identity hands on what its pipeline raised."""
+    outer = ClientAuthenticationError(message=f"Authentication failed: {error}")
+    outer.__cause__ = error
+    return outer
 
+
+NO_ANSWER = [
+    OSError("identity service unreachable"),
+    TimeoutError("late"),
+    ServiceRequestError("no route"),
+    ServiceResponseError("it hung up"),
+    wrapped(ServiceRequestError("no route")),
+]
+
+
+@pytest.mark.parametrize("error", NO_ANSWER, ids=lambda error: type(error).__name__)
+async def test_a_credential_without_an_answer_is_a_lost_connection(error: Exception) -> None:
+    """A token service that is down is an outage: a wrong password would be shown to the application instead."""
+    with pytest.raises(ConnectionLost) as caught:
+        await credential_for(Endpoint("h", 1), _failing(error)).token("a")
+    assert caught.value.__cause__ is error
+    assert not caught.value.outcome_unknown
+
+
+@pytest.mark.parametrize("error", [ClientAuthenticationError(message="bad secret"), ValueError("no tenant")])
+async def test_a_credential_that_is_refused_is_a_refusal(error: Exception) -> None:
+    """Its exceptions are foreign; whoever opens a link knows ours, and the renewal of tokens goes on trying."""
+    with pytest.raises(Refused) as caught:
+        await credential_for(Endpoint("h", 1), _failing(error)).token("a")
+    assert caught.value.condition == "amqp:unauthorized-access"
+
+
+def _failing(error: Exception) -> object:
     class Failing:
         def get_token(self, *scopes: str) -> _Access:
-            raise OSError("identity service unreachable")
+            raise error
 
-    with pytest.raises(Refused, match="unreachable") as caught:
-        await credential_for(Endpoint("h", 1), Failing()).token("a")
-    assert caught.value.condition == "amqp:unauthorized-access"
+    return Failing()
 
 
 def test_without_a_credential_the_endpoint_decides() -> None:

@@ -139,11 +139,14 @@ async def test_a_token_that_the_peer_does_not_take_refuses_the_link(status: int,
         await connection.sender("q")
 
 
-async def test_a_peer_that_never_answers_on_cbs_costs_the_deadline_and_no_more() -> None:
+async def test_a_peer_that_never_answers_on_cbs_costs_its_silence_and_no_more() -> None:
     """This is how a half-dead namespace shows itself."""
-    async with Server(Script(cbs_status=None)) as server, await connect(server.connection_string) as connection:
-        with pytest.raises(Timeout):
+    server = Server(Script(cbs_status=None))
+    async with server, await connect(server.connection_string, silence_s=0.2) as connection:
+        with pytest.raises(Timeout, match="in time"):
             await connection.sender("q", timeout_s=0.05)
+        with pytest.raises(Timeout, match="nothing was heard"):
+            await connection.sender("q", timeout_s=5)
         server.script.cbs_status = 202
         await connection.sender("q", timeout_s=5)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
+from math import inf
 
 from pairbus.amqp.errors import (
     DECODE_ERROR,
@@ -47,6 +48,7 @@ from pairbus.amqp.frames import (
     frame,
 )
 from pairbus.amqp.lifecycle import State, Step, after
+from pairbus.amqp.outgoing import PIECE_MAX, Ring
 from pairbus.amqp.performatives import (
     Attach,
     Begin,
@@ -77,11 +79,23 @@ class _Phase(Enum):
 class Connection:
     """One end of a connection: a server's with SaslServer, a client's with SaslClient or None (no SASL)."""
 
-    def __init__(self, settings: Settings, sasl: SaslServer | SaslClient | None, *, trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        sasl: SaslServer | SaslClient | None,
+        *,
+        trace: Trace | None = None,
+        paced: bool = False,
+    ) -> None:
         self.settings = settings
+        self.paced = paced
+        "Messages of several frames are not written at once: the user calls `feed` as its socket takes them."
+        self.ring = Ring()
         self.state = State.FRESH
         self.remote_open: Open | None = None
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
+        self.transfer_size_max = MIN_MAX_FRAME_SIZE
+        "The largest frame of a message; in a paced connection others wait for one frame at most."
         self.trace = trace
         self._sasl = sasl
         self._is_server = isinstance(sasl, SaslServer)
@@ -98,9 +112,11 @@ class Connection:
         "Held by links that wait for the rest of a message."
         self._sessions: dict[int, Session] = {}
         self._by_remote_channel: dict[int, Session] = {}
+        self._ended_channels: set[int] = set()
+        "Channels of the peer whose sessions have ended: frames on them are late, not wrong. At most `channel_max`."
         self._last_received: float | None = None
         "None until the first call that tells the time."
-        self._last_sent = self._now = 0.0
+        self._last_sent = self.now = 0.0
         if not self._is_server:
             self._out.append(SASL_HEADER if sasl is not None else AMQP_HEADER)
 
@@ -115,6 +131,11 @@ class Connection:
     def is_over(self) -> bool:
         """Nothing that arrives will be looked at any more."""
         return self._phase is _Phase.DEAD
+
+    @property
+    def last_received(self) -> float:
+        """When bytes last came in, on the user's clock; minus infinity before the first."""
+        return -inf if self._last_received is None else self._last_received
 
     @property
     def sessions(self) -> list[Session]:
@@ -167,12 +188,16 @@ class Connection:
             return b""
         data = b"".join(self._out)
         self._out.clear()
-        self._last_sent = self._now
+        self._last_sent = self.now
         return data
 
     @property
     def has_output(self) -> bool:
         return bool(self._out)
+
+    def feed(self, events: list[Event]) -> bool:
+        """Put one frame of a large message into the output, each session in turn; False when there is none."""
+        return self.ring.feed(events)
 
     def next_timer(self) -> float | None:
         """When `handle_timer` wants to be called, on the clock of `now`."""
@@ -196,7 +221,7 @@ class Connection:
 
     def handle_timer(self, now: float) -> list[Event]:
         """Send a sign of life when the peer wants one; give up on a peer that gave none."""
-        self._now = now
+        self.now = now
         if self._phase is _Phase.DEAD:
             return []
         if self._last_received is None:
@@ -240,7 +265,7 @@ class Connection:
     def receive_data(self, data: bytes, now: float) -> list[Event]:
         if not data:
             return []
-        self._now = self._last_received = now
+        self.now = self._last_received = now
         events: list[Event] = []
         try:
             while data and self._phase is not _Phase.DEAD:
@@ -329,7 +354,8 @@ class Connection:
             if code in (TRANSFER, DISPOSITION):
                 session = sessions.get(channel)
                 if session is None:
-                    raise ProtocolError(NOT_ALLOWED, f"performative 0x{code:x} on channel {channel} without a session")
+                    self._check_late(channel, f"performative 0x{code:x}")
+                    continue
                 if session.state is closing:
                     continue  # in flight when we sent our end
                 if code == TRANSFER:
@@ -370,8 +396,8 @@ class Connection:
             return
         session = self._by_remote_channel.get(channel)
         if session is None:
-            raise ProtocolError(NOT_ALLOWED, f"{performative.NAME} on channel {channel} without a session")
-        if isinstance(performative, End):
+            self._check_late(channel, performative.NAME)
+        elif isinstance(performative, End):
             self._on_end(channel, session, performative, events)
         elif session.state is State.CLOSING:
             return  # in flight when we sent our end
@@ -384,6 +410,11 @@ class Connection:
         else:
             raise ProtocolError(DECODE_ERROR, f"{performative.NAME} is no AMQP frame")
 
+    def _check_late(self, channel: int, what: str) -> None:
+        """A frame on a channel without a session is ignored where there was one, and wrong where there was none."""
+        if channel not in self._ended_channels:
+            raise ProtocolError(NOT_ALLOWED, f"{what} on channel {channel} without a session")
+
     def _on_open(self, performative: Open, events: list[Event]) -> None:
         self.state = after(self.state, Step.GOT_OPEN, "connection")
         if performative.max_frame_size < MIN_MAX_FRAME_SIZE:
@@ -392,6 +423,7 @@ class Connection:
             raise ProtocolError(NOT_ALLOWED, f"idle-time-out {performative.idle_time_out} < {IDLE_TIME_OUT_MIN_MS}")
         self.remote_open = performative
         self.remote_max_frame_size = min(performative.max_frame_size, OUTGOING_FRAME_SIZE_MAX)
+        self.transfer_size_max = min(self.remote_max_frame_size, PIECE_MAX if self.paced else OUTGOING_FRAME_SIZE_MAX)
         events.append(ConnectionOpened(performative))
 
     def _on_close(self, performative: Close, events: list[Event]) -> None:
@@ -420,11 +452,13 @@ class Connection:
         session.remote_channel = channel
         session.on_begin(begin)
         self._by_remote_channel[channel] = session
+        self._ended_channels.discard(channel)
         events.append(SessionBegun(session))
 
     def _on_end(self, channel: int, session: Session, end: End, events: list[Event]) -> None:
         session.on_end()
         del self._by_remote_channel[channel]
+        self._ended_channels.add(channel)
         if session.state is State.WITHDRAWN:
             session.begin()
         if session.state is State.CLOSE_ASKED:

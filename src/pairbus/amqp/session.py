@@ -3,8 +3,10 @@
 A session is over when our end, or our close of the connection, has been sent. From then on whatever its links say goes
 nowhere: a user who answers late (a commit was under way) does no harm.
 
-Windows count transfer frames. What does not fit the peer's window waits here in `_blocked`; users of the core ask
-`window_open` before they send, so that at most one delivery per link ever waits.
+Windows count transfer frames. What does not fit the peer's window or one frame waits here in `_outgoing`; users of the
+core ask `window_open` before they send, so that at most one delivery per link ever waits.
+
+Frames of the peer on a handle whose link has ended are late, not wrong: they count for the window and mean nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pairbus.amqp.errors import (
 from pairbus.amqp.events import Disposed, Event, LinkAttached, LinkDetached, SessionFlow, SettlementAnswered
 from pairbus.amqp.lifecycle import State, Step, after
 from pairbus.amqp.link import MASK, SENDER, Link, ReceiverLink, SenderLink, SentDelivery
+from pairbus.amqp.outgoing import Outgoing
 from pairbus.amqp.performatives import (
     Attach,
     Begin,
@@ -34,7 +37,7 @@ from pairbus.amqp.performatives import (
     Flow,
     Received,
 )
-from pairbus.amqp.transfers import FIRST_HEAD_MAX, LATER_HEAD_MAX, decode_transfer, disposition_frame, mould_of
+from pairbus.amqp.transfers import FIRST_HEAD_MAX, decode_transfer, disposition_frame, mould_of
 
 if TYPE_CHECKING:
     from pairbus.amqp.connection import Connection
@@ -65,8 +68,12 @@ class Session:
         self._by_name: dict[tuple[str, bool], Link] = {}
         self._by_handle: dict[int, Link] = {}
         self._by_remote_handle: dict[int, Link] = {}
+        self._ended_handles: set[int] = set()
+        "Handles of the peer whose links have ended; at most `handle_max`."
         self._sent: dict[int, SentDelivery] = {}
-        self._blocked: deque[tuple[SenderLink, bytes]] = deque()
+        self._outgoing: deque[Outgoing] = deque()
+        self._dropped: set[int] = set()
+        "Deliveries of links that ended before the last frame was written; at most one for each link."
         self.is_over = False
         self._write = connection.write
 
@@ -82,7 +89,16 @@ class Session:
 
     @property
     def window_open(self) -> bool:
-        return self._remote_window > 0 and not self._blocked
+        return self._remote_window > 0 and not self._outgoing
+
+    @property
+    def has_pieces(self) -> bool:
+        """A delivery waits for its turn, and the peer's window is open."""
+        return self._remote_window > 0 and bool(self._outgoing)
+
+    def outgoing_ids(self) -> set[int]:
+        """The deliveries whose last frame was not written: the peer cannot have taken them."""
+        return {delivery.delivery_id for delivery in self._outgoing} | self._dropped
 
     @property
     def sent_unsettled(self) -> int:
@@ -169,40 +185,52 @@ class Session:
             self._sent[delivery_id] = SentDelivery(link, delivery_id, tag)
         if self.connection.trace is not None:
             self.connection.trace("->", self.channel, f"transfer {delivery_id} of {len(payload)} B on {link.name}")
-        size, limit = len(payload), self.connection.remote_max_frame_size
-        if size + FIRST_HEAD_MAX <= limit:
-            head = link.heads.first(delivery_id, tag, message_format, settled, False, size)
-            if self._remote_window > 0 and not self._blocked:  # almost every message: without one more call
-                self._remote_window -= 1
-                self._next_outgoing_id = (self._next_outgoing_id + 1) & MASK
-                self._write(head)
-                self._write(payload)
-            else:
-                self._send_or_block(link, head, payload)
-            return delivery_id
-        at = limit - FIRST_HEAD_MAX
-        head = link.heads.first(delivery_id, tag, message_format, settled, True, at)
-        self._send_or_block(link, head, payload[:at])
-        step = limit - LATER_HEAD_MAX
-        while at < size:
-            piece = payload[at : at + step]
-            at += len(piece)
-            self._send_or_block(link, link.heads.later(at < size, len(piece)), piece)
-        return delivery_id
-
-    def _send_or_block(self, link: SenderLink, head: bytes, payload: bytes) -> None:
-        if self._remote_window > 0 and not self._blocked:
-            self._remote_window -= 1
+        size, limit = len(payload), self.connection.transfer_size_max
+        if size + FIRST_HEAD_MAX <= limit and self._remote_window > 0 and not self._outgoing:
+            self._remote_window -= 1  # almost every message: without one more call
             self._next_outgoing_id = (self._next_outgoing_id + 1) & MASK
-            self._write(head)
+            self._write(link.heads.first(delivery_id, tag, message_format, settled, False, size))
             self._write(payload)
         elif not self.is_over:
-            self._blocked.append((link, head + payload))
+            self._outgoing.append(Outgoing(link, delivery_id, tag, message_format, settled, payload))
+            self._write_outgoing()
+        return delivery_id
+
+    def _write_outgoing(self) -> None:
+        if self.connection.paced:
+            if self.has_pieces:
+                self.connection.ring.add(self)
+        else:
+            while self.write_piece():
+                pass
+
+    def write_piece(self) -> bool:
+        """Write the next frame of what is outgoing; False when there is none, or no window for it."""
+        if not self.has_pieces:
+            return False
+        head, piece, more = self._outgoing[0].next_frame(self.connection.transfer_size_max)
+        self._remote_window -= 1
+        self._next_outgoing_id = (self._next_outgoing_id + 1) & MASK
+        self._write(head)
+        self._write(piece)
+        if not more:
+            self._outgoing.popleft()
+        return True
+
+    def abort(self, delivery_id: int) -> bool:
+        """Take a delivery back of which the last frame is not written; False when it is too late."""
+        for delivery in self._outgoing:
+            if delivery.delivery_id == delivery_id:
+                delivery.aborted = True
+                self._sent.pop(delivery_id, None)
+                return True
+        return False
 
     def forget_output(self, link: Link) -> None:
         """A link that is being detached sends nothing more, also not what waits for the window."""
-        if self._blocked:
-            self._blocked = deque(entry for entry in self._blocked if entry[0] is not link)
+        if self._outgoing:
+            self._dropped |= {delivery.delivery_id for delivery in self._outgoing if delivery.link is link}
+            self._outgoing = deque(delivery for delivery in self._outgoing if delivery.link is not link)
 
     def release(self, link: Link) -> None:
         """Free the name and the handle of a link that both ends have let go of."""
@@ -241,6 +269,7 @@ class Session:
             link = self._add_link(kind(self, attach.name, self._free_handle(attach.handle)))
         link.on_attach(attach)
         self._by_remote_handle[attach.handle] = link
+        self._ended_handles.discard(attach.handle)
         if link.state is not State.CLOSING:
             events.append(LinkAttached(link, attach))
 
@@ -266,10 +295,8 @@ class Session:
             on_their_way = 0  # the peer counts more than we sent: its window is all we can go by
         was_open = self.window_open
         self._remote_window = max(flow.incoming_window - on_their_way, 0)
-        while self._blocked and self._remote_window > 0:
-            self._remote_window -= 1
-            self._next_outgoing_id = (self._next_outgoing_id + 1) & MASK
-            self._write(self._blocked.popleft()[1])
+        if self._outgoing:
+            self._write_outgoing()
         link = None if flow.handle is None else self._link(flow.handle)
         if link is not None and link.state in (State.OPEN, State.OFFERED):  # credit may come before our attach goes
             link.on_flow(flow, events)
@@ -290,8 +317,8 @@ class Session:
         mould = mould_of(buf, pos, end)
         if mould is None:
             return end
-        link = self._by_remote_handle[mould.handle]
-        if not (link.state is State.OPEN or link.state is State.OFFERED):
+        link = self._by_remote_handle.get(mould.handle)
+        if link is None or not (link.state is State.OPEN or link.state is State.OFFERED):
             return end
         count_max = self._incoming_window - (self._window >> 1) - 1
         before = len(events)
@@ -309,6 +336,8 @@ class Session:
             self._incoming_window = self._window
             self.send_flow()
         link = self._by_remote_handle.get(handle)
+        if link is None and handle in self._ended_handles:
+            return
         if link is None or link.role is SENDER:
             raise ProtocolError(UNATTACHED_HANDLE, f"transfer on handle {handle}")
         if link.state is State.OPEN or link.state is State.OFFERED:
@@ -343,13 +372,17 @@ class Session:
 
     def on_detach(self, detach: Detach, events: list[Event]) -> None:
         link = self._link(detach.handle)
+        if link is None:
+            return
         del self._by_remote_handle[detach.handle]
+        self._ended_handles.add(detach.handle)
         link.on_detach()
         events.append(LinkDetached(link, detach.closed, detach.error))
 
-    def _link(self, remote_handle: int) -> Link:
+    def _link(self, remote_handle: int) -> Link | None:
+        """The link behind the peer's handle; None when it has ended."""
         link = self._by_remote_handle.get(remote_handle)
-        if link is None:
+        if link is None and remote_handle not in self._ended_handles:
             raise ProtocolError(UNATTACHED_HANDLE, f"handle {remote_handle} is not attached")
         return link
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from pairbus.amqp.encoding import encode_uint, list_of
+from pairbus.amqp.encoding import encode_binary, encode_uint, list_of
 from pairbus.amqp.errors import DECODE_ERROR, INVALID_FIELD, ProtocolError
 from pairbus.amqp.performatives import Accepted, Disposition, Released, Transfer, decode_performative
 
@@ -70,6 +70,13 @@ class TransferHeads:
         """The head of the second and every later frame of a delivery."""
         body = b"\x00\x53\x14" + list_of([encode_uint(self._handle), *[b"\x40"] * 4, b"\x41" if more else b"\x42"])
         return _FRAME.pack(8 + len(body) + size, 2, 0, self._channel) + body
+
+    def abort(self, delivery_id: int | None, tag: bytes) -> bytes:
+        """A whole frame that ends a delivery and takes it back; with its id when no frame of it went before."""
+        begun = [b"\x40"] * 2 if delivery_id is None else [encode_uint(delivery_id), encode_binary(tag)]
+        rest = [*[b"\x40"] * 2, b"\x42", *[b"\x40"] * 3, b"\x41"]
+        body = b"\x00\x53\x14" + list_of([encode_uint(self._handle), *begun, *rest])
+        return _FRAME.pack(8 + len(body), 2, 0, self._channel) + body
 
 
 _DISPOSITION_OF_ONE = struct.Struct(">IHH4sBBBBIBB")

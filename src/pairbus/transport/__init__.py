@@ -1,14 +1,16 @@
 """Our own asyncio AMQP 1.0 client; `client.py` says how it is used."""
 
 from pairbus.transport.carrier import Carrier
+from pairbus.transport.cbs import TokenRefused
 from pairbus.transport.client import Connection, connect
 from pairbus.transport.credential import Anonymous, AzureToken, Plain, SasKey, SasSignature
 from pairbus.transport.endpoint import Endpoint
-from pairbus.transport.errors import ConnectionLost, NotReady, Refused, Timeout, TransportError
+from pairbus.transport.errors import ConnectionLost, Exhausted, NotReady, Refused, Silence, Timeout, TransportError
 from pairbus.transport.management import Deferred, Management, Scheduled
 from pairbus.transport.receiver import Receiver
 from pairbus.transport.sender import Sender
 from pairbus.transport.settlement import Received
+from pairbus.transport.trace import log_frames
 
 __all__ = [
     "Anonymous",
@@ -18,6 +20,7 @@ __all__ = [
     "ConnectionLost",
     "Deferred",
     "Endpoint",
+    "Exhausted",
     "Management",
     "NotReady",
     "Plain",
@@ -28,7 +31,10 @@ __all__ = [
     "SasSignature",
     "Scheduled",
     "Sender",
+    "Silence",
     "Timeout",
+    "TokenRefused",
     "TransportError",
     "connect",
+    "log_frames",
 ]

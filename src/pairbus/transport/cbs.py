@@ -1,18 +1,29 @@
-"""Tokens on `$cbs`: one for each audience in use, put before its first link and renewed while links are open."""
+"""Tokens on `$cbs`: one for each audience in use, put before its first link and renewed while links are open.
+
+Laws of this file.
+ 1. Puts of different audiences do not wait for each other, up to PUTS_MAX; callers with the same audience share one.
+ 2. A connection has one pair of `$cbs` links: Azure refuses a second. One that the peer ended is opened anew.
+ 3. Time inside a credential is not the peer's silence: only the caller's deadline bounds it, and CREDENTIAL_TIMEOUT_S
+    when every caller has left.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
+import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from pairbus.amqp.errors import NOT_FOUND, UNAUTHORIZED_ACCESS
+from pairbus.amqp.errors import NOT_FOUND, RESOURCE_LIMIT_EXCEEDED, UNAUTHORIZED_ACCESS
+from pairbus.amqp.message import Message
 from pairbus.amqp.types import Timestamp
 from pairbus.transport.credential import Credential, Token
 from pairbus.transport.errors import Refused, Timeout, TransportError
 from pairbus.transport.requests import Requests, open_requests
+from pairbus.transport.shared import Shared
+from pairbus.transport.steps import FAR_S, Steps
 
 if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
@@ -20,84 +31,192 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pairbus.transport")
 
 NODE = "$cbs"
-RENEW_AT = 0.9  # of the lifetime, as the SDKs do: minute 54 of an hour
-RENEW_TIMEOUT_S = 30.0
+PUTS_MAX = 100  # under way at once; as many answers have credit
+CREDENTIAL_TIMEOUT_S = 60.0
+RENEW_FROM, RENEW_TO = 0.8, 0.9  # of the lifetime, at random: a thousand tokens are not renewed in one second
 RENEW_RETRY_S = 15.0  # after a failed renewal; a tenth of an hour leaves room for many
-_CONDITIONS = {401: UNAUTHORIZED_ACCESS, 403: UNAUTHORIZED_ACCESS, 404: NOT_FOUND}
+
+_CONDITIONS = {
+    401: UNAUTHORIZED_ACCESS,
+    403: UNAUTHORIZED_ACCESS,
+    404: NOT_FOUND,
+    408: "com.microsoft:timeout",
+    429: "com.microsoft:server-busy",
+    503: "com.microsoft:server-busy",
+}
+
+
+class TokenRefused(Refused):
+    """The peer refused a token. The SDK raises ServiceBusAuthenticationError here, whatever the status."""
+
+    status: int | None = None
+    fills_connection = False
+    "The connection holds as many tokens as it may: another one takes it."
+
+    @classmethod
+    def of(cls, audience: str, answer: Message) -> Self:
+        """Judge an answer by its status; a 403 that speaks of a quota is no lack of rights."""
+        status, text = answer.property("status-code"), str(answer.property("status-description"))
+        condition = answer.property("error-condition") or _CONDITIONS.get(status, f"status:{status}")
+        if status == 403 and ("quota" in text.lower() or "maximum number of" in text):
+            condition = RESOURCE_LIMIT_EXCEEDED
+        refused = cls(str(condition), f"{audience}: {text}")
+        refused.status = status if isinstance(status, int) else None
+        refused.fills_connection = "tokens per connection" in text
+        return refused
+
+    def again(self, *, outcome_unknown: bool) -> Self:
+        copy = super().again(outcome_unknown=outcome_unknown)
+        copy.status, copy.fills_connection = self.status, self.fills_connection
+        return copy
 
 
 class Tokens:
     """The tokens of one connection."""
 
-    def __init__(self, wire: Wire, credential: Credential) -> None:
+    def __init__(self, wire: Wire, credential: Credential, silence_s: float) -> None:
         self._wire = wire
+        self._loop = wire.loop
         self._credential = credential
+        self._silence_s = silence_s
         self._requests: Requests | None = None
-        self._lock = asyncio.Lock()
+        self._slots = asyncio.Semaphore(PUTS_MAX)
         self._users: dict[str, int] = {}
         self._tokens: dict[str, Token] = {}
-        self._renewals: dict[str, asyncio.Task[None]] = {}
+        self._puts = Shared[str]("$cbs")
+        "By audience."
+        self._once = Shared[str]("$cbs")
+        "The opening of the links, and the call of a credential whose token serves all audiences."
+        self._renewals: dict[str, asyncio.TimerHandle] = {}
+        self._answered_at = -math.inf
 
     @property
     def in_use(self) -> bool:
         """The peer knows `$cbs`."""
         return self._requests is not None
 
-    async def acquire(self, audience: str, timeout_s: float) -> None:
+    @property
+    def count(self) -> int:
+        """How many audiences are in use, those whose token is on its way included."""
+        return len(self._users)
+
+    def holds(self, audience: str) -> bool:
+        return audience in self._users
+
+    async def acquire(self, audience: str, deadline: float) -> None:
         """See to it that the peer has a valid token; every call is paired with one `release`, unless it raises."""
-        deadline = self._wire.loop.time() + timeout_s
-        try:
-            async with asyncio.timeout_at(deadline), self._lock:
-                known = self._tokens.get(audience)
-                if known is None or known.expires_s <= time.time():
-                    await self._put(audience, deadline)
-        except TimeoutError:
-            raise Timeout(f"{audience}: no token was accepted in time") from None
         self._users[audience] = self._users.get(audience, 0) + 1
+        try:
+            known = self._tokens.get(audience)
+            if known is None or known.expires_s <= time.time():
+                await self._puts.run(audience, lambda: self._put(audience), f"a token for {audience}", deadline)
+        except BaseException:
+            self.release(audience)
+            raise
 
     def release(self, audience: str) -> None:
         self._users[audience] -= 1
         if self._users[audience] == 0:
             del self._users[audience]
-            self._tokens.pop(audience, None)
-            renewal = self._renewals.pop(audience, None)
-            if renewal is not None:
-                renewal.cancel()
+            self.forget(audience)
+
+    def forget(self, audience: str) -> None:
+        """Put a fresh token before the next link: the peer says that this one is of no more use."""
+        self._tokens.pop(audience, None)
+        renewal = self._renewals.pop(audience, None)
+        if renewal is not None:
+            renewal.cancel()
 
     def close(self) -> None:
         renewals, self._renewals = self._renewals, {}
         for renewal in renewals.values():
             renewal.cancel()
+        self._puts.cancel_all()
+        self._once.cancel_all()
 
-    async def _put(self, audience: str, deadline: float) -> None:
-        token = await self._credential.token(audience)
+    # ── putting ──
+
+    async def _put(self, audience: str) -> None:
+        token = await self._token(audience)
         if token is None:
             return
-        if self._requests is None or self._requests.over is not None:
-            timeout_s = deadline - self._wire.loop.time()
-            self._requests = await open_requests(self._wire, NODE, deadline, timeout_s)
         properties: dict[str, Any] = {"operation": "put-token", "type": token.kind, "name": audience}
         if token.expires_s < math.inf:
             properties["expiration"] = Timestamp(token.expires_s * 1000)
-        answer = await self._requests.request(properties, token.text, deadline)
+        async with self._slots:
+            answer = await self._ask(audience, properties, token.text)
         status = answer.property("status-code")
         if not isinstance(status, int) or not 200 <= status <= 299:
-            condition = answer.property("error-condition") or _CONDITIONS.get(status, f"status:{status}")
-            raise Refused(str(condition), f"{audience}: {answer.property('status-description')}")
-        self._tokens[audience] = token
-        if token.renewable and token.expires_s < math.inf and audience not in self._renewals:
-            self._renewals[audience] = asyncio.create_task(self._renew(audience))
+            raise TokenRefused.of(audience, answer)
+        if audience in self._users:
+            self._tokens[audience] = token
+            if token.renewable and token.expires_s < math.inf:
+                left_s = max(token.expires_s - time.time(), 0.0)
+                self._renew_in(audience, max(left_s * random.uniform(RENEW_FROM, RENEW_TO), 1.0))
 
-    async def _renew(self, audience: str) -> None:
-        """Renew at 90 % of each token's life. When the peer says no to the end, it drops the links, and says why."""
-        while audience in self._tokens and self._wire.loss is None:
-            left_s = self._tokens[audience].expires_s - time.time()
-            await asyncio.sleep(max(left_s * RENEW_AT, 1.0))
-            while self._wire.loss is None:
-                try:
-                    async with asyncio.timeout(RENEW_TIMEOUT_S), self._lock:
-                        await self._put(audience, self._wire.loop.time() + RENEW_TIMEOUT_S)
-                    break
-                except (TransportError, TimeoutError) as error:
-                    logger.warning("%s: the token could not be renewed: %s", audience, error or "time is over")
-                await asyncio.sleep(RENEW_RETRY_S)
+    async def _token(self, audience: str) -> Token | None:
+        """Ask the credential; those who wait for one that serves all audiences share the call."""
+        if self._credential.per_audience:
+            return await self._fetched(audience)
+        return await self._once.run("token", lambda: self._fetched(audience), "the credential's token")
+
+    async def _fetched(self, audience: str) -> Token | None:
+        try:
+            async with asyncio.timeout(CREDENTIAL_TIMEOUT_S):
+                return await self._credential.token(audience)
+        except TimeoutError:
+            raise Timeout(f"{audience}: the credential gave no token within {CREDENTIAL_TIMEOUT_S:g} s") from None
+
+    async def _ask(self, audience: str, properties: dict[str, Any], text: str) -> Message:
+        """Put once; a second time when the links had been ended, as idle ones are. A put may safely be repeated."""
+        requests = await self._links()
+        try:
+            return await self._ask_on(requests, audience, properties, text)
+        except TransportError:
+            if requests.over is None or self._wire.loss is not None:
+                raise
+        return await self._ask_on(await self._links(), audience, properties, text)
+
+    async def _ask_on(self, requests: Requests, audience: str, properties: dict[str, Any], text: str) -> Message:
+        asking = requests.request(properties, text, self._loop.time() + FAR_S)
+        steps = Steps(audience, self._silence_s)
+        answer = await steps.step("the answer to its token", asking, heard=lambda: self._answered_at)
+        self._answered_at = self._loop.time()
+        return answer
+
+    async def _links(self) -> Requests:
+        """Return the pair of links, opened for everybody who comes meanwhile."""
+        if self._requests is None or self._requests.over is not None:
+            return await self._once.run("links", self._open_links, "the links")
+        return self._requests
+
+    async def _open_links(self) -> Requests:
+        before = self._requests
+        if before is not None and before.sender.over is None:
+            await before.close(self._silence_s)  # the peer has ended one of the two; only one pair is allowed
+        far = self._loop.time() + FAR_S
+        opening = open_requests(self._wire, NODE, far, FAR_S)
+        self._requests = await Steps(NODE, self._silence_s).step("the links", opening)
+        return self._requests
+
+    # ── renewing ──
+
+    def _renew_in(self, audience: str, delay_s: float) -> None:
+        timer = self._renewals.pop(audience, None)
+        if timer is not None:
+            timer.cancel()
+        self._renewals[audience] = self._loop.call_later(delay_s, self._renew, audience)
+
+    def _renew(self, audience: str) -> None:
+        """Put a fresh token. When the peer says no to the end, it drops the links, and says why."""
+        del self._renewals[audience]
+        if self._wire.loss is None:
+            task = self._puts.begin(audience, lambda: self._put(audience))
+            task.add_done_callback(lambda task: self._renewed(audience, task))
+
+    def _renewed(self, audience: str, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is None or audience not in self._users or self._wire.loss is not None:
+            return
+        logger.warning("%s: the token could not be renewed: %s", audience, error)
+        self._renew_in(audience, RENEW_RETRY_S * random.uniform(0.8, 1.2))

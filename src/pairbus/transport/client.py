@@ -14,11 +14,10 @@ woken at once with ConnectionLost, and whether and when to `connect` again is th
 from __future__ import annotations
 
 import asyncio
-import os
-import ssl as tls
 import uuid
+from collections.abc import Callable
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 import aiohttp
 
@@ -26,44 +25,55 @@ from pairbus.amqp.connection import Settings, Trace
 from pairbus.amqp.performatives import Source, Target
 from pairbus.amqp.session import Session
 from pairbus.errors import ConfigError
-from pairbus.transport.cbs import Tokens
+from pairbus.transport.cbs import TokenRefused, Tokens
 from pairbus.transport.credential import credential_for
-from pairbus.transport.endpoint import Endpoint
+from pairbus.transport.dial import Ssl, context_for, dial
+from pairbus.transport.endpoint import Endpoint, open_properties
 from pairbus.transport.errors import ConnectionLost, Timeout, TransportError
 from pairbus.transport.links import CLOSE_TIMEOUT_S, LinkEnd, new_session
 from pairbus.transport.management import Management
 from pairbus.transport.receiver import Receiver
 from pairbus.transport.requests import open_requests
 from pairbus.transport.sender import Sender
+from pairbus.transport.shared import Shared
+from pairbus.transport.steps import FAR_S, Steps
 from pairbus.transport.websocket import connect_websocket
 from pairbus.transport.wire import Wire
 
 CONNECT_TIMEOUT_S = 10.0
+SILENCE_S = 3.0
 TIMEOUT_S = 30.0
 CREDIT = 256
 IDLE_TIME_OUT_S = 30.0
 FRAME_SIZE_MAX = 1 << 20
+CHANNEL_MAX = 4999  # as Azure; every data link has a session of its own
+ATTACHES_MAX = 200  # without an answer at once: the clock of an attach begins when it is really sent
+TOKENS_MAX = 900  # Azure refuses the 1001st token of a connection
 Mode = Literal["peek-lock", "receive-and-delete"]
-Ssl = tls.SSLContext | str | os.PathLike[str] | None
-"A context, or a file of certificates to trust instead of the system's."
+_RENEW_TOKEN = "RenewToken"  # in the text of the detach of a link whose token has expired
+E = TypeVar("E", bound=LinkEnd)
 
 
 async def connect(
     endpoint: Endpoint | str,
     *,
     timeout_s: float = CONNECT_TIMEOUT_S,
+    silence_s: float = SILENCE_S,
     ssl: Ssl = None,
     credential: object | None = None,
     idle_time_out_s: float = IDLE_TIME_OUT_S,
     container_id: str | None = None,
     proxy: str | None = None,
+    user_agent: str | None = None,
     trace: Trace | None = None,
 ) -> Connection:
-    """Connect to an endpoint or connection string: socket, TLS, SASL and open within `timeout_s`.
+    """Connect to an endpoint or connection string: name, socket, TLS, SASL and open, all within `timeout_s`.
 
-    `credential`: any azure-identity credential, or one of `pairbus.transport.credential`; without one the endpoint's
-    own key or signature serves. A peer that is silent for one and a half `idle_time_out_s` is taken for dead.
-    `proxy` ("http://[user:password@]host:port") is for web sockets.
+    `silence_s`: how long the peer may give no sign of life in each of these steps, and later in each put of a token
+    and each attach. `credential`: any azure-identity credential, or one of `pairbus.transport.credential`; without one
+    the endpoint's own key or signature serves. A peer that is silent for one and a half `idle_time_out_s` is taken for
+    dead. `proxy` ("http://[user:password@]host:port") is for web sockets. `user_agent` stands in front of ours in the
+    open. `trace` is told of every frame, never with a token or a body.
     Raises ConfigError, Timeout, Refused (by SASL, or by a close with a reason) or ConnectionLost.
     """
     if isinstance(endpoint, str):
@@ -71,56 +81,51 @@ async def connect(
     if proxy is not None and endpoint.transport != "websocket":
         raise ConfigError("proxy: only web sockets go through an HTTP proxy; ask for transport 'websocket'")
     who = credential_for(endpoint, credential)
-    context = _context(ssl) if endpoint.tls else None
+    context = context_for(ssl) if endpoint.tls else None
     settings = Settings(
         container_id=container_id or f"pairbus-{uuid.uuid4().hex[:12]}",
         hostname=endpoint.hostname,
         max_frame_size=FRAME_SIZE_MAX,
+        channel_max=CHANNEL_MAX,
         idle_time_out_ms=int(idle_time_out_s * 1000),
         unsettled_max=0x7FFFFFFF,  # what is received and not settled is the caller's to bound; credit bounds the rest
+        properties=open_properties(user_agent),
     )
     wire = Wire(settings, who.sasl(endpoint.hostname), trace)
+    where = f"{endpoint.host}:{endpoint.port}"
+    steps = Steps(where, silence_s, wire.loop.time() + timeout_s)
     try:
-        async with asyncio.timeout(timeout_s):
-            if endpoint.transport == "websocket":
-                await connect_websocket(endpoint, context, wire, proxy)
-            else:
-                await wire.loop.create_connection(lambda: wire, endpoint.host, endpoint.port, ssl=context)
-            await wire.opened
-    except (TimeoutError, OSError, aiohttp.ClientError) as error:
+        if endpoint.transport == "websocket":
+            await connect_websocket(endpoint, context, wire, steps, proxy)
+        else:
+            await dial(endpoint, wire, steps, context)
+        await steps.step("SASL and the open", wire.opened, heard=lambda: wire.core.last_received)
+    except (OSError, aiohttp.ClientError) as error:
         wire.abort()
-        raise _connect_error(endpoint, error, timeout_s) from None
+        raise ConnectionLost(f"no connection to {where}: {error}") from None
     except BaseException:
         wire.abort()
         raise
-    return Connection(wire, endpoint, Tokens(wire, who))
-
-
-def _connect_error(endpoint: Endpoint, error: Exception, timeout_s: float) -> TransportError:
-    where = f"{endpoint.host}:{endpoint.port}"
-    if isinstance(error, TimeoutError) and not error.args:
-        return Timeout(f"{where} did not open a connection within {timeout_s} s")
-    return ConnectionLost(f"no connection to {where}: {error}")
-
-
-def _context(ssl: Ssl) -> tls.SSLContext:
-    if isinstance(ssl, tls.SSLContext):
-        return ssl
-    try:
-        return tls.create_default_context(cafile=None if ssl is None else os.fspath(ssl))
-    except OSError as error:
-        raise ConfigError(f"ssl: cannot read certificates from {ssl}: {error}") from None
+    return Connection(wire, endpoint, Tokens(wire, who, silence_s), silence_s)
 
 
 class Connection:
     """An open connection. Links are opened one at a time or at once, from any task of its event loop."""
 
-    def __init__(self, wire: Wire, endpoint: Endpoint, tokens: Tokens) -> None:
+    def __init__(self, wire: Wire, endpoint: Endpoint, tokens: Tokens, silence_s: float) -> None:
         self._wire = wire
         self._tokens = tokens
+        self._silence_s = silence_s
         self.endpoint = endpoint
+        self.opened_at = wire.loop.time()
+        self.is_full = False
+        "The peer takes no more tokens here, whatever we counted."
         self._managements: dict[str, Management] = {}
-        self._opening = asyncio.Lock()
+        self._where = f"{endpoint.host}:{endpoint.port}"
+        self._opening = Shared[str](self._where)
+        self._attaching = asyncio.Semaphore(ATTACHES_MAX)
+        self._on_their_way = 0
+        "Links that are being opened and have no session yet."
 
     def __repr__(self) -> str:
         return f"<Connection {self.endpoint.host}:{self.endpoint.port} {self.loss or 'open'}>"
@@ -135,6 +140,21 @@ class Connection:
         """Why the connection is over; None while it is good."""
         return self._wire.loss
 
+    @property
+    def has_links(self) -> bool:
+        """Links are open or being opened, apart from those of `$cbs`."""
+        return self._tokens.count > 0
+
+    def has_room(self, path: str) -> bool:
+        """One more link to the entity fits: by the tokens that Azure allows, and by the peer's channels."""
+        if self.loss is not None or self.is_full:
+            return False
+        if not self._tokens.holds(self.endpoint.audience(path)) and self._tokens.count >= TOKENS_MAX:
+            return False
+        remote = self._wire.core.remote_open
+        channels = min(CHANNEL_MAX, remote.channel_max if remote is not None else CHANNEL_MAX)  # and one for $cbs
+        return not self.has_links or len(self._wire.core.sessions) + self._on_their_way < channels
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -145,18 +165,21 @@ class Connection:
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Close, waiting at most `timeout_s` for the peer. Sends in flight end with an unknown outcome: await them."""
+        self._opening.cancel_all()
         self._tokens.close()
         await self._wire.close(timeout_s)
 
     async def sender(self, path: str | None = None, *, timeout_s: float = TIMEOUT_S, name: str | None = None) -> Sender:
-        """A link that sends to the entity. `timeout_s` bounds this call, and is the sender's own default."""
+        """Open a link that sends to the entity. `timeout_s` bounds this call, and is the sender's own default."""
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
-        audience = await self._authorise(path, timeout_s)
-        link = self._session(audience).new_sender(name or f"sender-{uuid.uuid4().hex[:12]}")
-        sender = Sender(self._wire, link, f"sender {path}", timeout_s)
-        link.attach(source=Source(address=link.name), target=Target(address=path), snd_settle_mode=0)
-        await self._attached(sender, audience, deadline)
-        return sender
+
+        def attach(session: Session) -> Sender:
+            link = session.new_sender(name or f"sender-{uuid.uuid4().hex[:12]}")
+            sender = Sender(self._wire, link, f"sender {path}", timeout_s)
+            link.attach(source=Source(address=link.name), target=Target(address=path), snd_settle_mode=0)
+            return sender
+
+        return await self._open_link(path, attach, deadline)
 
     async def receiver(
         self,
@@ -167,70 +190,105 @@ class Connection:
         credit: int = CREDIT,
         timeout_s: float = TIMEOUT_S,
     ) -> Receiver:
-        """A link that receives from the entity; see `receiver.py` for what `credit` means."""
+        """Open a link that receives from the entity; see `receiver.py` for what `credit` means."""
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
-        if sub_queue is not None:
-            path += "/$DeadLetterQueue"
-        audience = await self._authorise(path, timeout_s)
-        link = self._session(audience).new_receiver(f"receiver-{uuid.uuid4().hex[:12]}")
+        entity = path if sub_queue is None else f"{path}/$DeadLetterQueue"
         locking = mode == "peek-lock"
 
         async def renew(tokens: list[uuid.UUID], timeout_s: float) -> list[int]:
             deadline = self._wire.loop.time() + timeout_s
-            management = await self.management(path, timeout_s=timeout_s)
+            management = await self.management(entity, timeout_s=timeout_s)
             return await management.renew_lock(tokens, deadline - self._wire.loop.time())
 
-        receiver = Receiver(self._wire, link, f"receiver {path}", timeout_s, credit, renew)
-        link.attach(
-            source=Source(address=path),
-            target=Target(address=link.name),
-            snd_settle_mode=0 if locking else 1,
-            # "second" is what Service Bus expects of whoever asks before it settles; RabbitMQ refuses the link over it,
-            # and answers an unsettled disposition all the same. What tells the two apart is `$cbs`.
-            rcv_settle_mode=1 if locking and self._tokens.in_use else 0,
-        )
-        await self._attached(receiver, audience, deadline)
-        return receiver
+        def attach(session: Session) -> Receiver:
+            link = session.new_receiver(f"receiver-{uuid.uuid4().hex[:12]}")
+            receiver = Receiver(self._wire, link, f"receiver {entity}", timeout_s, credit, renew)
+            link.attach(
+                source=Source(address=entity),
+                target=Target(address=link.name),
+                snd_settle_mode=0 if locking else 1,
+                # "second" is what Service Bus expects of whoever asks before it settles; RabbitMQ refuses the link over
+                # it, and answers an unsettled disposition all the same. What tells the two apart is `$cbs`.
+                rcv_settle_mode=1 if locking and self._tokens.in_use else 0,
+            )
+            return receiver
+
+        return await self._open_link(entity, attach, deadline)
 
     async def management(self, path: str | None = None, *, timeout_s: float = TIMEOUT_S) -> Management:
         """The `$management` node of the entity; asked again, the same object while its links are good."""
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
-        try:
-            async with asyncio.timeout_at(deadline), self._opening:
-                known = self._managements.get(path)
-                if known is None or known.over is not None:
-                    known = self._managements[path] = await self._open_management(path, deadline, timeout_s)
-                return known
-        except TimeoutError:
-            raise Timeout(f"{path}/$management was not opened in time") from None
+        known = self._managements.get(path)
+        if known is not None and known.over is None:
+            return known
+        what = f"{path}/$management"
+        return await self._opening.run(path, lambda: self._open_management(path, timeout_s), what, deadline)
 
-    async def _open_management(self, path: str, deadline: float, timeout_s: float) -> Management:
-        audience = await self._authorise(path, timeout_s)
+    # ── opening ──
+
+    async def _open_link(self, path: str, attach: Callable[[Session], E], deadline: float) -> E:
+        audience = await self._authorise(path, deadline)
         try:
-            requests = await open_requests(self._wire, f"{path}/$management", deadline, timeout_s)
-        except BaseException:
-            self._tokens.release(audience)
+            async with asyncio.timeout_at(deadline):
+                await self._attaching.acquire()
+        except BaseException as error:
+            self._unused(audience)
+            if isinstance(error, TimeoutError):
+                raise Timeout(f"{path}: there was no turn for its link in time") from None
             raise
-        if requests.sender.over is None:
-            requests.sender.when_over = lambda: self._tokens.release(audience)
+        try:
+            end = self._begin(audience, attach)
+            steps = Steps(self._where, self._silence_s, deadline)
+            await steps.step(f"the answer to the attach of {path}", end.attached(deadline))
+            return end
+        finally:
+            self._attaching.release()
+
+    def _begin(self, audience: str, attach: Callable[[Session], E]) -> E:
+        try:
+            end = attach(new_session(self._wire))
+        except BaseException:
+            self._unused(audience)
+            raise
+        self._on_their_way -= 1
+        end.when_over = lambda: self._over(audience, end)
+        return end
+
+    async def _open_management(self, path: str, timeout_s: float) -> Management:
+        far = self._wire.loop.time() + FAR_S
+        audience = await self._authorise(path, far)
+        try:
+            opening = open_requests(self._wire, f"{path}/$management", far, timeout_s)
+            requests = await Steps(self._where, self._silence_s).step(f"{path}/$management", opening)
+        except BaseException:
+            self._unused(audience)
+            raise
+        self._on_their_way -= 1
+        if requests.over is None:
+            requests.sender.when_over = lambda: self._over(audience, requests.sender)
         else:
             self._tokens.release(audience)
-        return Management(self._wire, requests, timeout_s)
+        known = self._managements[path] = Management(self._wire, requests, timeout_s)
+        return known
 
-    async def _authorise(self, path: str, timeout_s: float) -> str:
+    async def _authorise(self, path: str, deadline: float) -> str:
         if self._wire.loss is not None:
             raise self._wire.loss.again(outcome_unknown=False)
         audience = self.endpoint.audience(path)
-        await self._tokens.acquire(audience, timeout_s)
+        self._on_their_way += 1
+        try:
+            await self._tokens.acquire(audience, deadline)
+        except BaseException as error:
+            self._on_their_way -= 1
+            self.is_full |= isinstance(error, TokenRefused) and error.fills_connection
+            raise
         return audience
 
-    def _session(self, audience: str) -> Session:
-        try:
-            return new_session(self._wire)
-        except TransportError:
-            self._tokens.release(audience)
-            raise
+    def _unused(self, audience: str) -> None:
+        self._on_their_way -= 1
+        self._tokens.release(audience)
 
-    async def _attached(self, end: LinkEnd, audience: str, deadline: float) -> None:
-        end.when_over = lambda: self._tokens.release(audience)
-        await end.attached(deadline)
+    def _over(self, audience: str, end: LinkEnd) -> None:
+        self._tokens.release(audience)
+        if _RENEW_TOKEN in str(end.over):
+            self._tokens.forget(audience)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 import re
@@ -10,12 +9,15 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from azure.core.exceptions import ServiceRequestError, ServiceResponseError
+
 from pairbus import sas
 from pairbus.amqp.errors import UNAUTHORIZED_ACCESS
 from pairbus.amqp.sasl import SaslClient
 from pairbus.errors import ConfigError
 from pairbus.transport.endpoint import Endpoint
-from pairbus.transport.errors import Refused
+from pairbus.transport.errors import ConnectionLost, Refused, TransportError
+from pairbus.transport.threads import in_thread
 
 SAS_LIFETIME_S = 3600
 SCOPE = "https://servicebus.azure.net/.default"
@@ -34,6 +36,11 @@ class Token:
 
 
 class Credential(Protocol):
+    """Proves who we are."""
+
+    per_audience: bool
+    "Each audience has a token of its own; False: one token serves all, and is asked for once for those who wait."
+
     def sasl(self, hostname: str) -> SaslClient: ...
 
     async def token(self, audience: str) -> Token | None:
@@ -42,6 +49,9 @@ class Credential(Protocol):
 
 
 class _TokenCredential:
+    __slots__ = ()
+    per_audience = True
+
     def sasl(self, hostname: str) -> SaslClient:
         return SaslClient("ANONYMOUS", b"", hostname)
 
@@ -75,20 +85,37 @@ class AzureToken(_TokenCredential):
     """Any credential of azure-identity, sync or async: an object with `get_token(scope)`."""
 
     credential: Any = field(repr=False)
+    per_audience = False
 
     async def token(self, audience: str) -> Token:
         get_token = self.credential.get_token
         # A sync credential may talk to the network, so it must not do it on the event loop.
         is_async = inspect.iscoroutinefunction(get_token)
         try:
-            answer = await (get_token(SCOPE) if is_async else asyncio.to_thread(get_token, SCOPE))
+            answer = await (get_token(SCOPE) if is_async else in_thread("get_token", get_token, SCOPE))
             if inspect.isawaitable(answer):
                 answer = await answer
         except Exception as error:  # whatever a foreign credential raises, it means that there is no token
-            raise Refused(
-                UNAUTHORIZED_ACCESS, f"the credential gave no token: {type(error).__name__}: {error}"
-            ) from error
+            raise _no_token(error) from error
         return Token(str(answer.token), JWT_KIND, float(answer.expires_on))
+
+
+_NO_ANSWER = (OSError, ServiceRequestError, ServiceResponseError)  # TimeoutError is an OSError
+_FAILED_AT = frozenset({408, 429, *range(500, 600)})
+
+
+def _no_token(error: BaseException) -> TransportError:
+    """Judge a credential's failure: no answer of its token service is an outage, a no is a wrong credential.
+
+    azure-identity wraps some network errors in ClientAuthenticationError, so the causes are asked first.
+    """
+    text = f"the credential gave no token: {type(error).__name__}: {error}"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, _NO_ANSWER) or getattr(cause, "status_code", None) in _FAILED_AT:
+            return ConnectionLost(text)
+        cause = cause.__cause__
+    return Refused(UNAUTHORIZED_ACCESS, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +124,7 @@ class Plain:
 
     user: str
     password: str = field(repr=False)
+    per_audience = True
 
     def sasl(self, hostname: str) -> SaslClient:
         return SaslClient("PLAIN", f"\0{self.user}\0{self.password}".encode(), hostname)
@@ -108,6 +136,8 @@ class Plain:
 @dataclass(frozen=True, slots=True)
 class Anonymous:
     """Nobody, for brokers without `$cbs`."""
+
+    per_audience = True
 
     def sasl(self, hostname: str) -> SaslClient:
         return SaslClient("ANONYMOUS", b"", hostname)

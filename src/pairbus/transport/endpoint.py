@@ -11,9 +11,12 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pairbus import __version__
+from pairbus.amqp.types import Symbol
 from pairbus.connection_string import ConnectionString, host_and_port
 from pairbus.errors import ConfigError
 from pairbus.hosts import in_url
@@ -96,3 +99,17 @@ class Endpoint:
         if own is not None and not f"{path}/".lower().startswith(f"{own}/".lower()):
             raise ConfigError(f"the connection string is for EntityPath {own!r}, not for {path!r}")
         return path
+
+
+def open_properties(user_agent: str | None) -> dict[Symbol, str]:
+    """Return what we say of ourselves in the open, under the SDK's names; the user's own words come first."""
+    framework = f"Python/{platform.python_version()}"
+    ours = f"pairbus/{__version__} {framework} ({platform.platform()})"
+    said = {
+        "product": "pairbus",
+        "version": __version__,
+        "framework": framework,
+        "platform": platform.platform(),
+        "user-agent": f"{user_agent} {ours}" if user_agent else ours,
+    }
+    return {Symbol(name): text for name, text in said.items()}

@@ -3,7 +3,9 @@
 TransportError
 ├── ConnectionLost     the connection is gone; everything that waited on it was woken by this
 ├── Timeout            the deadline of one call passed; the connection may still be good
+│   └── Silence        nothing happened on the link for too long while something was expected of the peer
 ├── Refused            the peer said no, and named a condition
+├── Exhausted          this connection has no channel left for another link; a second connection has
 └── NotReady           `send_nowait` without credit or window; nothing was sent
 
 `outcome_unknown` is the one thing that a caller must look at before it repeats something: True means that the peer may
@@ -32,11 +34,25 @@ class TransportError(PairbusError):
 class ConnectionLost(TransportError):
     """The connection, or the link that was used, is gone for good. A new `connect` is the only way on."""
 
+    def __init__(self, text: str, *, condition: str | None = None, outcome_unknown: bool = False) -> None:
+        super().__init__(text, outcome_unknown=outcome_unknown)
+        self.condition = condition
+        "The condition in the peer's close; None when it gave none, or when the socket broke."
+
+    def again(self, *, outcome_unknown: bool) -> Self:
+        return type(self)(str(self), condition=self.condition, outcome_unknown=outcome_unknown)
+
 
 class Timeout(TransportError):
     """A deadline passed before the peer answered."""
 
-    silent = True
+
+class Silence(Timeout):
+    """The peer neither sent a frame on the link nor took a byte of ours for as long as the call allows."""
+
+
+class Exhausted(TransportError):
+    """All channels of this connection are in use. It says nothing about the entity: open another connection."""
 
 
 class NotReady(TransportError):

@@ -16,7 +16,7 @@ from pairbus.amqp.lifecycle import State
 from pairbus.amqp.link import Link
 from pairbus.amqp.performatives import Attach, Error
 from pairbus.amqp.session import Session
-from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TransportError
+from pairbus.transport.errors import ConnectionLost, Exhausted, Refused, Timeout, TransportError
 
 if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
@@ -115,7 +115,10 @@ class LinkEnd:
             self.when_over()
 
     def on_room(self) -> None:
-        """The socket or the session takes more."""
+        """The socket takes more."""
+
+    def on_window(self) -> None:
+        """The session takes more."""
 
     def on_flow(self) -> None:
         """Credit changed on a link on which we send."""
@@ -143,6 +146,6 @@ def new_session(wire: Wire) -> Session:
     try:
         session = wire.core.new_session()
     except ProtocolError as error:
-        raise Refused(error.condition, error.description) from None
+        raise Exhausted(error.description) from None
     session.begin()
     return session

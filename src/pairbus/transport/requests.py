@@ -76,12 +76,11 @@ class Requests:
             value=body,
             has_value=True,
         )
-        await self.sender.ready(deadline - loop.time())
         answer: asyncio.Future[Message] = loop.create_future()
         self._answers.expected[number] = answer
         try:
             async with asyncio.timeout_at(deadline):
-                sent = self.sender.send_nowait(message.encode(), timeout_s=deadline - loop.time())
+                sent = self.sender.send_soon(message.encode(), timeout_s=deadline - loop.time())
                 sent.add_done_callback(lambda sent: _pass_on(sent, answer))
                 return await answer
         except TimeoutError:

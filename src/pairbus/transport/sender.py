@@ -2,11 +2,17 @@
 
     await sender.send(payload)                      # accepted, or an exception
 
-    await sender.ready()                            # credit, session window and socket have room
-    future = sender.send_nowait(payload)            # resolves when the peer has accepted
+    future = sender.send_soon(payload)              # takes its place in the line; resolves when the peer has accepted
 
-Every send has a deadline, also those whose future nobody awaits: one timer per sender looks after all of them, so a
-send in flight costs no timer of its own.
+    await sender.ready()                            # credit, session window and socket have room
+    future = sender.send_nowait(payload)            # the same, or NotReady
+
+Laws of this file.
+ 1. Sends leave in the order in which they were begun. Those that must wait stand in one line, and whoever is first
+    spends the credit; a send that is given up gives up its place.
+ 2. A send ends by an answer, by its deadline (`timeout_s`), or because nothing happened for `silence_s`: see
+    `patience.py`. One timer per sender looks after all of them, so a send in flight costs no timer of its own.
+ 3. A message whose last frame was not written has a known outcome: the peer cannot have taken it.
 """
 
 from __future__ import annotations
@@ -21,13 +27,15 @@ from pairbus.amqp.events import Disposed
 from pairbus.amqp.link import MASK, SenderLink
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.amqp.performatives import Accepted, Attach, Rejected
-from pairbus.transport.errors import NotReady, Refused, Timeout, TransportError
+from pairbus.transport.errors import NotReady, Refused, Silence, Timeout, TransportError
 from pairbus.transport.links import LinkEnd
+from pairbus.transport.patience import FIRST_LOOK, Patience, Sent, Waiting
 
 if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
 
 IN_FLIGHT_MAX = 65_536  # sends without an answer, given-up ones included: a peer that grants and never answers
+MAX_BATCH_SIZE = "com.microsoft:max-message-batch-size"
 
 
 class Sender(LinkEnd):
@@ -41,26 +49,29 @@ class Sender(LinkEnd):
         "How long a send may take unless the call says otherwise."
         self.max_message_size = 0
         "What the peer takes at most; 0 when it did not say."
+        self.max_batch_size = 0
+        "What the peer takes at most as one batch; 0 when it did not say."
         self._session = link.session
-        self._sends: dict[int, tuple[asyncio.Future[None], float]] = {}
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._sends: dict[int, Sent] = {}
+        self._waiting: deque[Waiting] = deque()
+        self._turn_is_given = False
+        "A caller of `ready` has been woken and goes before those who wait."
         self._tag = 0
-        self._sweep_at = math.inf
-        self._sweep: asyncio.TimerHandle | None = None
+        self._patience = Patience(self)
 
     @property
     def sendable(self) -> bool:
         """`send_nowait` would be taken now."""
-        return (
-            self.over is None
-            and self._wire.writable
-            and self._link.sendable
-            and self._session.sent_unsettled < IN_FLIGHT_MAX
-        )
+        return self._has_room and (not self._waiting or self._turn_is_given)
 
     @property
-    def batch_limit(self) -> int:
-        return min(self.max_message_size or 262144, 1048576)
+    def _has_room(self) -> bool:
+        return (
+            self._link.sendable
+            and self._wire.writable
+            and self.over is None
+            and self._session.sent_unsettled < IN_FLIGHT_MAX
+        )
 
     @property
     def in_flight(self) -> int:
@@ -70,80 +81,162 @@ class Sender(LinkEnd):
         """Return when one more send is possible; Timeout when that takes too long, with nothing sent."""
         deadline = self._loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
         while not self.sendable:
-            await self._room(deadline)
+            await self._wait(None, 0, deadline, math.inf)
 
-    async def send(self, payload: bytes, *, message_format: int = 0, timeout_s: float | None = None) -> None:
-        """Send one encoded message and return when the peer has accepted it."""
-        deadline = self._loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
-        while not self.sendable:
-            await self._room(deadline)
-        await self._transmit(payload, message_format, deadline)
+    async def send(
+        self,
+        payload: bytes,
+        *,
+        message_format: int = 0,
+        timeout_s: float | None = None,
+        silence_s: float | None = None,
+    ) -> None:
+        """Send one encoded message and return when the peer has accepted it.
+
+        `timeout_s` limits the call. `silence_s` limits how long nothing may happen on this link while something is
+        expected of the peer: then Silence is raised.
+        """
+        await self.send_soon(payload, message_format=message_format, timeout_s=timeout_s, silence_s=silence_s)
+
+    def send_soon(
+        self,
+        payload: bytes,
+        *,
+        message_format: int = 0,
+        timeout_s: float | None = None,
+        silence_s: float | None = None,
+    ) -> asyncio.Future[None]:
+        """Send one encoded message now, or behind those that wait already; the future ends as `send` would."""
+        now = self._loop.time()
+        deadline = now + (self.timeout_s if timeout_s is None else timeout_s)
+        silence = math.inf if silence_s is None else silence_s
+        if self._waiting or not self._has_room:
+            self._check(payload)
+            return self._wait(payload, message_format, deadline, silence)
+        return self._transmit(payload, message_format, self._loop.create_future(), deadline, silence, now)
 
     def send_nowait(
-        self, payload: bytes, *, message_format: int = 0, timeout_s: float | None = None
+        self,
+        payload: bytes,
+        *,
+        message_format: int = 0,
+        timeout_s: float | None = None,
+        silence_s: float | None = None,
     ) -> asyncio.Future[None]:
         """Send one encoded message; the future ends as `send` would. NotReady when there is no room: see `ready`."""
         if not self.sendable:
             if self.over is not None:
                 raise self.over.again(outcome_unknown=False)
             raise NotReady(f"{self._what}: credit {self._link.credit}, {len(self._sends)} in flight")
-        deadline = self._loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
-        return self._transmit(payload, message_format, deadline)
+        now = self._loop.time()
+        deadline = now + (self.timeout_s if timeout_s is None else timeout_s)
+        silence = math.inf if silence_s is None else silence_s
+        return self._transmit(payload, message_format, self._loop.create_future(), deadline, silence, now)
 
-    async def send_batch(self, payloads: list[bytes], *, timeout_s: float | None = None) -> None:
+    async def send_batch(
+        self, payloads: list[bytes], *, timeout_s: float | None = None, silence_s: float | None = None
+    ) -> None:
         """Send encoded messages as one batch: all are accepted, or none."""
-        await self.send(encode_batch(payloads), message_format=BATCH_FORMAT, timeout_s=timeout_s)
+        batch = encode_batch(payloads)
+        await self.send(batch, message_format=BATCH_FORMAT, timeout_s=timeout_s, silence_s=silence_s)
 
-    def _transmit(self, payload: bytes, message_format: int, deadline: float) -> asyncio.Future[None]:
+    def _check(self, payload: bytes) -> None:
         if 0 < self.max_message_size < len(payload):
             raise Refused(MESSAGE_SIZE_EXCEEDED, f"{len(payload)} bytes, the peer takes {self.max_message_size}")
+
+    def _transmit(
+        self,
+        payload: bytes,
+        message_format: int,
+        future: asyncio.Future[None],
+        deadline: float,
+        silence: float,
+        since: float,
+    ) -> asyncio.Future[None]:
+        size = len(payload)
+        if 0 < self.max_message_size < size:
+            self._check(payload)
+        wire = self._wire
         self._tag = tag = (self._tag + 1) & MASK
         delivery_id = self._link.send(payload, tag.to_bytes(4, "big"), message_format=message_format)
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._sends[delivery_id] = (future, deadline)
-        self._wire.queued(len(payload))
-        if deadline < self._sweep_at:
-            self._sweep_from(deadline)
+        self._sends[delivery_id] = (future, deadline, silence, since, wire.progress.flushes)
+        wire.queued(size)
+        look_at = since + silence * FIRST_LOOK
+        look_at = min(look_at, deadline)
+        if look_at < self._patience.look_at:
+            self._patience.look_from(look_at)
         return future
 
-    # ── room ──
+    # ── the line ──
 
-    async def _room(self, deadline: float) -> None:
+    def _wait(
+        self, payload: bytes | None, message_format: int, deadline: float, silence: float
+    ) -> asyncio.Future[None]:
         if self.over is not None:
             raise self.over.again(outcome_unknown=False)
-        waiter = self._loop.create_future()
-        self._waiting.append(waiter)
-        woken = False
-        try:
-            async with asyncio.timeout_at(deadline):
-                await waiter
-            woken = True
-        except TimeoutError:
-            raise Timeout(f"{self._what}: no credit in time; nothing was sent") from None
-        finally:
-            if not woken:
-                self._waiting = deque(other for other in self._waiting if other is not waiter)
-                self.on_room()  # this task may have been woken and cancelled in one turn: the room is another's
+        now = self._loop.time()
+        entry = Waiting(self._loop.create_future(), payload, message_format, deadline, silence, now)
+        self._waiting.append(entry)
+        self._wire.hungry[self] = None
+        self._patience.look_from(min(deadline, now + silence * FIRST_LOOK))
+        return entry.future
 
     def on_room(self) -> None:
-        """Wake as many as could send now; each looks again when it runs."""
-        for _ in range(min(self._link.credit, len(self._waiting)) if self.sendable else 0):
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+        """Let those in the line send, in their order, as far as there is room."""
+        waiting = self._waiting
+        while waiting and not self._turn_is_given:
+            if waiting[0].future.done():  # given up
+                waiting.popleft()
+            elif not self._has_room:
+                break
+            else:
+                entry = waiting.popleft()
+                if entry.payload is None:
+                    self._give_turn(entry)
+                else:
+                    self._transmit(
+                        entry.payload, entry.message_format, entry.future, entry.deadline, entry.silence, entry.since
+                    )
+        if not waiting:
+            self._wire.hungry.pop(self, None)
+        if self._link.drain and (not waiting or self._link.credit <= 0):
+            self._link.drained()
+            self._wire.queued(0)
+
+    def close_ranks(self) -> None:
+        """Forget those in the line who have given up."""
+        self._waiting = deque(entry for entry in self._waiting if not entry.future.done())
+        self.on_room()
+
+    def _give_turn(self, entry: Waiting) -> None:
+        """Wake a caller of `ready`, and hold the others until it has run."""
+        entry.future.set_result(None)
+        if self._waiting:
+            self._turn_is_given = True
+            self._loop.call_soon(self._take_turn_back)
+
+    def _take_turn_back(self) -> None:
+        self._turn_is_given = False
+        self.on_room()
 
     def on_flow(self) -> None:
+        self._patience.heard()
         self.on_room()
-        if self._link.drain and not self._waiting:
-            self._link.drained()
+
+    def on_window(self) -> None:
+        self._patience.heard()
+        self.on_room()
 
     # ── outcomes ──
 
     def on_attached(self, attach: Attach) -> None:
         self.max_message_size = attach.max_message_size or 0
+        batch_size = (attach.properties or {}).get(MAX_BATCH_SIZE, 0)
+        self.max_batch_size = batch_size if isinstance(batch_size, int) else 0
         super().on_attached(attach)
 
     def on_disposed(self, event: Disposed) -> None:
+        self._patience.heard_at = self._wire.core.now
         take, state = self._sends.pop, event.state
         refused = None if type(state) is Accepted else _refusal(state)
         for delivery in event.deliveries:
@@ -160,40 +253,38 @@ class Sender(LinkEnd):
             self.on_room()
 
     def on_over(self, reason: TransportError) -> None:
+        outgoing = self._session.outgoing_ids()
         super().on_over(reason)
-        if self._sweep is not None:
-            self._sweep.cancel()
+        self._patience.stop()
+        self._wire.hungry.pop(self, None)
         sends, self._sends = self._sends, {}
-        for future, _ in sends.values():
-            if not future.done():
-                future.set_exception(reason.again(outcome_unknown=True))
+        for delivery_id, entry in sends.items():
+            if not entry[0].done():
+                entry[0].set_exception(reason.again(outcome_unknown=delivery_id not in outgoing))
         waiting, self._waiting = self._waiting, deque()
         for waiter in waiting:
-            if not waiter.done():
-                waiter.set_exception(reason.again(outcome_unknown=False))
+            if not waiter.future.done():
+                waiter.future.set_exception(reason.again(outcome_unknown=False))
 
-    # ── deadlines ──
+    # ── what patience decides ──
 
-    def _sweep_from(self, deadline: float) -> None:
-        if self._sweep is not None:
-            self._sweep.cancel()
-        self._sweep_at = deadline
-        self._sweep = self._loop.call_at(deadline, self._give_up_late_sends)
+    def give_up_sent(self, delivery_id: int, *, silent: bool) -> None:
+        """End a send without an answer. What is not wholly written is taken back, so that its outcome is known."""
+        future = self._sends.pop(delivery_id)[0]
+        taken_back = self._session.abort(delivery_id)
+        if taken_back:
+            self._wire.queued(0)
+        if not future.done():
+            kind = Silence if silent else Timeout
+            done = "was not wholly sent" if taken_back else "was sent and not answered"
+            why = "the peer is silent" if silent else "its time is over"
+            text = f"{self._what}: delivery {delivery_id} {done}, and {why}"
+            future.set_exception(kind(text, outcome_unknown=not taken_back))
 
-    def _give_up_late_sends(self) -> None:
-        # The loop may call a little early, by the resolution of its clock.
-        now, earliest = max(self._loop.time(), self._sweep_at), math.inf
-        for delivery_id, (future, deadline) in list(self._sends.items()):
-            if deadline > now and not future.done():
-                earliest = min(earliest, deadline)
-                continue
-            del self._sends[delivery_id]
-            if not future.done():
-                text = f"{self._what}: delivery {delivery_id} was sent and not answered in time"
-                future.set_exception(Timeout(text, outcome_unknown=True))
-        self._sweep, self._sweep_at = None, math.inf
-        if earliest < math.inf:
-            self._sweep_from(earliest)
+    def give_up_waiting(self, entry: Waiting, *, silent: bool) -> None:
+        if not entry.future.done():
+            kind = Silence if silent else Timeout
+            entry.future.set_exception(kind(f"{self._what}: no credit in time; nothing was sent"))
 
 
 def _refusal(state: object) -> Refused:

@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,21 +18,20 @@ T = TypeVar("T")
 
 async def in_thread(name: str, function: Callable[..., T], *args: Any) -> T:
     """Return what `function(*args)` returns, or raise what it raises. A caller that gives up leaves it running."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def run() -> None:
-        result, problem = None, None
-        try:
-            result = context.run(function, *args)
-        except BaseException as error:
-            problem = error  # raised where it is awaited
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
-            loop.call_soon_threadsafe(_deliver, answer, result, problem)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    call = partial(contextvars.copy_context().run, function, *args)
+    threading.Thread(target=_run, args=(call, answer), name=name, daemon=True).start()
     return await answer
+
+
+def _run(call: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
+    result, problem = None, None
+    try:
+        result = call()
+    except BaseException as error:
+        problem = error  # raised where it is awaited
+    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+        answer.get_loop().call_soon_threadsafe(_deliver, answer, result, problem)
 
 
 def _deliver(answer: asyncio.Future[Any], result: Any, problem: BaseException | None) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl as tls
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from pairbus.transport.endpoint import WEBSOCKET_PROTOCOL, Endpoint
 from pairbus.transport.errors import ConnectionLost
+from pairbus.transport.steps import Steps
+from pairbus.transport.threads import in_thread
 
 if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
 
-HIGH_WATER, LOW_WATER = 256 * 1024, 64 * 1024  # bytes waiting to be sent: pause above, resume below
+HIGH_WATER, LOW_WATER = 64 * 1024, 16 * 1024  # bytes waiting to be sent: pause above, resume below
 CLOSE_TIMEOUT_S = 1.0
 
 
@@ -42,6 +46,15 @@ class WebSocketTransport:
         self._more.set()
         if self._queued > HIGH_WATER:
             self._wire.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return self._queued
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._socket.get_extra_info(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The limits are those of this file."""
 
     def close(self) -> None:
         """Write what is queued, then close."""
@@ -88,13 +101,46 @@ class WebSocketTransport:
             await self._http.close()
 
 
+class _Resolver(AbstractResolver):
+    """Asks for names in threads of ours; aiohttp's own would use the default executor."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        def ask() -> list[Any]:
+            return socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+
+        return [
+            ResolveResult(
+                hostname=host, host=where[0], port=where[1], family=kind, proto=protocol, flags=socket.AI_NUMERICHOST
+            )
+            for kind, _, protocol, _, where in await in_thread(f"resolve {host}", ask)
+        ]
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def _signs(steps: Steps) -> aiohttp.TraceConfig:
+    """Return hooks that note each step of the HTTP client as a sign of life."""
+
+    async def note(*_: object) -> None:
+        steps.sign()
+
+    hooks = aiohttp.TraceConfig()
+    for signal in (hooks.on_dns_resolvehost_end, hooks.on_connection_create_end, hooks.on_request_headers_sent):
+        signal.append(note)
+    return hooks
+
+
 async def connect_websocket(
-    endpoint: Endpoint, ssl: tls.SSLContext | None, wire: Wire, proxy: str | None = None
+    endpoint: Endpoint, ssl: tls.SSLContext | None, wire: Wire, steps: Steps, proxy: str | None = None
 ) -> None:
-    """Open the web socket and join it to the wire. OSError or aiohttp.ClientError when that fails."""
-    http = aiohttp.ClientSession()
+    """Open the web socket and join it to the wire. OSError, aiohttp.ClientError or Timeout when that fails."""
+    connector = aiohttp.TCPConnector(resolver=_Resolver(), use_dns_cache=False)
+    http = aiohttp.ClientSession(connector=connector, trace_configs=[_signs(steps)])
     try:
-        socket = await http.ws_connect(
+        opening = http.ws_connect(
             endpoint.url,
             protocols=(WEBSOCKET_PROTOCOL,),
             ssl=ssl if ssl is not None else True,
@@ -102,7 +148,8 @@ async def connect_websocket(
             max_msg_size=0,  # frames are bounded by AMQP's own max-frame-size
             timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
         )
+        joined = await steps.step("the web socket", opening)
     except BaseException:
         await http.close()
         raise
-    WebSocketTransport(http, socket, wire)
+    WebSocketTransport(http, joined, wire)

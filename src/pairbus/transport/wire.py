@@ -3,6 +3,7 @@
 Laws of this file.
  1. Output is written once per turn of the event loop, however many frames the turn made; only a turn that makes more
     than UNFLUSHED_MAX bytes writes earlier, so that a full socket is noticed before the memory is.
+    A message of several frames is written frame by frame as the socket takes them, between the messages of others.
  2. The connection ends once: `lose` tells every link at once, and what is asked afterwards gets the same answer.
  3. Nothing here waits; those who wait have a deadline of their own.
 """
@@ -34,11 +35,14 @@ from pairbus.amqp.events import (
 from pairbus.amqp.lifecycle import State
 from pairbus.amqp.sasl import SaslClient
 from pairbus.transport.errors import ConnectionLost, Refused, TransportError
+from pairbus.transport.progress import Progress
 
 if TYPE_CHECKING:
     from pairbus.transport.links import LinkEnd
 
-UNFLUSHED_MAX = 256 * 1024  # bytes gathered in one turn before the socket is asked; its own limit is 64 KiB
+UNFLUSHED_MAX = 256 * 1024  # bytes gathered in one turn before the socket is asked; its own limit is AHEAD_MAX
+AHEAD_MAX = 65_536  # bytes that the socket has not taken: above it nothing more is written
+FRAMES_A_TURN = 16  # of large messages, before the loop may do something else
 
 
 class ByteTransport(Protocol):
@@ -47,6 +51,9 @@ class ByteTransport(Protocol):
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...
     def abort(self) -> None: ...
+    def get_write_buffer_size(self) -> int: ...
+    def get_extra_info(self, name: str, default: Any = None) -> Any: ...
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
 
 class Wire(asyncio.Protocol):
@@ -54,7 +61,7 @@ class Wire(asyncio.Protocol):
 
     def __init__(self, settings: Settings, sasl: SaslClient, trace: Trace | None = None) -> None:
         self.loop = asyncio.get_running_loop()
-        self.core = Connection(settings, sasl, trace=trace)
+        self.core = Connection(settings, sasl, trace=trace, paced=True)
         self.opened: asyncio.Future[None] = self.loop.create_future()
         self.ended: asyncio.Future[None] = self.loop.create_future()
         "Done when the socket is gone."
@@ -62,6 +69,10 @@ class Wire(asyncio.Protocol):
         self.writable = True
         "The socket takes more; False between pause_writing and resume_writing."
         self.links: set[LinkEnd] = set()
+        self.hungry: dict[LinkEnd, None] = {}
+        "Links with sends that wait for room, in the order in which they began to wait."
+        self.progress = Progress()
+        self._is_feeding = False
         self._transport: ByteTransport | None = None
         self._flush_due = False
         self._unflushed = 0
@@ -74,6 +85,8 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        self.progress.joined(transport)
+        transport.set_write_buffer_limits(high=AHEAD_MAX)
         self.core.open()
         self.flush()
 
@@ -94,8 +107,7 @@ class Wire(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.writable = True
-        for link in list(self.links):
-            link.on_room()
+        self._feed()
 
     # ── output ──
 
@@ -110,10 +122,47 @@ class Wire(asyncio.Protocol):
 
     def flush(self) -> None:
         self._flush_due = False
+        self._write_out()
+        if self.core.ring and self.writable:
+            self._feed()
+
+    def _write_out(self) -> None:
         self._unflushed = 0
         data = self.core.data_to_send()
         if data and self._transport is not None:
             self._transport.write(data)
+            self.progress.wrote(len(data))
+
+    def _feed(self) -> None:
+        """Let those who wait send, then give large messages their turn as long as the socket takes it.
+
+        One frame goes in any case: else small messages of others that fill the socket each time would starve them.
+        """
+        if self._is_feeding or self.loss is not None:
+            return
+        self._is_feeding, events = True, list[Event]()
+        self._let_wait_send()
+        for count in range(FRAMES_A_TURN):
+            if (count and not self.writable) or not self.core.feed(events):
+                break
+            self._write_out()
+        else:
+            self.loop.call_soon(self.flush)
+        self._is_feeding = False
+        for event in events:
+            for link in event.session.links:  # type: ignore[attr-defined]
+                if link.context is not None:
+                    link.context.on_room()
+
+    def _let_wait_send(self) -> None:
+        """Serve the links that wait, each from the end of the line next time: all get their share of a slow socket."""
+        for link in list(self.hungry):
+            if not self.writable:
+                break
+            link.on_room()
+            if link in self.hungry:
+                del self.hungry[link]
+                self.hungry[link] = None
 
     # ── the end ──
 
@@ -164,7 +213,7 @@ class Wire(asyncio.Protocol):
     def _handle(self, events: list[Event]) -> None:
         for event in events:
             _HANDLERS[type(event)](self, event)
-        if self.core.has_output and not self._flush_due:
+        if (self.core.has_output or self.core.ring) and not self._flush_due:
             self.flush()
 
     def _on_opened(self, event: ConnectionOpened) -> None:
@@ -178,7 +227,10 @@ class Wire(asyncio.Protocol):
             self.lose(ConnectionLost("the peer closed the connection"))
         elif self.opened.done():
             self.lose(
-                ConnectionLost(f"the peer closed the connection: {error.condition}: {error.description or 'no reason'}")
+                ConnectionLost(
+                    f"the peer closed the connection: {error.condition}: {error.description or 'no reason'}",
+                    condition=error.condition,
+                )
             )
         else:
             self.lose(Refused(error.condition, error.description))
@@ -201,7 +253,7 @@ class Wire(asyncio.Protocol):
     def _on_session_flow(self, event: SessionFlow) -> None:
         for link in event.session.links:
             if link.context is not None:
-                link.context.on_room()
+                link.context.on_window()
 
     def _on_answered(self, event: SettlementAnswered) -> None:
         for link in event.session.links:

@@ -1,0 +1,106 @@
+"""From a name to a stream of bytes: DNS, TCP, TLS, each with its own clock of silence."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import os
+import socket
+import ssl as tls
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pairbus.errors import ConfigError
+from pairbus.transport.endpoint import Endpoint
+from pairbus.transport.errors import Timeout
+from pairbus.transport.steps import Steps
+from pairbus.transport.threads import in_thread
+from pairbus.transport.wire import Wire
+
+Ssl = tls.SSLContext | str | os.PathLike[str] | None
+"A context, or a file of certificates to trust instead of the system's."
+Address = tuple[Any, ...]
+"As `socket.getaddrinfo` gives them."
+
+ADDRESSES_MAX = 4  # tried in turn; they share one silence
+_LAST_DATA_AT = 52  # in Linux's struct tcp_info: milliseconds since bytes last came in
+
+
+async def dial(endpoint: Endpoint, wire: Wire, steps: Steps, context: tls.SSLContext | None) -> None:
+    """Join the wire to a socket, with TLS when there is a context. OSError when the peer refuses, or Timeout."""
+    addresses = await resolve(endpoint.host, endpoint.port, steps)
+    sock = await reach(addresses, steps)
+    try:
+        # As in the SDK, the name in TLS is that of the host that the socket goes to, also of a custom endpoint.
+        joining = wire.loop.create_connection(
+            lambda: wire, sock=sock, ssl=context, server_hostname=endpoint.host if context is not None else None
+        )
+        await steps.step("TLS" if context is not None else "the socket", joining, heard=last_data(sock))
+    except BaseException:
+        wire.abort()
+        sock.close()
+        raise
+
+
+async def resolve(host: str, port: int, steps: Steps) -> list[Address]:
+    """Return the addresses of a host, at most ADDRESSES_MAX, the kinds (IPv6, IPv4) in turn."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        asking = in_thread(f"resolve {host}", lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        found = await steps.step(f"the address of {host}", asking)
+    first = [address for address in found if address[0] == found[0][0]]
+    other = [address for address in found if address[0] != found[0][0]]
+    in_turn = [address for pair in itertools.zip_longest(first, other) for address in pair if address is not None]
+    return in_turn[:ADDRESSES_MAX]
+
+
+async def reach(addresses: list[Address], steps: Steps) -> socket.socket:
+    """Return a socket connected to the first address that answers; a dead one leaves time for those behind it."""
+    left_s = steps.silence_s
+    loop = asyncio.get_running_loop()
+    problem: Exception = OSError(f"{steps.where} has no address")
+    for index, (family, kind, protocol, _, where) in enumerate(addresses):
+        sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        began = loop.time()
+        try:
+            share_s = left_s / (len(addresses) - index)
+            await steps.step(f"{where[0]}:{where[1]}", loop.sock_connect(sock, where), silence_s=share_s)
+            return sock
+        except (OSError, Timeout) as error:
+            sock.close()
+            problem = error
+            if loop.time() >= steps.deadline:
+                break
+        except BaseException:
+            sock.close()
+            raise
+        left_s = max(left_s - (loop.time() - began), steps.silence_s / len(addresses))
+    raise problem
+
+
+def last_data(sock: socket.socket) -> Callable[[], float]:
+    """Return what tells when bytes last came in, also those of a TLS handshake; never, where the system is silent."""
+    loop = asyncio.get_running_loop()
+
+    def heard() -> float:
+        if sys.platform != "linux" or sock.fileno() < 0:
+            return -math.inf
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        return loop.time() - float(struct.unpack_from("=I", info, _LAST_DATA_AT)[0]) / 1000
+
+    return heard
+
+
+def context_for(ssl: Ssl) -> tls.SSLContext:
+    """Return the context that was given, or one that trusts the given file, or the system's certificates."""
+    if isinstance(ssl, tls.SSLContext):
+        return ssl
+    try:
+        return tls.create_default_context(cafile=None if ssl is None else os.fspath(ssl))
+    except OSError as error:
+        raise ConfigError(f"ssl: cannot read certificates from {ssl}: {error}") from None

@@ -1,0 +1,147 @@
+"""How long a sender waits: deadlines of calls, and silence of the peer, looked after by one timer for each sender.
+
+Silence is time in which something is expected of the peer and nothing happens on the link.
+ * Until the last byte of a message has left this machine, any progress of the connection's bytes restarts its clock.
+ * Afterwards only frames of the peer on this link do: not heartbeats, not frames of other links.
+ * A send that waits for credit waits for the peer, unless messages before it are still on their way out.
+ * Time in which this process did not run is not the peer's. A look that comes late looks again before it judges, after
+   the event loop has read what is there; one that comes very late gives the peer a fresh allowance.
+
+Looks are taken at a sixth of the allowance, because the system tells how far our bytes are, but not since when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pairbus.transport.sender import Sender
+
+FIRST_LOOK = 1 / 6  # of the allowance; also the distance of looks
+LATE_S = 0.1  # a timer that fires so much late shows that this process did not run
+AGAIN_S = 0.05  # for the event loop to read what is there
+LEFT = -1  # the mark of a send whose last byte is known to have left
+
+Sent = tuple[asyncio.Future[None], float, float, float, int]
+"(future, deadline, silence allowed, begin of the silence, number of flushes when it was sent, or LEFT)"
+
+
+class Waiting:
+    """A send in the line, or a caller of `ready`, which has no payload."""
+
+    __slots__ = ("deadline", "future", "message_format", "payload", "silence", "since")
+
+    def __init__(
+        self,
+        future: asyncio.Future[None],
+        payload: bytes | None,
+        message_format: int,
+        deadline: float,
+        silence: float,
+        since: float,
+    ) -> None:
+        self.future = future
+        self.payload = payload
+        self.message_format = message_format
+        self.deadline = deadline
+        self.silence = silence
+        self.since = since
+
+
+class Patience:
+    """The clocks of one sender."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._wire = sender._wire
+        self._loop = self._wire.loop
+        self.heard_at = 0.0
+        "When the peer last spoke on this link."
+        self.look_at = math.inf
+        self._floor = 0.0
+        "Before this moment no silence counts: this process did not run."
+        self._looks_again = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def heard(self) -> None:
+        self.heard_at = self._wire.core.now
+
+    def look_from(self, when: float) -> None:
+        """Look no later than `when`."""
+        if when < self.look_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self.look_at = when
+            self._timer = self._loop.call_at(when, self._look)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        # The loop may call a little early, by the resolution of its clock.
+        wanted, now = self.look_at, max(self._loop.time(), self.look_at)
+        self.look_at, self._timer = math.inf, None
+        if now - wanted > LATE_S and not self._looks_again:
+            self._looks_again = True
+            self._excuse(wanted, now)
+            self.look_from(now + AGAIN_S)
+            return
+        self._looks_again = False
+        uploading, next_look = self._look_at_sent(now)
+        self.look_from(min(next_look, self._look_at_waiting(now, uploading)))
+
+    def _excuse(self, wanted: float, now: float) -> None:
+        """This process did not run from `wanted` to now."""
+        sender, longest, least = self._sender, 0.0, math.inf
+        heard = max(self.heard_at, self._floor)
+        for _, _, silence, since, _ in sender._sends.values():
+            longest, least = max(longest, wanted - max(since, heard)), min(least, silence)
+        for entry in sender._waiting:
+            longest, least = max(longest, wanted - max(entry.since, heard)), min(least, entry.silence)
+        self._floor = now if now - wanted > least * FIRST_LOOK else now - longest
+
+    def _look_at_sent(self, now: float) -> tuple[bool, float]:
+        """(a message is still on its way out, when to look again)"""
+        sender, progress = self._sender, self._wire.progress
+        left, moved_at, extra_s = progress.look(now), progress.moved_at, progress.allowance_s
+        outgoing = sender._session.outgoing_ids()
+        heard = max(self.heard_at, self._floor)
+        uploading, next_look = False, math.inf
+        for delivery_id, entry in list(sender._sends.items()):
+            future, deadline, silence, since, mark = entry
+            if future.done():  # cancelled
+                sender.give_up_sent(delivery_id, silent=False)
+                continue
+            if mark != LEFT:
+                since = max(since, moved_at)
+                if delivery_id in outgoing:
+                    mark, uploading = progress.flushes, True
+                elif progress.has_left(mark, left):
+                    mark = LEFT
+                else:
+                    uploading = True
+                sender._sends[delivery_id] = future, deadline, silence, since, mark
+            silent_at = max(since, heard) + silence + extra_s
+            if deadline <= now or silent_at <= now:
+                sender.give_up_sent(delivery_id, silent=deadline > now)
+            else:
+                next_look = min(next_look, deadline, silent_at, now + silence * FIRST_LOOK)
+        return uploading, next_look
+
+    def _look_at_waiting(self, now: float, uploading: bool) -> float:
+        sender, next_look = self._sender, math.inf
+        heard = max(self.heard_at, self._floor)
+        # With credit, what is waited for is the window or the socket: there, too, the bytes must move.
+        if uploading or sender._link.credit > 0:
+            heard = max(heard, self._wire.progress.moved_at)
+        for entry in list(sender._waiting):
+            silent_at = max(entry.since, heard) + entry.silence
+            if entry.deadline <= now or silent_at <= now:
+                sender.give_up_waiting(entry, silent=entry.deadline > now)
+            elif not entry.future.done():
+                next_look = min(next_look, entry.deadline, silent_at, now + entry.silence * FIRST_LOOK)
+        sender.close_ranks()
+        return next_look

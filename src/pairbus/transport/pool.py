@@ -1,0 +1,130 @@
+"""The connections of one carrier: one while it has room, more when it has none, and retired ones that only end.
+
+Laws of this file.
+ 1. One connect at a time: callers who come meanwhile share it.
+ 2. A connection has room while it holds less than 900 tokens, of Azure's 1000, and the peer has channels.
+ 3. A retired connection takes no new link. It lives while links of it are used, and is closed when the last is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from pairbus.transport.client import Connection
+from pairbus.transport.errors import ConnectionLost
+from pairbus.transport.sender import Sender
+from pairbus.transport.shared import Shared
+
+FRESH_S = 2.0  # a younger connection is fresh: callers whose sends fail together share one
+RETIRED_MAX = 3  # still in use; beyond that nothing is retired until one has gone
+LOOK_S = 0.5  # between two looks at what has been left
+
+
+class Pool:
+    """The connections, and the tasks that end what is left behind."""
+
+    def __init__(self, where: str, connect: Callable[[], Awaitable[Connection]]) -> None:
+        self.connect = connect
+        self._where = where
+        self._connections: list[Connection] = []
+        self._retired: list[Connection] = []
+        self._left: list[Sender] = []
+        "Links that were replaced while sends were in flight on them."
+        self._opening = Shared[None](where)
+        self._endings: set[asyncio.Task[None]] = set()
+        self._look: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def good(self) -> list[Connection]:
+        """Connections that are not lost, oldest first; links may be opened on them if there is room."""
+        self._connections = [connection for connection in self._connections if connection.loss is None]
+        return self._connections
+
+    def check(self) -> None:
+        if self._closed:
+            raise ConnectionLost(f"{self._where}: closed by this client")
+
+    async def any(self, deadline: float) -> Connection:
+        """Return a connection, whatever its room."""
+        self.check()
+        while not self.good:
+            await self._opening.run(None, self._open, "the connection", deadline)
+        return self.good[0]
+
+    async def place(self, path: str, deadline: float, *, fresh: bool = False) -> Connection:
+        """Return a connection with room for a link to the entity. `fresh`: one that was opened a moment ago."""
+        self.check()
+        now = asyncio.get_running_loop().time()
+        while True:
+            for connection in self.good:
+                if connection.has_room(path) and not (fresh and self.is_stale(connection, now)):
+                    return connection
+            await self._opening.run(None, self._open, "the connection", deadline)
+
+    async def _open(self) -> None:
+        self._connections.append(await self.connect())
+
+    # ── leaving ──
+
+    def is_stale(self, connection: Connection, now: float) -> bool:
+        """A fresh connection was asked for `now` and this is none; with many retired ones, any connection must do."""
+        self._retired = [retired for retired in self._retired if retired.loss is None]
+        return now - connection.opened_at > FRESH_S and len(self._retired) < RETIRED_MAX
+
+    def retire(self, connection: Connection) -> None:
+        """Open no more links here."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._retired.append(connection)
+            self._look_soon()
+
+    def leave(self, sender: Sender) -> None:
+        """Close the link when nothing is in flight on it any more."""
+        if sender.over is None:
+            self._left.append(sender)
+            self._look_soon()
+
+    def end(self, closing: Coroutine[Any, Any, None]) -> None:
+        """Close something without waiting for it."""
+        task = asyncio.create_task(closing)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+
+    def _look_soon(self) -> None:
+        if self._look is None and not self._closed:
+            self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_at_left)
+
+    def _look_at_left(self) -> None:
+        self._look = None
+        for sender in [sender for sender in self._left if not sender.in_flight]:
+            self._left.remove(sender)
+            self.end(sender.close())
+        for connection in [connection for connection in self._retired if not connection.has_links]:
+            self._retired.remove(connection)
+            self.end(connection.close())
+        self._retired = [connection for connection in self._retired if connection.loss is None]
+        if self._left or self._retired:
+            self._look_soon()
+
+    async def drop(self) -> None:
+        """Abandon every connection, without waiting for a peer that may be silent: whoever drops does not trust it."""
+        await self._close_all(timeout_s=0.0)
+
+    async def close(self) -> None:
+        """Close for good."""
+        self._closed = True
+        await self._close_all()
+        if self._endings:
+            await asyncio.wait(self._endings)
+
+    async def _close_all(self, **limits: float) -> None:
+        connections = [*self._connections, *self._retired]
+        self._connections, self._retired, self._left = [], [], []
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        self._opening.cancel_all()
+        await asyncio.gather(*[connection.close(**limits) for connection in connections])

@@ -1,0 +1,119 @@
+"""How far our bytes have come: written to the transport, and gone from this machine's buffers.
+
+The core's output, asyncio's buffer and the socket's queue are looked at only when somebody asks; a write costs one
+addition. Linux tells how much a socket has not got rid of (SIOCOUTQ: not acknowledged by the peer's machine) and how
+much was acknowledged (TCP_INFO). Where the system does not tell, the send buffer is made small and its content is
+given a moment to leave.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pairbus.transport.wire import ByteTransport
+
+TELLS = sys.platform == "linux"
+UNSENT_MAX = 65_536  # bytes that a socket takes before it has sent them; what waits in it, others must wait for
+HIDDEN_MAX = 131_072  # between TLS and the socket there is a buffer that nobody tells of
+FLUSHES_MAX = 1024
+ALLOWANCE_S = 1.0  # for what a small send buffer may hold, where the system does not tell
+USER_TIMEOUT_MS = 20_000  # bytes that nobody acknowledges end the connection
+KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+_SIOCOUTQ = 0x5411
+_ACKED_AT = 120  # tcpi_bytes_acked in struct tcp_info, since Linux 4.1
+
+
+def tune(sock: socket.socket | None) -> None:
+    """Let a socket notice a peer that is gone, and keep little that it cannot send."""
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    _set(sock, socket.SOL_SOCKET, "SO_KEEPALIVE", 1)
+    for name, value in KEEP_ALIVE:
+        _set(sock, socket.IPPROTO_TCP, name, value)
+    _set(sock, socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", USER_TIMEOUT_MS)
+    _set(sock, socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", UNSENT_MAX)
+    if not TELLS:
+        _set(sock, socket.SOL_SOCKET, "SO_SNDBUF", UNSENT_MAX)
+
+
+def _set(sock: socket.socket, level: int, name: str, value: int) -> None:
+    option = getattr(socket, name, {"TCP_NOTSENT_LOWAT": 25}.get(name) if TELLS else None)
+    if option is not None:
+        sock.setsockopt(level, option, value)
+
+
+class Progress:
+    """The bytes of one connection on their way out."""
+
+    def __init__(self) -> None:
+        self.flushes = 0
+        "How often the core's output was written; a send remembers it as its mark."
+        self.written = 0
+        self.moved_at = 0.0
+        "When bytes were last seen to have left."
+        self._ends: deque[int] = deque(maxlen=FLUSHES_MAX)
+        self._transport: ByteTransport | None = None
+        self._socket: Any = None
+        self._over_tls = False
+        self._seen = -1
+
+    def joined(self, transport: ByteTransport) -> None:
+        self._transport = transport
+        self._socket = transport.get_extra_info("socket")
+        self._over_tls = transport.get_extra_info("ssl_object") is not None
+        tune(self._socket)
+
+    def wrote(self, size: int) -> None:
+        self.flushes += 1
+        self.written += size
+        self._ends.append(self.written)
+
+    def look(self, now: float) -> int:
+        """How many bytes have left; `moved_at` is now when there are more of them than at the last look."""
+        left = self._left()
+        seen = self._acked(left)
+        if seen != self._seen:
+            self._seen = seen
+            self.moved_at = now
+        return left
+
+    def has_left(self, mark: int, left: int) -> bool:
+        """Everything that was in the core's output at the mark is among the first `left` bytes."""
+        behind = self.flushes - mark
+        if behind <= 0:
+            return False
+        ends = self._ends
+        return left >= (ends[-behind] if behind <= len(ends) else ends[0])
+
+    @property
+    def allowance_s(self) -> float:
+        """How much longer than asked to wait for a peer because nobody knows when our bytes have left."""
+        return 0.0 if TELLS and self._socket is not None else ALLOWANCE_S
+
+    def _left(self) -> int:
+        if self._transport is None:
+            return self.written
+        left = self.written - self._transport.get_write_buffer_size()
+        queued = self._queued()
+        if self._over_tls and queued >= UNSENT_MAX // 2:
+            left -= HIDDEN_MAX
+        return left - queued
+
+    def _queued(self) -> int:
+        """Bytes in the socket that the peer's machine has not acknowledged; 0 where the system does not tell."""
+        if not TELLS or self._socket is None or self._socket.fileno() < 0:
+            return 0
+        from fcntl import ioctl  # not on every system
+
+        return int(struct.unpack("i", ioctl(self._socket.fileno(), _SIOCOUTQ, b"\0\0\0\0"))[0])
+
+    def _acked(self, left: int) -> int:
+        if not TELLS or self._socket is None or self._socket.fileno() < 0:
+            return left
+        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
+        return int(struct.unpack_from("=Q", info, _ACKED_AT)[0]) if len(info) >= _ACKED_AT + 8 else left

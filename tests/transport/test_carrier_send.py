@@ -1,0 +1,258 @@
+"""One call sends: it finds or opens the link, and what the service ended while it was idle costs nobody an error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from pairbus.amqp.performatives import Error
+from pairbus.testing import Delay, Detach, LoseAnswer, Reject, ScriptedEndpoint, Silent
+from pairbus.testing.script import Accept
+from pairbus.transport import Carrier, ConnectionLost, Refused, Timeout, connect
+from pairbus.transport import client as transport_client
+from pairbus.transport import pool as transport_pool
+from tests.transport.server import Script, Server
+
+
+def body(text: str) -> bytes:
+    return b"\x00\x53\x75\xa0" + bytes([len(text)]) + text.encode()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.01)
+
+
+async def test_sends_that_wait_for_a_link_keep_their_order() -> None:
+    """The first sends of a client are begun before there is a connection; newcomers must not overtake them."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        endpoint.on("attach", Delay(0.05, Accept()))
+        sends = [asyncio.create_task(carrier.send("orders", body(str(number)))) for number in range(50)]
+        while not carrier._senders:  # noqa: ASYNC110 - the very turn of the loop in which the link is there
+            await asyncio.sleep(0)
+        sends += [asyncio.create_task(carrier.send("orders", body(str(number)))) for number in range(50, 100)]
+        await asyncio.gather(*sends)
+        assert endpoint.stored("orders") == [body(str(number)) for number in range(100)]
+        assert (endpoint.open_connections, endpoint.link_count("orders")) == (1, 1)
+
+
+async def test_a_path_in_any_case_is_one_link_and_a_name_is_another() -> None:
+    """Entities are compared without case; a sender's identifier is the name of its link."""
+    async with Server() as server, Carrier(server.connection_string) as carrier:
+        for path in ("orders", "Orders"):
+            await carrier.send(path, body("a"))
+        await carrier.send("orders", body("b"), name="till-7")
+        assert sorted(link.name == "till-7" for link in server.receivers()) == [False, True]
+
+
+@pytest.mark.parametrize("ended", ["link", "connection", "reset"])
+async def test_an_idle_link_that_the_service_ended_is_attached_again(ended: str) -> None:
+    """Azure ends links after ten minutes and connections after five: neither may divert anything."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        await carrier.send("orders", body("1"))
+        sender = await carrier.sender("orders")
+        ends = {"link": endpoint.close_idle_links, "connection": endpoint.close_connections, "reset": endpoint.reset}
+        ends[ended]()
+        await until(lambda: sender.over is not None)
+        await carrier.send("orders", body("2"))
+        assert endpoint.stored("orders") == [body("1"), body("2")]
+
+
+async def test_a_link_that_ends_before_its_waiting_send_left_is_attached_again() -> None:
+    """A send without credit has not been transmitted: it may be sent elsewhere without a doubt."""
+    server = Server(Script(credits={"orders": 0}))
+    async with server, Carrier(server.connection_string) as carrier:
+        await carrier.sender("orders")
+        sending = asyncio.create_task(carrier.send("orders", body("1")))
+        await asyncio.sleep(0.05)
+        server.script.credits.clear()
+        server.receivers()[0].detach(Error("amqp:link:detach-forced", "AmqpMessagePublisher.IdleTimerExpired"))
+        server.flush()
+        await asyncio.wait_for(sending, 5)
+        assert [payload for _, payload, _ in server.received] == [body("1")]
+
+
+async def test_the_new_attempt_tells_why_it_failed() -> None:
+    """Once is enough: a service that ends every link is not idle, it is broken."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        await carrier.send("orders", body("1"))
+        endpoint.on("attach", Reject("amqp:not-found", "no such entity"), path="orders")
+        sender = await carrier.sender("orders")
+        endpoint.close_idle_links()
+        await until(lambda: sender.over is not None)
+        with pytest.raises(Refused, match="amqp:not-found"):
+            await carrier.send("orders", body("2"))
+
+
+async def test_a_send_that_was_transmitted_is_never_repeated() -> None:
+    """Its outcome is unknown: whether to send again is the caller's decision."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        await carrier.send("orders", body("1"))
+        endpoint.on("transfer", LoseAnswer(Detach("amqp:link:detach-forced")), path="orders", times=1)
+        with pytest.raises(Refused) as caught:
+            await carrier.send("orders", body("2"))
+        assert caught.value.outcome_unknown
+        assert len(endpoint.received_by("orders")) == 2
+
+
+async def test_a_rejected_message_is_not_sent_again() -> None:
+    """A no is an answer."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        endpoint.on("transfer", Reject("com.microsoft:server-busy"), path="orders")
+        with pytest.raises(Refused, match="server-busy"):
+            await carrier.send("orders", body("1"))
+        assert len(endpoint.received_by("orders")) == 1
+
+
+async def test_the_callers_time_bounds_the_whole_call() -> None:
+    """Also while the opening goes on for others."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        endpoint.on("attach", Delay(0.5, Accept()), path="orders")
+        patient = asyncio.create_task(carrier.send("orders", body("patient")))
+        with pytest.raises(Timeout) as caught:
+            await carrier.send("orders", body("hasty"), timeout_s=0.05)
+        assert not caught.value.outcome_unknown
+        await patient
+        assert endpoint.stored("orders") == [body("patient")], "what was given up is not sent behind the caller's back"
+
+
+async def test_an_attach_without_an_answer_costs_one_silence() -> None:
+    """However long the caller would wait: a silent entity is found out within `connect_timeout_s`."""
+    async with ScriptedEndpoint() as endpoint:
+        endpoint.on("attach", Silent(), path="orders")
+        async with Carrier(endpoint.connection_string, connect_timeout_s=0.2) as carrier:
+            with pytest.raises(Timeout, match="nothing was heard"):
+                await asyncio.wait_for(carrier.send("orders", body("1"), timeout_s=60), 10)
+
+
+# ── a fresh connection ──
+
+
+async def test_fresh_moves_the_link_and_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The retry of one entity must not cost the sends of another anything."""
+    monkeypatch.setattr(transport_pool, "FRESH_S", 0.0)
+    monkeypatch.setattr(transport_pool, "LOOK_S", 0.02)
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        await carrier.send("orders", body("1"))
+        await carrier.send("bills", body("1"))
+        bills, old = await carrier.sender("bills"), await carrier.connection()
+        endpoint.on("transfer", Delay(0.3, Accept()), path="orders", times=1)
+        slow = asyncio.create_task(carrier.send("orders", body("slow")))
+        await until(lambda: len(endpoint.received_by("orders")) == 2)
+        await carrier.send("orders", body("fresh"), fresh=True)
+        assert endpoint.open_connections == 2
+        assert await carrier.sender("bills") is bills and bills.over is None
+        await slow
+        await carrier.send("bills", body("2"))
+        assert await carrier.connection() is not old, "new links go to the fresh connection"
+        carrier.forget("bills")
+        await until(lambda: endpoint.open_connections == 1)
+        assert old.loss is not None
+        await carrier.send("bills", body("3"))
+        assert endpoint.open_connections == 1
+
+
+async def test_sends_that_fail_together_share_one_fresh_connection() -> None:
+    """Two hundred retries must not open two hundred connections."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        await carrier.send("orders", body("1"))
+        (await carrier.connection()).opened_at -= 60
+        paths = [f"orders-{number % 20}" for number in range(200)]
+        await asyncio.gather(*[carrier.send(path, body("x"), fresh=True) for path in paths])
+        assert sum(step.step == "open" for step in endpoint.steps) == 2
+
+
+async def test_retired_connections_that_are_still_used_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entity that fails for hours, beside ones that work, must not gather connections."""
+    monkeypatch.setattr(transport_pool, "FRESH_S", 0.0)
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        for number in range(10):
+            await carrier.send(f"healthy-{number}", body("x"))
+            await carrier.send("orders", body("x"), fresh=True)
+        assert endpoint.open_connections <= transport_pool.RETIRED_MAX + 1
+
+
+async def test_fresh_after_a_loss_only_opens_anew() -> None:
+    """There is nothing to retire."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        await carrier.send("orders", body("1"))
+        sender = await carrier.sender("orders")
+        endpoint.reset()
+        await until(lambda: sender.over is not None)
+        await carrier.send("orders", body("2"), fresh=True)
+        assert endpoint.open_connections == 1
+
+
+# ── room ──
+
+
+async def test_beyond_nine_hundred_tokens_there_is_a_second_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Azure refuses the 1001st token of a connection. All at once here, as at the start of an application."""
+    monkeypatch.setattr(transport_client, "TOKENS_MAX", 90)
+    async with Server(Script(tokens_max=100)) as server, Carrier(server.connection_string) as carrier:
+        await asyncio.gather(*[carrier.send(f"queue-{number}", body("x")) for number in range(100)])
+        assert sorted(len(peer.audiences) for peer in server.peers) == [10, 90]
+        await carrier.management("queue-7")
+        await carrier.receiver("queue-7")
+        assert sorted(len(peer.audiences) for peer in server.peers) == [10, 90]
+
+
+async def test_a_connection_that_takes_no_more_tokens_is_full() -> None:
+    """Whatever we counted: a peer may allow less."""
+    async with Server(Script(tokens_max=3)) as server, Carrier(server.connection_string) as carrier:
+        for number in range(5):
+            await carrier.send(f"queue-{number}", body("x"))
+        assert len(server.peers) == 2
+
+
+@pytest.mark.parametrize("handle_max", [3, 255])
+async def test_a_peer_with_few_channels_gets_more_connections(handle_max: int) -> None:
+    """Every link has a session of its own; when they are used up, that is no refusal of the entity."""
+    script = Script(channel_max=15, handle_max=handle_max, credit=1, max_frame_size=512)
+    async with Server(script) as server, Carrier(server.connection_string) as carrier:
+        await asyncio.gather(*[carrier.send(f"queue-{number}", body("x")) for number in range(40)])
+        assert len(server.received) == 40
+        assert len(server.peers) == 3
+        for number in range(40):
+            await carrier.send(f"queue-{number}", body("y"))
+        assert len(server.peers) == 3
+
+
+async def test_close_ends_every_connection_and_leaves_no_task() -> None:
+    """Retired ones, too."""
+    async with Server() as server:
+        carrier = Carrier(server.connection_string)
+        await carrier.send("orders", body("1"))
+        await carrier.send("bills", body("1"))
+        (await carrier.connection()).opened_at -= 60
+        await carrier.send("orders", body("2"), fresh=True)
+        assert len(server.peers) == 2
+        await carrier.close()
+        await server.until(lambda: not server.peers)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        with pytest.raises(ConnectionLost, match="closed"):
+            await carrier.send("orders", body("3"))
+        with pytest.raises(ConnectionLost, match="closed"):
+            await carrier.management("orders")
+
+
+async def test_management_is_opened_beside_the_sends() -> None:
+    """Scheduling needs the same connection, token and clocks."""
+    async with Server() as server, Carrier(server.connection_string) as carrier:
+        await carrier.send("orders", body("1"))
+        management = await carrier.management("orders")
+        assert await carrier.management("orders") is management
+        assert len(server.peers) == 1 and len(server.tokens) == 1
+        many = await asyncio.gather(*[carrier.management(f"queue-{number}") for number in range(20)])
+        assert all(each.over is None for each in many)
+
+
+async def test_a_direct_connection_is_as_before() -> None:
+    """The carrier is a convenience: `connect` gives one connection, and no second one behind it."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        sender = await connection.sender("orders", name="till-7")
+        await sender.send(body("1"))
+        assert sender.name == "till-7"
