@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -406,3 +407,37 @@ def test_the_well_known_key_never_leaves_loopback() -> None:
     with pytest.raises(ConfigError, match="empty"):
         Broker([NamespaceOptions("a")], data=None, host="0.0.0.0", key="")
     Broker([NamespaceOptions("a", keys=(own,))], data=None, host="0.0.0.0")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+async def test_no_other_user_can_read_what_a_broker_writes(tmp_path: Path, umask: int) -> None:
+    """Whatever the umask, and also what an older release left open; a folder shared with others keeps its mode."""
+    data, meter = tmp_path / "data", tmp_path / "ledger"
+    options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))
+    usual = os.umask(umask)
+    try:
+        for _ in range(2):
+            async with (
+                Broker([options], data=data, meter=meter) as broker,
+                await connect(broker.connection_string("contoso")) as connection,
+            ):
+                sender = await connection.sender("orders")
+                await sender.send(message("secret"))
+                found = modes_in(data)
+                assert {"messages.db", "messages.db-wal", "messages.db-shm", "commits", "lock"} <= found.keys()
+                assert {"server.key", "server.pem", "ca.pem"} <= found.keys()
+                assert set(found.values()) == {0o700, 0o600}, found
+            assert set(modes_in(meter).values()) == {0o700, 0o600}
+            for path in (data, meter, *data.rglob("*"), *meter.rglob("*")):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+    finally:
+        os.umask(usual)
+    (data / "notes.txt").write_text("somebody's")
+    async with Broker([options], data=data):
+        found = modes_in(data)
+    assert found.pop("data") == 0o755 and found.pop("notes.txt") & 0o044
+    assert set(found.values()) == {0o700, 0o600}
+
+
+def modes_in(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.rglob("*"))}

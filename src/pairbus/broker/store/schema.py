@@ -12,12 +12,13 @@ a table touches one page, inserting at random places touches one page for each r
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
 from pairbus.broker.store import box_of, dead_box_of
-from pairbus.broker.store.folder import sync_folder
+from pairbus.broker.store.folder import open_private, sync_folder
 from pairbus.broker.store.records import counters_crc
 from pairbus.errors import StoreDamaged, StoreError, StoreForeign, StoreFull, StoreNewer
 
@@ -63,6 +64,7 @@ def create(path: Path) -> None:
     """A new, empty database. It gets its name when it is complete, so that a half-made one is never found."""
     draft = path.with_suffix(".new")
     draft.unlink(missing_ok=True)
+    os.close(open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL))  # SQLite gives its other files the same mode
     connection = sqlite3.connect(draft, isolation_level=None)
     try:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")

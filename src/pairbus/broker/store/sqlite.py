@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pairbus.broker.store import Done, IndexRow, Recovered, StoredMessage, Write
 from pairbus.broker.store.committer import Committer, Counters
-from pairbus.broker.store.folder import CommitFile, FolderLock
+from pairbus.broker.store.folder import FOLDER_MODE, CommitFile, FolderLock, is_store_file, tighten_folder
 from pairbus.broker.store.group import Group
 from pairbus.broker.store.reader import Progress, Reader
 from pairbus.broker.store.schema import (
@@ -69,7 +69,7 @@ class SqliteStore:
         """Also opens the store. `index` and `remembered` add what they find to the same list of damage."""
         assert self._reader is None, "recover is called once"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"Cannot make the data folder {self._folder}: {error.strerror}.") from error
         self._lock = FolderLock(self._folder)
@@ -94,6 +94,7 @@ class SqliteStore:
             noted = 0
             create(self._path)
         recognise(self._path, ours=known)
+        tighten_folder(self._folder, is_store_file)  # not before: a foreign folder is left as it is
         reader = self._reader = Reader(self._path, Progress(self._progress))
         queues = reader.recover()
         store = reader.counters[STORE_COUNTER]
