@@ -18,8 +18,9 @@ from pairbus.broker.store import DropQueue, Forget, PutQueue, box_of, dead_box_o
 from pairbus.broker.store.folder import CommitFile
 from pairbus.broker.store.group import BoxStep, Group, MoveStep, RememberStep, Step
 from pairbus.broker.store.records import COLUMNS, counters_crc, text_crc
-from pairbus.broker.store.schema import PAGE_BYTES, STORE_COUNTER, box_table, create_box, store_error
-from pairbus.errors import StoreError
+from pairbus.broker.store.reserve import PLENTY_BYTES, RESERVE_BYTES, Reserve
+from pairbus.broker.store.schema import PAGE_BYTES, STORE_COUNTER, box_table, create_box, full, store_error
+from pairbus.errors import StoreError, StoreFull
 
 logger = logging.getLogger("pairbus.broker.store")
 
@@ -116,6 +117,8 @@ class Committer:
         self._connection = connection
         self._counters = counters
         self._commits = commits
+        self._reserve = Reserve(path.parent)
+        self._reserve.hold()
         self._changed: dict[int, Counters] = {}
         self._dropped: set[int] = set()
         # Estimate of what the write-ahead log holds since the last checkpoint. What a killed process left in it counts:
@@ -124,6 +127,30 @@ class Committer:
 
     def commit(self, group: Group) -> StoreError | None:
         """All of the group, durable, or nothing of it and the reason."""
+        if group.takes_room:
+            return self._attempt(group) if self._has_room() else full(self._path)
+        error = self._attempt(group)
+        if isinstance(error, StoreFull):
+            if self._reserve.size:
+                logger.warning("%s: the disk is full; only settlements and deletions go on", self._path)
+            self._reserve.give_up()
+            self._checkpoint("PASSIVE")
+            error = self._attempt(group)
+        return error
+
+    def _has_room(self) -> bool:
+        """Whether something new may be stored (see reserve.py)."""
+        if self._reserve.hold():
+            return True
+        try:
+            [pages] = self._connection.execute("PRAGMA page_count").fetchone()
+            [unused] = self._connection.execute("PRAGMA freelist_count").fetchone()
+        except sqlite3.Error as error:
+            logger.error("%s: cannot ask how much room is left: %s", self._path, error)
+            return False
+        return bool(unused >= min(pages // 2, RESERVE_BYTES // PAGE_BYTES))
+
+    def _attempt(self, group: Group) -> StoreError | None:
         self._changed = {}
         self._dropped = set()
         try:
@@ -150,8 +177,17 @@ class Committer:
         return None
 
     def checkpoint_if_due(self) -> None:
-        if self._log_bytes >= CHECKPOINT_BYTES:
+        if self._log_bytes >= self._log_limit():
             self._checkpoint("PASSIVE")
+
+    def _log_limit(self) -> int:
+        """How long the log may become before it is copied (see reserve.py)."""
+        if not self._reserve.size:
+            return 0
+        short = self._reserve.size // 4
+        if self._log_bytes < short or self._reserve.free_bytes() >= PLENTY_BYTES:
+            return CHECKPOINT_BYTES
+        return short
 
     def close(self) -> None:
         self._checkpoint("TRUNCATE")

@@ -157,12 +157,19 @@ def damaged(path: Path, what: str) -> StoreDamaged:
     )
 
 
+def full(path: Path) -> StoreFull:
+    return StoreFull(
+        f"No space left for {path}. What was acknowledged is safe and can be received and settled; free some space and "
+        "send again."
+    )
+
+
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     """The one place that knows SQLite's errors."""
     # Errors of the sqlite3 module itself (a closed connection, a bad binding) carry no code.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_FULL:
-        return StoreFull(f"No space left for {path}. What was acknowledged is safe; free some space and send again.")
+        return full(path)
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(path, str(error))
     return StoreError(f"{path}: {error}")

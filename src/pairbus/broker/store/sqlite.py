@@ -6,6 +6,7 @@ busy the next group grows, so under load many messages share one commit. The res
 
     folder/messages.db (-wal, -shm)   the database, see schema.py
     folder/commits, folder/lock       see folder.py
+    folder/reserve                    see reserve.py
 """
 
 from __future__ import annotations
