@@ -125,7 +125,7 @@ class Broker:
         """Recover every namespace, then listen. When one cannot be served, none is."""
         loop = asyncio.get_running_loop()
         if self._meter is not None:
-            if self._meter.exists():
+            if self._meter.is_dir():
                 tighten_folder(self._meter, lambda path: path.suffix == SUFFIX)
             self._ledger = Ledger(self._meter, client="broker", clock=lambda: self._now_ms() / 1000)
         try:

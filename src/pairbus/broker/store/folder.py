@@ -56,7 +56,11 @@ def tighten(path: Path) -> None:
 
 def tighten_folder(folder: Path, is_ours: Callable[[Path], bool]) -> None:
     """Tighten what is ours in a folder, and the folder itself unless others keep files in it (`--data .`)."""
-    found = list(folder.iterdir())
+    try:
+        found = list(folder.iterdir())
+    except OSError as error:
+        logger.warning("%s may be open to other users: it cannot be read: %s", folder, error.strerror)
+        return
     ours = [path for path in found if is_ours(path)]
     if len(ours) == len(found):
         tighten(folder)
