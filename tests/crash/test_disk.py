@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import resource
 import shutil
 import subprocess
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from pairbus.broker.health import FRESH_S
 from pairbus.transport import Connection, Refused, connect
 from tests.brokers import BrokerProcess
 from tests.crash.draining import drain
@@ -102,6 +107,16 @@ class Writer:
         await sender.close()
 
 
+def health_of(broker: BrokerProcess) -> tuple[int, str]:
+    """Status and message, no older than the last thing that happened."""
+    time.sleep(FRESH_S)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.ports['contoso']}/health", timeout=10) as answer:
+            return answer.status, json.load(answer)["message"]
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["message"]
+
+
 async def drained(broker: BrokerProcess) -> dict[str, str]:
     recorder = Recorder()
     async with await connect(broker.connection_string()) as connection:
@@ -166,6 +181,7 @@ async def test_a_broker_on_a_full_disk_can_be_emptied_and_then_filled_again(
         writer = Writer(connection)
         await writer.send(60)
         disk.fill()
+        assert health_of(broker)[0] == 503, "nobody had to be refused for that"
         while not writer.refusals:
             await writer.send(1)
     if first == "kill":
@@ -179,6 +195,7 @@ async def test_a_broker_on_a_full_disk_can_be_emptied_and_then_filled_again(
             await receiver.complete([received])
             del left[found(received.payload).id]
         assert await receiver.receive(1, timeout_s=0.5) == []
+        assert health_of(broker) == (200, "Service is healthy.")
         again = Writer(connection)
         await again.send(20)
         assert again.refusals == []

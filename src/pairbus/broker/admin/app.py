@@ -130,7 +130,7 @@ class _Routes:
         reading = request.method in ("GET", "HEAD")
         if reading and "Authorization" not in request.headers:
             if path == "health":
-                return self._health()
+                return await self._health()
             if path == "ca.pem" and self._ca_pem:
                 return web.Response(body=self._ca_pem, content_type="application/x-pem-file")
         grant = self._authorize(request, path)
@@ -165,8 +165,8 @@ class _Routes:
                 return web.json_response(self._meter.as_json())
         raise _Refusal(404, f"SubCode=40400. there is nothing at '/{path}'")
 
-    def _health(self) -> web.Response:
-        trouble = self._namespace.trouble
+    async def _health(self) -> web.Response:
+        trouble = await self._namespace.trouble()
         if trouble is None:
             return web.json_response({"status": "healthy", "message": "Service is healthy."})
         return web.json_response({"status": "unhealthy", "message": trouble}, status=503)

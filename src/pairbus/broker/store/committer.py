@@ -28,6 +28,7 @@ MAX_ROWS = 256  # of one statement
 CHECKPOINT_BYTES = (
     32 * 1024 * 1024
 )  # a checkpoint holds commits up for about 70 ms; half of it, and it comes twice as often
+PROBE_BYTES = 1 << 20  # a disk with less refuses the next large message
 RUN_LENGTH = 32
 "From so many neighbouring numbers on a range is worth a statement of its own."
 
@@ -138,10 +139,18 @@ class Committer:
             error = self._attempt(group)
         return error
 
+    def probe(self) -> StoreError | None:
+        """Why a send would fail now; None when there is room for one and a small write, the counters, is durable."""
+        if not self._has_room() or (self._reserve.free_bytes() < PROBE_BYTES and not self._has_unused()):
+            return full(self._path)
+        return self._attempt(Group())
+
     def _has_room(self) -> bool:
         """Whether something new may be stored (see reserve.py)."""
-        if self._reserve.hold():
-            return True
+        return self._reserve.hold() or self._has_unused()
+
+    def _has_unused(self) -> bool:
+        """Whether the database has room in it."""
         try:
             [pages] = self._connection.execute("PRAGMA page_count").fetchone()
             [unused] = self._connection.execute("PRAGMA freelist_count").fetchone()

@@ -61,7 +61,6 @@ class SqliteStore:
         self._handing_over = False
         self._closed: StoreError | None = None
         "What is said to whoever comes after the end."
-        self.trouble: StoreError | None = None
         self._idle: asyncio.Future[None] | None = None
 
     # ── opening and closing ──
@@ -183,15 +182,17 @@ class SqliteStore:
         if self._closed is not None or not group.steps:
             self._tell(group, self._closed)
             return
+        self._in_flight = group
+        self._writer().commit(group)
+
+    def _writer(self) -> WriterThread:
         if self._thread is None:
             assert self._committer is not None, "recover comes before the first write"
             self._thread = WriterThread(self._committer, self._running_loop(), self._finished)
-        self._in_flight = group
-        self._thread.commit(group)
+        return self._thread
 
     def _finished(self, group: Group, error: StoreError | None) -> None:
         self._in_flight = None
-        self.trouble = error
         if self._group.steps:
             self._hand_over()  # before the callbacks, so that the writer works while they run
         self._tell(group, error)
@@ -205,6 +206,12 @@ class SqliteStore:
                 self._running_loop().call_exception_handler(context)
         if self._idle is not None and self._in_flight is None and not self._group.steps and not self._idle.done():
             self._idle.set_result(None)
+
+    def probe(self, done: Done) -> None:
+        if self._closed is not None:
+            self._running_loop().call_soon(done, self._closed)
+        else:
+            self._writer().probe(done)
 
     # ── reading ──
 
