@@ -63,6 +63,7 @@ class Background:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._syphon: Syphon | None = None
+        self._watch = asyncio.create_task(self._watch_sides()) if state.options.enable_syphon else None
         for work in self._works():
             self._spawn(_kept(work))
 
@@ -72,8 +73,6 @@ class Background:
             works.append(partial(self._pair_late, self._pair_again))
         elif state.options.enable_syphon:
             works.append(self._run_syphon)
-        if state.options.enable_syphon:
-            works.append(self._watch_sides)
         if state.spool.is_open:
             works.append(self._run_forwarder)
         return works
@@ -87,15 +86,18 @@ class Background:
         """Look at the clocks: they may have changed."""
         self._changed.set()
 
-    async def stop(self, grace_s: float = PUMP_GRACE_S) -> None:
+    async def stop(self, grace_s: float) -> None:
         """End every task. Pumps get `grace_s` seconds to finish what they hold."""
-        if self._syphon is not None and grace_s > 0:
+        if self._syphon is not None and not self._state.is_faulted:
             await self._syphon.stop(grace_s)
-        self.cancel()
+        self.halt()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._tasks.add(self._watch)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def cancel(self) -> None:
-        """End every task at once, without waiting."""
+    def halt(self) -> None:
+        """End pings and pumps at once, because the client was faulted. The other side is still watched."""
         for task in self._tasks:
             task.cancel()
 

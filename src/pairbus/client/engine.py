@@ -159,7 +159,7 @@ class Engine:
         state.check()
         if not state.is_paired:
             await self.pair()
-        known = self._primary.limit(origin.path, origin.link_name)
+        known = self._primary.batch_limit(origin.path, origin.link_name)
         if known or state.pair.is_away(origin.sender.entity, time.monotonic()):
             return known
         return await self._sends.batch_limit(origin, SEND_TIMEOUT_S)
@@ -205,8 +205,7 @@ class Engine:
     def fault(self, side: SideName, reason: str) -> None:
         """Declare one side unusable; pings and pumps of a client that is of no more use stop at once."""
         if self.state.fault(side, reason) and self.state.is_faulted and self._background is not None:
-            self._background.cancel()
-            self._background = None
+            self._background.halt()
 
     async def declare_fault(self, side: SideName, reason: str) -> None:
         self.fault(side, reason)

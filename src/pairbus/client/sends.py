@@ -51,7 +51,7 @@ from pairbus.pairing.sending import (
     requesting,
     sending,
 )
-from pairbus.transport import Carrier, Timeout, TransportError
+from pairbus.transport import Carrier, Silence, Timeout, TransportError
 
 logger = logging.getLogger("pairbus")
 
@@ -229,7 +229,7 @@ class Sends:
         wrapped = going.wrapped(origin.path, self._wall_ms(first_at), origin.order)
         is_alive, failure = False, None
         try:
-            for payload, message_format, count in parcels(wrapped, self._secondary.limit(queue)):
+            for payload, message_format, count in parcels(wrapped, self._secondary.batch_limit(queue)):
                 failure, is_alive = await self._deliver(self._secondary, queue, payload, message_format, attempt)
                 # A further part goes on the connection that took the first, within the same limit of time.
                 attempt = replace(attempt, timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
@@ -268,7 +268,7 @@ class Sends:
                 fresh=attempt.fresh,
             )
         except TransportError as error:
-            is_alive = isinstance(error, Timeout) and not error.silent
+            is_alive = isinstance(error, Timeout) and not isinstance(error, Silence)
             return sdk.failure_of_transport(error), is_alive
         return None, False
 
@@ -401,7 +401,7 @@ class Sends:
 
     def _watch_size(self, origin: Origin, going: Outgoing) -> None:
         """Warn once for each entity when a message that fits the primary may not fit a backlog queue."""
-        warned, limit = self._state.warned, self._primary.limit(origin.path, origin.link_name) or BATCH_LIMIT
+        warned, limit = self._state.warned, self._primary.batch_limit(origin.path, origin.link_name) or BATCH_LIMIT
         needed = overhead_of(origin.path, self._state.options.ordered)
         size = max(map(len, going.payloads))
         if origin.path not in warned and limit - needed < size <= limit:

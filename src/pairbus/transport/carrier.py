@@ -201,13 +201,17 @@ class Carrier:
         connection = await self.connection(timeout_s)
         return bool(connection.peer_properties.get(HIDES_PINGS))
 
-    def forget(self, path: str) -> None:
+    def batch_limit(self, path: str, name: str | None = None) -> int:
+        """Return what the open link takes as one batch; 0 when none is open."""
+        known = self._senders.get((path.lower(), name))
+        return 0 if known is None else known[0].batch_limit
+
+    def forget(self, path: str, name: str | None = None) -> None:
         """Make the next `sender(path)` a new link. Sends in flight on the old one end with an unknown outcome."""
-        path = path.lower()
-        for key, fresh in self._opening:
-            if key[0] == path:
-                self._opening.cancel((key, fresh))
-        for key in [key for key in self._senders if key[0] == path]:
+        key = (path.lower(), name)
+        for fresh in (False, True):
+            self._opening.cancel((key, fresh))
+        if key in self._senders:
             self._close(self._senders.pop(key)[0])
 
     async def drop(self) -> None:

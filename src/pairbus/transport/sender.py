@@ -34,6 +34,7 @@ from pairbus.transport.patience import FIRST_LOOK, Patience, Sent, Waiting
 if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
 
+BATCH_MAX_STANDARD, BATCH_MAX_PREMIUM = 256 * 1024, 1024 * 1024
 IN_FLIGHT_MAX = 65_536  # sends without an answer, given-up ones included: a peer that grants and never answers
 MAX_BATCH_SIZE = "com.microsoft:max-message-batch-size"
 
@@ -72,6 +73,13 @@ class Sender(LinkEnd):
             and self.over is None
             and self._session.sent_unsettled < IN_FLIGHT_MAX
         )
+
+    @property
+    def batch_limit(self) -> int:
+        """Return what one batch may have, as the SDKs find it out: by the peer's word, or else by its tier."""
+        if self.max_batch_size:
+            return self.max_batch_size
+        return BATCH_MAX_PREMIUM if self.max_message_size >= BATCH_MAX_PREMIUM else BATCH_MAX_STANDARD
 
     @property
     def in_flight(self) -> int:

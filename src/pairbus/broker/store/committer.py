@@ -18,8 +18,9 @@ from pairbus.broker.store import DropQueue, Forget, PutQueue, box_of, dead_box_o
 from pairbus.broker.store.folder import CommitFile
 from pairbus.broker.store.group import BoxStep, Group, MoveStep, RememberStep, Step
 from pairbus.broker.store.records import COLUMNS, counters_crc, text_crc
-from pairbus.broker.store.schema import PAGE_BYTES, STORE_COUNTER, box_table, create_box, store_error
-from pairbus.errors import StoreError
+from pairbus.broker.store.reserve import PLENTY_BYTES, RESERVE_BYTES, Reserve
+from pairbus.broker.store.schema import PAGE_BYTES, STORE_COUNTER, box_table, create_box, full, store_error
+from pairbus.errors import StoreError, StoreFull
 
 logger = logging.getLogger("pairbus.broker.store")
 
@@ -27,6 +28,7 @@ MAX_ROWS = 256  # of one statement
 CHECKPOINT_BYTES = (
     32 * 1024 * 1024
 )  # a checkpoint holds commits up for about 70 ms; half of it, and it comes twice as often
+PROBE_BYTES = 1 << 20  # a disk with less refuses the next large message
 RUN_LENGTH = 32
 "From so many neighbouring numbers on a range is worth a statement of its own."
 
@@ -116,6 +118,8 @@ class Committer:
         self._connection = connection
         self._counters = counters
         self._commits = commits
+        self._reserve = Reserve(path.parent)
+        self._reserve.hold()
         self._changed: dict[int, Counters] = {}
         self._dropped: set[int] = set()
         # Estimate of what the write-ahead log holds since the last checkpoint. What a killed process left in it counts:
@@ -124,6 +128,38 @@ class Committer:
 
     def commit(self, group: Group) -> StoreError | None:
         """All of the group, durable, or nothing of it and the reason."""
+        if group.takes_room:
+            return self._attempt(group) if self._has_room() else full(self._path)
+        error = self._attempt(group)
+        if isinstance(error, StoreFull):
+            if self._reserve.size:
+                logger.warning("%s: the disk is full; only settlements and deletions go on", self._path)
+            self._reserve.give_up()
+            self._checkpoint("PASSIVE")
+            error = self._attempt(group)
+        return error
+
+    def probe(self) -> StoreError | None:
+        """Why a send would fail now; None when there is room for one and a small write, the counters, is durable."""
+        if not self._has_room() or (self._reserve.free_bytes() < PROBE_BYTES and not self._has_unused()):
+            return full(self._path)
+        return self._attempt(Group())
+
+    def _has_room(self) -> bool:
+        """Whether something new may be stored (see reserve.py)."""
+        return self._reserve.hold() or self._has_unused()
+
+    def _has_unused(self) -> bool:
+        """Whether the database has room in it."""
+        try:
+            [pages] = self._connection.execute("PRAGMA page_count").fetchone()
+            [unused] = self._connection.execute("PRAGMA freelist_count").fetchone()
+        except sqlite3.Error as error:
+            logger.error("%s: cannot ask how much room is left: %s", self._path, error)
+            return False
+        return bool(unused >= min(pages // 2, RESERVE_BYTES // PAGE_BYTES))
+
+    def _attempt(self, group: Group) -> StoreError | None:
         self._changed = {}
         self._dropped = set()
         try:
@@ -150,8 +186,17 @@ class Committer:
         return None
 
     def checkpoint_if_due(self) -> None:
-        if self._log_bytes >= CHECKPOINT_BYTES:
+        if self._log_bytes >= self._log_limit():
             self._checkpoint("PASSIVE")
+
+    def _log_limit(self) -> int:
+        """How long the log may become before it is copied (see reserve.py)."""
+        if not self._reserve.size:
+            return 0
+        short = self._reserve.size // 4
+        if self._log_bytes < short or self._reserve.free_bytes() >= PLENTY_BYTES:
+            return CHECKPOINT_BYTES
+        return short
 
     def close(self) -> None:
         self._checkpoint("TRUNCATE")

@@ -108,6 +108,14 @@ class Group:
             for step in self.steps
         )
 
+    @property
+    def takes_room(self) -> bool:
+        """Whether something new is stored: settlements and deletions only change or move what is there."""
+        return any(
+            (type(step) is BoxStep and bool(step.rows)) or type(step) is RememberStep or type(step) is PutQueue
+            for step in self.steps
+        )
+
     def add(self, op: Write) -> None:
         match op:
             case Insert():

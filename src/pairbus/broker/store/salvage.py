@@ -16,7 +16,7 @@ from typing import Any
 
 from pairbus.broker.store import Insert, PutQueue, Remember, box_of, dead_box_of
 from pairbus.broker.store.committer import Committer, Counters
-from pairbus.broker.store.folder import CommitFile, FolderLock
+from pairbus.broker.store.folder import FOLDER_MODE, CommitFile, FolderLock
 from pairbus.broker.store.group import Group
 from pairbus.broker.store.records import COLUMNS, counters_crc, messages_of, text_crc
 from pairbus.broker.store.schema import (
@@ -161,7 +161,7 @@ def _copy(source: _Source, to_folder: Path) -> SalvageReport:
         report.notes.append("Whether the last commits are missing cannot be told: their number is damaged.")
     elif noted > counters[STORE_COUNTER].high:
         report.notes.append(f"The last {noted - counters[STORE_COUNTER].high} acknowledged commits are missing.")
-    to_folder.mkdir(parents=True, exist_ok=True)
+    to_folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     lock = FolderLock(to_folder)
     try:
         _fill(source, to_folder, queues, counters, report)
