@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pairbus.pairing.events import Closed, Paired
 from pairbus.client.errors import ClientClosed
+from pairbus.pairing.events import Closed, Paired
 from pairbus.spool import open_free
 from tests.client.world import Client, Stage, message, until
 from tests.sdk.flavours import Flavour

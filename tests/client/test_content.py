@@ -17,10 +17,10 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.amqp.message import Message
+from pairbus.client.errors import BacklogMessageTooLarge, PartlySent, ReservedPropertyError
 from pairbus.pairing.aliases import RESERVED
 from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.failover import State
-from pairbus.client.errors import BacklogMessageTooLarge, PartlySent, ReservedPropertyError
 from pairbus.testing import Accept, Reject
 from tests.client.losses import slowness
 from tests.client.messages import id_of, of_every_kind, senders_part

@@ -12,8 +12,8 @@ from azure.servicebus.amqp import AmqpMessageHeader
 
 import pairbus.aio
 from pairbus import PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions, sdk
-from pairbus.errors import ConfigError, PairingError
 from pairbus.client.face import timeout_of
+from pairbus.errors import ConfigError, PairingError
 from pairbus.pairing.options import PRIMARY_SHARE
 from pairbus.syphon import SyphonSettings
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 
+from pairbus.client.errors import ClientClosed
 from pairbus.pairing.events import Closed, Event, FailedOver
 from pairbus.pairing.failover import State
-from pairbus.client.errors import ClientClosed
 from pairbus.testing import Reject
 from tests.client.world import Stage, message, until
 

@@ -22,11 +22,11 @@ import pairbus
 import pairbus.aio
 import pairbus.client
 from pairbus import ledger, sdk, telemetry
+from pairbus.client.errors import ClientClosed, PairingUnauthorized, ScheduleWhileFailedOver, SecondaryUnreachable
+from pairbus.client.sides import Side
 from pairbus.errors import PairingError
 from pairbus.pairing.events import Closed, Event, FailedOver, Paired, PairingCleared, Unpaired
 from pairbus.pairing.failover import State
-from pairbus.client.errors import ClientClosed, PairingUnauthorized, ScheduleWhileFailedOver, SecondaryUnreachable
-from pairbus.client.sides import Side
 from tests.client.world import SEND_ONLY, Stage, World, message, until
 from tests.sdk.flavours import Flavour, in_thread
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pairbus.pairing.events import BacklogQueueFailed, Diverted, Event, MaybeDuplicated
 from pairbus.client.errors import PartlySent
+from pairbus.pairing.events import BacklogQueueFailed, Diverted, Event, MaybeDuplicated
 from pairbus.testing.script import Accept, Detach, LoseAnswer, Reject
 from tests.client.messages import id_of
 from tests.client.world import Client, Stage, message

@@ -11,11 +11,11 @@ import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.message import Message, Properties
+from pairbus.client.errors import SendAvailabilityBacklogError
 from pairbus.ledger import read
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed, FailedOver, PingRefused, PingSent, Recovered
 from pairbus.pairing.failover import State
 from pairbus.pairing.policy import REACTIONS, FailurePolicy, Kind, Reaction
-from pairbus.client.errors import SendAvailabilityBacklogError
 from pairbus.testing import Accept, Reject
 from tests.client.losses import slowness
 from tests.client.world import Client, Stage, message, until

@@ -18,10 +18,10 @@ from azure.core.credentials import AzureNamedKeyCredential
 
 import pairbus
 import pairbus.aio
-from pairbus.pairing.events import Moved, Paired
-from pairbus.pairing.failover import State
 from pairbus.client.errors import SendAvailabilityBacklogError
 from pairbus.client.sides import Side
+from pairbus.pairing.events import Moved, Paired
+from pairbus.pairing.failover import State
 from tests.client.messages import id_of
 from tests.client.world import LISTEN_ONLY, SEND_ONLY, Client, World, message, until
 from tests.sdk.flavours import Flavour, in_thread

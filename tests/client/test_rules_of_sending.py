@@ -11,10 +11,10 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, MessagingEntityNotFoundError, ServiceBusError
 
+from pairbus.client.errors import PartlySent, SendAvailabilityBacklogError
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed, FailedOver, Recovered, Suspected
 from pairbus.pairing.failover import State
 from pairbus.pairing.policy import REACTIONS, FailurePolicy, Kind, Reaction
-from pairbus.client.errors import PartlySent, SendAvailabilityBacklogError
 from pairbus.testing.script import Reject
 from tests.client.both import both_flavours
 from tests.client.losses import slowness

@@ -21,10 +21,10 @@ from azure.servicebus.management import EntityStatus
 from pairbus import ledger, sdk
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Described, Long, Symbol
+from pairbus.client.sides import Side
 from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, Moved, PumpPaused
 from pairbus.pairing.relay import MISSING, REFUSED, SyphonSettings
-from pairbus.client.sides import Side
 from pairbus.syphon import Syphon
 from pairbus.transport import Carrier, connect
 from tests.brokers import BrokerProcess

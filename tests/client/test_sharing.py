@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+from pairbus.guard import Guard, burials
 
 from pairbus.amqp.performatives import Modified, Released
-from pairbus.guard import Guard, burials
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
 from pairbus.testing import Answer, Delay, LoseAnswer, ScriptedEndpoint, Silent, short_rejection

@@ -11,10 +11,10 @@ import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus import sdk
+from pairbus.client.errors import SendAvailabilityBacklogError
 from pairbus.errors import SpoolError
 from pairbus.pairing.events import Spooled, SpoolForwarded
 from pairbus.pairing.failover import State
-from pairbus.client.errors import SendAvailabilityBacklogError
 from pairbus.spool import Entry, Spool
 from pairbus.testing.script import Delay, Reject
 from tests.client.messages import id_of

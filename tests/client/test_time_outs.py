@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from pairbus.client.errors import SendAvailabilityBacklogError
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
-from pairbus.client.errors import SendAvailabilityBacklogError
 from pairbus.testing.script import Close, Delay, Silent
 from tests.client.losses import SILENT_S, slowness
 from tests.client.world import Stage, World, message, new_client, until

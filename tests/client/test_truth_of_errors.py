@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 from azure.servicebus.exceptions import ServiceBusAuthorizationError
 
-from pairbus.errors import SpoolFull
-from pairbus.pairing.envelope import Away, overhead
-from pairbus.pairing.failover import State
 from pairbus.client.errors import (
     BacklogMessageTooLarge,
     ClientClosed,
@@ -19,6 +16,9 @@ from pairbus.client.errors import (
     ScheduleWhileFailedOver,
     SendAvailabilityBacklogError,
 )
+from pairbus.errors import SpoolFull
+from pairbus.pairing.envelope import Away, overhead
+from pairbus.pairing.failover import State
 from pairbus.testing.script import Accept, LoseAnswer, Reject
 from tests.client.messages import id_of
 from tests.client.test_partly_stored import healed_when_a_queue_fails

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pairbus import upkeep
+from pairbus.client.errors import PairingUnauthorized, SecondaryUnreachable
 from pairbus.forwarder import Forwarder
 from pairbus.pairing.events import Paired
 from pairbus.pairing.failover import State
-from pairbus.client.errors import PairingUnauthorized, SecondaryUnreachable
 from pairbus.syphon import Syphon
 from pairbus.testing.script import Reject
 from pairbus.transport import connect as genuine_connect

@@ -20,11 +20,11 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 import pairbus
 import pairbus.aio
+from pairbus.client.sides import Side
 from pairbus.pairing.events import Diverted, Event
 from pairbus.pairing.failover import State
 from pairbus.pairing.pace import LOCK_S
 from pairbus.pairing.relay import SyphonSettings
-from pairbus.client.sides import Side
 from pairbus.syphon import Progress, Syphon
 from pairbus.testing import NemesisThread, ScriptedEndpoint
 from pairbus.transport import Carrier, connect

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from tests.sim.broker import Copy
     from tests.sim.world import World
 
-LINE_MAX_S = 1.0  # in line; after a longer wait a call may have no time left for another queue
-
-
 @dataclass(slots=True)
 class Call:
     """One send, and what its caller knows about it."""
@@ -30,10 +27,6 @@ class Call:
     "Told: it is stored, here."
     refusal: str = ""
     "Told: nobody has it."
-    waited_s: float = 0.0
-    "In line behind other sends of the same sender: time that no queue could be asked in."
-    has_turn: bool = False
-    "It has the primary's line, and keeps it while it tries again."
     may_be_stored: bool = False
     "Told, with the refusal: somebody may have it all the same."
 
@@ -98,9 +91,8 @@ def _check_call(world: World, call: Call, copies: list[Copy]) -> list[str]:
     if call.refusal and not call.may_be_stored and (copies or elsewhere):
         where = [copy.via for copy in copies] + elsewhere
         found.append(f"untrue: {call.message_id} is stored ({where}), its caller was told {call.refusal!r}")
-    had_time = call.waited_s < LINE_MAX_S
     a_queue_works = not world.unreliable.issuperset(world.secondary.queues)
-    if call.refusal.startswith(Where.BACKLOG.value) and a_queue_works and had_time:
+    if call.refusal.startswith(Where.BACKLOG.value) and a_queue_works:
         found.append(f"unavailable: {call.message_id} was refused ({call.refusal}), and a queue had no trouble at all")
     if len(copies) > 1 and call.message_id not in world.history.excused:
         found.append(f"duplicate: {call.message_id} came via {[(copy.via, round(copy.at, 3)) for copy in copies]}")

@@ -64,7 +64,7 @@ class SimLink:
 class SimSender(SimLink):
     """In the shape of `transport.Sender`."""
 
-    max_message_size = 262_144
+    max_message_size = batch_limit = 262_144
     max_batch_size = 0
 
     def __init__(self, wire: Wire, path: str, timeout_s: float) -> None:

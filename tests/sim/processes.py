@@ -1,51 +1,36 @@
 """Processes of a world: paired clients that send, and syphons. Each can die at any moment.
 
-A client here is a shell as thin as the genuine ones: it carries out the commands of `pairing.sending`, keeps the clocks
-of its `Pair` and runs the genuine `Forwarder` on its spool. A syphon is the genuine `Syphon`.
+A client here sends with the genuine `client.sends.Sends`, keeps the clocks of its `Pair` and runs the genuine
+`Forwarder` on its spool. A syphon is the genuine `Syphon`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Coroutine
-from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.client.background import SpoolWays, ping_payload
+from pairbus.client.counters import Counters
+from pairbus.client.events import Events
+from pairbus.client.metering import Meters
+from pairbus.client.outgoing import Outgoing
+from pairbus.client.sends import Origin, Sends
 from pairbus.errors import SpoolError
 from pairbus.forwarder import Forwarder
-from pairbus.links import BROKEN
-from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.events import BacklogQueueBack, Event, MaybeDuplicated, PingSent, Recovered
-from pairbus.pairing.failover import Entity, State
-from pairbus.pairing.forwarding import Inflow, queueing
+from pairbus.pairing.failover import Entity
+from pairbus.pairing.forwarding import Inflow
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Failure, Kind
-from pairbus.pairing.sending import (
-    LEAST_S,
-    QUICK_PAUSE_S,
-    Command,
-    Pause,
-    Plan,
-    Receipt,
-    Reply,
-    SenderState,
-    ToBacklog,
-    ToPrimary,
-    ToSpool,
-    Unsent,
-    Where,
-    first_timeout_s,
-    sending,
-    spool_reserve_s,
-    usual_attempt,
-)
-from pairbus.spool import Entry, Spool
+from pairbus.pairing.sending import Command, Reply, Unsent
+from pairbus.spool import Spool
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import TransportError
-from pairbus.upkeep import HubWays, ping_payload
 from pairbus.wire_failures import failure_of
 from tests.sim.broker import wall_ms
 from tests.sim.checker import Call
@@ -101,43 +86,89 @@ class Process:
             task.cancel()
 
 
+class SimState:
+    """The memory of a simulated client, in the shape of `PairState` as far as sends and the spool's ways look at it."""
+
+    is_closed = is_faulted = False
+
+    def __init__(self, world: World, spool: SpoolModel | None, listener: Callable[[Event], None]) -> None:
+        self.options = world.options
+        self.counters = Counters()
+        self.meters = Meters(None, "primary", "secondary")
+        self.events = Events(self.counters, None, listener)
+        self.pair = Pair(world.options, self.events.publish, world.dice.randrange)
+        self.inflow = Inflow()
+        self.warned: set[str] = set()
+        self.spool = SimpleNamespace(
+            open_spool=spool, disk=None, is_open=spool is not None, waiting=0 if spool is None else spool.waiting
+        )
+        self._loop = world.loop
+
+    def entity(self, path: str) -> Entity:
+        return self.pair.entity(path, self._loop.time())
+
+    def waits(self, entity: Entity) -> bool:
+        spool = self.spool.open_spool
+        return spool is not None and spool.has(entity.path)
+
+    def check(self) -> None:
+        """The client is open as long as its process lives."""
+
+
+class TracedSends(Sends):
+    """The genuine sends, told step by step."""
+
+    world: World
+    name: str
+
+    async def _perform(self, origin: Origin, going: Outgoing, command: Command) -> Reply:
+        self.world.trace(f"{self.name} {going.ids}: {command}")
+        reply = await super()._perform(origin, going, command)
+        self.world.trace(f"{self.name} {going.ids}: {reply.failure or 'ok'}")
+        return reply
+
+
 class SenderProcess(Process):
-    """A paired client. In the shape of `Hub`, as far as `HubWays` looks at it."""
+    """A paired client: the genuine sends, pair and forwarder, and clocks like those of `client.background`."""
 
     def __init__(self, world: World, name: str, spool: SpoolModel | None) -> None:
         super().__init__(world, name)
         self.spool = spool
-        self.pair = Pair(world.options, self.publish, world.dice.randrange)
+        self.state = SimState(world, spool, self._heard)
+        self.pair = self.state.pair
         if world.is_paired:
             self.pair.paired_with([queue.path for queue in world.secondary.queues.values()])
-        self.inflow = Inflow()
-        self.lock = nullcontext()
+        self.sends = TracedSends(
+            cast(Any, self.state),
+            self.carrier(world.primary, "direct"),
+            self.carrier(world.secondary, "direct"),
+            asyncio.Event(),
+            world.loop.time,
+        )
+        self.sends.world, self.sends.name = world, name
         self._changed = asyncio.Event()
         self._forwarder: Forwarder | None = None
-        self._senders: dict[str, SimClientSender] = {}
+        self._origins: dict[str, Origin] = {}
 
     def start(self) -> None:
         self.spawn(self._keep_clocks())
         if self.spool is not None:
             forwarder = Forwarder(
                 cast(Spool, self.spool),
-                HubWays(cast(Any, self)),
+                SpoolWays(cast(Any, self.state)),
                 self.carrier(self.world.primary, "spool"),
                 self.carrier(self.world.secondary, "spool"),
-                publish=self.publish,
+                publish=self._heard,
             )
             self._forwarder = forwarder
             self.spawn(forwarder.run())
 
-    def publish(self, event: Event) -> None:
-        super().publish(event)
+    def _heard(self, event: Event) -> None:
+        self.publish(event)
         self._changed.set()
         probed = isinstance(event, PingSent) and event.accepted
         if self._forwarder is not None and (probed or isinstance(event, Recovered | BacklogQueueBack)):
             self._forwarder.retry_now()
-
-    def deliver(self) -> None:
-        """Events are told at once here."""
 
     def crash(self) -> None:
         super().crash()
@@ -146,11 +177,22 @@ class SenderProcess(Process):
             self.world.history.excuse(entry.message_id for entry in self.spool.disk.waiting.values())
             self.spool.die()
 
-    def sender(self, path: str) -> SimClientSender:
-        known = self._senders.get(path)
-        if known is None:
-            known = self._senders[path] = SimClientSender(self, path)
-        return known
+    async def send(self, call: Call, timeout_s: float) -> None:
+        """Write into the call what its caller is told."""
+        world, began = self.world, self.world.loop.time()
+        origin = self._origins.get(call.path)
+        if origin is None:
+            origin = self._origins[call.path] = Origin(cast(Any, self.state), call.path, None)
+        try:
+            going = Outgoing([call.payload], [call.message_id], is_batch=False)
+            call.receipt = (await self.sends.send(origin, going, timeout_s)).where
+        except (ServiceBusError, SpoolError) as error:
+            unsent = error.__context__
+            assert isinstance(unsent, Unsent), repr(error)
+            call.may_be_stored, call.refusal = unsent.outcome_unknown, f"{unsent.where.value}: {unsent}"
+        late_s = world.loop.time() - began - timeout_s
+        if late_s > LATE_MAX_S:
+            world.found.append(f"late: {call.message_id} ended {late_s:.2f} s after its time-out")
 
     async def _keep_clocks(self) -> None:
         loop, pair = self.world.loop, self.pair
@@ -160,6 +202,7 @@ class SenderProcess(Process):
             for entity in pair.pings.due(loop.time()):
                 self.spawn(self._ping(entity))
             wake_at = pair.next_due()
+            self.state.events.deliver()
             try:
                 async with asyncio.timeout_at(wake_at):
                     await self._changed.wait()
@@ -180,184 +223,13 @@ class SenderProcess(Process):
         except TimeoutError:
             failure = Failure(Kind.TIMEOUT, "no answer")
         pair.ping_ended(entity, failure, self.world.loop.time(), probe=probe)
+        self.state.events.deliver()
+        self._changed.set()
         self._carriers.remove(carrier)
         await carrier.close()
 
 
 PING = ping_payload()
-
-
-class SimClientSender:
-    """One sender of a client, with a connection of its own to each side, and a line before each."""
-
-    def __init__(self, process: SenderProcess, path: str) -> None:
-        self._process = process
-        self._world = process.world
-        self._state = SenderState(process.pair.entity(path, process.world.loop.time()))
-        self._home = process.carrier(process.world.primary, "direct")
-        self._away = process.carrier(process.world.secondary, "direct")
-        self._lines = {"home": asyncio.Lock(), "away": asyncio.Lock()}
-        self._counter = 0
-        self._numbers: dict[str, int] = {}
-
-    async def send(self, call: Call, timeout_s: float) -> None:
-        """Write into the call what its caller is told."""
-        world, process = self._world, self._process
-        now = world.loop.time()
-        try:
-            try:
-                receipt = await self._send_by_plan(call, timeout_s, now)
-            finally:
-                self._give_turn(call)
-        except Unsent as unsent:
-            call.may_be_stored, call.refusal = unsent.outcome_unknown, f"{unsent.where.value}: {unsent}"
-        else:
-            call.receipt = receipt.where
-            if receipt.unanswered is not None:
-                process.publish(MaybeDuplicated.unanswered(call.path, call.message_id, receipt.unanswered))
-            if receipt.where is not Where.PRIMARY:
-                process.pair.stored_away(
-                    self._state.entity, receipt.queue or "spool", (call.message_id,), outcome_unknown=False
-                )
-        late_s = world.loop.time() - now - timeout_s
-        if late_s > LATE_MAX_S:
-            world.found.append(f"late: {call.message_id} ended {late_s:.2f} s after its time-out")
-
-    async def _send_by_plan(self, call: Call, timeout_s: float, now: float) -> Receipt:
-        """As the genuine shells do it: the first attempt needs no plan on a healthy entity, nor away where the queue is
-        no question."""
-        pair, entity, spool = self._process.pair, self._state.entity, self._process.spool
-        behind, tried = spool is not None and spool.has(call.path), None
-        away = None if behind else usual_attempt(pair, self._state, timeout_s)
-        if entity.state is State.HEALTHY and not behind:
-            first = ToPrimary(first_timeout_s(pair, timeout_s), fresh=False, trial=False)
-            tried = await self._perform(first, call, now + timeout_s)
-            self._world.trace(f"{self._process.name} {call.message_id}: {tried}")
-            if tried.failure is None and not tried.rerouted:
-                pair.accepted(entity, tried.now)
-                return Receipt(Where.PRIMARY)
-        elif away is not None:
-            tried = await self._perform(away, call, now + timeout_s)
-            self._world.trace(f"{self._process.name} {call.message_id}: {away.queue} {tried}")
-            if tried.failure is None and not tried.rerouted:
-                return Receipt(Where.BACKLOG, away.queue)
-            tried = None if tried.rerouted else tried
-        plan = sending(pair, self._state, timeout_s, now, tried=tried, tried_queue=None if away is None else away.queue)
-        if behind:
-            assert spool is not None
-            plan = queueing(pair, self._state, timeout_s, now, self._process.inflow, partial(spool.has, call.path))
-        return await self._carry_out(plan, call, now + timeout_s)
-
-    async def _carry_out(self, plan: Plan, call: Call, deadline: float) -> Receipt:
-        reply: Reply | None = None
-        while True:
-            try:
-                command = next(plan) if reply is None else plan.send(reply)
-            except StopIteration as end:
-                return cast(Receipt, end.value)
-            self._world.trace(f"{self._process.name} {call.message_id}: {command}")
-            if not isinstance(command, ToPrimary) and not (
-                isinstance(command, Pause) and command.seconds <= QUICK_PAUSE_S
-            ):
-                self._give_turn(call)
-            reply = await self._perform(command, call, deadline)
-            self._world.trace(f"{self._process.name} {call.message_id}: {reply.failure or 'ok'}")
-
-    async def _perform(self, command: Command, call: Call, deadline: float) -> Reply:
-        loop, pair, entity = self._world.loop, self._process.pair, self._state.entity
-        if isinstance(command, Pause):
-            await asyncio.sleep(command.seconds)
-            return Reply(loop.time())
-        if isinstance(command, ToSpool):
-            failure = await self._to_spool(command, call)
-            return Reply(loop.time(), failure)
-        is_home, failure = isinstance(command, ToPrimary), None
-        line = self._lines["home" if is_home else "away"]
-        if not (is_home and call.has_turn) and not await self._stand_in_line(line, call, deadline):
-            return Reply(loop.time(), Failure(Kind.TIMEOUT, "the line was too long"), waited=True)
-        call.has_turn = call.has_turn or is_home
-        try:
-            if isinstance(command, ToPrimary):
-                if not command.trial and pair.is_away(entity, loop.time()):
-                    return Reply(loop.time(), rerouted=True)
-                share = replace(
-                    command, timeout_s=min(command.timeout_s, first_timeout_s(pair, deadline - loop.time()))
-                )
-                failure = await self._attempt(self._home, call.path, call.payload, share, deadline)
-            else:
-                if not pair.rotation.has(command.queue):
-                    return Reply(loop.time(), rerouted=True)
-                payload = wrap(call.payload, self._about(call, command.first_attempt_at))
-                failure = await self._attempt(self._away, command.queue, payload, command, deadline)
-        finally:
-            if not is_home:
-                line.release()
-            elif failure is None:
-                self._give_turn(call)
-        return Reply(loop.time(), failure)
-
-    async def _stand_in_line(self, line: asyncio.Lock, call: Call, deadline: float) -> bool:
-        loop = self._world.loop
-        came = loop.time()
-        try:
-            async with asyncio.timeout_at(deadline - spool_reserve_s(self._process.pair)):
-                await line.acquire()
-        except TimeoutError:
-            return False
-        finally:
-            call.waited_s += loop.time() - came
-        if deadline - loop.time() >= LEAST_S:
-            return True
-        line.release()
-        return False
-
-    def _give_turn(self, call: Call) -> None:
-        if call.has_turn:
-            call.has_turn = False
-            self._lines["home"].release()
-
-    async def _attempt(
-        self, carrier: SimCarrier, path: str, payload: bytes, command: ToPrimary | ToBacklog, deadline: float
-    ) -> Failure | None:
-        loop = self._world.loop
-        until = min(deadline, loop.time() + command.timeout_s)
-        if command.fresh:
-            await carrier.drop()
-        try:
-            sender = await carrier.sender(path, until - loop.time())
-            await sender.send(payload, timeout_s=until - loop.time())
-        except TransportError as error:
-            failure = failure_of(error)
-            if failure.kind in BROKEN:
-                await carrier.drop()
-            return failure
-        return None
-
-    async def _to_spool(self, command: ToSpool, call: Call) -> Failure | None:
-        about, spool = self._about(call, command.first_attempt_at), self._process.spool
-        assert spool is not None
-        entry = Entry(
-            *(call.path, call.payload, call.message_id, about.first_attempt_ms, about.sender, about.counter),
-            wall_ms(self._world.loop.time()),
-        )
-        self._process.inflow.came(call.path, 1, self._world.loop.time())
-        try:
-            await asyncio.to_thread(spool.append, [entry])
-        except SpoolError as error:
-            return Failure(Kind.INTERNAL, str(error), error=error)
-        return None
-
-    def _about(self, call: Call, first_attempt_at: float | None) -> Away:
-        about = Away(call.path, None if first_attempt_at is None else wall_ms(first_attempt_at))
-        if not self._world.options.ordered:
-            return about
-        number = self._numbers.get(call.message_id)
-        if number is None:
-            self._counter += 1
-            number = self._numbers[call.message_id] = self._counter
-        return replace(about, sender=f"{self._process.name} {call.path}", counter=number)
-
-
 LATE_MAX_S = 1.0  # a write to the spool at the very end of the caller's time
 
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import pairbus.client.sends
 import pairbus.forwarder
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.types import Symbol, Timestamp
@@ -116,7 +117,7 @@ class World:
         level = logging.root.manager.disable
         logging.disable(logging.CRITICAL)  # the code under test logs every failure; here failures are what is wanted
         try:
-            with patch.object(pairbus.forwarder, "time", clock):
+            with patch.object(pairbus.forwarder, "time", clock), patch.object(pairbus.client.sends, "time", clock):
                 self.loop.run_until_complete(self._live())
         except Stuck as error:
             self.found.append(f"stuck: {error}")
@@ -228,17 +229,20 @@ class World:
         path = path.title() if dice.random() < 0.1 else path  # paths compare without case
         count, haste = dice.randrange(1, 9), dice.choice((0.2, 0.9))
         await asyncio.sleep(dice.choice((0.0, 0.5)) * self._horizon_s)
-        for _ in range(count):
+        for time in range(count):
             pace_s = 2 * self._horizon_s / count if dice.random() > haste else 0.1
             await asyncio.sleep(dice.random() * pace_s)
-            await self._send(process, lane, path)
+            at_once = dice.choice((1, 1, 1, 3, 30))
+            # Sends in flight together have no order among themselves: each is a lane of its own.
+            lanes = [lane] if at_once == 1 else [f"{lane} {time}.{place}" for place in range(at_once)]
+            await asyncio.gather(*(self._send(process, each, path) for each in lanes))
 
     async def _send(self, process: SenderProcess, lane: str, path: str) -> None:
         message_id = b"sim-%05d" % len(self.history.calls)
         template = _session_template(lane) if self.options.ordered else self.dice.choice(PLAIN)
         payload = template.replace(ID, message_id)
         call = self.history.calls[message_id.decode()] = Call(message_id.decode(), path, payload, f"{lane} {path}")
-        await process.sender(path).send(call, self.dice.choice((5.0, 15.0, 60.0)))
+        await process.send(call, self.dice.choice((5.0, 15.0, 60.0)))
         self.trace(f"{lane} {call.message_id}: {call.receipt or call.refusal}")
 
     @property

@@ -128,7 +128,8 @@ class PairedClientFace:
         return self._received(receiver, f"{topic_name}/Subscriptions/{subscription_name}")
 
     def _received(self, receiver: Any, entity: str) -> Any:
-        receiver = sdk.skip_pings(receiver, self._state.meters.receiver(entity), self._state.check_receiver)
+        meter, guarded = self._state.meters.receiver(entity), None if self.AIO else sdk.guarded
+        receiver = sdk.skip_pings(receiver, meter, guarded, self._state.check_receiver)
         self._receivers.add(receiver)
         return receiver
 

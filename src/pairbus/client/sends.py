@@ -55,6 +55,7 @@ from pairbus.transport import Carrier, Silence, Timeout, TransportError
 
 logger = logging.getLogger("pairbus")
 
+IN_PRIMARY = Receipt(Where.PRIMARY)
 SPOOL = "spool"  # what `Diverted.queue` says when no backlog queue took the message
 
 Request = Callable[[float], Awaitable[Any]]
@@ -99,8 +100,8 @@ class Sends:
 
     # ── a send ──
 
-    async def send(self, origin: Origin, going: Outgoing, timeout_s: float) -> None:
-        """Return when the primary, a backlog queue or the spool has stored the messages; raise when none did."""
+    async def send(self, origin: Origin, going: Outgoing, timeout_s: float) -> Receipt:
+        """Return where the messages are stored: the primary, a backlog queue or the spool; raise when nowhere."""
         state, sender, began = self._state, origin.sender, self._clock()
         self._under_way += 1
         try:
@@ -110,17 +111,18 @@ class Sends:
                 count = len(going)
                 reply = await self._attempt(attempt, origin, going)
                 if reply.failure is None:
-                    if type(attempt) is ToPrimary:
-                        self._count_direct(origin, count)
-                    return
+                    if type(attempt) is ToBacklog:
+                        return Receipt(Where.BACKLOG, attempt.queue)
+                    self._count_direct(origin, count)
+                    return IN_PRIMARY
                 tried = (attempt, reply)
-            await self._send_planned(origin, going, timeout_s, began, tried)
+            return await self._send_planned(origin, going, timeout_s, began, tried)
         finally:
             self._end_call()
 
     async def _send_planned(
         self, origin: Origin, going: Outgoing, timeout_s: float, now: float, tried: tuple[Attempt, Reply] | None
-    ) -> None:
+    ) -> Receipt:
         state, sender = self._state, origin.sender
         if tried is None and state.waits(sender.entity):
             waits = partial(state.waits, sender.entity)
@@ -136,6 +138,7 @@ class Sends:
             self._count_failed(origin, len(going), Kind.COMMUNICATION)
             raise closed_meanwhile(closed, origin.path, going) from None
         self._count_planned(origin, going, receipt)
+        return receipt
 
     async def _carry_out(
         self, plan: Plan, perform: Callable[[Command], Awaitable[Reply]], going: Outgoing | None
@@ -280,9 +283,9 @@ class Sends:
             return _not_spooled(SpoolError("The spool was closed with the pairing. This was not stored."))
         state.inflow.came(origin.path, len(entries), self._clock())
         stored = asyncio.get_running_loop().run_in_executor(state.spool.disk, spool.append, entries)
+        stored.add_done_callback(_ask_outcome)
         try:
-            # A write that has begun cannot be taken back: a caller that is cancelled meanwhile is told so by the error.
-            await asyncio.shield(stored)
+            await asyncio.shield(stored)  # a write that has begun cannot be taken back when the caller is cancelled
         except SpoolError as error:
             return _not_spooled(error)
         return None
@@ -422,3 +425,9 @@ class Sends:
 
 def _not_spooled(error: SpoolError) -> Failure:
     return Failure(Kind.INTERNAL, str(error), False, error)
+
+
+def _ask_outcome(stored: asyncio.Future[int]) -> None:
+    """Ask how a write to the spool ended: when its caller was cancelled, nobody else does."""
+    if not stored.cancelled():
+        stored.exception()

@@ -63,6 +63,7 @@ from pairbus.sdk.messages import (
 from pairbus.sdk.receivers import PING_CONTENT_TYPE, Meter, end_async_receiver, end_receiver, skip_pings
 from pairbus.sdk.sockets import CAN_BREAK, break_socket
 from pairbus.sdk.tracing import SCHEDULE, SEND, Traced, attributes, batch_links, is_traced, links, span, traced
+from pairbus.sdk.watchdog import guarded
 
 __all__ = [
     "CAN_BREAK",
@@ -90,6 +91,7 @@ __all__ = [
     "ensure_message_id",
     "failure_of",
     "failure_of_transport",
+    "guarded",
     "is_traced",
     "keep",
     "links",

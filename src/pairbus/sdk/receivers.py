@@ -57,6 +57,10 @@ def _is_ping(message: ServiceBusReceivedMessage) -> bool:
     return message.content_type == PING_CONTENT_TYPE
 
 
+def _no_check() -> None:
+    pass
+
+
 def _no_meter(kind: str, count: int, size: int, outcome: str) -> None:
     pass
 
@@ -105,6 +109,7 @@ def _ping_stays(error: Exception) -> None:
 
 class _SkipsPings(ServiceBusReceiver):
     _meter: Meter = staticmethod(_no_meter)
+    _check_client: Callable[[], None] = staticmethod(_no_check)
     _guarded: Guarded | None = None
     _until = NEVER
     "When the call under way must have ended."
@@ -147,7 +152,7 @@ class _SkipsPings(ServiceBusReceiver):
 
     def _beyond_pings(self, max_message_count: int | None, max_wait_time: float | None, deadline: float) -> Messages:
         while True:
-            with _Metered(self._meter, "receive"):
+            with _Metered(self, "receive"):
                 messages = super().receive_messages(max_message_count, max_wait_time)
             _tell_received(self._meter, messages)
             wanted, pings = _without_pings(messages)
@@ -171,7 +176,7 @@ class _SkipsPings(ServiceBusReceiver):
 
     def _inner_next(self, wait_time: float | None = None) -> ServiceBusReceivedMessage:
         while True:
-            with _Metered(self._meter, "receive"):
+            with _Metered(self, "receive"):
                 message = super()._inner_next(wait_time)
             _tell_received(self._meter, [message])
             if not _is_ping(message):
@@ -187,14 +192,14 @@ class _SkipsPings(ServiceBusReceiver):
 
     def _settle_message_with_retry(self, *args: Any, **kwargs: Any) -> Any:
         settle = partial(super()._settle_message_with_retry, *args, **kwargs)
-        with _Metered(self._meter, "complete", tell_ok=True):
+        with _Metered(self, "complete", tell_ok=True):
             return self._within(SETTLE_S, settle)
 
     def _mgmt_request_response_with_retry(self, mgmt_operation: bytes, *args: Any, **kwargs: Any) -> Any:
         is_receive = mgmt_operation == _BY_NUMBER
         kind = "receive" if is_receive else _OPERATIONS.get(mgmt_operation, "management")
         ask = partial(super()._mgmt_request_response_with_retry, mgmt_operation, *args, **kwargs)
-        with _Metered(self._meter, kind, tell_ok=not is_receive):
+        with _Metered(self, kind, tell_ok=not is_receive):
             answer = self._within(_limit_of(kind, kwargs.get("timeout")), ask)
         if is_receive:
             _tell_received(self._meter, answer)
@@ -203,11 +208,12 @@ class _SkipsPings(ServiceBusReceiver):
 
 class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
     _meter: Meter = staticmethod(_no_meter)
+    _check_client: Callable[[], None] = staticmethod(_no_check)
 
     async def receive_messages(self, max_message_count: int | None = 1, max_wait_time: float | None = None) -> Messages:
         deadline = _deadline(self._max_wait_time, max_wait_time)
         while True:
-            with _Metered(self._meter, "receive"):
+            with _Metered(self, "receive"):
                 messages = await super().receive_messages(max_message_count, max_wait_time)
             _tell_received(self._meter, messages)
             wanted, pings = _without_pings(messages)
@@ -231,7 +237,7 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
 
     async def _inner_anext(self, wait_time: float | None = None) -> ServiceBusReceivedMessage:
         while True:
-            with _Metered(self._meter, "receive"):
+            with _Metered(self, "receive"):
                 message = await super()._inner_anext(wait_time)
             _tell_received(self._meter, [message])
             if not _is_ping(message):
@@ -246,14 +252,14 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
                 _ping_stays(error)
 
     async def _settle_message_with_retry(self, *args: Any, **kwargs: Any) -> Any:
-        with _Metered(self._meter, "complete", tell_ok=True):
+        with _Metered(self, "complete", tell_ok=True):
             settling = super()._settle_message_with_retry(*args, **kwargs)  # type: ignore[no-untyped-call]
             return await self._within(SETTLE_S, settling)
 
     async def _mgmt_request_response_with_retry(self, mgmt_operation: bytes, *args: Any, **kwargs: Any) -> Any:
         is_receive = mgmt_operation == _BY_NUMBER
         kind = "receive" if is_receive else _OPERATIONS.get(mgmt_operation, "management")
-        with _Metered(self._meter, kind, tell_ok=not is_receive):
+        with _Metered(self, kind, tell_ok=not is_receive):
             asking = super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
             limit_s = _limit_of(kind, kwargs.get("timeout"))
             # The SDK's own time-out gets a moment to end the call with a better error.
@@ -288,39 +294,48 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
 
 
 class _Metered:
-    """Tells the meter how one operation ended."""
+    """One operation of a receiver: refused when its client was faulted, and told to the meter when it has ended."""
 
-    __slots__ = ("_kind", "_meter", "_tell_ok")
+    __slots__ = ("_kind", "_receiver", "_tell_ok")
 
-    def __init__(self, meter: Meter, kind: str, *, tell_ok: bool = False) -> None:
-        self._meter = meter
+    def __init__(self, receiver: Any, kind: str, *, tell_ok: bool = False) -> None:
+        self._receiver = receiver
         self._kind = kind
         self._tell_ok = tell_ok
 
     def __enter__(self) -> None:
-        pass
+        self._receiver._check_client()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        meter = self._receiver._meter
         if kind is None:
             if self._tell_ok:
-                self._meter(self._kind, 1, 0, "ok")
-        elif issubclass(kind, StopIteration | StopAsyncIteration):
-            self._meter("empty receive", 1, 0, "ok")
+                meter(self._kind, 1, 0, "ok")
+            return
+        if issubclass(kind, StopIteration | StopAsyncIteration):
+            meter("empty receive", 1, 0, "ok")
         elif isinstance(error, ServiceBusError):
             failure = failure_of(error)
-            self._meter(self._kind, 1, 0, "internal" if failure is None else failure.kind.value)
+            meter(self._kind, 1, 0, "internal" if failure is None else failure.kind.value)
+        self._receiver._check_client()
 
 
 Receiver = TypeVar("Receiver", bound=ServiceBusReceiver | sdk_aio.ServiceBusReceiver)
 
 
-def skip_pings(receiver: Receiver, meter: Meter | None = None, guarded: Guarded | None = None) -> Receiver:
-    """The same receiver, still an instance of the SDK's class, which from now on hands out no ping.
+def skip_pings(
+    receiver: Receiver,
+    meter: Meter | None = None,
+    guarded: Guarded | None = None,
+    check_client: Callable[[], None] | None = None,
+) -> Receiver:
+    """Return the same receiver, still an instance of the SDK's class, which from now on hands out no ping.
 
-    `guarded`: for one of the sync SDK; that of asyncio has its time-outs.
+    `guarded`: for a receiver of the sync SDK; one of asyncio has its time-outs. `check_client` raises when the client
+    was faulted: the receiver ends with it.
     """
     receiver.__class__ = _SkipsPingsAsync if isinstance(receiver, sdk_aio.ServiceBusReceiver) else _SkipsPings
-    for name, value in (("_meter", meter), ("_guarded", guarded)):
+    for name, value in (("_meter", meter), ("_guarded", guarded), ("_check_client", check_client)):
         if value is not None:
             setattr(receiver, name, value)  # of the class that it has now
     return receiver

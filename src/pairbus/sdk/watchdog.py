@@ -1,8 +1,8 @@
-"""No call of the sync SDK outlives its deadline.
+"""The watchdog of sync receivers: no call of theirs outlives its deadline.
 
 The sync SDK blocks for ever on a peer that accepts TCP and stays silent, whatever time-outs it is given (measured).
-What frees it in the same second is breaking the socket under it: one thread for the process looks after all calls that
-are under way, and breaks the socket of one that is late. Arming costs two stores.
+Breaking the socket under such a call frees it in the same second: one thread for the process looks after all calls
+that are under way, and breaks the socket of one that is late.
 
 Where the SDK hides its socket (another version), a call runs in a thread of its own that is given up instead.
 """
@@ -19,13 +19,12 @@ from typing import Any, TypeVar
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus import sdk
+from pairbus.sdk.sockets import CAN_BREAK, break_socket
 
-logger = logging.getLogger("pairbus.guard")
+logger = logging.getLogger("pairbus.watchdog")
 
 AGAIN_S = 0.1  # before a call that was broken off, and did not notice, is broken off again
 LOOK_MAX_S = 3600.0  # `wait` takes no endless time
-BURIAL_S = 2.0  # for a connection that is thrown away to say good-bye
 GRACE_S = 0.25  # the SDK's own time-out gets this long to end the call with a better error
 
 T = TypeVar("T")
@@ -69,8 +68,8 @@ class Guard:
 
     def call(self, what: Callable[..., T], owner: object, deadline: float, *arguments: Any) -> T:
         """Make one SDK call of `owner`; Late when it had to be broken off at its deadline (of `time.monotonic`)."""
-        if not sdk.CAN_BREAK:
-            return given_up(lambda: what(*arguments), deadline)
+        if not CAN_BREAK:
+            return _given_up(lambda: what(*arguments), deadline)
         self.owner, self.late_at = owner, deadline + GRACE_S
         if self.watch is None or self.late_at < self.watch.looks_at:
             self.rouse()
@@ -95,7 +94,7 @@ class _Watch(threading.Thread):
     """Looks at the calls under way, and breaks those that are late."""
 
     def __init__(self) -> None:
-        super().__init__(name="pairbus-guard", daemon=True)
+        super().__init__(name="pairbus-watchdog", daemon=True)
         self.guards: weakref.WeakSet[Guard] = weakref.WeakSet()
         self.looks_at = NEVER
         "When it looks by itself: who arms a call that is late sooner must wake it."
@@ -125,7 +124,7 @@ class _Watch(threading.Thread):
 
     def _break(self, owner: object) -> None:
         try:
-            sdk.break_socket(owner)
+            break_socket(owner)
         except Exception:  # it looks into frames of running threads; without this thread no call would have a deadline
             logger.exception("a late call could not be broken off; it is tried again")
 
@@ -150,7 +149,8 @@ def _after_fork() -> None:
     _watch, _start = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def guarded(call: Callable[[], T], owner: object, deadline: float) -> T:
@@ -161,11 +161,8 @@ def guarded(call: Callable[[], T], owner: object, deadline: float) -> T:
         raise late.timeout_error() from late
 
 
-def given_up(call: Callable[[], T], deadline: float, ended: Callable[[], bool] | None = None) -> T:
-    """In a thread of its own; when it is late it is left behind, with the SDK object it hangs in.
-
-    `ended` says when nobody wants the result any more; it is asked ten times a second.
-    """
+def _given_up(call: Callable[[], T], deadline: float) -> T:
+    """Make the call in a thread of its own, which is left behind when it is late."""
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -177,40 +174,9 @@ def given_up(call: Callable[[], T], deadline: float, ended: Callable[[], bool] |
 
     worker = threading.Thread(target=work, name="pairbus-call", daemon=True)
     worker.start()
-    while worker.is_alive() and not (ended is not None and ended()):
-        left_s = deadline + GRACE_S - time.monotonic()
-        if left_s <= 0:
-            break
-        worker.join(left_s if ended is None else min(left_s, AGAIN_S))
+    worker.join(max(deadline + GRACE_S - time.monotonic(), 0.0))
     if worker.is_alive():
         raise Late("no answer in time; the call was given up")
     if errors:
         raise errors[0]
     return results[0]
-
-
-_burials: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-
-
-def bury(owner: Any) -> None:
-    """Close an SDK object away from any caller: its peer may be silent, and closing waits for it."""
-
-    def work() -> None:
-        try:
-            Guard().call(owner.close, owner, time.monotonic() + BURIAL_S)
-        except Exception as error:
-            logger.debug("closing %r: %s", owner, error)
-
-    thread = threading.Thread(target=work, name="pairbus-burial", daemon=True)
-    with _start:  # whoever waits for burials sees this one started, or not at all
-        _burials.add(thread)
-        thread.start()
-
-
-def burials() -> None:
-    """Wait for what is being closed: the SDK's client must not close it a second time at the same moment."""
-    deadline = time.monotonic() + BURIAL_S + GRACE_S + AGAIN_S
-    with _start:
-        threads = list(_burials)
-    for thread in threads:
-        thread.join(max(deadline - time.monotonic(), 0))
