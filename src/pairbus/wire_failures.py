@@ -17,8 +17,8 @@ def _kind_of(error: TransportError) -> Kind:
     if isinstance(error, Timeout):
         return Kind.TIMEOUT
     if isinstance(error, ConnectionLost) and error.condition is not None:
-        # A close speaks of the connection, not of the entity or the message: whatever its condition, a fresh
-        # connection is tried. Only throttling must not be answered by trying at once.
+        # A close speaks of the connection, not of the entity or the message: a fresh connection is tried. Only
+        # throttling, and a right that is missing, must not be answered by trying at once.
         kind = kind_of_condition(error.condition)
-        return kind if kind is Kind.BUSY else Kind.COMMUNICATION
+        return kind if kind in (Kind.BUSY, Kind.UNAUTHORIZED) else Kind.COMMUNICATION
     return Kind.COMMUNICATION

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from pairbus.pairing.events import Event, Paired, Suspected
-from pairbus.testing.script import Close
-from tests.client.world import Stage, World, message, new_client
+from pairbus.pairing.failover import State
+from pairbus.testing.script import Close, Silent
+from tests.client.world import Stage, World, message, new_client, until
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow
@@ -94,7 +96,7 @@ async def test_a_time_limit_of_the_application_is_told_and_not_taken_for_an_outa
         )
     finally:
         os.kill(broker.pid, signal.SIGCONT)
-    assert done.stdout.strip() == "ServiceBusError Handler failed: soft limit. HEALTHY", done.stdout + done.stderr
+    assert done.stdout.strip() == "TimeLimit soft limit HEALTHY", done.stdout + done.stderr
     assert world.count(queue) == 2, "each was stored once"
 
 
@@ -118,29 +120,31 @@ async def test_who_hears_of_trouble_may_send_with_the_same_sender(stage: Stage) 
 
 
 class Interrupted(BaseException):
-    """As Ctrl-C is one."""
+    """An interruption such as Ctrl-C."""
 
 
 @pytest.mark.parametrize("timeout", [None, 5.0], ids=["usual", "with a time-out"])
-async def test_an_interrupted_send_takes_its_connection_with_it(
-    stage: Stage, timeout: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Half of an answer may have been read: the next send would read the other half, be repeated, and stored twice."""
-
-    def interrupted(*args: object, **kwargs: object) -> None:
-        raise Interrupted
-
+async def test_interrupted_send_makes_no_further_attempt(stage: Stage, timeout: float | None) -> None:
+    """The exception is raised unchanged; nothing is retried, diverted or spooled for that call after it."""
     client = stage.client("sync")
     sender = client.sender("orders")
     await sender.send(message())
-    link = sender.sender._home
-    monkeypatch.setattr(link.sender, "send_messages", interrupted)
+    rule = stage.primary.on("transfer", Silent())
+    ended: list[BaseException] = []
 
     def send() -> None:
-        with pytest.raises(Interrupted):
-            sender.sender.send_messages(message(), timeout=timeout)
+        try:
+            sender.sender.send_messages(message("interrupted"), timeout=timeout)
+        except BaseException as error:
+            ended.append(error)
 
-    await asyncio.to_thread(send)
-    assert link.sender is None
-    await sender.send(message())
-    assert len(stage.primary.stored("orders")) == 2
+    thread = threading.Thread(target=send)
+    thread.start()
+    await until(lambda: rule.hits, "the send waits for its answer")
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupted))
+    await asyncio.to_thread(thread.join, 5.0)
+    assert [type(error) for error in ended] == [Interrupted]
+    stage.primary.heal()
+    await sender.send(message("next"))
+    assert stage.secondary.received == []
+    assert client.state("orders") is State.HEALTHY

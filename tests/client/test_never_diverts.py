@@ -152,23 +152,6 @@ async def test_what_the_service_closed_while_idle_is_opened_again(stage: Stage, 
     assert_nothing_happened(client, "orders")
 
 
-@pytest.mark.parametrize("closed", [("$cbs",), ("$cbs", "orders"), ()], ids=["tokens", "both links", "nothing"])
-async def test_a_token_that_became_old_in_a_pause_is_no_outage(
-    stage: Stage, flavour: Flavour, closed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The send that needs a new one asks for it on a link that may have been closed, and would wait for its answer."""
-    client = stage.client(flavour)
-    sender = client.sender("orders")
-    await sender.send(message("first"))
-    monkeypatch.setattr("pairbus.sdk.last_words.IDLE_S", 0.0)
-    sender.sender._home.sender._handler._cbs_authenticator._expires_on = time.time()
-    for path in closed:
-        assert stage.primary.close_idle_links(path)
-    await sender.send(message("next"))
-    assert len(stage.primary.stored("orders")) == 2
-    assert_nothing_happened(client, "orders")
-
-
 @pytest.mark.parametrize("how", ["reset", "cut"])
 async def test_a_broken_connection_is_no_outage(world: World, flavour: Flavour, how: str) -> None:
     """The same on a real broker, seen from the network."""

@@ -22,7 +22,7 @@ from pairbus import ledger, sdk
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Described, Long, Symbol
 from pairbus.client.sides import Side
-from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION
+from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION, Away, wrap
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, MaybeDuplicated, Moved, PumpPaused
 from pairbus.pairing.relay import MISSING, REFUSED, SyphonSettings
 from pairbus.syphon import Syphon
@@ -35,6 +35,11 @@ from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow
 QUICK = SyphonSettings(send_timeout_s=2.0)
+
+
+def diverted(message: ServiceBusMessage, path: str) -> bytes:
+    """Encode a message as it lies in a backlog queue."""
+    return wrap(sdk.encode(message), Away(path))
 
 
 @dataclass
@@ -67,17 +72,11 @@ class Backlog:
         return int(found.active_message_count or 0)
 
     async def divert(self, path: str, *ids: str, **fields: Any) -> None:
-        async with (
-            ServiceBusClient.from_connection_string(self.world.namespaces.connection_string("secondary")) as client,
-            client.get_queue_sender(self.path) as sender,
-        ):
+        async with await connect(self.world.namespaces.connection_string("secondary")) as connection:
+            sender = await connection.sender(self.path)
             for start in range(0, len(ids), 500):
-                await sender.send_messages(
-                    [
-                        sdk.wrapped(ServiceBusMessage("x", message_id=one, **fields), path=path)
-                        for one in ids[start : start + 500]
-                    ]
-                )
+                messages = [ServiceBusMessage("x", message_id=one, **fields) for one in ids[start : start + 500]]
+                await sender.send_batch([diverted(one, path) for one in messages])
 
     async def put(self, *payloads: bytes) -> None:
         """Bytes as they are."""
@@ -202,16 +201,8 @@ async def test_each_message_goes_to_its_own_destination_in_the_order_of_the_queu
     """Several destinations in a batch, several batches of up to a hundred; paths are the same in any case."""
     orders, bills = world.namespaces.make_queue(), world.namespaces.make_queue()
     sent = names(240)
-    async with (
-        ServiceBusClient.from_connection_string(world.connection_string("secondary")) as client,
-        client.get_queue_sender(backlog.path) as sender,
-    ):
-        await sender.send_messages(
-            [
-                sdk.wrapped(ServiceBusMessage("x", message_id=one), path=(orders.upper(), bills)[number % 2])
-                for number, one in enumerate(sent)
-            ]
-        )
+    for number, one in enumerate(sent):
+        await backlog.put(diverted(ServiceBusMessage("x", message_id=one), (orders.upper(), bills)[number % 2]))
     pumps = backlog.pumps()
     assert (await pumps.syphon.run_once()).moved == 240
     assert [id_of(payload) for payload in await world.take(orders, 120)] == sent[::2]
@@ -354,9 +345,9 @@ async def test_a_key_that_is_rotated_during_the_drain_pauses_and_resumes(tmp_pat
             admin.create_queue("backlog", lock_duration=LOCK)
 
         async def divert(*ids: str) -> None:
-            async with ServiceBusClient.from_connection_string(away.connection_string("away")) as client:
-                wrapped = [sdk.wrapped(ServiceBusMessage("x", message_id=one), path="orders") for one in ids]
-                await client.get_queue_sender("backlog").send_messages(wrapped)
+            async with await connect(away.connection_string("away")) as connection:
+                sender = await connection.sender("backlog")
+                await sender.send_batch([diverted(ServiceBusMessage("x", message_id=one), "orders") for one in ids])
 
         def count() -> int:
             with home.admin("home") as admin:

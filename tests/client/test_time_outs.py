@@ -49,17 +49,13 @@ async def test_when_no_backlog_queue_can_be_had_the_options_say_so(
     """And who pairs again asks for as many as were wanted, not for none."""
     asked: list[int] = []
 
-    def provision(secondary: Any, name: str, options: Any, *pause: Any) -> list[str]:
+    async def provision(secondary: Any, name: str, options: Any, meter: Any) -> list[str]:
         asked.append(options.backlog_queue_count)
         if len(asked) == 1:
             raise SendAvailabilityBacklogError.of_pairing("fabrikam", "quota")
         return ["stage/x-servicebus-transfer/0"]
 
-    async def provision_async(*args: Any) -> list[str]:
-        return provision(*args)
-
     monkeypatch.setattr("pairbus.client.engine.provision", provision)
-    monkeypatch.setattr("pairbus.aio.provision_async", provision_async)
     client = stage.client(flavour)
     with pytest.raises(SendAvailabilityBacklogError):
         await client.pair()

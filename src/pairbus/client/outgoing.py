@@ -155,7 +155,9 @@ def outgoing(given: Any, traced: sdk.Traced | None = None) -> Outgoing | None:
     """
     if type(given) is ServiceBusMessage:
         one = _ready(given)
-        return Outgoing([sdk.encode(one, traced)], [sdk.message_id_of(one)], is_batch=False, links=sdk.links(traced))
+        with sdk.encoding_errors():
+            payload = sdk.encode(one, traced)
+        return Outgoing([payload], [sdk.message_id_of(one)], is_batch=False, links=sdk.links(traced))
     if isinstance(given, ServiceBusMessageBatch):
         return _of_batch(given, traced)
     messages = [_ready(message) for message in sdk.as_messages(given)]
@@ -175,7 +177,7 @@ def scheduled(given: Any, at: datetime, traced: sdk.Traced | None = None) -> tup
     payloads = [sdk.encode(message, traced) for message in messages]
     ids = [sdk.message_id_of(message) for message in messages]
     entries = [
-        Scheduled(payload, message_id, message.session_id, message.partition_key)
+        Scheduled(message_id, payload, message.session_id, message.partition_key)
         for message, payload, message_id in zip(messages, payloads, ids, strict=True)
     ]
     return entries, Outgoing(payloads, ids, is_batch=True, links=sdk.links(traced))

@@ -111,6 +111,8 @@ _CONDITIONS: Mapping[str, Kind] = MappingProxyType(
         "amqp:link:detach-forced": Kind.COMMUNICATION,
         "amqp:connection:forced": Kind.COMMUNICATION,
         "com.microsoft:argument-error": Kind.INVALID,
+        "com.microsoft:message-not-found": Kind.INVALID,
+        "com.microsoft:message-lock-lost": Kind.INVALID,
         "com.microsoft:argument-out-of-range": Kind.INVALID,
         "amqp:decode-error": Kind.INVALID,
         "amqp:invalid-field": Kind.INVALID,

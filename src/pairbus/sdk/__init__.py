@@ -49,7 +49,7 @@ from pairbus.sdk.clients import (
     when_closed,
 )
 from pairbus.sdk.encoding import batch_transport, encode, encoded, plainly_encoded, size
-from pairbus.sdk.failures import failure_of, failure_of_transport
+from pairbus.sdk.failures import encoding_errors, failure_of, failure_of_transport
 from pairbus.sdk.messages import (
     as_messages,
     body_size,
@@ -86,6 +86,7 @@ __all__ = [
     "config_of",
     "encode",
     "encoded",
+    "encoding_errors",
     "end_async_receiver",
     "end_receiver",
     "ensure_message_id",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, ServiceRequestError
 from azure.servicebus import exceptions
@@ -16,7 +17,8 @@ from azure.servicebus._pyamqp import error as amqp_error
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 from pairbus.pairing.policy import Failure, Kind, kind_of_condition
-from pairbus.transport.errors import Refused, Timeout, TransportError
+from pairbus.transport.cbs import TokenRefused
+from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TransportError
 from pairbus.wire_failures import failure_of as failure_on_wire
 
 _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
@@ -57,19 +59,36 @@ def failure_of_transport(error: TransportError, *, request: bool = False) -> Fai
 def _send_error(error: TransportError, kind: Kind) -> exceptions.ServiceBusError:
     if isinstance(error, Timeout):
         return exceptions.OperationTimeoutError(message=str(error), error=error)
-    if not isinstance(error, Refused):
-        return exceptions.ServiceBusConnectionError(message=str(error), error=error)
-    if kind is Kind.TOO_LARGE:
+    if isinstance(error, TokenRefused):
+        refused = _as_the_sdk_says_it(amqp_error.TokenAuthFailure(error.status, error.description))
+        refused.add_note(str(error))  # the SDK drops what the service said of the token
+        return refused
+    if isinstance(error, Refused) and kind is Kind.TOO_LARGE:
         return exceptions.MessageSizeExceededError(message=error.description, error=error)
-    condition = error.condition.encode()
-    of_link = amqp_error.AMQPLinkError(condition=condition, description=error.description)
-    return PyamqpTransport.create_servicebus_exception(_silent, of_link)
+    if isinstance(error, Refused):
+        return _as_the_sdk_says_it(amqp_error.AMQPLinkError(error.condition.encode(), description=error.description))
+    if isinstance(error, ConnectionLost) and error.condition is not None:
+        return _as_the_sdk_says_it(amqp_error.AMQPConnectionError(error.condition.encode(), description=str(error)))
+    return exceptions.ServiceBusConnectionError(message=str(error), error=error)
+
+
+def _as_the_sdk_says_it(said: amqp_error.AMQPException) -> exceptions.ServiceBusError:
+    return PyamqpTransport.create_servicebus_exception(_silent, said)
 
 
 def _request_error(error: Refused) -> exceptions.ServiceBusError:
     text = f"Service request failed. {error.description}."
     condition = error.condition.encode()
     return PyamqpTransport._handle_amqp_exception_with_condition(_silent, condition, description=text)
+
+
+@contextmanager
+def encoding_errors() -> Iterator[None]:
+    """Raise what the SDK raises when a message cannot be encoded while it is sent."""
+    try:
+        yield
+    except Exception as error:
+        raise PyamqpTransport.create_servicebus_exception(_silent, error) from error
 
 
 # ── the SDK's clients: administration, receivers ──

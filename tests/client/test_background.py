@@ -1,4 +1,4 @@
-"""What runs beside the sends goes on after anything that can happen to it."""
+"""Background tasks go on after anything that can happen to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pairbus import upkeep
+from pairbus.client import background, sides
 from pairbus.client.errors import PairingUnauthorized, SecondaryUnreachable
 from pairbus.forwarder import Forwarder
 from pairbus.pairing.events import Paired
@@ -31,7 +31,7 @@ async def test_a_ping_that_fails_in_an_unheard_of_way_is_not_the_last_one(
             raise LookupError("unheard of")
         return await genuine_connect(*args, **kwargs)
 
-    monkeypatch.setattr(upkeep, "connect", connect)
+    monkeypatch.setattr(sides, "connect", connect)
     client = stage.client(flavour)
     rule = stage.primary.on("transfer", Reject("amqp:internal-error"))
     await client.sender("orders").send(message())
@@ -45,7 +45,7 @@ async def test_what_ends_by_a_bug_begins_again(
     stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, work: Any
 ) -> None:
     """Otherwise messages would stay in the backlog or in the spool until somebody restarts the process."""
-    monkeypatch.setattr(upkeep, "BEGIN_AGAIN_S", 0.01)
+    monkeypatch.setattr(background, "BEGIN_AGAIN_S", 0.01)
     genuine, runs = work.run, []
 
     async def run(self: Any) -> None:
@@ -68,18 +68,14 @@ async def test_a_client_that_started_alone_pairs_whatever_it_is_told_meanwhile(
         SecondaryUnreachable("fabrikam", "no answer"),
         PairingUnauthorized("fabrikam", "old key"),
     ]
-    monkeypatch.setattr(upkeep, "PAIR_AGAIN_S", 0.01)
+    monkeypatch.setattr(background, "PAIR_AGAIN_S", 0.01)
 
-    def provision(*args: Any) -> list[str]:
+    async def provision(*args: Any) -> list[str]:
         if answers:
             raise answers.pop(0)
         return ["stage/x-servicebus-transfer/0"]
 
-    async def provision_async(*args: Any) -> list[str]:
-        return provision()
-
     monkeypatch.setattr("pairbus.client.engine.provision", provision)
-    monkeypatch.setattr("pairbus.aio.provision_async", provision_async)
     client = stage.client(flavour, create_backlog_queues=True, require_secondary=False)
     await client.pair()
     await client.until_event(Paired, 5.0)
