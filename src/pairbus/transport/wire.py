@@ -192,8 +192,9 @@ class Wire(asyncio.Protocol):
 
     async def close(self, timeout_s: float) -> None:
         """Close for close within the time given, then hang up. Never raises for what the peer does."""
-        for link in list(self.links):
-            link.give_back()
+        deadline = self.loop.time() + timeout_s
+        if self.loss is None:
+            await asyncio.gather(*(link.give_back(timeout_s) for link in self.links))
         self.lose(ConnectionLost("the connection was closed by this client"))
         try:
             if self.core.state in (State.OPEN, State.OPENING) and self.opened.done() and not self.core.is_over:
@@ -202,7 +203,7 @@ class Wire(asyncio.Protocol):
             elif self._transport is not None:
                 self.hang_up()
             if self._transport is not None:
-                await asyncio.wait([self.ended], timeout=timeout_s)
+                await asyncio.wait([self.ended], timeout=max(deadline - self.loop.time(), 0.0))
         finally:
             self.abort()
         if not self.ended.done():
