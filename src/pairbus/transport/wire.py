@@ -122,7 +122,8 @@ class Wire(asyncio.Protocol):
 
     def flush(self) -> None:
         self._flush_due = False
-        self._write_out()
+        if self.core.has_output:
+            self._write_out()
         if self.core.ring and self.writable:
             self._feed()
 
