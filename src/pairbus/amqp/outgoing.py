@@ -14,7 +14,7 @@ from pairbus.amqp.transfers import FIRST_HEAD_MAX, LATER_HEAD_MAX
 if TYPE_CHECKING:
     from pairbus.amqp.link import SenderLink
 
-PIECE_MAX = 65_536  # of a frame in a paced connection, whatever the peer takes: others wait for one frame at most
+PIECE_MAX = 32_768  # of a frame in a paced connection, whatever the peer takes: others wait for one frame at most
 
 
 class Outgoing:

@@ -208,7 +208,7 @@ class Sender(LinkEnd):
                     )
         if not waiting:
             self._wire.hungry.pop(self, None)
-        if self._link.drain and (not waiting or self._link.credit <= 0):
+        if self._link.drain and self.over is None and (not waiting or self._link.credit <= 0):
             self._link.drained()
             self._wire.queued(0)
 

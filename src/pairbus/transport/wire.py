@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pairbus.transport.links import LinkEnd
 
 UNFLUSHED_MAX = 256 * 1024  # bytes gathered in one turn before the socket is asked; its own limit is AHEAD_MAX
-AHEAD_MAX = 65_536  # bytes that the socket has not taken: above it nothing more is written
+AHEAD_MAX = 32_768  # bytes that the socket has not taken: above it nothing more is written
 FRAMES_A_TURN = 16  # of large messages, before the loop may do something else
 
 
