@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus._pyamqp._encode import encode_payload
+from azure.servicebus._pyamqp.message import BatchMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +16,7 @@ from pairbus.amqp.message import (
     BATCH_FORMAT,
     DATA,
     FOOTER,
+    PROPERTIES,
     Header,
     Message,
     Properties,
@@ -133,6 +137,34 @@ def test_a_batch_is_one_data_section_for_each_message(inner: list[bytes]) -> Non
     head = Properties(message_id="m").encode()
     batch = Message.decode(encode_batch(inner, head))
     assert batch.data == inner and batch.properties == Properties(message_id="m")
+
+
+FIRSTS: dict[str, dict[str, Any]] = {
+    "an id": {},
+    "an id of its own": {"message_id": "m" * 128},
+    "a session": {"session_id": "s"},
+    "a session and its key": {"session_id": "s", "partition_key": "s"},
+    "a long key": {"partition_key": "ü" * 120},
+    "properties": {"application_properties": {"a": 1}, "subject": "x", "correlation_id": "c"},
+}
+
+
+@pytest.mark.parametrize("first", FIRSTS.values(), ids=FIRSTS.keys())
+def test_the_envelope_of_a_batch_is_the_one_that_the_sdk_writes(first: dict[str, Any]) -> None:
+    """Entities with sessions and partitions refuse a batch whose envelope does not say where its first message goes."""
+    batch = ServiceBusMessageBatch()
+    batch.add_message(ServiceBusMessage("body", **first))
+    batch.add_message(ServiceBusMessage("other" * 100, session_id=first.get("session_id")))
+    genuine = bytearray()
+    encode_payload(genuine, BatchMessage(*batch._message))
+    assert encode_batch([bytes(message) for message in batch._message[5]]) == bytes(genuine)
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_message_get_no_envelope(inner: bytes) -> None:
+    """The peer refuses them and says why; making the batch does not fail."""
+    batch = encode_batch([section(PROPERTIES, inner), inner])
+    assert batch.endswith(encode_batch([section(PROPERTIES, inner), inner], b""))
 
 
 def test_the_header_of_a_delivery_counts_the_deliveries_before() -> None:

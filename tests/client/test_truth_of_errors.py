@@ -92,7 +92,7 @@ async def test_a_schedule_without_an_answer_is_not_said_to_be_undone(world: Worl
     nemesis = world.nemesis()
     client = await world.client(flavour, attempt_timeout=1)
     sender = client.sender(queue)
-    await sender.send(message())
+    await sender.schedule(message(), datetime.now(UTC) + timedelta(hours=1))
     nemesis.stall()
     with pytest.raises(ScheduleWhileFailedOver, match="may have scheduled") as raised:
         await sender.schedule(message(), datetime.now(UTC) + timedelta(hours=1), timeout=8)

@@ -35,7 +35,7 @@ class _End(asyncio.Protocol):
         assert self.other is not None
         if self.other.transport is None:
             self.other._before.append(data)
-        else:
+        elif not self.other.transport.is_closing():
             self.other.transport.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:

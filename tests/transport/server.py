@@ -6,6 +6,7 @@ By default it accepts everything. What it is told to do wrong is set on the scri
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -32,6 +33,8 @@ from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, Error, Rejected, Source, Target
 from pairbus.amqp.sasl import SaslServer
 from pairbus.amqp.types import Int
+
+SMALL_BUFFER = 32_768  # of a peer that reads slowly: what lies in its machine has left ours
 
 Manage = Callable[[str, Any], tuple[int, Any, str | None]]
 "(operation, body) → (status, answer's body, error condition)"
@@ -61,6 +64,9 @@ class Script:
     handle_max: int = 255
     idle_time_out_ms: int = 240_000
     max_message_size: int | None = None
+    link_properties: dict[Any, Any] | None = None
+    rate: float | None = None
+    "Bytes a second that are read, from a small socket buffer; None: as fast as they come."
     outcome: Any = field(default_factory=Accepted)
     "Of sends; None: no answer."
     settlement: Any = "echo"
@@ -93,6 +99,7 @@ class Peer(asyncio.Protocol):
         self.tags = 0
         self.reads = 0
         "How often bytes came in."
+        self.bytes_read = 0
         self.audiences: set[str] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -105,9 +112,13 @@ class Peer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.reads += 1
+        self.bytes_read += len(data)
         if self.server.script.silent:
             return
         loop = asyncio.get_running_loop()
+        if self.server.script.rate is not None:
+            self.transport.pause_reading()
+            loop.call_later(len(data) / self.server.script.rate, self.resume_reading)
         for event in self.core.receive_data(data, loop.time()):
             self._act(event)
         self.flush()
@@ -118,6 +129,10 @@ class Peer(asyncio.Protocol):
 
     def cut(self) -> None:
         self.transport.abort()
+
+    def resume_reading(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def _act(self, event: Any) -> None:
         match event:
@@ -159,6 +174,7 @@ class Peer(asyncio.Protocol):
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=attach.rcv_settle_mode,
             max_message_size=script.max_message_size,
+            properties=script.link_properties,
         )
         if isinstance(link, ReceiverLink):
             if terminus.address in script.credits:
@@ -260,6 +276,9 @@ class Server:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Peer(self), "127.0.0.1", 0, ssl=self._tls)
+        if self.script.rate is not None:
+            for listening in self._server.sockets:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -11,7 +11,7 @@ from pairbus.amqp.performatives import Error
 from pairbus.testing import Delay, Detach, LoseAnswer, Reject, ScriptedEndpoint, Silent
 from pairbus.testing.script import Accept
 from pairbus.transport import Carrier, ConnectionLost, Refused, Timeout, connect
-from pairbus.transport import client as transport_client
+from pairbus.transport import cbs as transport_cbs
 from pairbus.transport import pool as transport_pool
 from tests.transport.server import Script, Server
 
@@ -31,7 +31,7 @@ async def test_sends_that_wait_for_a_link_keep_their_order() -> None:
     async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
         endpoint.on("attach", Delay(0.05, Accept()))
         sends = [asyncio.create_task(carrier.send("orders", body(str(number)))) for number in range(50)]
-        while not carrier._senders:  # noqa: ASYNC110 - the very turn of the loop in which the link is there
+        while not carrier._senders.links:  # noqa: ASYNC110 - the very turn of the loop in which the link is there
             await asyncio.sleep(0)
         sends += [asyncio.create_task(carrier.send("orders", body(str(number)))) for number in range(50, 100)]
         await asyncio.gather(*sends)
@@ -54,7 +54,11 @@ async def test_an_idle_link_that_the_service_ended_is_attached_again(ended: str)
     async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
         await carrier.send("orders", body("1"))
         sender = await carrier.sender("orders")
-        ends = {"link": endpoint.close_idle_links, "connection": endpoint.close_connections, "reset": endpoint.reset}
+        ends: dict[str, Callable[[], object]] = {
+            "link": endpoint.close_idle_links,
+            "connection": endpoint.close_connections,
+            "reset": endpoint.reset,
+        }
         ends[ended]()
         await until(lambda: sender.over is not None)
         await carrier.send("orders", body("2"))
@@ -191,13 +195,25 @@ async def test_fresh_after_a_loss_only_opens_anew() -> None:
 
 async def test_beyond_nine_hundred_tokens_there_is_a_second_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Azure refuses the 1001st token of a connection. All at once here, as at the start of an application."""
-    monkeypatch.setattr(transport_client, "TOKENS_MAX", 90)
+    monkeypatch.setattr(transport_cbs, "TOKENS_MAX", 90)
     async with Server(Script(tokens_max=100)) as server, Carrier(server.connection_string) as carrier:
         await asyncio.gather(*[carrier.send(f"queue-{number}", body("x")) for number in range(100)])
         assert sorted(len(peer.audiences) for peer in server.peers) == [10, 90]
         await carrier.management("queue-7")
         await carrier.receiver("queue-7")
         assert sorted(len(peer.audiences) for peer in server.peers) == [10, 90]
+
+
+async def test_tokens_of_closed_links_count_until_they_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer does not forget a token with its link; a connection that is full of old ones is replaced."""
+    monkeypatch.setattr(transport_cbs, "TOKENS_MAX", 4)
+    monkeypatch.setattr(transport_pool, "LOOK_S", 0.02)
+    server = Server(Script(tokens_max=5))
+    async with server, Carrier(server.connection_string, senders_max=2) as carrier:
+        for number in range(10):
+            await carrier.send(f"queue-{number}", body("x"))
+        assert len(server.received) == 10
+        await server.until(lambda: len(server.peers) <= 2)
 
 
 async def test_a_connection_that_takes_no_more_tokens_is_full() -> None:

@@ -247,7 +247,7 @@ async def test_closing_gives_unread_messages_back() -> None:
         receiver = await connection.receiver("q")
         await receiver.receive(1, timeout_s=5)
         await receiver.close()
-        assert (1, 4, "released", True) in server.settlements
+        assert (1, 4, "released", False) in server.settlements
 
 
 async def test_the_dead_letter_queue_has_its_own_address_and_audience() -> None:

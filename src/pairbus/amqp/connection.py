@@ -36,6 +36,7 @@ from pairbus.amqp.events import (
     Event,
     SessionBegun,
     SessionEnded,
+    SessionFlow,
 )
 from pairbus.amqp.frames import (
     AMQP_FRAME,
@@ -48,7 +49,7 @@ from pairbus.amqp.frames import (
     frame,
 )
 from pairbus.amqp.lifecycle import State, Step, after
-from pairbus.amqp.outgoing import PIECE_MAX, Ring
+from pairbus.amqp.outgoing import PIECE_MAX
 from pairbus.amqp.performatives import (
     Attach,
     Begin,
@@ -90,7 +91,8 @@ class Connection:
         self.settings = settings
         self.paced = paced
         "Messages of several frames are not written at once: the user calls `feed` as its socket takes them."
-        self.ring = Ring()
+        self.ring: deque[Session] = deque()
+        "Sessions of a paced connection that have something to write and a window to write it into, each in turn."
         self.state = State.FRESH
         self.remote_open: Open | None = None
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
@@ -196,8 +198,19 @@ class Connection:
         return bool(self._out)
 
     def feed(self, events: list[Event]) -> bool:
-        """Put one frame of a large message into the output, each session in turn; False when there is none."""
-        return self.ring.feed(events)
+        """Put one frame of a large message into the output, each session in turn; False when there is none.
+
+        A session that has written all of its own is told of by SessionFlow.
+        """
+        while self.ring:
+            session = self.ring.popleft()
+            if session.write_piece():
+                if session.has_pieces:
+                    self.ring.append(session)
+                elif session.window_open:
+                    events.append(SessionFlow(session))
+                return True
+        return False
 
     def next_timer(self) -> float | None:
         """When `handle_timer` wants to be called, on the clock of `now`."""

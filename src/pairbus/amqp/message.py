@@ -23,7 +23,20 @@ from pairbus.amqp.performatives import (
     composite,
     row,
 )
-from pairbus.amqp.types import Symbol, UInt, ULong, decode, encode, encode_binary, encode_uint, list_of, skip
+from pairbus.amqp.types import (
+    Symbol,
+    UInt,
+    ULong,
+    decode,
+    encode,
+    encode_binary,
+    encode_string,
+    encode_symbol,
+    encode_uint,
+    list_of,
+    map_of,
+    skip,
+)
 
 HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES = 0x70, 0x71, 0x72, 0x73
 APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = 0x74, 0x75, 0x76, 0x77, 0x78
@@ -223,9 +236,75 @@ def section(code: int, encoded: bytes) -> bytes:
     return b"\x00\x53" + bytes((code,)) + encoded
 
 
-def encode_batch(messages: list[bytes], head: bytes = b"") -> bytes:
-    """The payload of a batch (format BATCH_FORMAT) of encoded messages; `head` goes before the data sections."""
+def encode_batch(messages: list[bytes], head: bytes | None = None) -> bytes:
+    """The payload of a batch (format BATCH_FORMAT) of encoded messages; `head` goes before the data sections.
+
+    Without a `head`, message-id, group-id and partition key of the first message are put there, as the SDKs do:
+    entities with sessions and partitions find the place of the whole batch by them.
+    """
+    if head is None:
+        head = batch_envelope(messages[0]) if messages else b""
     return head + b"".join([section(DATA, encode_binary(message)) for message in messages])
+
+
+def batch_envelope(message: bytes) -> bytes:
+    """The sections before the messages of a batch that begins with `message`; none when that is no message.
+
+    Only what stands before the body is looked at: there, every client keeps the standard's order.
+    """
+    annotations = properties = b""
+    pos, total, code = 0, len(message), 0
+    try:
+        while pos < total and code < PROPERTIES and message[pos] == 0x00:
+            code, value_at = (message[pos + 2], pos + 3) if message[pos + 1] == 0x53 else _unusual_section(message, pos)
+            if code == MESSAGE_ANNOTATIONS:
+                annotations = _partition_section(message, value_at)
+            elif code == PROPERTIES:
+                properties = _id_section(_fields(message, value_at))
+            pos = skip(message, value_at)
+    except (IndexError, ProtocolError):
+        return b""  # the peer will refuse the batch, and say why
+    return annotations + properties
+
+
+_GROUP_ID = 10
+_PARTITION_KEY = encode_symbol("x-opt-partition-key")
+
+
+def _partition_section(message: bytes, value_at: int) -> bytes:
+    """The partition key among the annotations at `value_at`, as a section of its own."""
+    if message.find(_PARTITION_KEY, value_at) < 0:
+        return b""
+    annotations, _ = decode(message, value_at)
+    key = annotations.get("x-opt-partition-key") if isinstance(annotations, dict) else None
+    if not isinstance(key, str) or not key:
+        return b""
+    return section(MESSAGE_ANNOTATIONS, map_of(_PARTITION_KEY + encode_string(key), 2))
+
+
+def _id_section(fields: list[bytes]) -> bytes:
+    """Message id and group id alone among all thirteen properties, null or not, as the SDK writes them."""
+    message_id, group_id = (fields[at] if at < len(fields) else b"\x40" for at in (0, _GROUP_ID))
+    if message_id == group_id == b"\x40":
+        return b""
+    return section(PROPERTIES, list_of([message_id, *[b"\x40"] * (_GROUP_ID - 1), group_id, b"\x40", b"\x40"]))
+
+
+def _fields(message: bytes, value_at: int) -> list[bytes]:
+    """The elements of the list at `value_at`, each as its bytes."""
+    form = message[value_at]
+    if form == 0xC0:
+        count, at = message[value_at + 2], value_at + 3
+    elif form == 0xD0:
+        count, at = int.from_bytes(message[value_at + 5 : value_at + 9], "big"), value_at + 9
+    else:
+        return []
+    fields = []
+    for _ in range(count):
+        end = skip(message, at)
+        fields.append(message[at:end])
+        at = end
+    return fields
 
 
 def header_section(ttl_ms: int, delivery_count: int) -> bytes:

@@ -1,23 +1,20 @@
 """Deliveries that do not go out at once: larger than a frame, or held up by the peer's window.
 
 Frames of one session stay in order, and so do the deliveries of its links. Between sessions there is a ring: in a
-paced connection `Ring.feed` writes one frame of the next session in turn each time it is asked, so that a message of
-many megabytes lets the others through. An unpaced connection writes whatever the windows allow at once.
+paced connection `Connection.feed` writes one frame of the next session in turn each time it is asked, so that a message
+of many megabytes lets the others through. An unpaced connection writes whatever the windows allow at once.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
-from pairbus.amqp.events import Event, SessionFlow
 from pairbus.amqp.transfers import FIRST_HEAD_MAX, LATER_HEAD_MAX
 
 if TYPE_CHECKING:
     from pairbus.amqp.link import SenderLink
-    from pairbus.amqp.session import Session
 
-PIECE_MAX = 65_536  # of a frame in a paced connection, whatever the peer takes: others wait for one frame at most
+PIECE_MAX = 32_768  # of a frame in a paced connection, whatever the peer takes: others wait for one frame at most
 
 
 class Outgoing:
@@ -58,29 +55,3 @@ class Outgoing:
     def _abort(self) -> bytes:
         """The one frame that takes back what went before it (2.6.14)."""
         return self.link.heads.abort(None if self.is_begun else self.delivery_id, self.tag)
-
-
-class Ring:
-    """The sessions that have something to write and a window to write it into, each in turn."""
-
-    def __init__(self) -> None:
-        self._sessions: deque[Session] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._sessions)
-
-    def add(self, session: Session) -> None:
-        if session not in self._sessions:
-            self._sessions.append(session)
-
-    def feed(self, events: list[Event]) -> bool:
-        """Write one frame; False when there is none. A session that is done with all of its own is told of."""
-        while self._sessions:
-            session = self._sessions.popleft()
-            if session.write_piece():
-                if session.has_pieces:
-                    self._sessions.append(session)
-                elif session.window_open:
-                    events.append(SessionFlow(session))
-                return True
-        return False

@@ -198,8 +198,8 @@ class Session:
 
     def _write_outgoing(self) -> None:
         if self.connection.paced:
-            if self.has_pieces:
-                self.connection.ring.add(self)
+            if self.has_pieces and self not in self.connection.ring:
+                self.connection.ring.append(self)
         else:
             while self.write_piece():
                 pass

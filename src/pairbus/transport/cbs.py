@@ -16,7 +16,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from pairbus.amqp.errors import NOT_FOUND, RESOURCE_LIMIT_EXCEEDED, UNAUTHORIZED_ACCESS
+from pairbus.amqp.errors import DETACH_FORCED, NOT_FOUND, RESOURCE_LIMIT_EXCEEDED, UNAUTHORIZED_ACCESS
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Timestamp
 from pairbus.transport.credential import Credential, Token
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pairbus.transport")
 
 NODE = "$cbs"
+TOKENS_MAX = 900  # of a connection; Azure refuses the 1001st
 PUTS_MAX = 100  # under way at once; as many answers have credit
 CREDENTIAL_TIMEOUT_S = 60.0
 RENEW_FROM, RENEW_TO = 0.8, 0.9  # of the lifetime, at random: a thousand tokens are not renewed in one second
@@ -89,6 +90,8 @@ class Tokens:
         "The opening of the links, and the call of a credential whose token serves all audiences."
         self._renewals: dict[str, asyncio.TimerHandle] = {}
         self._answered_at = -math.inf
+        self._on_peer: dict[str, float] = {}
+        "Audiences whose token the peer may hold, and until when: it does not forget one when its last link goes."
 
     @property
     def in_use(self) -> bool:
@@ -96,16 +99,22 @@ class Tokens:
         return self._requests is not None
 
     @property
-    def count(self) -> int:
-        """How many audiences are in use, those whose token is on its way included."""
-        return len(self._users)
+    def has_users(self) -> bool:
+        """Links are open or being opened."""
+        return bool(self._users)
 
-    def holds(self, audience: str) -> bool:
-        return audience in self._users
+    def has_room(self, audience: str) -> bool:
+        """One more token may be put, or the peer has the one for this audience already."""
+        if audience in self._on_peer or len(self._on_peer) < TOKENS_MAX:
+            return True
+        now = time.time()
+        self._on_peer = {each: until for each, until in self._on_peer.items() if each in self._users or until > now}
+        return len(self._on_peer) < TOKENS_MAX
 
     async def acquire(self, audience: str, deadline: float) -> None:
         """See to it that the peer has a valid token; every call is paired with one `release`, unless it raises."""
         self._users[audience] = self._users.get(audience, 0) + 1
+        self._on_peer.setdefault(audience, 0.0)
         try:
             known = self._tokens.get(audience)
             if known is None or known.expires_s <= time.time():
@@ -148,6 +157,7 @@ class Tokens:
         status = answer.property("status-code")
         if not isinstance(status, int) or not 200 <= status <= 299:
             raise TokenRefused.of(audience, answer)
+        self._on_peer[audience] = token.expires_s
         if audience in self._users:
             self._tokens[audience] = token
             if token.renewable and token.expires_s < math.inf:
@@ -172,8 +182,9 @@ class Tokens:
         requests = await self._links()
         try:
             return await self._ask_on(requests, audience, properties, text)
-        except TransportError:
-            if requests.over is None or self._wire.loss is not None:
+        except TransportError as error:
+            is_refused = isinstance(error, Refused) and error.condition != DETACH_FORCED
+            if requests.over is None or self._wire.loss is not None or is_refused:
                 raise
         return await self._ask_on(await self._links(), audience, properties, text)
 

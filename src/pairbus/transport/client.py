@@ -48,7 +48,6 @@ IDLE_TIME_OUT_S = 30.0
 FRAME_SIZE_MAX = 1 << 20
 CHANNEL_MAX = 4999  # as Azure; every data link has a session of its own
 ATTACHES_MAX = 200  # without an answer at once: the clock of an attach begins when it is really sent
-TOKENS_MAX = 900  # Azure refuses the 1001st token of a connection
 Mode = Literal["peek-lock", "receive-and-delete"]
 _RENEW_TOKEN = "RenewToken"  # in the text of the detach of a link whose token has expired
 E = TypeVar("E", bound=LinkEnd)
@@ -143,13 +142,11 @@ class Connection:
     @property
     def has_links(self) -> bool:
         """Links are open or being opened, apart from those of `$cbs`."""
-        return self._tokens.count > 0
+        return self._tokens.has_users
 
     def has_room(self, path: str) -> bool:
         """One more link to the entity fits: by the tokens that Azure allows, and by the peer's channels."""
-        if self.loss is not None or self.is_full:
-            return False
-        if not self._tokens.holds(self.endpoint.audience(path)) and self._tokens.count >= TOKENS_MAX:
+        if self.loss is not None or self.is_full or not self._tokens.has_room(self.endpoint.audience(path)):
             return False
         remote = self._wire.core.remote_open
         channels = min(CHANNEL_MAX, remote.channel_max if remote is not None else CHANNEL_MAX)  # and one for $cbs

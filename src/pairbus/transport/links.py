@@ -60,12 +60,14 @@ class LinkEnd:
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Detach. What still waits on this link is woken with an error; the peer's answer is awaited, within limits."""
+        deadline = self._loop.time() + timeout_s
         if self.over is None:
-            self.give_back()
+            await self.give_back(timeout_s)
+        if self.over is None:
             self._give_up(ConnectionLost(f"{self._what} was closed by this client"))
         if self._wire.loss is None:
-            ends = [self._ended, self._wire.ended]
-            await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            ends, left_s = [self._ended, self._wire.ended], max(deadline - self._loop.time(), 0.0)
+            await asyncio.wait(ends, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
     def _give_up(self, reason: TransportError) -> None:
         self.on_over(reason)
@@ -123,8 +125,8 @@ class LinkEnd:
     def on_flow(self) -> None:
         """Credit changed on a link on which we send."""
 
-    def give_back(self) -> None:
-        """The link is about to be closed in an orderly way: let go of what is held."""
+    async def give_back(self, timeout_s: float) -> None:
+        """Let go of what is held before the link is closed; the peer's answer is awaited, within limits."""
 
     def on_delivery(self, delivery: Delivery) -> None:
         raise AssertionError(f"{self!r} receives nothing")

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from pairbus.transport.client import Connection
-from pairbus.transport.errors import ConnectionLost
+from pairbus.transport.errors import ConnectionLost, TransportError
 from pairbus.transport.sender import Sender
 from pairbus.transport.shared import Shared
 
 FRESH_S = 2.0  # a younger connection is fresh: callers whose sends fail together share one
 RETIRED_MAX = 3  # still in use; beyond that nothing is retired until one has gone
 LOOK_S = 0.5  # between two looks at what has been left
+
+T = TypeVar("T")
 
 
 class Pool:
@@ -62,10 +64,30 @@ class Pool:
             for connection in self.good:
                 if connection.has_room(path) and not (fresh and self.is_stale(connection, now)):
                     return connection
+            for connection in [connection for connection in self.good if not connection.has_links]:
+                self._retire(connection)  # as many tokens as it may hold were put, and none is used any more
             await self._opening.run(None, self._open, "the connection", deadline)
 
+    async def attach(
+        self, path: str, attach: Callable[[Connection, float], Awaitable[T]], deadline: float, *, fresh: bool = False
+    ) -> T:
+        """Open a link on a connection with room; once more when an old one turns out to be over, or full."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        connection = await self.place(path, deadline, fresh=fresh)
+        try:
+            return await attach(connection, max(deadline - loop.time(), 0.0))
+        except TransportError:
+            if not connection.is_full and (connection.loss is None or connection.opened_at >= began):
+                raise
+        connection = await self.place(path, deadline, fresh=fresh)
+        return await attach(connection, max(deadline - loop.time(), 0.0))
+
     async def _open(self) -> None:
-        self._connections.append(await self.connect())
+        connection = await self.connect()
+        if connection.loss is not None:  # closed with its first breath, and with a reason perhaps
+            raise connection.loss.again(outcome_unknown=False)
+        self._connections.append(connection)
 
     # ── leaving ──
 
@@ -74,12 +96,18 @@ class Pool:
         self._retired = [retired for retired in self._retired if retired.loss is None]
         return now - connection.opened_at > FRESH_S and len(self._retired) < RETIRED_MAX
 
-    def retire(self, connection: Connection) -> None:
-        """Open no more links here."""
-        if connection in self._connections:
-            self._connections.remove(connection)
-            self._retired.append(connection)
-            self._look_soon()
+    def retire_for(self, path: str, connection: Connection | None) -> None:
+        """Open no more links on the connection of an entity's link, or where the next one would be opened."""
+        if connection is None:
+            connection = next((each for each in self.good if each.has_room(path)), None)
+        now = asyncio.get_running_loop().time()
+        if connection in self.good and connection is not None and self.is_stale(connection, now):
+            self._retire(connection)
+
+    def _retire(self, connection: Connection) -> None:
+        self._connections.remove(connection)
+        self._retired.append(connection)
+        self._look_soon()
 
     def leave(self, sender: Sender) -> None:
         """Close the link when nothing is in flight on it any more."""

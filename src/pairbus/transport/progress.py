@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pairbus.transport.wire import ByteTransport
 
 TELLS = sys.platform == "linux"
-UNSENT_MAX = 65_536  # bytes that a socket takes before it has sent them; what waits in it, others must wait for
+UNSENT_MAX = 32_768  # bytes that a socket takes before it has sent them; what waits in it, others must wait for
 HIDDEN_MAX = 131_072  # between TLS and the socket there is a buffer that nobody tells of
 FLUSHES_MAX = 1024
 ALLOWANCE_S = 1.0  # for what a small send buffer may hold, where the system does not tell

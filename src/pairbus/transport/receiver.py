@@ -3,8 +3,8 @@
 Credit. The first `receive` opens `credit` messages' worth of credit; it stays open across calls and is topped up as
 messages are taken, so that buffered + granted never exceed `credit`, and memory is bounded by it. With peek-lock,
 messages that wait in the buffer have their lock running: give a small `credit`, or take it back with `pause`, after
-which nothing more arrives until the next `receive`. Closing gives unread messages back to the queue (released), in
-receive-and-delete mode it cannot: `pause`, then `receive` until empty, then close.
+which nothing more arrives until the next `receive`. Closing gives unread messages back to the queue (released) and
+waits for its word, in receive-and-delete mode it cannot: `pause`, then `receive` until empty, then close.
 
 An empty receive is a flow of credit after which nothing came until the next flow or drain. Both ends can count them,
 and come to the same number: which delivery count a flow was sent with is in the flow.
@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -234,11 +235,25 @@ class Receiver(LinkEnd):
         if self._arrival is not None:
             self._top_up()  # the answer to a drain that was given up, while somebody waits for messages again
 
-    def give_back(self) -> None:
-        locked = [message for message in self._buffer if not message.settled]
-        if locked and self.over is None:
-            self.settle_nowait(locked, RELEASED_BYTES)
+    async def give_back(self, timeout_s: float) -> None:
+        """Release what nobody has read, and wait for the peer's word: a detach must not overtake it.
+
+        What comes in while that is awaited is released without a word.
+        """
+        unread = self._take_unread()
+        if unread:
+            with suppress(TransportError):  # then the locks run out by themselves
+                await self.release(unread, timeout_s=timeout_s)
+            late = self._take_unread()
+            if late and self.over is None:
+                self.settle_nowait(late, RELEASED_BYTES)
+
+    def _take_unread(self) -> list[Received]:
+        """The unread messages that are locked; those that the peer has deleted already stay to be read."""
+        unread = [message for message in self._buffer if not message.settled]
+        if unread:
             self._buffer.clear()
+        return unread
 
     def on_over(self, reason: TransportError) -> None:
         super().on_over(reason)

@@ -104,7 +104,10 @@ class Sender(LinkEnd):
         `timeout_s` limits the call. `silence_s` limits how long nothing may happen on this link while something is
         expected of the peer: then Silence is raised.
         """
-        await self.send_soon(payload, message_format=message_format, timeout_s=timeout_s, silence_s=silence_s)
+        if self._waiting or not self._has_room:
+            await self._line_up(payload, message_format, timeout_s, silence_s)
+        else:
+            await self._send_now(payload, message_format, timeout_s, silence_s)
 
     def send_soon(
         self,
@@ -115,13 +118,9 @@ class Sender(LinkEnd):
         silence_s: float | None = None,
     ) -> asyncio.Future[None]:
         """Send one encoded message now, or behind those that wait already; the future ends as `send` would."""
-        now = self._loop.time()
-        deadline = now + (self.timeout_s if timeout_s is None else timeout_s)
-        silence = math.inf if silence_s is None else silence_s
         if self._waiting or not self._has_room:
-            self._check(payload)
-            return self._wait(payload, message_format, deadline, silence)
-        return self._transmit(payload, message_format, self._loop.create_future(), deadline, silence, now)
+            return self._line_up(payload, message_format, timeout_s, silence_s)
+        return self._send_now(payload, message_format, timeout_s, silence_s)
 
     def send_nowait(
         self,
@@ -136,10 +135,7 @@ class Sender(LinkEnd):
             if self.over is not None:
                 raise self.over.again(outcome_unknown=False)
             raise NotReady(f"{self._what}: credit {self._link.credit}, {len(self._sends)} in flight")
-        now = self._loop.time()
-        deadline = now + (self.timeout_s if timeout_s is None else timeout_s)
-        silence = math.inf if silence_s is None else silence_s
-        return self._transmit(payload, message_format, self._loop.create_future(), deadline, silence, now)
+        return self._send_now(payload, message_format, timeout_s, silence_s)
 
     async def send_batch(
         self, payloads: list[bytes], *, timeout_s: float | None = None, silence_s: float | None = None
@@ -147,6 +143,16 @@ class Sender(LinkEnd):
         """Send encoded messages as one batch: all are accepted, or none."""
         batch = encode_batch(payloads)
         await self.send(batch, message_format=BATCH_FORMAT, timeout_s=timeout_s, silence_s=silence_s)
+
+    def _send_now(
+        self, payload: bytes, message_format: int, timeout_s: float | None, silence_s: float | None
+    ) -> asyncio.Future[None]:
+        if 0 < self.max_message_size < len(payload):
+            self._check(payload)
+        now = self._loop.time()
+        deadline = now + (self.timeout_s if timeout_s is None else timeout_s)
+        silence = math.inf if silence_s is None else silence_s
+        return self._transmit(payload, message_format, self._loop.create_future(), deadline, silence, now)
 
     def _check(self, payload: bytes) -> None:
         if 0 < self.max_message_size < len(payload):
@@ -161,21 +167,24 @@ class Sender(LinkEnd):
         silence: float,
         since: float,
     ) -> asyncio.Future[None]:
-        size = len(payload)
-        if 0 < self.max_message_size < size:
-            self._check(payload)
-        wire = self._wire
+        wire, patience = self._wire, self._patience
         self._tag = tag = (self._tag + 1) & MASK
         delivery_id = self._link.send(payload, tag.to_bytes(4, "big"), message_format=message_format)
-        self._sends[delivery_id] = (future, deadline, silence, since, wire.progress.flushes)
-        wire.queued(size)
-        look_at = since + silence * FIRST_LOOK
-        look_at = min(look_at, deadline)
-        if look_at < self._patience.look_at:
-            self._patience.look_from(look_at)
+        self._sends[delivery_id] = future, deadline, silence, since, wire.progress.flushes
+        wire.queued(len(payload))
+        first_look = since + silence * FIRST_LOOK
+        if first_look < patience.look_at or deadline < patience.look_at:
+            patience.look_from(min(first_look, deadline))
         return future
 
     # ── the line ──
+
+    def _line_up(
+        self, payload: bytes, message_format: int, timeout_s: float | None, silence_s: float | None
+    ) -> asyncio.Future[None]:
+        self._check(payload)
+        deadline = self._loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
+        return self._wait(payload, message_format, deadline, math.inf if silence_s is None else silence_s)
 
     def _wait(
         self, payload: bytes | None, message_format: int, deadline: float, silence: float
@@ -207,7 +216,7 @@ class Sender(LinkEnd):
                     )
         if not waiting:
             self._wire.hungry.pop(self, None)
-        if self._link.drain and (not waiting or self._link.credit <= 0):
+        if self._link.drain and self.over is None and (not waiting or self._link.credit <= 0):
             self._link.drained()
             self._wire.queued(0)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pairbus.transport.links import LinkEnd
 
 UNFLUSHED_MAX = 256 * 1024  # bytes gathered in one turn before the socket is asked; its own limit is AHEAD_MAX
-AHEAD_MAX = 65_536  # bytes that the socket has not taken: above it nothing more is written
+AHEAD_MAX = 32_768  # bytes that the socket has not taken: above it nothing more is written
 FRAMES_A_TURN = 16  # of large messages, before the loop may do something else
 
 
@@ -122,7 +122,8 @@ class Wire(asyncio.Protocol):
 
     def flush(self) -> None:
         self._flush_due = False
-        self._write_out()
+        if self.core.has_output:
+            self._write_out()
         if self.core.ring and self.writable:
             self._feed()
 
@@ -192,8 +193,9 @@ class Wire(asyncio.Protocol):
 
     async def close(self, timeout_s: float) -> None:
         """Close for close within the time given, then hang up. Never raises for what the peer does."""
-        for link in list(self.links):
-            link.give_back()
+        deadline = self.loop.time() + timeout_s
+        if self.loss is None:
+            await asyncio.gather(*(link.give_back(timeout_s) for link in self.links))
         self.lose(ConnectionLost("the connection was closed by this client"))
         try:
             if self.core.state in (State.OPEN, State.OPENING) and self.opened.done() and not self.core.is_over:
@@ -202,7 +204,7 @@ class Wire(asyncio.Protocol):
             elif self._transport is not None:
                 self.hang_up()
             if self._transport is not None:
-                await asyncio.wait([self.ended], timeout=timeout_s)
+                await asyncio.wait([self.ended], timeout=max(deadline - self.loop.time(), 0.0))
         finally:
             self.abort()
         if not self.ended.done():

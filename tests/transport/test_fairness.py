@@ -1,0 +1,169 @@
+"""One connection carries many senders: none of them waits for another's large message, and none overtakes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from pairbus.amqp.message import Message
+from pairbus.amqp.performatives import Error
+from pairbus.transport import Refused, Timeout, connect
+from tests.transport.server import Script, Server
+
+SMALL = Message(data=[bytes(1000)]).encode()
+
+
+def numbered(number: int) -> bytes:
+    return Message(data=[b"%d" % number]).encode()
+
+
+def numbers(server: Server) -> list[int]:
+    return [int(Message.decode(payload).data[0]) for _, payload, _ in server.received]
+
+
+async def test_small_sends_pass_a_large_one_on_a_thin_line() -> None:
+    """Its frames go out one by one, as the socket takes them: whatever others send comes between them."""
+    script = Script(rate=1e6)
+    large = Message(data=[bytes(2_000_000)]).encode()
+    async with Server(script) as server, await connect(server.connection_string) as connection:
+        sender, other = await connection.sender("large"), await connection.sender("small")
+        upload = asyncio.create_task(sender.send(large, timeout_s=60, silence_s=1))
+        took: list[float] = []
+        while not upload.done():
+            began = time.perf_counter()
+            await other.send(SMALL, timeout_s=30, silence_s=1)
+            took.append(time.perf_counter() - began)
+            await asyncio.sleep(0.01)
+        await upload
+        assert [payload for path, payload, _ in server.received if path == "large"] == [large]
+        assert len(took) > 5
+        assert sorted(took)[int(len(took) * 0.99)] < 0.5
+
+
+async def test_large_messages_of_two_senders_share_the_line() -> None:
+    """The second is through long before it would be, had it waited for the first."""
+    script = Script(rate=2e6)
+    large, medium = Message(data=[bytes(1_500_000)]).encode(), Message(data=[bytes(300_000)]).encode()
+    async with Server(script) as server, await connect(server.connection_string) as connection:
+        one, two = await connection.sender("one"), await connection.sender("two")
+        first = asyncio.create_task(one.send(large, timeout_s=60))
+        await asyncio.sleep(0)
+        await two.send(medium, timeout_s=60)
+        assert not first.done()
+        await first
+        assert [path for path, _, _ in server.received] == ["two", "one"]
+
+
+async def test_sends_leave_in_the_order_in_which_they_were_begun() -> None:
+    """A newcomer does not take the credit of those who have waited, whenever the credit comes."""
+    script = Script(credits={"q": 0})
+    async with Server(script) as server, await connect(server.connection_string) as connection:
+        sender = await connection.sender("q")
+        sends = [asyncio.create_task(sender.send(numbered(number))) for number in range(10)]
+        await asyncio.sleep(0)
+        (link,) = server.receivers()
+        for number in range(10, 30):
+            link.grant(1)
+            server.flush()
+            seen = len(server.received)
+            await server.until(lambda seen=seen: len(server.received) > seen)  # type: ignore[misc]
+            sends.append(asyncio.create_task(sender.send(numbered(number))))
+        link.grant(100)
+        server.flush()
+        await asyncio.gather(*sends)
+        assert numbers(server) == list(range(30))
+
+
+async def test_a_send_that_is_given_up_gives_up_its_place() -> None:
+    """Those behind it go on with the credit that it would have taken; nothing of it is sent."""
+    async with Server(Script(credits={"q": 0})) as server, await connect(server.connection_string) as connection:
+        sender = await connection.sender("q")
+        sends = [asyncio.create_task(sender.send(numbered(number))) for number in range(4)]
+        late = asyncio.create_task(sender.send(numbered(4), timeout_s=0.02))
+        with pytest.raises(Timeout) as caught:
+            await late
+        assert not caught.value.outcome_unknown
+        sends[0].cancel()
+        sends[2].cancel()
+        await asyncio.sleep(0)
+        (link,) = server.receivers()
+        link.grant(2)
+        server.flush()
+        await asyncio.gather(sends[1], sends[3])
+        assert numbers(server) == [1, 3]
+
+
+async def test_whoever_waited_until_ready_goes_before_those_behind() -> None:
+    """`ready` has its place in the line too, and `send_nowait` after it is taken."""
+    async with Server(Script(credits={"q": 0})) as server, await connect(server.connection_string) as connection:
+        sender = await connection.sender("q")
+
+        async def wait_then_send() -> None:
+            await sender.ready()
+            await sender.send_nowait(numbered(0))
+
+        first = asyncio.create_task(wait_then_send())
+        await asyncio.sleep(0)
+        second = asyncio.create_task(sender.send(numbered(1)))
+        await asyncio.sleep(0)
+        (link,) = server.receivers()
+        link.grant(1)
+        server.flush()
+        await first
+        link.grant(1)
+        server.flush()
+        await second
+        assert numbers(server) == [0, 1]
+
+
+async def test_those_who_wait_send_before_a_drain_is_answered() -> None:
+    """The drain asks for what there is: giving the credit back while sends wait for it would starve them."""
+    async with Server(Script(credits={"q": 0})) as server, await connect(server.connection_string) as connection:
+        sender = await connection.sender("q")
+        sends = [asyncio.create_task(sender.send(numbered(number))) for number in range(3)]
+        await asyncio.sleep(0)
+        (link,) = server.receivers()
+        link.grant(2, drain=True)
+        server.flush()
+        await asyncio.gather(*sends[:2])
+        await server.until(lambda: not link.drain)
+        assert numbers(server) == [0, 1]
+        assert not sends[2].done()
+        link.grant(5, drain=True)
+        server.flush()
+        await sends[2]
+        await server.until(lambda: link.credit == 0 and not link.drain)
+
+
+async def test_a_large_message_that_is_given_up_half_way_is_taken_back() -> None:
+    """It ends with a known outcome, and the next one on the link arrives whole."""
+    script = Script(window=2, max_frame_size=1024)
+    large = Message(data=[bytes(20_000)]).encode()
+    async with Server(script) as server, await connect(server.connection_string) as connection:
+        sender = await connection.sender("q")
+        await sender.send(SMALL)
+        server.peers[0].transport.pause_reading()
+        with pytest.raises(Timeout) as caught:
+            await sender.send(large, timeout_s=0.1)
+        assert not caught.value.outcome_unknown
+        server.peers[0].transport.resume_reading()
+        await sender.send(SMALL, timeout_s=5)
+        assert [payload for _, payload, _ in server.received] == [SMALL, SMALL]
+
+
+async def test_a_link_that_ends_during_a_large_message_says_that_it_was_not_sent() -> None:
+    """A peer cannot have taken a message whose last frame was never written."""
+    script = Script(window=2, max_frame_size=1024)
+    async with Server(script) as server, await connect(server.connection_string) as connection:
+        sender = await connection.sender("q")
+        await sender.send(SMALL)
+        (link,) = server.receivers()
+        sending = asyncio.create_task(sender.send(Message(data=[bytes(200_000)]).encode()))
+        await server.until(lambda: server.peers[0].bytes_read > 20_000)
+        link.detach(Error("amqp:link:detach-forced", "The link was idle."))
+        server.flush()
+        with pytest.raises(Refused) as caught:
+            await sending
+        assert not caught.value.outcome_unknown

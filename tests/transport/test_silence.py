@@ -1,0 +1,153 @@
+"""Silence is measured for each link: slow is not dead, and others' signs of life are not this link's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pairbus.amqp.link import ReceiverLink
+from pairbus.amqp.message import Message
+from pairbus.amqp.performatives import ACCEPTED_BYTES
+from pairbus.transport import Connection, Sender, Silence, Timeout, connect
+from tests.transport.server import Script, Server
+
+PAYLOAD = Message(data=[b"hello"]).encode()
+SILENCE_S = 0.3
+
+
+@asynccontextmanager
+async def joined(script: Script) -> AsyncIterator[tuple[Server, Connection, Sender]]:
+    async with Server(script) as server, await connect(server.connection_string) as connection:
+        yield server, connection, await connection.sender("q")
+
+
+def link_of(server: Server, path: str) -> ReceiverLink:
+    (link,) = [link for link in server.receivers() if link.context == path]
+    return link
+
+
+async def test_a_peer_that_does_not_answer_is_silent() -> None:
+    """The message was sent: whether it was stored is unknown."""
+    async with joined(Script(outcome=None)) as (_, _, sender):
+        began = time.monotonic()
+        with pytest.raises(Silence) as caught:
+            await sender.send(PAYLOAD, timeout_s=30, silence_s=SILENCE_S)
+        assert caught.value.outcome_unknown
+        assert SILENCE_S <= time.monotonic() - began < 3 * SILENCE_S
+
+
+async def test_waiting_for_credit_is_silence_with_nothing_sent() -> None:
+    """The peer owes the credit; sending elsewhere makes no duplicate."""
+    async with joined(Script(credits={"q": 0})) as (server, _, sender):
+        with pytest.raises(Silence) as caught:
+            await sender.send(PAYLOAD, timeout_s=30, silence_s=SILENCE_S)
+        assert not caught.value.outcome_unknown
+        link_of(server, "q").grant(5)
+        server.flush()
+        await sender.send(PAYLOAD, timeout_s=5)
+        assert len(server.received) == 1, "nothing of the first send is left"
+
+
+async def test_the_deadline_of_the_call_comes_before_silence() -> None:
+    """It is the caller's own limit, whatever the peer does, and says nothing about the peer."""
+    async with joined(Script(outcome=None)) as (_, _, sender):
+        with pytest.raises(Timeout) as caught:
+            await sender.send(PAYLOAD, timeout_s=0.05, silence_s=30)
+        assert not isinstance(caught.value, Silence)
+
+
+async def test_answers_on_the_link_are_signs_of_life() -> None:
+    """A peer that works off a long line slowly answers the last one much later than the allowance."""
+    async with joined(Script(outcome=None)) as (server, _, sender):
+        sends = [sender.send_nowait(PAYLOAD, timeout_s=30, silence_s=SILENCE_S) for _ in range(6)]
+        await server.until(lambda: len(server.received) == 6)
+        for number in range(6):
+            await asyncio.sleep(SILENCE_S * 0.6)
+            link_of(server, "q").settle(number, number, ACCEPTED_BYTES, 1)
+            server.flush()
+        await asyncio.gather(*sends)
+
+
+async def test_signs_of_life_on_other_links_do_not_count() -> None:
+    """One entity stalls while another takes everything on the same connection: only the first is silent."""
+    async with joined(Script(outcome=None)) as (server, connection, sender):
+        other = await connection.sender("other")
+        stalled = asyncio.create_task(sender.send(PAYLOAD, timeout_s=30, silence_s=SILENCE_S))
+        began, count = time.monotonic(), 0
+        while not stalled.done():
+            going = other.send_nowait(PAYLOAD, timeout_s=30, silence_s=SILENCE_S)
+            await server.until(lambda: len([1 for path, _, _ in server.received if path == "other"]) > count)  # noqa: B023
+            link_of(server, "other").settle(count, count, ACCEPTED_BYTES, 1)
+            server.flush()
+            await going
+            count += 1
+        with pytest.raises(Silence):
+            await stalled
+        assert time.monotonic() - began < 3 * SILENCE_S
+        assert count > 10
+
+
+async def test_bytes_that_leave_slowly_are_no_silence() -> None:
+    """A large message on a thin line takes many times the allowance, and nobody answers anything meanwhile."""
+    large = Message(data=[bytes(900_000)]).encode()
+    async with joined(Script(rate=600_000)) as (server, _, sender):
+        began = time.monotonic()
+        waiting = asyncio.create_task(sender.send(large, timeout_s=30, silence_s=SILENCE_S))
+        await asyncio.sleep(0)
+        behind = asyncio.create_task(sender.send(PAYLOAD, timeout_s=30, silence_s=SILENCE_S))
+        await asyncio.gather(waiting, behind)
+        assert time.monotonic() - began > 3 * SILENCE_S
+        assert len(server.received) == 2
+
+
+async def test_a_peer_that_stops_reading_is_silent() -> None:
+    """Bytes that do not leave are no progress; the message was not wholly sent, so the outcome is known."""
+    large = Message(data=[bytes(20_000_000)]).encode()
+    async with joined(Script()) as (server, _, sender):
+        await sender.send(PAYLOAD)
+        server.peers[0].transport.pause_reading()
+        with pytest.raises(Silence) as caught:
+            await sender.send(large, timeout_s=30, silence_s=SILENCE_S)
+        assert not caught.value.outcome_unknown
+        server.peers[0].transport.resume_reading()
+
+
+async def test_a_blocked_loop_is_not_the_peers_silence() -> None:
+    """The answer lies in the socket when the loop runs again: it is read before anybody is judged."""
+    async with joined(Script(outcome=None)) as (server, _, sender):
+        going = sender.send_nowait(PAYLOAD, timeout_s=30, silence_s=SILENCE_S)
+        brief = sender.send_nowait(PAYLOAD, timeout_s=SILENCE_S, silence_s=30)
+        await server.until(lambda: len(server.received) == 2)
+        link_of(server, "q").settle(0, 1, ACCEPTED_BYTES, 2)
+        server.flush()  # under way, and not read before the loop is blocked
+        time.sleep(3 * SILENCE_S)  # noqa: ASYNC251
+        await asyncio.gather(going, brief)
+
+
+async def test_time_in_which_this_process_did_not_run_is_given_back() -> None:
+    """A peer that answers a moment after the process was stopped and continued has been silent for that moment only."""
+    async with joined(Script(outcome=None)) as (server, _, sender):
+        going = sender.send_nowait(PAYLOAD, timeout_s=30, silence_s=SILENCE_S)
+        await server.until(lambda: server.received)
+        time.sleep(4 * SILENCE_S)  # noqa: ASYNC251
+        await asyncio.sleep(SILENCE_S / 2)
+        assert not going.done()
+        link_of(server, "q").settle(0, 0, ACCEPTED_BYTES, 1)
+        server.flush()
+        await going
+
+
+async def test_silence_ends_one_send_and_the_others_go_on() -> None:
+    """Each send has an allowance of its own; one timer looks after all of them."""
+    async with joined(Script(outcome=None)) as (server, _, sender):
+        patient = sender.send_nowait(PAYLOAD, timeout_s=30)
+        with pytest.raises(Silence):
+            await sender.send(PAYLOAD, timeout_s=30, silence_s=SILENCE_S / 3)
+        assert sender.in_flight == 1
+        link_of(server, "q").settle(0, 1, ACCEPTED_BYTES, 2)
+        server.flush()
+        await patient
