@@ -115,6 +115,7 @@ class _SkipsPings(ServiceBusReceiver):
     "When the call under way must have ended."
 
     def _open(self, *args: Any, **kwargs: Any) -> None:
+        self._check_client()
         opening = partial(super()._open, *args, **kwargs)
         if self._running or self._guarded is None:
             opening()
@@ -154,6 +155,8 @@ class _SkipsPings(ServiceBusReceiver):
         while True:
             with _Metered(self, "receive"):
                 messages = super().receive_messages(max_message_count, max_wait_time)
+            if not messages:
+                self._check_client()
             _tell_received(self._meter, messages)
             wanted, pings = _without_pings(messages)
             for ping in pings:
@@ -215,6 +218,8 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
         while True:
             with _Metered(self, "receive"):
                 messages = await super().receive_messages(max_message_count, max_wait_time)
+            if not messages:
+                self._check_client()
             _tell_received(self._meter, messages)
             wanted, pings = _without_pings(messages)
             for ping in pings:

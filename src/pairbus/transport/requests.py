@@ -7,12 +7,12 @@ import itertools
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from pairbus.amqp.errors import ProtocolError
+from pairbus.amqp.errors import DETACH_FORCED, ProtocolError
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import ReceiverLink
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Source, Target
-from pairbus.transport.errors import ConnectionLost, Timeout, TransportError
+from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TransportError
 from pairbus.transport.links import LinkEnd, new_session
 from pairbus.transport.sender import Sender
 
@@ -64,7 +64,10 @@ class Requests:
 
     @property
     def over(self) -> TransportError | None:
-        return self.sender.over or self._answers.over
+        """Why the pair is of no more use: the reason that the peer named for either link, if it named one."""
+        ends = [end for end in (self.sender.over, self._answers.over) if end is not None]
+        named = [end for end in ends if isinstance(end, Refused) and end.condition != DETACH_FORCED]
+        return next(iter(named or ends), None)
 
     async def request(self, properties: dict[str, Any], body: Any, deadline: float) -> Message:
         """Send one request and wait for its answer. Any number may be under way."""
@@ -86,6 +89,10 @@ class Requests:
         except TimeoutError:
             text = f"{properties.get('operation')} was not answered in time"
             raise Timeout(text, outcome_unknown=True) from None
+        except Refused as error:
+            over = self.over
+            # One link takes the other with it, which then only says that it was detached.
+            raise error if over is None else over.again(outcome_unknown=error.outcome_unknown) from None
         finally:
             self._answers.expected.pop(number, None)
 
