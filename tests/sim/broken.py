@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from pairbus.pairing.backlog import Rotation
 from pairbus.spool import Entry
-from pairbus.syphon.pump import Pump
+from pairbus.syphon.order import Order
 from tests.sim.disk import Disk, SpoolModel
 from tests.sim.links import SimSender
 from tests.sim.processes import SyphonProcess
@@ -83,7 +83,7 @@ def syncs_later() -> Iterator[Variants]:
 @contextmanager
 def nothing_hidden() -> Iterator[Variants]:
     """A syphon takes what a queue gives for all that it has, whatever another one may have left locked."""
-    with patch.object(Pump, "_hidden_until", float("-inf")):
+    with patch.object(Order, "hidden_until", float("-inf")):
         yield GENUINE
 
 
