@@ -1,4 +1,4 @@
-"""Four ways to be wrong, each a small change of the genuine code, to see that the simulation notices."""
+"""Five ways to be wrong, each a small change of the genuine code, to see that the simulation notices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from pairbus.pairing.at_home import AtHome
 from pairbus.pairing.backlog import Rotation
 from pairbus.spool import Entry
 from pairbus.syphon.order import Order
@@ -87,9 +88,17 @@ def nothing_hidden() -> Iterator[Variants]:
         yield GENUINE
 
 
+@contextmanager
+def forgets_what_is_at_home() -> Iterator[Variants]:
+    """A syphon sends a message again whose completion was refused."""
+    with patch.object(AtHome, "knows", lambda at_home, queue, message: False):
+        yield GENUINE
+
+
 BROKEN = {
     "completes first": completes_first,
     "never back": never_back,
     "syncs later": syncs_later,
     "nothing hidden": nothing_hidden,
+    "forgets what is at home": forgets_what_is_at_home,
 }

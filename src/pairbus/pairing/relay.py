@@ -125,8 +125,8 @@ class Destinations:
         """Note the mark of a message: an earlier look, perhaps of another process, found the destination missing."""
         key = key_of(path)
         self._marked.add((queue, key))
-        known, _ = self._missing.get(key, (since, now))
-        self._missing[key] = min(known, since), now
+        known, seen = self._missing.get(key, (since, now))
+        self._missing[key] = since if now - seen > MISSING_MEMORY_S else min(known, since), now
 
     def missing_since(self, path: str) -> float | None:
         """Return since when the destination is missing; None while it is not known to be."""
