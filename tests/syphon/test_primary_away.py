@@ -38,7 +38,10 @@ async def test_nothing_is_held_and_all_pumps_wake_at_the_first_answer(tmp_path: 
     with BrokerProcess(tmp_path / "home", namespaces=["contoso"]) as home:
         with home.admin("contoso") as admin:
             admin.create_queue("orders")
-        async with pair(backlogs=3) as world, Carrier(home.connection_string("contoso"), connect_timeout_s=1.0) as primary:
+        async with (
+            pair(backlogs=3) as world,
+            Carrier(home.connection_string("contoso"), connect_timeout_s=1.0) as primary,
+        ):
             world.primary = primary
             syphon = world.syphon(QUICK, queues=QUEUES)
             async with running(syphon):

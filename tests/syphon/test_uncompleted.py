@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.performatives import Error, Rejected
-from pairbus.broker.errors import Refusal
+from pairbus.broker.refusal import Refusal
 from pairbus.pairing.at_home import AtHome
 from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.events import Moved, NotCompleted, PumpPaused
@@ -106,7 +106,9 @@ def test_the_memory_is_bounded_and_forgets_the_oldest() -> None:
     """A message is known by its place in its queue, not by its id alone."""
     memory = AtHome(most=2)
     memory.remember("a", [(1, "m", 10), (2, "m", 10)])
-    assert memory.knows("a", (1, "m", 10)) and not memory.knows("b", (1, "m", 10)) and not memory.knows("a", (3, "m", 10))
+    assert (
+        memory.knows("a", (1, "m", 10)) and not memory.knows("b", (1, "m", 10)) and not memory.knows("a", (3, "m", 10))
+    )
     memory.remember("b", [(1, "m", 10)])
     assert [memory.knows("a", (1, "m", 10)), memory.knows("a", (2, "m", 10)), memory.knows("b", (1, "m", 10))] == [
         False,
