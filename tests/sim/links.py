@@ -262,7 +262,8 @@ class SimReceiver(SimLink):
         properties: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        queue, patch = self.queue, patch_of(dict(properties or {}))
+        changes: dict[object, object] = {**properties} if properties else {}  # type: ignore[dict-item]
+        queue, patch = self.queue, patch_of(changes)
 
         def change(lock: UUID) -> None:
             copy = queue.held(lock)

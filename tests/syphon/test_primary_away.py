@@ -90,14 +90,17 @@ async def test_a_stopped_primary_is_away_as_a_whole(tmp_path: Path) -> None:
 
 async def test_one_silent_entity_is_not_the_whole_primary() -> None:
     """A connection opens at once: only this destination is skipped, and its messages stay locked."""
-    async with pair() as world, Server(Script(answers_attach=False)) as server:
-        async with Carrier(server.connection_string) as primary:
-            await world.divert("silent", [message(1)])
-            async with running(world.syphon(replace(QUICK, send_timeout_s=0.3), primary=primary)) as syphon:
-                await until(lambda: bool(world.told(PumpPaused)))
-                assert syphon.progress().blocked == 1
-                assert not world.told(PrimaryUnreachable)
-            assert len(world.told(DestinationSkipped)) == 1
+    async with (
+        pair() as world,
+        Server(Script(answers_attach=False)) as server,
+        Carrier(server.connection_string) as primary,
+    ):
+        await world.divert("silent", [message(1)])
+        async with running(world.syphon(replace(QUICK, send_timeout_s=0.3), primary=primary)) as syphon:
+            await until(lambda: bool(world.told(PumpPaused)))
+            assert syphon.progress().blocked == 1
+            assert not world.told(PrimaryUnreachable)
+        assert len(world.told(DestinationSkipped)) == 1
 
 
 async def test_a_probe_that_is_answered_busy_leaves_the_entity_alone() -> None:
@@ -135,17 +138,20 @@ async def test_a_single_drain_ends_when_the_primary_is_away_and_leaves_nothing_l
 @pytest.mark.parametrize("hangs", [False, True], ids=["blocked", "on their way"])
 async def test_stopping_leaves_nothing_locked(hangs: bool) -> None:
     """Messages that wait for a destination, over several passes, and messages whose send is not answered."""
-    async with pair(ORDERS, DISABLED) as world, Server(Script(outcome=None)) as server:
-        async with Carrier(server.connection_string) as silent:
-            settings = SyphonSettings(send_timeout_s=60.0) if hangs else QUICK
-            syphon = world.syphon(settings, primary=silent if hangs else world.primary)
-            async with running(syphon):
-                await world.divert("bills", [message(number) for number in range(30)])
-                await until(lambda: world.metered("receive") >= 30)
-                if not hangs:
-                    await world.divert("orders", [message(1)])
-                    assert len(await world.arrived("orders", 1)) == 1
-                    await until(lambda: syphon.progress().blocked == 30)
-                await asyncio.wait_for(syphon.stop(grace_s=0.5), 6.0)
-            assert world.waiting() == 30
-            assert await locked(world) == 0
+    async with (
+        pair(ORDERS, DISABLED) as world,
+        Server(Script(outcome=None)) as server,
+        Carrier(server.connection_string) as silent,
+    ):
+        settings = SyphonSettings(send_timeout_s=60.0) if hangs else QUICK
+        syphon = world.syphon(settings, primary=silent if hangs else world.primary)
+        async with running(syphon):
+            await world.divert("bills", [message(number) for number in range(30)])
+            await until(lambda: world.metered("receive") >= 30)
+            if not hangs:
+                await world.divert("orders", [message(1)])
+                assert len(await world.arrived("orders", 1)) == 1
+                await until(lambda: syphon.progress().blocked == 30)
+            await asyncio.wait_for(syphon.stop(grace_s=0.5), 6.0)
+        assert world.waiting() == 30
+        assert await locked(world) == 0

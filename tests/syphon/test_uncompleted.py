@@ -28,6 +28,7 @@ class FullDisk:
         self.is_full = True
         self.refused = 0
         found = world.away.queue(queue)
+        assert found is not None
         genuine = found.complete_many
 
         def complete_many(box: Any, tokens: Any, now_ms: int, done: Callable[..., None]) -> None:
