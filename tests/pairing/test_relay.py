@@ -49,13 +49,13 @@ def test_every_kind_of_failure_has_a_fate() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.TOO_LARGE, Kind.INVALID)])
-def test_a_failing_destination_is_skipped_and_buries_nothing(kind: Kind) -> None:
+def test_a_failing_destination_is_skipped_and_nothing_dead_lettered(kind: Kind) -> None:
     """Unreachable, busy, full, disabled, unauthorized, missing: all of it may be over tomorrow."""
     assert failed(Destinations(900), kind, 0.0) is Fate.SKIP
 
 
 @pytest.mark.parametrize("kind", [Kind.TOO_LARGE, Kind.INVALID])
-def test_a_message_that_is_refused_as_such_is_buried(kind: Kind) -> None:
+def test_a_message_that_is_refused_as_such_is_dead_lettered(kind: Kind) -> None:
     """No waiting helps it, and the description says what a person can do."""
     ruling = Destinations(900).failed("orders", Failure(kind, "300000 bytes"), 0.0)
     assert (ruling.fate, ruling.reason) == (Fate.DEAD_LETTER, REFUSED)

@@ -86,6 +86,17 @@ Journal = Annotated[
         metavar="DIR", help="Of --engine spark, and needed by it: a folder that all its hosts share, for its journal."
     ),
 ]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PAIRBUS_TARGET",
+        metavar="CS|HOST",
+        help="Drain into this namespace instead, when the primary never returns.",
+    ),
+]
+WhichTtl = Annotated[
+    Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell every move, pause and cause.")]
 Checkpoint = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Spark's own notes; in the journal's folder unless said otherwise.")
@@ -105,27 +116,20 @@ def syphon(
             envvar="PAIRBUS_SECONDARY", metavar="CS|HOST", help="Connection string of the secondary, @FILE, or host."
         ),
     ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PAIRBUS_TARGET",
-            metavar="CS|HOST",
-            help="Drain into this namespace instead, when the primary never returns.",
-        ),
-    ] = None,
+    target: Target = None,
     primary_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
     ] = None,
     backlog_queue_count: QueueCount = None,
-    once: Annotated[bool, typer.Option("--once", help="Move what is there when it begins, then end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Move the messages that are there when it begins, then end.")
+    ] = False,
     engine: WhichEngine = Engine.local,
     master: Master = MASTER,
     journal: Journal = None,
     checkpoint: Checkpoint = None,
     max_messages_per_second: Rate = None,
-    ttl_policy: Annotated[
-        Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
-    ] = Ttl.restore,
+    ttl_policy: WhichTtl = Ttl.restore,
     missing_destination_grace: Annotated[
         float, typer.Option(min=0, help="Seconds that a destination may not exist before its messages are set aside.")
     ] = 900,
