@@ -70,7 +70,7 @@ class World:
         """Make a syphon.
 
         `age_s`: how long it has been there. A younger one keeps lanes waiting for what others may have locked.
-        `proven`: its queues have stored a completion before. Others let one message go first.
+        `proven`: its queues have stored a completion before. Others let one message go first to each destination.
         """
         ago_s = age_s
         syphon = Syphon(

@@ -129,6 +129,9 @@ class Pumping:
         """`counted`: name of the primary, and the queues as they were listed; None where nothing can be counted."""
         home, away = carrier_of(self._home), carrier_of(self._away)
         self._pump = pump = make(home, away)
+        if counted is not None:
+            self._telling.counts = True
+            self._telling.counted = Counted(*counts(counted[1], drained), pump.progress())
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -136,7 +139,7 @@ class Pumping:
         work = asyncio.ensure_future(pump.run_once() if once else pump.run())
         told = asyncio.create_task(stop.wait())
         lines = asyncio.create_task(self._show(pump))
-        counting = asyncio.sleep(0) if counted is None else self._count(pump, drained, *counted, once=once)
+        counting = asyncio.sleep(0) if counted is None else self._count(pump, drained, counted[0], once=once)
         counter = asyncio.create_task(counting)
         unread: TransportError | None = None
         try:
@@ -180,11 +183,10 @@ class Pumping:
         known = now.blocked + now.uncompleted
         return left if left.is_all or left.messages > known else Left(known, is_all=False)
 
-    async def _count(self, pump: Pump, queues: list[str], primary_name: str, listed: list[Any], *, once: bool) -> None:
+    async def _count(self, pump: Pump, queues: list[str], primary_name: str, *, once: bool) -> None:
         """Count waiting messages now and then. While nothing is moved or held back there is nothing new to count: an
         idle syphon costs its long polls, and little more."""
         telling, seen, looked_at = self._telling, _doings(pump), time.monotonic()
-        telling.counts, telling.counted = True, Counted(*counts(listed, queues), pump.progress())
         while True:
             await asyncio.sleep(COUNT_LOOK_S)
             now, doings, progress = time.monotonic(), _doings(pump), pump.progress()

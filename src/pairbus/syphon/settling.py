@@ -142,6 +142,7 @@ class Settling:
             self.stop(f"a message could not be dead-lettered, and will come again: {error}", error)
             self._meter_settled(len(places), failure_of(error).kind.value)
             return
+        self._trust.proven = True
         self._meter_settled(len(places), "ok")
         self._pass.dead_lettered += len(places)
         for message_id in ids:

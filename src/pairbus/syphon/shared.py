@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
@@ -73,13 +72,11 @@ class Shared:
     "When any destination last accepted something: a sign that the connection is good."
 
 
+@dataclass(slots=True)
 class Trust:
-    """Whether a queue is known to store completions. Until it is, one message at a time goes home."""
+    """Whether a queue is known to store completions. Until it is, one message at a time goes to each destination."""
 
-    def __init__(self, *, proven: bool) -> None:
-        self.proven = proven
-        self.turn = asyncio.Lock()
-        "Held by the message that proves it."
+    proven: bool
 
 
 class Held(NamedTuple):

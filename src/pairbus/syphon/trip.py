@@ -4,7 +4,7 @@ will, and otherwise left under its locks.
 Laws of this file.
  1. A message is completed only after its destination has accepted it. If completing fails the message is remembered,
     and only completed when it comes again. A crash in between may store a duplicate; a message is never lost.
- 2. Until a queue has stored a completion, one message at a time goes home.
+ 2. Until a queue has stored a completion, one message at a time goes to each destination.
  3. Messages that wait stay locked until their locks run out, the primary as a whole is away, or the pump ends.
 """
 
@@ -85,11 +85,9 @@ class Trip(Settling):
     async def bring(self, items: list[Item], turn: Turn) -> None:
         """Bring all messages of the batch that have this one destination."""
         self._read_marks(items)
-        if not self._trust.proven:
-            async with self._trust.turn:
-                if not self._trust.proven:
-                    await self._bring(items[:1], None)
-                    items = items[1:]
+        while items and not self._trust.proven and self._pass.over is None:
+            await self._bring(items[:1], None)
+            items = items[1:]
         if items:
             await self._bring(items, turn)
 
