@@ -94,6 +94,10 @@ Target = Annotated[
         help="Drain into this namespace instead, when the primary never returns.",
     ),
 ]
+Host = Annotated[
+    str | None,
+    typer.Option(metavar="HOST", help="Host of the namespace, with --credential instead of a connection string."),
+]
 WhichTtl = Annotated[
     Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
 ]
@@ -192,10 +196,7 @@ def redrive(
             "--connection-string", envvar="PAIRBUS_CONNECTION_STRING", metavar="CS", help="Connection string, or @FILE."
         ),
     ] = None,
-    namespace: Annotated[
-        str | None,
-        typer.Option(metavar="HOST", help="Host of the namespace, with --credential instead of a connection string."),
-    ] = None,
+    namespace: Host = None,
     to: Annotated[
         str | None, typer.Option(metavar="ENTITY", help="Another entity than the one they came from.")
     ] = None,
