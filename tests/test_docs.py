@@ -27,13 +27,13 @@ from pairbus.broker.config import parse_config
 from pairbus.cli import main
 from pairbus.cli.demo import MEANINGS
 from pairbus.cli.demo_book import Verdict
+from pairbus.client.events import DETAILS, WARNINGS
+from pairbus.client.verdicts import COUNTER_MAX
 from pairbus.errors import PairbusError
-from pairbus.hub import DETAILS, WARNINGS
 from pairbus.pairing import events
 from pairbus.pairing.aliases import RESERVED
 from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.options import CHOICES, RANGES, SendAvailabilityPairedNamespaceOptions
-from pairbus.verdicts import COUNTER_MAX
 from tests.brokers import BrokerProcess
 from tests.test_tidy import MAY_IMPORT
 

@@ -6,12 +6,12 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
+from pairbus.outgoing import PairedMessageBatch, batches, new_batch, outgoing, readily_wrapped
 
 from pairbus import sdk
 from pairbus.amqp.errors import ProtocolError
-from pairbus.outgoing import PairedMessageBatch, batches, new_batch, outgoing, readily_wrapped
-from pairbus.pairing.envelope import Away, Home, aliases_alone, unwrap
 from pairbus.client.errors import ReservedPropertyError
+from pairbus.pairing.envelope import Away, Home, aliases_alone, unwrap
 
 
 def messages(count: int, size: int = 300) -> list[ServiceBusMessage]:

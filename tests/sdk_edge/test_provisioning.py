@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from azure.servicebus.exceptions import ServiceBusAuthorizationError, ServiceBusConnectionError, ServiceBusError
 
+from pairbus.client.errors import ClientClosed, PairingUnauthorized, SecondaryUnreachable, SendAvailabilityBacklogError
+from pairbus.client.provisioning import find_or_create, find_or_create_async, provision, provision_async
+from pairbus.client.sides import Side
 from pairbus.errors import EntityExists, StoreFull
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions as Options
 from pairbus.pairing.provision import Provisioned
-from pairbus.provisioning import find_or_create, find_or_create_async, provision, provision_async
-from pairbus.client.errors import ClientClosed, PairingUnauthorized, SecondaryUnreachable, SendAvailabilityBacklogError
-from pairbus.client.sides import Side
 from tests.broker.admin_world import SEND_KEY, AdminServer, serve
 from tests.brokers import BrokerProcess
 from tests.sdk_edge.conftest import Strings

@@ -14,9 +14,9 @@ from azure.core.credentials import AccessToken, AzureNamedKeyCredential
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType, aio
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
 
+from pairbus.client.sides import Side
 from pairbus.errors import ConfigError
 from pairbus.pairing.options import primary_name_of
-from pairbus.client.sides import Side
 from pairbus.transport.client import connect
 from pairbus.transport.credential import AzureToken
 from tests.brokers import BrokerProcess

@@ -24,7 +24,10 @@ _app = typer.Typer(
     help="Create, list, show and delete queues.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    epilog=secrets.KEPT_OFF.format(variables="PAIRBUS_CONNECTION_STRING"),
+    epilog=(
+        f"{secrets.KEPT_OFF.format(variables='PAIRBUS_CONNECTION_STRING')} {secrets.ENTRA} Example: pairbus queue list"
+        " --namespace contoso.servicebus.windows.net --credential default"
+    ),
 )
 
 ConnectionString = Annotated[
@@ -39,6 +42,15 @@ ConnectionString = Annotated[
 ]
 ConnectionStringFile = Annotated[
     Path | None, typer.Option("--connection-string-file", help="The same as @FILE.", metavar="FILE")
+]
+NamespaceHost = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        help="Host of the namespace, with --credential instead of a connection string.",
+        metavar="HOST",
+        show_default=False,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -91,6 +103,8 @@ def create(
     name: Name,
     connection_string: ConnectionString = None,
     connection_string_file: ConnectionStringFile = None,
+    namespace: NamespaceHost = None,
+    credential: secrets.CredentialName = None,
     ca_file: CaFile = None,
     lock_duration: Annotated[str | None, _duration_option("--lock-duration", "Peek-lock, up to 5 minutes")] = None,
     max_size_mb: Annotated[int | None, typer.Option(help="Size of the queue in megabytes.", min=1)] = None,
@@ -113,7 +127,7 @@ def create(
         _duration_option("--auto-delete-on-idle", "Deletes the queue when unused for so long (5 minutes up)"),
     ] = None,
 ) -> None:
-    """Create a queue. What is not given is the service's default."""
+    """Create a queue. Settings that are not given get the service's defaults."""
     settings: dict[str, Any] = {
         "lock_duration": lock_duration,
         "max_size_in_megabytes": max_size_mb,
@@ -126,7 +140,7 @@ def create(
         "status": status,
         "auto_delete_on_idle": auto_delete_on_idle,
     }
-    with _client(connection_string, connection_string_file, ca_file) as client:
+    with _client(connection_string, connection_string_file, namespace, credential, ca_file) as client:
         client.create_queue(name, **settings)
     typer.echo(f"created {name}")
 
@@ -135,12 +149,14 @@ def create(
 def list_queues(
     connection_string: ConnectionString = None,
     connection_string_file: ConnectionStringFile = None,
+    namespace: NamespaceHost = None,
+    credential: secrets.CredentialName = None,
     ca_file: CaFile = None,
     prefix: Annotated[str, typer.Option(help="Only queues whose path starts so, in any case.")] = "",
     as_json: Json = False,
 ) -> None:
     """List queues with their message counts."""
-    with _client(connection_string, connection_string_file, ca_file) as client:
+    with _client(connection_string, connection_string_file, namespace, credential, ca_file) as client:
         status_of = {queue.name: str(queue.status) for queue in client.list_queues()}
         queues = [
             {"name": queue.name, "status": status_of[queue.name], **_counts(queue)}
@@ -160,11 +176,13 @@ def show(
     name: Name,
     connection_string: ConnectionString = None,
     connection_string_file: ConnectionStringFile = None,
+    namespace: NamespaceHost = None,
+    credential: secrets.CredentialName = None,
     ca_file: CaFile = None,
     as_json: Json = False,
 ) -> None:
     """Show a queue's settings and what is in it."""
-    with _client(connection_string, connection_string_file, ca_file) as client:
+    with _client(connection_string, connection_string_file, namespace, credential, ca_file) as client:
         queue = client.get_queue(name)
         runtime = client.get_queue_runtime_properties(name)
     shown: dict[str, Any] = {
@@ -197,18 +215,28 @@ def delete(
     name: Name,
     connection_string: ConnectionString = None,
     connection_string_file: ConnectionStringFile = None,
+    namespace: NamespaceHost = None,
+    credential: secrets.CredentialName = None,
     ca_file: CaFile = None,
 ) -> None:
     """Delete a queue with every message in it."""
-    with _client(connection_string, connection_string_file, ca_file) as client:
+    with _client(connection_string, connection_string_file, namespace, credential, ca_file) as client:
         client.delete_queue(name)
     typer.echo(f"deleted {name}")
 
 
-def _client(text: str | None, file: Path | None, ca_file: Path | None) -> AbstractContextManager[Any]:
+def _client(
+    text: str | None, file: Path | None, namespace: str | None, credential: str | None, ca_file: Path | None
+) -> AbstractContextManager[Any]:
     # Imported when needed: the SDK takes a quarter of a second, which `pairbus broker` should not pay.
-    from pairbus.cli.admin_client import administration
+    from pairbus.cli.admin_client import administration, administration_of
 
+    namespaces = secrets.Namespaces(credential, ca_file)
+    if namespace is not None:
+        host = namespaces.host(namespace, "--namespace")
+        return administration_of(host, namespaces.credential("--namespace"), ca_file)
+    if credential is not None:
+        raise typer.BadParameter("--credential needs --namespace HOST: a connection string has its own key")
     return administration(_connection(text, file), ca_file)
 
 

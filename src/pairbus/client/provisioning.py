@@ -65,7 +65,7 @@ async def find_or_create(
         while True:
             match plan.send(answer):
                 case List(prefix):
-                    with _metered(meter, LIST) as listed:
+                    with metered(meter, LIST) as listed:
                         listed += await _listed(admin)
                     answer = _matching(listed, prefix)
                 case Create(path, settings):
@@ -91,7 +91,7 @@ async def _listed(admin: Any) -> list[Any]:
 
 async def _created(admin: Any, path: str, settings: dict[str, Any], meter: Meter) -> Answer:
     try:
-        with _metered(meter, path):
+        with metered(meter, path):
             if asyncio.iscoroutinefunction(admin.create_queue):
                 await admin.create_queue(path, **settings)
             else:
@@ -104,7 +104,7 @@ async def _created(admin: Any, path: str, settings: dict[str, Any], meter: Meter
 
 
 @contextmanager
-def _metered(meter: Meter, entity: str) -> Iterator[list[Any]]:
+def metered(meter: Meter, entity: str) -> Iterator[list[Any]]:
     """Count one request, or one for each page of the queues that are put into the list."""
     listed: list[Any] = []
     try:
