@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.sim.broker import Copy
     from tests.sim.world import World
 
+
 @dataclass(slots=True)
 class Call:
     """One send, and what its caller knows about it."""
