@@ -22,9 +22,9 @@ from azure.servicebus import (
     aio,
 )
 from azure.servicebus.exceptions import MessageLockLostError, OperationTimeoutError, ServiceBusConnectionError
+from pairbus.guard import guarded
 
 from pairbus import sdk
-from pairbus.guard import guarded
 from pairbus.sdk import receivers
 from pairbus.testing import Nemesis
 from tests.sdk.flavours import Guarded, Sdk
