@@ -1,6 +1,10 @@
-"""What one call was given, on its way to the SDK: quick ways lead to the same bytes and the same errors."""
+"""The messages of one call as bytes: the SDK's own, in as few sends as the links take."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
@@ -8,117 +12,211 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus import sdk
-from pairbus.amqp.errors import ProtocolError
-from pairbus.outgoing import PairedMessageBatch, batches, new_batch, outgoing, readily_wrapped
-from pairbus.pairing.envelope import Away, Home, aliases_alone, unwrap
+from pairbus.amqp.message import BATCH_FORMAT, Message, encode_batch
 from pairbus.client.errors import ReservedPropertyError
+from pairbus.client.outgoing import (
+    BATCH_LIMIT,
+    ENVELOPE_BYTES,
+    THE_PRIMARY,
+    Order,
+    Outgoing,
+    PairedMessageBatch,
+    new_batch,
+    outgoing,
+    parcels,
+    scheduled,
+)
+from pairbus.pairing.envelope import Home, unwrap
+
+AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def messages(count: int, size: int = 300) -> list[ServiceBusMessage]:
     return [ServiceBusMessage("x" * size, message_id=f"id-{number}") for number in range(count)]
 
 
-def payloads_of(batch: ServiceBusMessageBatch) -> list[bytes]:
-    return [bytes(payload) for payload in batch._message[5]]
+def encoded(count: int, size: int = 300) -> list[bytes]:
+    return [sdk.encode(message) for message in messages(count, size)]
 
 
-@pytest.mark.parametrize("size", [10, 300])
-def test_a_batch_of_bytes_is_the_batch_that_the_sdk_would_make(size: int) -> None:
-    """Its size counts against the link's limit, so it must be exact on both sides of the one-byte lengths."""
-    given = messages(3, size)
-    theirs, ours = ServiceBusMessageBatch(), sdk.EncodedBatch()
-    for message in given:
-        theirs.add_message(message)
-        ours.add_encoded(sdk.encode(message))
-    assert (ours.size_in_bytes, len(ours)) == (theirs.size_in_bytes, len(theirs))
-    assert payloads_of(ours) == payloads_of(theirs)
+def batch_of(batch: ServiceBusMessageBatch, count: int) -> ServiceBusMessageBatch:
+    for message in messages(count):
+        batch.add_message(message)
+    return batch
 
 
-def test_a_batch_is_split_where_the_link_has_its_limit() -> None:
-    """Copies for a backlog queue are larger than what they are copies of."""
-    payloads = [sdk.encode(message) for message in messages(4, 400)]
-    parts = batches(payloads, 1100)
-    assert [count for _, count in parts] == [2, 2]
-    with pytest.raises(MessageSizeExceededError):
-        batches(payloads, 300)
-
-
-@pytest.mark.parametrize("form", ["list", "batch"])
-def test_every_message_of_a_list_or_batch_comes_back_as_it_was(form: str) -> None:
-    """They travel as bytes: unwrapping them must give the bytes that the primary would have got."""
-    given: list[ServiceBusMessage] | ServiceBusMessageBatch = messages(3)
-    plain = [sdk.encode(message) for message in messages(3)]
-    if form == "batch":
-        batch = new_batch(0, None)
-        for message in messages(3):
-            batch.add_message(message)
-        given = batch
+def going_of(given: Any) -> Outgoing:
     going = outgoing(given)
     assert going is not None
-    homes = [unwrap(payload) for payload in going.wrapped("orders", None, None)]
-    assert [(home.path, home.payload) for home in homes if isinstance(home, Home)] == [("orders", one) for one in plain]
+    return going
 
 
-def test_a_batch_looks_at_its_messages_when_they_are_added() -> None:
-    """At the send nobody looks again, so what is missing or forbidden must be found here."""
-    batch = new_batch(0, None)
+FORMS: list[tuple[str, Callable[[], Any], int, bool]] = [
+    ("a message", lambda: messages(1)[0], 1, False),
+    ("a list", lambda: messages(3), 3, True),
+    ("a list of one", lambda: messages(1), 1, True),
+    ("a generator", lambda: (one for one in messages(3)), 3, True),
+    ("a mapping", lambda: {"body": "x" * 300, "message_id": "id-0"}, 1, False),
+    ("a batch of the SDK", lambda: batch_of(ServiceBusMessageBatch(), 3), 3, True),
+    ("a paired batch", lambda: batch_of(new_batch(0, None, {}), 3), 3, True),
+]
+
+
+@pytest.mark.parametrize(("form", "made", "count", "is_batch"), FORMS, ids=lambda value: str(value)[:20])
+def test_every_form_becomes_the_sdks_bytes(form: str, made: Callable[[], Any], count: int, is_batch: bool) -> None:
+    """The primary gets a message, or one batch, as the plain SDK would send it."""
+    going = going_of(made())
+    assert (going.payloads, going.ids) == (encoded(count), [f"id-{number}" for number in range(count)])
+    expected = (encode_batch(encoded(count)), BATCH_FORMAT) if is_batch else (encoded(1)[0], 0)
+    assert going.for_primary() == expected
+
+
+@pytest.mark.parametrize("nothing", [[], (), {}, ServiceBusMessageBatch(), new_batch(0, None, {})])
+def test_nothing_to_send_is_none(nothing: Any) -> None:
+    assert outgoing(nothing) is None
+
+
+@pytest.mark.parametrize("form", ["message", "list", "batch"])
+def test_a_message_without_an_id_gets_one(form: str) -> None:
+    """The caller's object stays as it was; the id is in the bytes."""
+    message = ServiceBusMessage("x")
+    message.message_id = None
+    given: Any = [message] if form == "list" else message
+    if form == "batch":
+        given = ServiceBusMessageBatch()
+        given.add_message(message)
+    going = going_of(given)
+    read = Message.decode(going.payloads[0])
+    assert read.properties is not None and read.properties.message_id == going.ids[0]
+    assert message.message_id is None
+
+
+@pytest.mark.parametrize("form", ["message", "list", "batch", "scheduled"])
+def test_a_reserved_property_is_refused_in_every_form(form: str) -> None:
+    message = ServiceBusMessage("x", application_properties={"x-ms-path": "elsewhere"})
+    with pytest.raises(ReservedPropertyError, match="x-ms-path"):
+        if form == "scheduled":
+            scheduled(message, AT)
+        batch = ServiceBusMessageBatch()
+        batch.add_message(message)
+        outgoing({"message": message, "list": [message], "batch": batch}[form])
+
+
+# ── to the backlog ──
+
+
+def test_every_message_comes_home_as_it_was() -> None:
+    """Unwrapped, a copy has the bytes that the primary would have got."""
+    homes = [unwrap(payload) for payload in going_of(messages(3)).wrapped("orders", 5, None)]
+    assert [home.payload for home in homes if isinstance(home, Home)] == encoded(3)
+    assert {(home.path, home.first_attempt_ms) for home in homes if isinstance(home, Home)} == {("orders", 5)}
+
+
+def test_a_message_keeps_its_number() -> None:
+    """However often it is wrapped, and whatever was stored before it."""
+    order, going = Order(), going_of(messages(3))
+
+    def numbers() -> list[int | None]:
+        homes = [unwrap(payload) for payload in going.wrapped("orders", None, order)]
+        assert all(isinstance(home, Home) and home.sender == order.sender for home in homes)
+        return [home.counter for home in homes if isinstance(home, Home)]
+
+    assert numbers() == numbers() == [1, 2, 3]
+    going.stored(1, "b/0")
+    assert numbers() == [2, 3]
+    assert [entry.counter for entry in going.entries("orders", None, order)] == [2, 3]
+    assert order.next() == 4
+
+
+def test_stored_messages_are_taken_off_and_told() -> None:
+    """Another queue, or the spool, gets only the rest."""
+    going = going_of(messages(3))
+    going.stored(2, "b/0")
+    assert (going.ids, going.stored_ids, going.untold) == (["id-2"], ["id-0", "id-1"], (("b/0", ("id-0", "id-1")),))
+    assert going.payloads == encoded(3)[2:]
+    [entry] = going.entries("orders", 7, None)
+    assert (entry.path, entry.payload, entry.message_id) == ("orders", encoded(3)[2], "id-2")
+
+
+def test_doubts_name_each_place_once() -> None:
+    """The first backlog queue that may have a message is told; the primary is not one."""
+    going = going_of(messages(3))
+    going.unanswered(THE_PRIMARY)
+    going.unanswered("b/0", 2)
+    going.unanswered("b/0", 2)
+    going.unanswered("b/1")
+    assert going.doubts["b/0"] == ("id-0", "id-1")
+    assert going.doubted == {"id-0": "b/0", "id-1": "b/0", "id-2": "b/1"}
+    going.stored(2, "b/2")
+    assert going.may_be_in == (THE_PRIMARY, "b/1"), "of those that are left"
+
+
+# ── parcels ──
+
+
+def test_parcels_hold_what_the_link_takes() -> None:
+    """Copies for a backlog queue are larger than their originals: a list may need several sends."""
+    payloads = encoded(4, 400)
+    limit = ENVELOPE_BYTES + 2 * (len(payloads[0]) + 8)
+    assert parcels(payloads, limit) == [
+        (encode_batch(payloads[:2]), BATCH_FORMAT, 2),
+        (encode_batch(payloads[2:]), BATCH_FORMAT, 2),
+    ]
+    assert [count for _, _, count in parcels(payloads, limit - 1)] == [1, 1, 1, 1]
+    assert parcels(payloads, limit - 1)[0] == (payloads[0], 0, 1), "one alone is no batch"
+    assert [count for _, _, count in parcels(payloads, 0)] == [4], "no link has said otherwise"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_message_that_no_parcel_holds_is_refused(count: int) -> None:
+    payloads = encoded(count)
+    with pytest.raises(MessageSizeExceededError):
+        parcels(payloads, len(payloads[0]) - 1)
+
+
+# ── batches ──
+
+
+def test_a_batch_looks_at_messages_when_they_are_added() -> None:
+    """At the send nobody looks again, so an id that is missing or a forbidden name must be found here."""
+    batch = new_batch(0, None, {})
     batch.add_message(ServiceBusMessage("no id"))
     batch.add_message({"body": "a mapping, without an id"})
+    batch.add_message(AmqpAnnotatedMessage(data_body=b"x"))
     assert type(batch) is PairedMessageBatch
-    assert all(message.message_id for message in batch._messages)
+    assert batch.ids == [message.message_id for message in batch._messages] and all(batch.ids)
     with pytest.raises(ReservedPropertyError):
         batch.add_message(ServiceBusMessage("x", application_properties={"x-ms-path": "elsewhere"}))
-    assert len(batch) == 2
+    assert len(batch) == len(batch.ids) == 3
 
 
-def test_a_batch_that_is_filled_while_failed_over_is_wrapped_already() -> None:
-    """While a message is at hand it costs a third; what is sent must be the same bytes."""
-    message_ids = ["a", "bb", "c" * 40]
-    made = {}
-    for wrapped_for in (None, "orders", "payments"):
-        batch = new_batch(0, None, wrapped_for=wrapped_for)
-        for message_id in message_ids:
-            batch.add_message(ServiceBusMessage(b"x", message_id=message_id, session_id=message_id[:2]))
-        going = outgoing(batch)
-        assert going is not None
-        made[wrapped_for] = [going.wrapped("orders", first_ms, None) for first_ms in (None, 5)]
-        assert (batch.away is not None) is (wrapped_for is not None)
-    assert made[None] == made["orders"] == made["payments"]
-    assert made[None][0] != made[None][1], "an unknown outcome is in the message"
+def test_a_batch_that_is_full_takes_no_id() -> None:
+    batch = new_batch(1000, None, {})
+    batch.add_message(messages(1, 500)[0])
+    with pytest.raises(MessageSizeExceededError):
+        batch.add_message(messages(1, 500)[0])
+    assert len(going_of(batch)) == len(batch.ids) == 1
 
 
-ALIASES = aliases_alone(Away("orders"))
+def test_the_limit_of_a_batch_is_that_of_the_link() -> None:
+    assert new_batch(0, None, {}).max_size_in_bytes == BATCH_LIMIT
+    assert new_batch(5000, None, {}).max_size_in_bytes == 5000
+    assert new_batch(5000, 3000, {}).max_size_in_bytes == 3000
+    with pytest.raises(ValueError, match="acceptable max batch size is: 5000 bytes"):
+        new_batch(5000, 6000, {})
 
 
-def test_a_batch_that_is_wrapped_already_goes_to_the_backlog_as_it_is() -> None:
-    """When it was filled for this entity, fits the link, and the SDK takes it without making it anew."""
-    batch = new_batch(0, None, wrapped_for="orders")
-    for message in messages(3):
-        batch.add_message(message)
-    assert batch.away is not None
-    assert readily_wrapped(batch, "orders", ALIASES, 0) is batch.away
-    assert payloads_of(batch.away) == [readily_wrapped(one, "orders", ALIASES, 0).payloads[0] for one in messages(3)]
-    assert readily_wrapped(batch, "payments", ALIASES, 0) is None
-    assert readily_wrapped(batch, "orders", ALIASES, batch.away.size_in_bytes) is batch.away
-    assert readily_wrapped(batch, "orders", ALIASES, batch.away.size_in_bytes - 1) is None
+# ── schedules ──
 
 
-def test_a_batch_of_a_sync_sender_is_not_given_to_the_async_sdk_as_it_is() -> None:
-    """It would be made anew there from messages that it does not have, and an empty batch is sent without an error."""
-    batch = new_batch(0, None, wrapped_for="orders")
-    batch.add_message(messages(1)[0])
-    assert readily_wrapped(batch, "orders", ALIASES, 0, aio=True) is None
-
-
-def test_a_batch_of_which_a_message_could_not_be_wrapped_is_not_taken_for_wrapped() -> None:
-    """Whoever goes on with it must not be told that all of it was stored."""
-    batch = new_batch(0, None, wrapped_for="orders")
-    batch.add_message(messages(1)[0])
-    assert batch.wrapped_for("orders") is batch.away
-    odd = AmqpAnnotatedMessage(
-        data_body=b"x", header={"time_to_live": 1000}, delivery_annotations={"x": 1}, properties={"message_id": "odd"}
-    )
-    with pytest.raises(ProtocolError):  # the SDK writes its sections in an order that AMQP does not know
-        batch.add_message(odd)
-    assert batch.wrapped_for("orders") is None
-    assert readily_wrapped(batch, "orders", ALIASES, 0) is None
+def test_scheduled_messages_carry_their_time() -> None:
+    """The caller's objects do not."""
+    given = messages(2)
+    entries, going = scheduled(given, AT)
+    assert going is not None and [entry.payload for entry in entries] == going.payloads
+    assert [entry.message_id for entry in entries] == going.ids == ["id-0", "id-1"]
+    for entry in entries:
+        annotations = Message.decode(entry.payload).annotations
+        assert annotations is not None and "x-opt-scheduled-enqueue-time" in annotations
+    assert given[0].scheduled_enqueue_time_utc is None
+    assert scheduled([], AT) == ([], None)

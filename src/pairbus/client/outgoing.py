@@ -175,7 +175,7 @@ def scheduled(given: Any, at: datetime, traced: sdk.Traced | None = None) -> tup
     payloads = [sdk.encode(message, traced) for message in messages]
     ids = [sdk.message_id_of(message) for message in messages]
     entries = [
-        Scheduled(payload, message_id, message.session_id, message.partition_key)
+        Scheduled(message_id, payload, message.session_id, message.partition_key)
         for message, payload, message_id in zip(messages, payloads, ids, strict=True)
     ]
     return entries, Outgoing(payloads, ids, is_batch=True, links=sdk.links(traced))

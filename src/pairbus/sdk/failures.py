@@ -49,18 +49,16 @@ def failure_of_transport(error: TransportError, *, request: bool = False) -> Fai
     `request`: the error is of a request to `$management`, whose texts begin otherwise.
     """
     failure = failure_on_wire(error)
-    sdk_error = _request_error(error) if request and isinstance(error, Refused) else _send_error(error, failure.kind)
+    sdk_error = _request_error(error) if request and isinstance(error, Refused) else _send_error(error)
     sdk_error.__cause__ = error
     return Failure(failure.kind, failure.text, failure.outcome_unknown, sdk_error)
 
 
-def _send_error(error: TransportError, kind: Kind) -> exceptions.ServiceBusError:
+def _send_error(error: TransportError) -> exceptions.ServiceBusError:
     if isinstance(error, Timeout):
         return exceptions.OperationTimeoutError(message=str(error), error=error)
     if not isinstance(error, Refused):
         return exceptions.ServiceBusConnectionError(message=str(error), error=error)
-    if kind is Kind.TOO_LARGE:
-        return exceptions.MessageSizeExceededError(message=error.description, error=error)
     condition = error.condition.encode()
     of_link = amqp_error.AMQPLinkError(condition=condition, description=error.description)
     return PyamqpTransport.create_servicebus_exception(_silent, of_link)
