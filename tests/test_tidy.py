@@ -78,11 +78,13 @@ OUTSIDE_WORLD = {
 # A broad `except` that does not raise again loses errors. These do not: the reason stands beside each in the code.
 BROAD_EXCEPTS = {
     ("broker/admin/app.py", "handle"),  # answers 500 and logs the traceback
-    ("broker/store/committer.py", "commit"),  # logs the traceback and tells every sender of the group
+    ("broker/admin/app.py", "_answer"),  # the same, and counts the answer
+    ("broker/store/committer.py", "_attempt"),  # logs the traceback and tells every sender of the group
     ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
     ("client/background.py", "_kept"),  # logs the traceback and begins again
     ("client/background.py", "_ping"),  # logs the traceback; the entity must be asked again
     ("client/events.py", "call_listener"),  # logs the traceback; a send must not fail because of a user's callback
+    ("client/face.py", "_after_fork"),  # logs the traceback; the other clients must hear of the fork too
     ("client/thread.py", "run"),  # raised where the call is waited for
     ("sdk/watchdog.py", "_break"),  # logs the traceback, and tries again at the next look
     ("sdk/watchdog.py", "_given_up"),  # raised again in the caller's thread
