@@ -103,7 +103,7 @@ async def test_clients_of_the_other_flavour_are_refused(is_aio: bool, given: str
 def test_what_is_no_client_at_all_is_refused() -> None:
     with pytest.raises(TypeError, match=r"primary must be a ServiceBusClient of azure\.servicebus, not str$"):
         pairbus.PairedServiceBusClient(
-            EMULATOR,  # type: ignore[arg-type]
+            EMULATOR,
             pairbus.SendAvailabilityPairedNamespaceOptions(None, ServiceBusClient.from_connection_string(EMULATOR)),
         )
 
