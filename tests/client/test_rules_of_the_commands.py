@@ -9,15 +9,18 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusMessage
 
 from pairbus import sdk
+from pairbus.pairing.envelope import Away, wrap
+from pairbus.transport import connect
 from tests.client.messages import id_of
 from tests.client.world import SEND_ONLY, SideName, World, message
 
@@ -79,13 +82,19 @@ def make_backlog(world: World) -> None:
 
 
 def divert(world: World, path: str, count: int) -> list[str]:
-    """Messages as a paired client leaves them in the first backlog queue; their ids."""
+    """Leave messages in the first backlog queue as a paired client does; return their ids."""
     ids = [f"{number:05}" for number in range(count)]
-    with ServiceBusClient.from_connection_string(world.namespaces.connection_string("secondary")) as client:
-        sender = client.get_queue_sender(world.backlog[0])
-        for start in range(0, count, 500):
-            some = ids[start : start + 500]
-            sender.send_messages([sdk.wrapped(ServiceBusMessage("x", message_id=one), path=path) for one in some])
+
+    async def put() -> None:
+        async with await connect(world.namespaces.connection_string("secondary")) as connection:
+            sender = await connection.sender(world.backlog[0])
+            for start in range(0, count, 500):
+                messages = [ServiceBusMessage("x", message_id=one) for one in ids[start : start + 500]]
+                await sender.send_batch([wrap(sdk.encode(one), Away(path)) for one in messages])
+
+    thread = threading.Thread(target=asyncio.run, args=(put(),))  # the caller may be in an event loop
+    thread.start()
+    thread.join()
     return ids
 
 

@@ -22,7 +22,7 @@ from azure.servicebus import (
     aio,
 )
 from azure.servicebus.exceptions import MessageLockLostError, OperationTimeoutError, ServiceBusConnectionError
-from pairbus.sdk.watchdog import guarded
+from pairbus.guard import guarded
 
 from pairbus import sdk
 from pairbus.sdk import receivers
