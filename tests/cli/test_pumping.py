@@ -11,11 +11,11 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from pairbus import sdk
 from pairbus.cli import backlogs, pumping
 from pairbus.cli.pumping import Pumping, Settings
 from pairbus.client.sides import Side
 from pairbus.ledger import read
+from tests.backlog import put_diverted
 from tests.brokers import BrokerProcess
 
 BACKLOG = "contoso/x-servicebus-transfer"
@@ -56,8 +56,7 @@ class Running:
 
 
 async def divert(broker: BrokerProcess, queue: str) -> None:
-    async with ServiceBusClient.from_connection_string(broker.connection_string("fabrikam")) as client:
-        await client.get_queue_sender(queue).send_messages(sdk.wrapped(ServiceBusMessage("1"), path="orders"))
+    await put_diverted(broker.connection_string("fabrikam"), queue, "orders", [ServiceBusMessage("1")])
 
 
 async def arrived(broker: BrokerProcess) -> None:

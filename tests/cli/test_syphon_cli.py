@@ -15,11 +15,11 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
-from pairbus import sdk
 from pairbus.cli import main
 from pairbus.client.sides import Side
 from pairbus.ledger import read
 from pairbus.testing import Reject, ScriptedThread
+from tests.backlog import put_diverted_sync
 from tests.brokers import BrokerProcess
 
 RUN_S = 40.0  # for a command that takes two seconds, on a machine that is busy with other things
@@ -73,9 +73,8 @@ def code_of(arguments: list[str]) -> int:
 def divert(broker: BrokerProcess, path: str, count: int, queue: int = 0) -> list[str]:
     """Messages as a paired client leaves them in a backlog queue; their bodies."""
     bodies = [f"{path}-{number}" for number in range(count)]
-    with ServiceBusClient.from_connection_string(broker.connection_string("fabrikam")) as client:
-        sender = client.get_queue_sender(f"{NAME}/x-servicebus-transfer/{queue}")
-        sender.send_messages([sdk.wrapped(ServiceBusMessage(body), path=path) for body in bodies])
+    messages = [ServiceBusMessage(body) for body in bodies]
+    put_diverted_sync(broker.connection_string("fabrikam"), f"{NAME}/x-servicebus-transfer/{queue}", path, messages)
     return bodies
 
 

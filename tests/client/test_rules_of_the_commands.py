@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from pairbus import sdk
-from pairbus.pairing.envelope import Away, wrap
-from pairbus.transport import connect
+from tests.backlog import put_diverted_sync
 from tests.client.messages import id_of
 from tests.client.world import SEND_ONLY, SideName, World, message
 
@@ -85,16 +82,8 @@ def divert(world: World, path: str, count: int) -> list[str]:
     """Leave messages in the first backlog queue as a paired client does; return their ids."""
     ids = [f"{number:05}" for number in range(count)]
 
-    async def put() -> None:
-        async with await connect(world.namespaces.connection_string("secondary")) as connection:
-            sender = await connection.sender(world.backlog[0])
-            for start in range(0, count, 500):
-                messages = [ServiceBusMessage("x", message_id=one) for one in ids[start : start + 500]]
-                await sender.send_batch([wrap(sdk.encode(one), Away(path)) for one in messages])
-
-    thread = threading.Thread(target=asyncio.run, args=(put(),))  # the caller may be in an event loop
-    thread.start()
-    thread.join()
+    messages = [ServiceBusMessage("x", message_id=one) for one in ids]
+    put_diverted_sync(world.namespaces.connection_string("secondary"), world.backlog[0], path, messages)
     return ids
 
 

@@ -18,11 +18,11 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.management import EntityStatus
 
-from pairbus import ledger, sdk
+from pairbus import ledger
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Described, Long, Symbol
 from pairbus.client.sides import Side
-from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION, Away, wrap
+from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION
 from pairbus.pairing.events import (
     DeadLettered,
     DestinationSkipped,
@@ -36,6 +36,7 @@ from pairbus.pairing.events import (
 from pairbus.pairing.relay import MISSING, REFUSED, SyphonSettings
 from pairbus.syphon import Syphon
 from pairbus.transport import Carrier, connect
+from tests.backlog import diverted
 from tests.brokers import BrokerProcess
 from tests.client.losses import slowness
 from tests.client.messages import id_of
@@ -44,11 +45,6 @@ from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow
 QUICK = SyphonSettings(send_timeout_s=2.0)
-
-
-def diverted(message: ServiceBusMessage, path: str) -> bytes:
-    """Encode a message as it lies in a backlog queue."""
-    return wrap(sdk.encode(message), Away(path))
 
 
 @dataclass

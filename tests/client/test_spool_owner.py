@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -277,11 +278,11 @@ def test_after_a_fork_every_client_is_looked_after(caplog: pytest.LogCaptureFixt
 
     failing = [Failing(), Failing()]
     for one in failing:
-        face._clients.add(one)
+        face._clients.add(cast(Any, one))
     try:
         with caplog.at_level(logging.ERROR):
             face._after_fork()
     finally:
         for one in failing:
-            face._clients.discard(one)
+            face._clients.discard(cast(Any, one))
     assert len(seen) == 2 and len(caplog.records) == 2

@@ -22,10 +22,10 @@ from azure.servicebus import (
     aio,
 )
 from azure.servicebus.exceptions import MessageLockLostError, OperationTimeoutError, ServiceBusConnectionError
-from pairbus.guard import guarded
 
 from pairbus import sdk
 from pairbus.sdk import receivers
+from pairbus.sdk.watchdog import guarded
 from pairbus.testing import Nemesis
 from tests.sdk.flavours import Guarded, Sdk
 from tests.sdk_edge.conftest import Strings

@@ -112,7 +112,7 @@ async def test_a_probe_that_is_answered_busy_leaves_the_entity_alone() -> None:
         await world.divert("orders", [message(1)])
         async with running(world.syphon(primary=primary)) as syphon:
             await until(lambda: bool(world.told(PrimaryUnreachable)))
-            primary.endpoint, primary._connect = good.endpoint, good._connect
+            primary._pool.connect = good._pool.connect
             await until(lambda: bool(world.told(PrimaryReachable)))
             await until(lambda: bool(world.told(DestinationSkipped)))
             assert "left alone for" in world.told(DestinationSkipped)[0].reason

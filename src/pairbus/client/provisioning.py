@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -89,7 +89,7 @@ async def _listed(admin: Any) -> list[Any]:
     return await in_thread("pairbus-admin", list, queues)
 
 
-async def _created(admin: Any, path: str, settings: dict[str, Any], meter: Meter) -> Answer:
+async def _created(admin: Any, path: str, settings: Mapping[str, Any], meter: Meter) -> Answer:
     try:
         with metered(meter, path):
             if asyncio.iscoroutinefunction(admin.create_queue):
