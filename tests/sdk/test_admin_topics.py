@@ -69,7 +69,6 @@ TOPIC_SETTINGS: dict[str, Any] = {
     "enable_express": True,
     "user_metadata": "<owner & co> “grüße”",
     "max_message_size_in_kilobytes": 512,
-    "filtering_messages_before_publishing": True,
 }
 
 
