@@ -1,7 +1,7 @@
 """Descriptions of filters and actions, and their durable JSON form.
 
 Values of parameters and of correlation properties keep their type: `str`, `Int` (32 bits), `Long` or a plain `int`
-(64 bits), `float` (double), `bool`, `Timestamp` (a date and time, milliseconds since 1970), `timedelta`, `UUID`, `bytes`.
+(64 bits), `float` (double), `bool`, `Timestamp` (date and time, milliseconds since 1970), `timedelta`, `UUID`, `bytes`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +19,6 @@ from pairbus.errors import InvalidDescription
 Value = str | int | float | bool | timedelta | UUID | bytes
 "Value of a parameter or of a correlation property; `Int`, `Long` and `Timestamp` are kinds of int."
 
-_NOTHING: Mapping[str, Value] = MappingProxyType({})
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -29,7 +27,7 @@ class SqlFilter:
     """Filter that selects the messages for which an SQL condition is true."""
 
     expression: str
-    parameters: Mapping[str, Value] = field(default=_NOTHING)
+    parameters: Mapping[str, Value] = field(default_factory=dict)
     "Values of the @names in the expression; the key may be written with or without the @."
 
 
@@ -45,7 +43,7 @@ class CorrelationFilter:
     session_id: str | None = None
     reply_to_session_id: str | None = None
     content_type: str | None = None
-    properties: Mapping[str, Value] = field(default=_NOTHING)
+    properties: Mapping[str, Value] = field(default_factory=dict)
     "Application properties."
 
 
@@ -68,7 +66,7 @@ class SqlAction:
     """Action that changes the properties of the copy that a matching rule delivers."""
 
     expression: str
-    parameters: Mapping[str, Value] = field(default=_NOTHING)
+    parameters: Mapping[str, Value] = field(default_factory=dict)
     "Values of the @names in the expression; the key may be written with or without the @."
 
 
