@@ -8,10 +8,23 @@ from typing import Any
 
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import APPLICATION_PROPERTIES, PROPERTIES, sections
-from pairbus.amqp.types import Described, Int, Long, Timestamp, decode
+from pairbus.amqp.types import Described, Int, Long, Symbol, Timestamp, decode
 from pairbus.broker.filters.errors import FilterEvaluationError
 
 PARTITION_KEY, VIA_PARTITION_KEY = "x-opt-partition-key", "x-opt-via-partition-key"
+SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
+MESSAGE_ID, TO, SUBJECT, REPLY_TO, CORRELATION_ID, CONTENT_TYPE, SESSION_ID, REPLY_TO_SESSION_ID = (
+    0,
+    2,
+    3,
+    4,
+    5,
+    6,
+    10,
+    12,
+)
+"Places of the fields in the properties section (AMQP 3.2.4); a session is a group there."
+TIMESPAN = Symbol("com.microsoft:timespan")
 TTL_UNLIMITED = timedelta(days=10_675_199, seconds=10_085, microseconds=477_580)
 "Time to live of a message that never expires: the largest TimeSpan of .NET."
 _UNIX_EPOCH_TICKS = 621_355_968_000_000_000  # 100-nanosecond ticks from the year 1 to 1970
@@ -112,13 +125,31 @@ class MessageView:
             self._parts = found[PROPERTIES], found[APPLICATION_PROPERTIES], rest
         return self._parts
 
+    def editable(self) -> MessageView:
+        """Give a view of the same message whose decoded properties belong to the caller, who may change them."""
+        copy = MessageView(
+            self.body,
+            self.annotations,
+            ttl_ms=self.ttl_ms,
+            enqueued_ms=self.enqueued_ms,
+            seq=self.seq,
+            scheduled_ms=self.scheduled_ms,
+            delivery_count=self.delivery_count,
+        )
+        copy._parts = self.parts()
+        copy.user = dict(self.load_user())
+        copy._user = dict(self.application_properties())
+        copy._properties = list(self.properties())
+        copy._annotations = dict(self.annotation_pairs())
+        return copy
+
     def text(self, index: int) -> str | None:
         """Give a field of the properties section as text."""
         fields = self.properties()
         return text_of(fields[index]) if index < len(fields) else None
 
     def annotation_text(self, key: str) -> str | None:
-        return text_of(self.annotation_pairs().get(key)) if self.annotations else None
+        return text_of(self.annotation_pairs().get(key))
 
 
 def _decode(buf: bytes, at: int) -> tuple[Any, int]:
@@ -150,15 +181,14 @@ def comparable(value: Any) -> Any:
     """Give the value that filters compare: .NET's described time types become Python's."""
     if type(value) is not Described:
         return value
-    read = _DESCRIBED.get(value.descriptor)
     try:
-        return read(value.value) if read is not None else value
-    except (TypeError, OverflowError):
+        return _DESCRIBED[value.descriptor](value.value)
+    except (KeyError, TypeError, OverflowError):  # another descriptor, or one of these around another value
         return value
 
 
 _DESCRIBED: dict[Any, Callable[[Any], Any]] = {
-    "com.microsoft:timespan": lambda ticks: timedelta(microseconds=ticks / 10),
+    TIMESPAN: lambda ticks: timedelta(microseconds=ticks // 10),
     "com.microsoft:datetime-offset": lambda ticks: Timestamp((ticks - _UNIX_EPOCH_TICKS) // 10_000),
     "com.microsoft:uri": str,
 }
@@ -173,15 +203,15 @@ def _expires(view: MessageView) -> Timestamp | None:
 
 
 SYSTEM: dict[str, Callable[[MessageView], Any]] = {
-    "messageid": lambda view: view.text(0),
-    "to": lambda view: view.text(2),
-    "label": lambda view: view.text(3),
-    "subject": lambda view: view.text(3),
-    "replyto": lambda view: view.text(4),
-    "correlationid": lambda view: view.text(5),
-    "contenttype": lambda view: view.text(6),
-    "sessionid": lambda view: view.text(10),
-    "replytosessionid": lambda view: view.text(12),
+    "messageid": lambda view: view.text(MESSAGE_ID),
+    "to": lambda view: view.text(TO),
+    "label": lambda view: view.text(SUBJECT),
+    "subject": lambda view: view.text(SUBJECT),
+    "replyto": lambda view: view.text(REPLY_TO),
+    "correlationid": lambda view: view.text(CORRELATION_ID),
+    "contenttype": lambda view: view.text(CONTENT_TYPE),
+    "sessionid": lambda view: view.text(SESSION_ID),
+    "replytosessionid": lambda view: view.text(REPLY_TO_SESSION_ID),
     "partitionkey": lambda view: view.annotation_text(PARTITION_KEY),
     "viapartitionkey": lambda view: view.annotation_text(VIA_PARTITION_KEY),
     "timetolive": lambda view: timedelta(milliseconds=view.ttl_ms) if view.ttl_ms else TTL_UNLIMITED,
