@@ -170,26 +170,28 @@ def _compare_with_constant(name: str, operator: str, constant: Any) -> Test:
 
 
 def _in(node: In) -> Test:
-    operand = compiled(node.operand)
-    literals = [item.value for item in map(_folded, node.items) if isinstance(item, Literal)]
-    # A set finds equal strings at once; other values, and items that are computed, are compared one by one.
-    texts = frozenset(value for value in literals if type(value) is str)
-    others = [value for value in literals if type(value) is not str]
-    computed = [compiled(item) for item in node.items if not isinstance(_folded(item), Literal)]
+    operand, items = compiled(node.operand), [_folded(item) for item in node.items]
+    literals = [item.value for item in items if isinstance(item, Literal)]
+    if len(literals) != len(items):
+        return _in_computed(operand, [compiled(item) for item in items])
+    texts = frozenset(value for value in literals if isinstance(value, str))
+    others = [value for value in literals if not isinstance(value, str)]
 
     def check(view: MessageView) -> bool | None:
         value = operand(view)
+        if isinstance(value, str):
+            return value in texts
         if value is None:
             return None
-        if isinstance(value, str) and value in texts:
-            return True
-        for other in others:
-            if equal(value, other):
-                return True
-        for item in computed:
-            if equal(value, item(view)):
-                return True
-        return False
+        return any(equal(value, other) for other in others)
+
+    return check
+
+
+def _in_computed(operand: Evaluate, items: list[Evaluate]) -> Test:
+    def check(view: MessageView) -> bool | None:
+        value = operand(view)
+        return None if value is None else any(equal(value, item(view)) for item in items)
 
     return check
 
