@@ -18,10 +18,12 @@ from pairbus.broker.due import Agenda
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.meter import Meter
 from pairbus.broker.outlet import Outlet
+from pairbus.broker.payloads import Payloads
 from pairbus.broker.peer import Peer
 from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import Refusal, entity_not_found
-from pairbus.broker.store import DropQueue, PutQueue, Store
+from pairbus.broker.store import DropEntity, IndexRow, PutEntity, Store, entity_of
+from pairbus.broker.sweep import Sweeper
 from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError
 from pairbus.sas import KeyRing
 
@@ -29,6 +31,7 @@ logger = logging.getLogger("pairbus.broker")
 
 _T = TypeVar("_T")
 
+SWEEP_PAUSE_S = 1.0  # before the rows of deleted entities are tried again
 IMMUTABLE = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
 
 
@@ -66,6 +69,8 @@ class Namespace:
         self._is_stopping = False
         self._changes: set[asyncio.Task[Any]] = set()
         "Queues that are being created, updated or deleted."
+        self._payloads = Payloads()
+        self._sweeper = Sweeper(store, self._payloads, retry_later=lambda step: loop.call_later(SWEEP_PAUSE_S, step))
 
     def __repr__(self) -> str:
         return f"<Namespace {self.name} queues={len(self._queues)} peers={len(self.peers)}>"
@@ -75,17 +80,33 @@ class Namespace:
     def recover(self) -> list[str]:
         """Read what the store holds; one sentence for everything that is damaged."""
         recovered = self.store.recover()
-        self._last_queue_id = recovered.last_queue_id
-        damage = recovered.damage  # reading the indexes adds to it
-        for found in recovered.queues:
+        self._last_queue_id = recovered.last_entity_id
+        damage = recovered.damage  # reading the index adds to it
+        queues: dict[int, Queue] = {}
+        for found in recovered.entities:
             try:
                 description = QueueDescription.from_json(found.description)
             except (ValueError, TypeError) as error:
-                damage.append(f"queue {found.queue_id}: its description cannot be read ({error}); it is left alone")
+                damage.append(f"entity {found.entity_id}: its description cannot be read ({error}); it is left alone")
                 continue
-            queue = self._make(found.queue_id, description, last_seq=found.last_seq)
-            queue.recover(self.now_ms())
+            queues[found.entity_id] = self._make(found.entity_id, description, last_seq=found.last_seq)
+        self._payloads.recover(self.store.payloads())
+        remains: dict[int, list[IndexRow]] = {entity_id: [] for entity_id in recovered.dropped}
+        incomplete = 0
+        for row in self.store.index():
+            entity_id = entity_of(row.box)
+            queue = queues.get(entity_id)
+            if queue is not None:
+                incomplete += not queue.recover(row)
+            elif entity_id in remains:
+                remains[entity_id].append(row)
+        if incomplete:
+            damage.append(f"{self.name}: {incomplete} messages are not served because their payloads are missing")
+        for queue in queues.values():
+            queue.recovered(self.now_ms())
             self._add(queue)
+        for entity_id, rows in remains.items():
+            self._sweeper.recover(entity_id, rows)
         return damage
 
     async def close(self) -> None:
@@ -94,6 +115,7 @@ class Namespace:
         What falls due from now on is left to the next start, which finds it in the store.
         """
         self._is_stopping = True
+        self._sweeper.stop()
         if self._timer is not None:
             self._timer.cancel()
         for queue in self._queues.values():
@@ -146,6 +168,7 @@ class Namespace:
             queue_id,
             description,
             self.store,
+            self._payloads,
             now_ms=self.now_ms(),
             last_seq=last_seq,
             on_ready=self._on_ready,
@@ -205,7 +228,7 @@ class Namespace:
         queue_id = self._last_queue_id
         self._changing.add(key)
         try:
-            self.store.write(PutQueue(queue_id, description.to_json()))
+            self.store.write(PutEntity(queue_id, description.to_json()))
             await self._commit()
         finally:
             self._changing.discard(key)
@@ -222,7 +245,7 @@ class Namespace:
         description = replace(
             description.checked(), path=current.path, created_ms=current.created_ms, updated_ms=self.now_ms()
         )
-        self.store.write(PutQueue(queue.queue_id, description.to_json()))
+        self.store.write(PutEntity(queue.queue_id, description.to_json()))
         await self._commit()
         queue.update(description, self.now_ms())
         self._detach_disabled(queue)
@@ -239,7 +262,7 @@ class Namespace:
         self._changing.add(key)
         self._detach(queue, entity_not_found(queue.path))
         queue.close()
-        self.store.write(DropQueue(queue.queue_id))
+        self.store.write(DropEntity(queue.queue_id))
         try:
             await self._commit()
         except StoreError:
@@ -248,6 +271,8 @@ class Namespace:
             raise
         finally:
             self._changing.discard(key)
+        numbers, ends = queue.remains()
+        self._sweeper.add(queue.queue_id, numbers, ends, queue.size_bytes)
         logger.info("%s: queue '%s' deleted", self.name, queue.path)
 
     def queue_info(self, path: str) -> QueueInfo:
