@@ -10,7 +10,7 @@ import pytest
 
 from pairbus.broker.config import NamespaceConfig, load_config, parse_config
 from pairbus.broker.description import DAY_MS, SubscriptionDescription, TopicDescription
-from pairbus.broker.description.rule import CorrelationFilter, SqlAction, SqlFilter, TypedValue
+from pairbus.broker.filters import CorrelationFilter, SqlAction, SqlFilter
 from pairbus.errors import ConfigError
 from pairbus.sas import LISTEN, MANAGE, SEND
 
@@ -265,12 +265,7 @@ def test_topics_of_the_emulators_sample_are_read() -> None:
         reply_to_session_id="sessionId",
         session_id="session1",
         to="xyz",
-        properties={
-            "prop1": TypedValue("string", "value1"),
-            "prop2": TypedValue("int", "7"),
-            "prop3": TypedValue("boolean", "true"),
-            "prop4": TypedValue("double", "1.5"),
-        },
+        properties={"prop1": "value1", "prop2": 7, "prop3": True, "prop4": 1.5},
     )
     assert sql.filter == SqlFilter("sys.MessageId = '123456' AND userProp1 = 'value1'")
     assert sql.action == SqlAction("SET sys.To = 'Entity'")

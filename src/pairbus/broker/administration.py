@@ -25,9 +25,10 @@ from pairbus.broker.description import (
     TopicDescription,
     path_key,
 )
-from pairbus.broker.description.rule import DEFAULT_RULE, CorrelationFilter
+from pairbus.broker.description.rule import DEFAULT_RULE
+from pairbus.broker.filters import CorrelationFilter
 from pairbus.broker.queue import Queue
-from pairbus.broker.store import DropQueue, PutQueue, Store
+from pairbus.broker.store import DropEntity, PutEntity, Store
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.topic import Topic
 from pairbus.errors import EntityExists, InvalidDescription, StoreError
@@ -47,6 +48,7 @@ class Hooks(Protocol):
     def added(self, entity: Entity) -> None: ...
     def updated(self, entity: Entity) -> None: ...
     def removed(self, entity: Entity) -> None: ...
+    def deleted(self, entity: Entity) -> None: ...
 
 
 class Administration:
@@ -121,7 +123,7 @@ class Administration:
             self._check_destinations(description)
             new = self._make(description, rules, now_ms)
             for entity in new:
-                self._store.write(PutQueue(_id_of(entity), entity.description.to_json()))
+                self._store.write(PutEntity(id_of(entity), entity.description.to_json()))
             await self.commit()
             for entity in new:
                 self.add(entity)
@@ -214,7 +216,7 @@ class Administration:
                 description.checked(), **_names(current), created_ms=current.created_ms, updated_ms=now_ms
             )
             self._check_destinations(description)
-            self._store.write(PutQueue(_id_of(entity), description.to_json()))
+            self._store.write(PutEntity(id_of(entity), description.to_json()))
             await self.commit()
             match entity, description:
                 case Rule(), RuleDescription():
@@ -241,7 +243,7 @@ class Administration:
                 if not isinstance(each, Rule):
                     each.close()
             for each in family:
-                self._store.write(DropQueue(_id_of(each)))
+                self._store.write(DropEntity(id_of(each)))
             try:
                 await self.commit()
             except StoreError:
@@ -250,6 +252,8 @@ class Administration:
                     if not isinstance(each, Rule):
                         each.reopen(self._now_ms())
                 raise
+            for each in family:
+                self._hooks.deleted(each)
         logger.info("%s: %s '%s' deleted", self._name, entity.description.KIND, entity.description.path)
 
     def _take_out(self, entity: Entity) -> None:
@@ -281,7 +285,8 @@ class Administration:
         await committed
 
 
-def _id_of(entity: Entity) -> int:
+def id_of(entity: Entity) -> int:
+    """The id under which the store keeps the entity."""
     match entity:
         case Queue():
             return entity.queue_id

@@ -14,15 +14,8 @@ from pairbus.broker.description import (
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.broker.description.rule import (
-    CorrelationFilter,
-    Filter,
-    Properties,
-    SqlAction,
-    SqlFilter,
-    TypedValue,
-    typed_value,
-)
+from pairbus.broker.description.values import value_from_text
+from pairbus.broker.filters import CorrelationFilter, Filter, SqlAction, SqlFilter, Value
 from pairbus.errors import InvalidDescription
 
 E = TypeVar("E", QueueDescription, TopicDescription, SubscriptionDescription)
@@ -188,16 +181,19 @@ def _read_correlation_filter(value: Any, place: Place) -> Filter:
     return CorrelationFilter(**texts, properties=_values(table, "Properties", place))
 
 
-def _values(table: dict[str, Any], name: str, place: Place) -> Properties:
+def _values(table: dict[str, Any], name: str, place: Place) -> dict[str, Value]:
     """Read typed values: plain JSON, or `{"Type": "dateTime", "Value": "…"}` for a type that JSON lacks."""
-    found: Properties = {}
+    found: dict[str, Value] = {}
     for key, value in place.member(table, name, dict, {}).items():
         if isinstance(value, dict):
             inside = place.into(f"{name} {key!r}")
             typed = inside.table(value, ("Type", "Value"))
-            found[key] = TypedValue(inside.member(typed, "Type", str), inside.member(typed, "Value", str))
+            try:
+                found[key] = value_from_text(inside.member(typed, "Type", str), inside.member(typed, "Value", str))
+            except ValueError as error:
+                raise inside.error(str(error)) from None
         elif isinstance(value, str | bool | int | float):
-            found[key] = typed_value(value)
+            found[key] = value
         else:
             raise place.error(f"{name} {key!r} must be a text, a number, true or false, found {kind_of(value)}")
     return found

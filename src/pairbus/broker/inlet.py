@@ -14,9 +14,10 @@ from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, ProtocolError
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import MASK, ReceiverLink, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES
+from pairbus.broker.draft import Draft
 from pairbus.broker.messages import DraftReader, drafts_of
 from pairbus.broker.meter import sizes_of
-from pairbus.broker.queue import Draft, Queue
+from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import Refusal, refusal_of, refused
 from pairbus.errors import StoreError
 

@@ -27,7 +27,7 @@ from pairbus.amqp.message import (
     sections,
 )
 from pairbus.amqp.types import decode, encode, encode_string, encode_symbol, list_of, map_of, skip
-from pairbus.broker.queue import Draft
+from pairbus.broker.draft import Draft
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
 from pairbus.broker.store import ACTIVE, StoredMessage
 

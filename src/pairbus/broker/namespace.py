@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.link import Link
 from pairbus.broker.admin import D, QueueInfo, SubscriptionInfo, TopicInfo
-from pairbus.broker.administration import Administration
+from pairbus.broker.administration import Administration, id_of
 from pairbus.broker.box import Box
 from pairbus.broker.catalog import Catalog, Entity, queue_info, subscription_info, topic_info
 from pairbus.broker.description import (
@@ -26,16 +26,20 @@ from pairbus.broker.due import Agenda
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.meter import Meter
 from pairbus.broker.outlet import Outlet
+from pairbus.broker.payloads import Payloads
 from pairbus.broker.peer import Peer
 from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import Refusal, entity_not_found
-from pairbus.broker.store import RecoveredQueue, Store
+from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
 from pairbus.broker.subscription import Rule, Subscription
+from pairbus.broker.sweep import Sweeper
 from pairbus.broker.topic import Topic
-from pairbus.errors import EntityNotFound, StoreError
+from pairbus.errors import EntityNotFound, InvalidDescription, StoreError
 from pairbus.sas import KeyRing
 
 logger = logging.getLogger("pairbus.broker")
+
+SWEEP_PAUSE_S = 1.0  # before the rows of deleted entities are tried again
 
 
 class Namespace:
@@ -68,6 +72,8 @@ class Namespace:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._is_stopping = False
+        self._payloads = Payloads()
+        self._sweeper = Sweeper(store, self._payloads, retry_later=lambda step: loop.call_later(SWEEP_PAUSE_S, step))
 
     def __repr__(self) -> str:
         counts = f"queues={len(self.catalog.queues)} topics={len(self.catalog.topics)} peers={len(self.peers)}"
@@ -78,36 +84,57 @@ class Namespace:
     def recover(self) -> list[str]:
         """Read what the store holds; one sentence for everything that is damaged."""
         recovered = self.store.recover()
-        self._administration.last_id = recovered.last_queue_id
-        damage = recovered.damage  # reading the indexes adds to it
-        found: list[tuple[RecoveredQueue, AnyDescription]] = []
-        for row in recovered.queues:
+        self._administration.last_id = recovered.last_entity_id
+        damage = recovered.damage  # reading the index adds to it
+        found: list[tuple[RecoveredEntity, AnyDescription]] = []
+        for each in recovered.entities:
             try:
-                found.append((row, description_from_json(row.description)))
-            except (ValueError, TypeError) as error:
-                damage.append(f"entity {row.queue_id}: its description cannot be read ({error}); it is left alone")
+                found.append((each, description_from_json(each.description)))
+            except (ValueError, TypeError, InvalidDescription) as error:
+                damage.append(f"entity {each.entity_id}: its description cannot be read ({error}); it is left alone")
+        entities = {each.entity_id: self._recovered(each, description) for each, description in found}
+        damage += self._recover_rows(entities, recovered.dropped)
         # Topics before their subscriptions, subscriptions before their rules; each kind in the order of creation.
         for kind in (QueueDescription, TopicDescription, SubscriptionDescription, RuleDescription):
-            for row, description in found:
+            for each, description in found:
                 if isinstance(description, kind):
                     try:
-                        self._administration.add(self._recovered(row, description))
+                        self._administration.add(entities[each.entity_id])
                     except EntityNotFound as error:
                         damage.append(f"{kind.KIND} '{description.path}': {error}; it is left alone")
         return damage
 
-    def _recovered(self, row: RecoveredQueue, description: AnyDescription) -> Entity:
+    def _recovered(self, found: RecoveredEntity, description: AnyDescription) -> Entity:
         match description:
             case QueueDescription():
-                queue = self._make(row.queue_id, description, last_seq=row.last_seq)
-                queue.recover(self.now_ms())
-                return queue
+                return self._make(found.entity_id, description, last_seq=found.last_seq)
             case TopicDescription():
-                return Topic(row.queue_id, description)
+                return Topic(found.entity_id, description)
             case SubscriptionDescription():
-                return Subscription(row.queue_id, description)
+                return Subscription(found.entity_id, description)
             case RuleDescription():
-                return Rule(row.queue_id, description)
+                return Rule(found.entity_id, description)
+
+    def _recover_rows(self, entities: Mapping[int, Entity], dropped: Iterable[int]) -> list[str]:
+        """Give every row of the index to its entity, and those of dropped entities to the sweeper."""
+        self._payloads.recover(self.store.payloads())
+        queues = {number: entity for number, entity in entities.items() if isinstance(entity, Queue)}
+        remains: dict[int, list[IndexRow]] = {entity_id: [] for entity_id in dropped}
+        incomplete = 0
+        for row in self.store.index():
+            entity_id = entity_of(row.box)
+            queue = queues.get(entity_id)
+            if queue is not None:
+                incomplete += not queue.recover(row)
+            elif entity_id in remains:
+                remains[entity_id].append(row)
+        for queue in queues.values():
+            queue.recovered(self.now_ms())
+        for entity_id, rows in remains.items():
+            self._sweeper.recover(entity_id, rows)
+        if incomplete:
+            return [f"{self.name}: {incomplete} messages are not served because their payloads are missing"]
+        return []
 
     async def close(self) -> None:
         """Finish what is being committed and say so, tell every client, release the store.
@@ -115,6 +142,7 @@ class Namespace:
         What falls due from now on is left to the next start, which finds it in the store.
         """
         self._is_stopping = True
+        self._sweeper.stop()
         if self._timer is not None:
             self._timer.cancel()
         for queue in self.catalog.queues.values():
@@ -167,6 +195,7 @@ class Namespace:
             queue_id,
             description,
             self.store,
+            self._payloads,
             now_ms=self.now_ms(),
             last_seq=last_seq,
             on_ready=self._on_ready,
@@ -278,6 +307,14 @@ class Namespace:
         if isinstance(entity, Queue):
             self._forget(entity)
             self._detach(entity, entity_not_found(entity.path))
+
+    def deleted(self, entity: Entity) -> None:
+        """The deletion is durable: the rows of the entity go step by step."""
+        if isinstance(entity, Queue):
+            numbers, ends = entity.remains()
+            self._sweeper.add(entity.queue_id, numbers, ends, entity.size_bytes)
+        else:
+            self._sweeper.add(id_of(entity), {}, [], 0)
 
     def _share_keys(self, entity: Entity) -> None:
         if isinstance(entity, Queue | Topic):

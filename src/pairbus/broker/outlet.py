@@ -88,7 +88,7 @@ class Outlet:
             return
         if self.link.is_open and not self.peer.is_over:
             payload = encode_delivery(message)
-            self.link.send(payload, self.box.new_token(), settled=True)
+            self.link.send(payload, self.box.locks.new_token(), settled=True)
             self._delivered(len(payload))
         else:
             logger.info("%s: message %d was taken by a receiver that is gone", self.queue.path, message.seq)

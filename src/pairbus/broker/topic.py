@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pairbus.broker.description import TopicDescription
-from pairbus.broker.description.rule import CorrelationFilter
+from pairbus.broker.filters import CorrelationFilter
 from pairbus.broker.subscription import Subscription
 
 

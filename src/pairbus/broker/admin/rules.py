@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from xml.sax.saxutils import escape
 
 from pairbus.broker.admin.atom import Elements, Markup, entry, format_time, inside
 from pairbus.broker.admin.xml import SCHEMA, Element
 from pairbus.broker.description import RuleDescription
-from pairbus.broker.description.rule import (
-    CorrelationFilter,
-    FalseFilter,
-    Filter,
-    Properties,
-    SqlAction,
-    SqlFilter,
-    TrueFilter,
-    TypedValue,
-)
+from pairbus.broker.description.values import value_from_text, value_to_text
+from pairbus.broker.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter, Value
 from pairbus.errors import InvalidDescription
 
 COMPATIBILITY_LEVEL = 20
@@ -97,9 +90,9 @@ def _expression(element: Element) -> str:
     return "" if found is None else found.text
 
 
-def _properties(element: Element, name: str) -> Properties:
+def _properties(element: Element, name: str) -> dict[str, Value]:
     holder = element.members().get(name)
-    properties: Properties = {}
+    properties: dict[str, Value] = {}
     for local, pair in holder.of_service() if holder is not None else ():
         members = pair.members()
         if local != "KeyValueOfstringanyType" or "Key" not in members or "Value" not in members:
@@ -107,7 +100,10 @@ def _properties(element: Element, name: str) -> Properties:
         key, value = members["Key"].text, members["Value"]
         if key in properties:
             raise InvalidDescription(f"{name}: {key!r} occurs twice")
-        properties[key] = TypedValue(value.type or "string", value.text)
+        try:
+            properties[key] = value_from_text(value.type or "string", value.text)
+        except ValueError as error:
+            raise InvalidDescription(f"{name}: {key!r}: {error}") from None
     return properties
 
 
@@ -129,9 +125,9 @@ def rule_entry(rule: RuleDescription, base_url: str, author: str) -> str:
 def _filter(found: Filter) -> Markup:
     match found:
         case TrueFilter():
-            return _typed("Filter", "TrueFilter", _sql("1=1", {}))
+            return _typed("Filter", "TrueFilter", _sql(found.expression, {}))
         case FalseFilter():
-            return _typed("Filter", "FalseFilter", _sql("1=0", {}))
+            return _typed("Filter", "FalseFilter", _sql(found.expression, {}))
         case SqlFilter():
             return _typed("Filter", "SqlFilter", _sql(found.expression, found.parameters))
         case CorrelationFilter():
@@ -147,7 +143,7 @@ def _action(action: SqlAction | None) -> Markup:
     return _typed("Action", "SqlRuleAction", _sql(action.expression, action.parameters))
 
 
-def _sql(expression: str, parameters: Properties) -> Elements:
+def _sql(expression: str, parameters: Mapping[str, Value]) -> Elements:
     return (
         ("SqlExpression", expression),
         ("CompatibilityLevel", COMPATIBILITY_LEVEL),
@@ -159,11 +155,10 @@ def _typed(name: str, kind: str, elements: Elements) -> Markup:
     return Markup(f'<{name} i:type="{kind}">{inside(elements)}</{name}>')
 
 
-def _pairs(name: str, properties: Properties) -> Markup:
+def _pairs(name: str, properties: Mapping[str, Value]) -> Markup:
     written = "".join(
         f"<KeyValueOfstringanyType><Key>{escape(key)}</Key>"
-        f'<Value i:type="{_PREFIX}:{escape(typed.type)}" xmlns:{_PREFIX}="{SCHEMA}">{escape(typed.text)}</Value>'
-        "</KeyValueOfstringanyType>"
-        for key, typed in properties.items()
+        f'<Value i:type="{_PREFIX}:{kind}" xmlns:{_PREFIX}="{SCHEMA}">{escape(text)}</Value></KeyValueOfstringanyType>'
+        for key, (kind, text) in ((key, value_to_text(value)) for key, value in properties.items())
     )
     return Markup(f"<{name}>{written}</{name}>")
