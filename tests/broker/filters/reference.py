@@ -88,23 +88,25 @@ def walk(tree: Tree, user: dict[str, Any], system: dict[str, Any]) -> Any:
 
 
 def walk_logic(decisive: bool, parts: list[Tree], user: dict[str, Any], system: dict[str, Any]) -> bool | None:
-    left = walk(parts[0], user, system)
-    if left is decisive:
+    left: bool | None = walk(parts[0], user, system)
+    if left == decisive:
         return decisive
-    right = walk(parts[1], user, system)
-    if right is decisive:
+    right: bool | None = walk(parts[1], user, system)
+    if right == decisive:
         return decisive
     return None if left is None or right is None else not decisive
 
 
 def compare(operator: str, left: Any, right: Any) -> bool | None:
+    """Compare two values; None when they do not compare."""
     kind = group(left)
     if not kind or kind != group(right):
         return None
     if kind == "number" and (isinstance(left, float) or isinstance(right, float)):
         left, right = float(left), float(right)
     if operator in ("=", "<>", "!="):
-        return bool(left == right) is (operator == "=")
+        same = bool(left == right)
+        return same if operator == "=" else not same
     if kind in ("bool", "guid", "bytes"):
         return None
     return bool({"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}[operator])

@@ -197,13 +197,14 @@ def test_system_properties_are_removed() -> None:
         ("SET sys.TimeToLive = 5", "sys.TimeToLive takes a positive duration, not 5"),
         ("SET sys.TimeToLive = '00:00:00'", "sys.TimeToLive takes a positive duration"),
         ("SET sys.ScheduledEnqueueTimeUtc = 'soon'", "sys.ScheduledEnqueueTimeUtc takes a date from 1970 to 9999"),
+        ("SET a = p('far') + p('far')", "overflow: no property holds a duration of 21350398 days"),
         ("SET a = 1 / 0", "division by zero"),
         ("SET a = sys.Nonsense", "the system property sys.Nonsense does not exist"),
     ],
 )
 def test_value_that_cannot_be_set_is_an_evaluation_error(text: str, problem: str) -> None:
     with pytest.raises(FilterEvaluationError) as caught:
-        run(text, view_of({"long": "x" * 129, "raw": b"raw"}))
+        run(text, view_of({"long": "x" * 129, "raw": b"raw", "far": Described(SPAN.descriptor, Long(2**63 - 1))}))
     assert problem in str(caught.value)
 
 

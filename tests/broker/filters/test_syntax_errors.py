@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from pairbus.broker.filters import FilterSyntaxError, SqlAction, SqlFilter, compile_action, compile_filter
+from pairbus.amqp.types import Int
+from pairbus.broker.filters import (
+    CorrelationFilter,
+    FilterSyntaxError,
+    SqlAction,
+    SqlFilter,
+    compile_action,
+    compile_filter,
+)
 from pairbus.errors import InvalidDescription
 from tests.broker.filters.world import evaluate, view_of
 
@@ -131,7 +140,21 @@ def test_long_flat_texts_compile_and_evaluate() -> None:
     assert evaluate(f"a IN ({','.join('2' * 500)},1)", view) is True
 
 
-def test_parameter_of_unsupported_type_is_refused() -> None:
-    bad: Any = {"p": [1]}
-    with pytest.raises(InvalidDescription, match="type list is not supported"):
-        compile_filter(SqlFilter("a = @p", bad))
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ([1], "type list is not supported"),
+        (2**63, "the value of '@p' is out of the range of its type"),
+        (Int(2**31), "the value of '@p' is out of the range of its type"),
+        (timedelta.max, "the value of '@p' is out of the range of its type"),
+        ("\ud800", "the value of '@p' is out of the range of its type"),
+        ("x" * 40_000, "the value of '@p' has 40005 bytes; 32768 are allowed"),
+    ],
+    ids=["list", "long", "int", "duration", "surrogate", "size"],
+)
+def test_value_that_no_message_can_hold_is_refused(value: Any, problem: str) -> None:
+    """An action could not store it, and comparing it could fail."""
+    with pytest.raises(InvalidDescription, match=problem):
+        compile_filter(SqlFilter("a = @p", {"@p": value}))
+    with pytest.raises(InvalidDescription, match=problem.replace("@p", "a")):
+        compile_filter(CorrelationFilter(properties={"a": value}))

@@ -23,10 +23,11 @@ from pairbus.amqp.types import (
     ULong,
     UShort,
 )
-from pairbus.broker.filters.operators import BOOL, GUID, INTEGER, KINDS, REAL, STRING, as_text
+from pairbus.broker.filters.errors import FilterEvaluationError
+from pairbus.broker.filters.operators import BOOL, GUID, INTEGER, INTEGER_MAX, INTEGER_MIN, KINDS, REAL, STRING, as_text
 from pairbus.broker.filters.view import TIMESPAN
 
-_TICK = timedelta(microseconds=1)
+_MICROSECOND = timedelta(microseconds=1)
 _MAX_TEXT = 64  # digits of a number, characters of a date: longer texts are not looked at
 
 
@@ -42,10 +43,13 @@ def converted(value: Any, existing: Any) -> Any:
 
 
 def storable(value: Any) -> Any:
-    """Give the value in a form that AMQP has: durations are described as .NET does."""
-    if type(value) is timedelta:
-        return Described(TIMESPAN, Long(value // _TICK * 10))
-    return value
+    """Give the value in a form that AMQP has: durations are described as .NET does, in ticks of 100 nanoseconds."""
+    if type(value) is not timedelta:
+        return value
+    ticks = value // _MICROSECOND * 10
+    if not INTEGER_MIN <= ticks <= INTEGER_MAX:
+        raise FilterEvaluationError(f"overflow: no property holds a duration of {value.days} days")
+    return Described(TIMESPAN, Long(ticks))
 
 
 def _integer(python: type[int], low: int, high: int) -> Callable[[Any], Any]:
@@ -157,7 +161,7 @@ _TIME = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
     r"(?:[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?(?:Z|([+-])([0-9]{2}):([0-9]{2}))?)?"
 )
-_SPAN = re.compile(r"(-)?(?:([0-9]{1,8})\.)?([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]{1,7}))?)?")
+_SPAN = re.compile(r"(-)?(?:([0-9]{1,7})\.)?([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]{1,7}))?)?")
 
 _CONVERTERS: dict[type, Callable[[Any], Any]] = {
     Byte: _integer(Byte, -(2**7), 2**7 - 1),

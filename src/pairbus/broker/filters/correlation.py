@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pairbus.broker.filters.compile import Evaluate, Test, compiled
-from pairbus.broker.filters.kinds import CorrelationFilter, type_name
+from pairbus.broker.filters.kinds import CorrelationFilter, check_value
 from pairbus.broker.filters.operators import equal
 from pairbus.broker.filters.tree import Property
 from pairbus.broker.filters.view import SYSTEM
@@ -30,7 +30,7 @@ def compile_correlation(described: CorrelationFilter) -> Test:
         if value is not None:
             wanted.append((SYSTEM[system], value))
     for name, value in described.properties.items():
-        type_name(value)
+        check_value(name, value)
         wanted.append((compiled(Property(1, name)), value))
     if len(wanted) == 1:
         (read, only) = wanted[0]

@@ -6,6 +6,7 @@ Values of parameters and of correlation properties keep their type: `str`, `Int`
 
 from __future__ import annotations
 
+import struct
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -13,12 +14,13 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from pairbus.amqp.types import Int, Long, Timestamp
+from pairbus.amqp.types import Int, Long, Timestamp, encode
 from pairbus.errors import InvalidDescription
 
 Value = str | int | float | bool | timedelta | UUID | bytes
 "Value of a parameter or of a correlation property; `Int`, `Long` and `Timestamp` are kinds of int."
 
+VALUE_SIZE_MAX = 32_768  # encoded: a property has at most 32 KB on Azure
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -111,6 +113,17 @@ def type_name(value: Value) -> str:
     if row is None:
         raise InvalidDescription(f"a parameter or property of type {type(value).__name__} is not supported")
     return row.name
+
+
+def check_value(name: str, value: Value) -> None:
+    """Refuse a value that a message could not hold: InvalidDescription names it."""
+    type_name(value)
+    try:
+        size = len(encode(Long(value // _MICROSECOND * 10) if isinstance(value, timedelta) else value))
+    except (struct.error, OverflowError, UnicodeEncodeError) as error:
+        raise InvalidDescription(f"the value of {name!r:.60} is out of the range of its type") from error
+    if size > VALUE_SIZE_MAX:
+        raise InvalidDescription(f"the value of {name!r:.60} has {size} bytes; {VALUE_SIZE_MAX} are allowed")
 
 
 def filter_to_json(described: Filter) -> dict[str, Any]:

@@ -214,7 +214,9 @@ def negated(value: Any) -> Any:
     kind = _kind_of(type(value))
     if kind == INTEGER:
         return OPERATIONS["-"](0, value)
-    return -value if kind in (REAL, SPAN) else None
+    if kind == SPAN:
+        return OPERATIONS["-"](timedelta(0), value)
+    return -value if kind == REAL else None
 
 
 def unchanged(value: Any) -> Any:

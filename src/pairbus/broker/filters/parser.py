@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pairbus.broker.filters.errors import FilterSyntaxError
-from pairbus.broker.filters.kinds import Value, type_name
+from pairbus.broker.filters.kinds import Value, check_value
 from pairbus.broker.filters.lexer import END, NAME, NUMBER, PARAMETER, QUOTED, TEXT, Token, words
 from pairbus.broker.filters.tree import (
     And,
@@ -258,7 +258,7 @@ class _Parser:
         if token.value.lower() not in self._parameters:
             raise FilterSyntaxError(token.column, f"the parameter {token.source} has no value")
         value = self._parameters[token.value.lower()]
-        type_name(value)
+        check_value(token.source, value)
         return Literal(token.column, value)
 
     def _word(self) -> Node:
