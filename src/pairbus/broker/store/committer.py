@@ -38,8 +38,8 @@ RUN_LENGTH = 32
 "From so many neighbouring numbers on a range is worth a statement of its own."
 
 
-FOLD_COMMITS = 128
-"So many rows the journal may have before the counters are written to their own table."
+FOLD_COMMITS = 256
+"So many commits the journal may have before the counters are written to their own table."
 ORPHANS_MAX = 200  # payloads that no row shares, deleted with one commit
 
 
@@ -65,6 +65,8 @@ class Totals:
     "Payload → how many rows share it."
     orphans: list[int] = field(default_factory=list)
     "Payloads that no row shares."
+    unfolded: set[int] = field(default_factory=set)
+    "Entities whose counters are newer in the journal than in their own table."
 
 
 def log_size(path: Path) -> int:
@@ -145,9 +147,7 @@ class Committer:
         "Counters as the group in hand changes them; None: erased."
         self._sharing: dict[int, int] = {}
         self._last_id = self._last_n = 0
-        self._unfolded: set[int] = set(totals.counters)
-        "Entities whose counters in their own table may be old. At first all: the journal may have rows of a kill."
-        self._fold_at = totals.commits + 1
+        self._fold_at = totals.commits + 1  # the numbers of lost commits leave a gap, which must not be there for long
         # Estimate of what the write-ahead log holds since the last checkpoint. What a killed process left in it counts:
         # otherwise the log of one that is killed often would only ever grow.
         self._log_bytes = log_size(path)
@@ -194,13 +194,12 @@ class Committer:
         for payload in gone:
             del totals.shared[payload]
         del totals.orphans[:orphans]
-        if number >= self._fold_at:
-            self._fold_at = number + FOLD_COMMITS
-            self._unfolded = set()
-        else:
-            self._unfolded.update(self._changed)
+        totals.unfolded.update(self._changed)
 
-    def checkpoint_if_due(self) -> None:
+    def tidy_up_if_due(self) -> None:
+        """Between two groups, when nobody waits for a commit: the journal is put together, the log copied back."""
+        if self._totals.commits >= self._fold_at:
+            self._fold()
         if self._log_bytes >= CHECKPOINT_BYTES:
             self._checkpoint("PASSIVE")
 
@@ -233,28 +232,34 @@ class Committer:
         return self._totals.counters.get(entity_id, Counters())
 
     def _write_journal(self, number: int) -> None:
-        """One row for the commit; when the journal is long, what it says is written to the counters' own table."""
+        """One row for the commit, however many entities it changed."""
         changes = pack_changes(
             (entity_id, *counters) for entity_id, counters in self._changed.items() if counters is not None
         )
         crc = journal_crc(number, self._last_id, self._last_n, changes)
-        if number >= self._fold_at:
-            self._fold()
-            self._connection.execute("DELETE FROM journal WHERE number < ?", (number,))
         sql = "INSERT INTO journal (number, last_id, last_n, crc, changes) VALUES (?, ?, ?, ?, ?)"
         self._connection.execute(sql, (number, self._last_id, self._last_n, crc, changes))
         self._log_bytes += 2 * PAGE_BYTES
 
     def _fold(self) -> None:
+        """Write what the journal says to the counters' own table. Of the journal the last commit stays."""
+        totals = self._totals
         flat: list[Any] = []
-        for entity_id in sorted(self._unfolded | self._changed.keys()):
-            counters = self._counter(entity_id)
-            if self._changed.get(entity_id, counters) is not None and (
-                entity_id in self._changed or entity_id in self._totals.counters
-            ):
-                flat += (entity_id, *counters, counters_crc(entity_id, *counters))
-        self._insert("counters", "id, high, rows, crc", 4, flat, "INSERT OR REPLACE")
-        self._log_bytes += PAGE_BYTES * (1 + len(flat) // 1024)
+        for entity_id in sorted(totals.unfolded & totals.counters.keys()):
+            counters = totals.counters[entity_id]
+            flat += (entity_id, *counters, counters_crc(entity_id, *counters))
+        self._fold_at = totals.commits + FOLD_COMMITS  # also after a failure
+        try:
+            self._connection.execute("BEGIN")
+            self._insert("counters", "id, high, rows, crc", 4, flat, "INSERT OR REPLACE")
+            self._connection.execute("DELETE FROM journal WHERE number < ?", (totals.commits,))
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:  # nothing is lost: the journal keeps what was not folded
+            self._roll_back()
+            logger.warning("%s: the journal of counters was not put together: %s", self._path, error)
+            return
+        totals.unfolded = set()
+        self._log_bytes += PAGE_BYTES * (2 + len(flat) // 1024)
 
     # ── steps ──
 
