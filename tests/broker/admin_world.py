@@ -38,8 +38,7 @@ class MemoryNamespace:
         self.clock_ms: int | None = None
         "Set it to a time to stop the clock there."
 
-    @property
-    def trouble(self) -> str | None:
+    async def trouble(self) -> str | None:
         return None
 
     def now_ms(self) -> int:

@@ -15,6 +15,7 @@ from pairbus.broker.box import Box
 from pairbus.broker.description import QueueDescription, path_key
 from pairbus.broker.dispatch import Dispatcher
 from pairbus.broker.due import Agenda
+from pairbus.broker.health import Health
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.meter import Meter
 from pairbus.broker.outlet import Outlet
@@ -57,6 +58,7 @@ class Namespace:
         self.links: set[Link] = set()
         "Links to entities; they are told when their queue is deleted or disabled."
         self._loop = loop
+        self._health = Health(store, loop)
         self._queues: dict[str, Queue] = {}
         self._changing: set[str] = set()
         "Paths of queues whose creation or deletion is being committed: neither there nor free."
@@ -133,10 +135,9 @@ class Namespace:
             peer.close(CONNECTION_FORCED, "The broker is shutting down.")
         await self.store.close()
 
-    @property
-    def trouble(self) -> str | None:
+    async def trouble(self) -> str | None:
         """Why messages cannot be stored at this moment; None when they can."""
-        return None if self.store.trouble is None else str(self.store.trouble)
+        return await self._health.trouble()
 
     # ── queues ──
 

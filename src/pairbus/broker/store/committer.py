@@ -25,8 +25,9 @@ from pairbus.broker.store.records import (
     pack_changes,
     text_crc,
 )
-from pairbus.broker.store.schema import PAGE_BYTES, store_error
-from pairbus.errors import StoreError
+from pairbus.broker.store.reserve import PLENTY_BYTES, RESERVE_BYTES, Reserve
+from pairbus.broker.store.schema import PAGE_BYTES, full, store_error
+from pairbus.errors import StoreError, StoreFull
 
 logger = logging.getLogger("pairbus.broker.store")
 
@@ -34,6 +35,7 @@ MAX_ROWS = 256  # of one statement
 CHECKPOINT_BYTES = (
     32 * 1024 * 1024
 )  # a checkpoint holds commits up for about 70 ms; half of it, and it comes twice as often
+PROBE_BYTES = 1 << 20  # a disk with less refuses the next large message
 RUN_LENGTH = 32
 "From so many neighbouring numbers on a range is worth a statement of its own."
 
@@ -143,6 +145,8 @@ class Committer:
         self._connection = connection
         self._totals = totals
         self._commits = commits
+        self._reserve = Reserve(path.parent)
+        self._reserve.hold()
         self._changed: dict[int, Counters | None] = {}
         "Counters as the group in hand changes them; None: erased."
         self._sharing: dict[int, int] = {}
@@ -154,6 +158,38 @@ class Committer:
 
     def commit(self, group: Group) -> StoreError | None:
         """All of the group, durable, or nothing of it and the reason."""
+        if group.takes_room:
+            return self._attempt(group) if self._has_room() else full(self._path)
+        error = self._attempt(group)
+        if isinstance(error, StoreFull):
+            if self._reserve.size:
+                logger.warning("%s: the disk is full; only settlements and deletions go on", self._path)
+            self._reserve.give_up()
+            self._checkpoint("PASSIVE")
+            error = self._attempt(group)
+        return error
+
+    def probe(self) -> StoreError | None:
+        """Why a send would fail now; None when there is room for one and a small write, the counters, is durable."""
+        if not self._has_room() or (self._reserve.free_bytes() < PROBE_BYTES and not self._has_unused()):
+            return full(self._path)
+        return self._attempt(Group())
+
+    def _has_room(self) -> bool:
+        """Whether something new may be stored (see reserve.py)."""
+        return self._reserve.hold() or self._has_unused()
+
+    def _has_unused(self) -> bool:
+        """Whether the database has room in it."""
+        try:
+            [pages] = self._connection.execute("PRAGMA page_count").fetchone()
+            [unused] = self._connection.execute("PRAGMA freelist_count").fetchone()
+        except sqlite3.Error as error:
+            logger.error("%s: cannot ask how much room is left: %s", self._path, error)
+            return False
+        return bool(unused >= min(pages // 2, RESERVE_BYTES // PAGE_BYTES))
+
+    def _attempt(self, group: Group) -> StoreError | None:
         totals = self._totals
         self._changed, self._sharing = {}, {}
         self._last_id, self._last_n = totals.last_id, totals.last_n
@@ -200,8 +236,17 @@ class Committer:
         """Between two groups, when nobody waits for a commit: the journal is put together, the log copied back."""
         if self._totals.commits >= self._fold_at:
             self._fold()
-        if self._log_bytes >= CHECKPOINT_BYTES:
+        if self._log_bytes >= self._log_limit():
             self._checkpoint("PASSIVE")
+
+    def _log_limit(self) -> int:
+        """How long the log may become before it is copied (see reserve.py)."""
+        if not self._reserve.size:
+            return 0
+        short = self._reserve.size // 4
+        if self._log_bytes < short or self._reserve.free_bytes() >= PLENTY_BYTES:
+            return CHECKPOINT_BYTES
+        return short
 
     def close(self) -> None:
         self._checkpoint("TRUNCATE")
