@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,10 +13,11 @@ import pytest
 
 from pairbus import sas
 from pairbus.amqp.message import Message, Properties
-from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions, server
+from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions, health, server
 from pairbus.broker.box import CHUNK_MAX
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.queue import Draft
+from pairbus.broker.store import Done
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.reader import Reader
 from pairbus.errors import ConfigError, StoreError, StoreFull
@@ -364,23 +366,35 @@ async def test_a_receiver_that_never_settles_is_given_no_more_at_some_point(
         assert len(await receiver.receive(2, timeout_s=5)) >= 1
 
 
-async def test_health_tells_when_nothing_can_be_stored(broker: Broker) -> None:
-    """A probe that hears 200 from a broker with a full disk would send it more work."""
+async def test_health_tells_whether_the_store_can_write_now(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking is enough: nobody needs to send for a full disk to be noticed, nor for the end of it."""
+    monkeypatch.setattr(health, "FRESH_S", 0.0)
     namespace = broker.namespace("contoso")
     assert isinstance(namespace.store, MemoryStore)
+    assert await asked(broker) == (200, "Service is healthy.")
+    namespace.store.fail_next(StoreFull("no space is left"))
+    assert await asked(broker) == (503, "no space is left")
+    assert await asked(broker) == (200, "Service is healthy.")
+
+
+async def test_health_asks_the_store_once_a_second_and_does_not_wait_for_ever(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred load balancers must not become a hundred writes, and a disk that hangs is an answer too."""
+    monkeypatch.setattr(health, "WAIT_S", 0.2)
+    asking: list[Done] = []
+    monkeypatch.setattr(broker.namespace("contoso").store, "probe", asking.append)
+    answers = await asyncio.gather(asked(broker), asked(broker))
+    assert [(status, "has not written anything" in text) for status, text in answers] == [(503, True)] * 2
+    asking[0](None)
+    assert await asked(broker) == (200, "Service is healthy.")
+    assert len(asking) == 1
+
+
+async def asked(broker: Broker) -> tuple[int, str]:
     url = f"http://{Endpoint.parse(broker.connection_string('contoso')).url.split('/')[2]}/health"
-    async with aiohttp.ClientSession() as http, await connect(broker.connection_string("contoso")) as connection:
-        async with http.get(url) as answer:
-            assert (answer.status, (await answer.json())["status"]) == (200, "healthy")
-        sender = await connection.sender("orders")
-        namespace.store.fail_next(StoreFull("no space is left"))
-        with pytest.raises(Refused, match="no space"):
-            await sender.send(message("refused"))
-        async with http.get(url) as answer:
-            assert (answer.status, (await answer.json())["message"]) == (503, "no space is left")
-        await sender.send(message("accepted"))
-        async with http.get(url) as answer:
-            assert answer.status == 200
+    async with aiohttp.ClientSession() as http, http.get(url) as answer:
+        return answer.status, (await answer.json())["message"]
 
 
 @pytest.mark.parametrize(
@@ -406,3 +420,37 @@ def test_the_well_known_key_never_leaves_loopback() -> None:
     with pytest.raises(ConfigError, match="empty"):
         Broker([NamespaceOptions("a")], data=None, host="0.0.0.0", key="")
     Broker([NamespaceOptions("a", keys=(own,))], data=None, host="0.0.0.0")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+async def test_no_other_user_can_read_what_a_broker_writes(tmp_path: Path, umask: int) -> None:
+    """Whatever the umask, and also what an older release left open; a folder shared with others keeps its mode."""
+    data, meter = tmp_path / "data", tmp_path / "ledger"
+    options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))
+    usual = os.umask(umask)
+    try:
+        for _ in range(2):
+            async with (
+                Broker([options], data=data, meter=meter) as broker,
+                await connect(broker.connection_string("contoso")) as connection,
+            ):
+                sender = await connection.sender("orders")
+                await sender.send(message("secret"))
+                found = modes_in(data)
+                assert {"messages.db", "messages.db-wal", "messages.db-shm", "commits", "lock"} <= found.keys()
+                assert {"server.key", "server.pem", "ca.pem"} <= found.keys()
+                assert set(found.values()) == {0o700, 0o600}, found
+            assert set(modes_in(meter).values()) == {0o700, 0o600}
+            for path in (data, meter, *data.rglob("*"), *meter.rglob("*")):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+    finally:
+        os.umask(usual)
+    (data / "notes.txt").write_text("somebody's")
+    async with Broker([options], data=data):
+        found = modes_in(data)
+    assert found.pop("data") == 0o755 and found.pop("notes.txt") & 0o044
+    assert set(found.values()) == {0o700, 0o600}
+
+
+def modes_in(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.rglob("*"))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from pairbus import sas
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
 from pairbus.broker.description import QueueDescription
-from pairbus.ledger import read
-from pairbus.transport import Connection, Received, Receiver, Refused, Scheduled, connect
+from pairbus.broker.meter import Meter
+from pairbus.ledger import Ledger, read
+from pairbus.sas import SharedAccessKey
+from pairbus.transport import Connection, Endpoint, Plain, Received, Receiver, Refused, Scheduled, connect
 from pairbus.upkeep import ping_payload
 
 KB = 1024
@@ -229,9 +232,56 @@ async def test_the_administration_is_counted_and_tells_what_was_counted(broker: 
     found = {(one["entity"], one["kind"], one["outcome"]): one["count"] for one in told}
     assert found == {
         ("$Resources/queues", "management", "ok"): 1,
-        ("missing", "management", "not found"): 1,
         ("orders", "send", "ok"): 1,
     }
+
+
+async def test_a_refused_request_leaves_no_trace_in_the_meter(tmp_path: Path) -> None:
+    """Whoever reaches the port could otherwise fill memory and disk with names that do not exist."""
+    keys = (SharedAccessKey("listener", "only listens", rights=frozenset({"Listen"})),)
+    options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),), keys=keys)
+    async with Broker([options], data=None, meter=tmp_path) as broker:
+        url = f"http://127.0.0.1:{broker._ports['contoso'].number}"
+        ends_s = int(time.time()) + 3600
+        tokens = {
+            "junk": 401,
+            sas.sign(f"{url}/", ROOT_KEY_NAME, "wrong", ends_s): 401,
+            sas.sign(f"{url}/", ROOT_KEY_NAME, WELL_KNOWN_KEY, ends_s): 404,
+        }
+        async with aiohttp.ClientSession() as session:
+            for token, status in tokens.items():
+                for path in ("made-up-1", "made-up-2", "$made-up"):
+                    async with session.get(f"{url}/{path}", headers={"Authorization": token}) as answer:
+                        assert answer.status == status
+            for token in ("junk", sas.sign(f"{url}/", "listener", "only listens", ends_s)):
+                async with session.delete(f"{url}/orders", headers={"Authorization": token}) as answer:
+                    assert answer.status == 401
+        parsed = Endpoint.parse(broker.connection_string("contoso"))
+        plain = Endpoint(host=parsed.host, port=parsed.port, tls=False)
+        with pytest.raises(Refused):
+            await connect(plain, credential=Plain(ROOT_KEY_NAME, "wrong"))
+        async with await connect(plain, credential=Plain("listener", "only listens")) as connection:
+            for entity in ("orders", "made-up"):
+                with pytest.raises(Refused):
+                    await connection.sender(entity)
+            with pytest.raises(Refused):
+                await (await connection.management("orders")).schedule([Scheduled("m", message(1))])
+        meter = broker.namespace("contoso").meter
+        assert meter is not None and meter.totals == {}
+    assert list(read(tmp_path)) == []
+
+
+def test_the_totals_of_ever_new_queues_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues that come and go must not fill the memory; the sums stay whole."""
+    monkeypatch.setattr("pairbus.broker.meter.KEYS_MAX", 3)
+    ledger = Ledger(tmp_path, client="broker")
+    meter = Meter(ledger, "contoso")
+    for name in ("a", "b", "c", "d", "e", "a"):
+        meter.count(name, "send")
+    ledger.close(2.0)
+    counts = {one["entity"]: one["count"] for one in meter.as_json()}
+    assert counts == {"a": 2, "b": 1, "c": 1, "$others": 2}
+    assert {row.entity for row in read(tmp_path)} == set("abcde")
 
 
 # ── the ledger ──

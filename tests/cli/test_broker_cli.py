@@ -16,8 +16,11 @@ from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
 
+from pairbus.broker import ROOT_KEY_NAME
 from pairbus.cli import main
+from pairbus.transport import Endpoint, Plain, Refused, connect
 
 DEADLINE_S = 15.0
 LINE = re.compile(
@@ -136,6 +139,27 @@ def test_the_trace_shows_every_frame_of_a_client(tmp_path: Path) -> None:
     wanted = [("<-", "Open"), ("->", "Open"), ("<-", "Attach"), ("->", "Attach"), ("<-", "Transfer")]
     rest = iter([(direction, name.title()) for direction, name in frames])
     assert all(frame in rest for frame in [*wanted, ("->", "Disposition")]), running.err[:3000]
+
+
+async def test_the_trace_shows_no_key_and_no_token(tmp_path: Path) -> None:
+    """A trace is pasted into issues: SASL PLAIN carries the key itself, put-token a signature."""
+    with broker("--namespace", "a=0", "--data", ":memory:", "--key", "c2VjcmV0", "--trace") as running:
+        string = running.connection_string()
+        endpoint = Endpoint.parse(string)
+        plain = Endpoint(host=endpoint.host, port=endpoint.port, tls=False)
+        await (await connect(plain, credential=Plain(ROOT_KEY_NAME, "c2VjcmV0"))).close()
+        with pytest.raises(Refused):
+            await connect(plain, credential=Plain(ROOT_KEY_NAME, "bWlzdHlwZWQ"))
+        with (
+            ServiceBusClient.from_connection_string(string) as client,
+            pytest.raises(ServiceBusError),
+            client.get_queue_sender("nowhere"),
+        ):
+            pass
+        assert running.stop() == 0
+    assert "SaslInit(mechanism='PLAIN'" in running.err
+    for secret in ("c2VjcmV0", "bWlzdHlwZWQ", "SharedAccessSignature", "sig="):
+        assert secret not in running.err
 
 
 def test_the_log_level_decides_what_is_told(tmp_path: Path) -> None:

@@ -166,11 +166,15 @@ def test_a_folder_that_is_not_there_is_told_before_anything_starts(capsys: pytes
 def test_a_file_that_cannot_be_written_is_told_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder of that name, or one in which nobody may write."""
+    """A folder of that name, or one in which nobody may write; also where an earlier report lies."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    Path("pairbus-demo.html").touch()
     for option in ("--json", "--report"):
         assert run(option, str(tmp_path)) == 1
         assert capsys.readouterr().err == f"pairbus: {option} {tmp_path}: that is a folder\n"
-    monkeypatch.setattr("os.access", lambda path, mode: False)
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
     assert run("--json", str(tmp_path / "demo.json")) == 1
     assert capsys.readouterr().err == f"pairbus: --json {tmp_path / 'demo.json'}: it may not be written\n"
 

@@ -137,6 +137,15 @@ def test_a_folder_is_a_path_or_none(name: str) -> None:
             Options(**{name: value})
 
 
+def test_the_environment_names_a_ledger_where_no_option_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator wants the bill of an application that was not written for it; what the application says wins."""
+    monkeypatch.setenv("PAIRBUS_LEDGER", "of the operator")
+    assert Options().ledger == "of the operator"
+    assert Options(ledger="its own").ledger == "its own"
+    monkeypatch.setenv("PAIRBUS_LEDGER", "")
+    assert Options().ledger is None
+
+
 def test_a_policy_has_a_reaction() -> None:
     """One without would fail in the night of the outage, in the middle of a send."""
 

@@ -21,10 +21,12 @@ from azure.servicebus import (
     ServiceBusSubQueue,
     aio,
 )
-from azure.servicebus.exceptions import MessageLockLostError, ServiceBusConnectionError
+from azure.servicebus.exceptions import MessageLockLostError, OperationTimeoutError, ServiceBusConnectionError
 
 from pairbus import sdk
+from pairbus.guard import guarded
 from pairbus.sdk import receivers
+from pairbus.testing import Nemesis
 from tests.sdk.flavours import Guarded, Sdk
 from tests.sdk_edge.conftest import Strings
 
@@ -173,6 +175,39 @@ async def test_a_ping_that_cannot_be_completed_does_not_fail_the_receive(
     await world.send(ping(), ServiceBusMessage("a"))
     receiver = await world.receiver()
     assert [str(message) for message in await receiver.receive_messages(2, max_wait_time=3)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    ["complete_message", "abandon_message", "defer_message", "dead_letter_message", "renew_message_lock"],
+)
+async def test_a_settlement_ends_on_a_silent_peer_and_the_receiver_lives_on(
+    is_aio: bool, strings: Strings, queue_name: str, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK would wait for a minute (sync) or for ever (aio); the product's limit is 30 s, retries included."""
+    assert receivers.SETTLE_S + 1.5 * receivers.CLOSE_S < 30
+    monkeypatch.setattr(receivers, "SETTLE_S", 2.0)
+    nemesis = Nemesis.before(strings.here)
+    await nemesis.start()
+    kit = Sdk("aio" if is_aio else "sync", strings.at(nemesis.port), retry_total=3)
+    try:
+        sender = await kit.sender(queue_name)
+        await sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
+        genuine = kit._client.get_queue_receiver(queue_name)
+        receiver = await kit._open(sdk.skip_pings(genuine, Meter(), None if is_aio else guarded))
+        [message] = await receiver.receive_messages(1, max_wait_time=5)
+        nemesis.black_hole()
+        began = time.monotonic()
+        with pytest.raises(OperationTimeoutError):
+            await getattr(receiver, operation)(message)
+        assert 1.9 < time.monotonic() - began < 4
+        nemesis.heal()
+        nemesis.reset()
+        [message] = await receiver.receive_messages(1, max_wait_time=10)
+        await receiver.complete_message(message)
+    finally:
+        await kit.close()
+        await nemesis.stop()
 
 
 def test_the_automatic_renewer_works_with_the_receiver(strings: Strings, queue_name: str) -> None:

@@ -372,6 +372,29 @@ async def test_a_callback_after_the_last_write_shares_the_fate_of_its_group(open
     assert all(isinstance(each, StoreError) for each in told)
 
 
+async def test_a_probe_tells_that_the_store_writes_and_fails_nobody(opened: Opened) -> None:
+    """It comes later, behind what was written, leaves nothing to read, and is refused after the close."""
+    told: list[str] = []
+    opened.store.write(Insert(BOX, [message(1)]))
+    opened.store.after_commit(lambda error: told.append(f"written {error}"))
+    opened.store.probe(lambda error: told.append(f"probe {error}"))
+    assert told == []
+    for _ in range(2):
+        assert await probed(opened.store) is None
+    assert await commit(opened.store, Insert(BOX, [message(2)])) is None
+    assert sorted(told) == ["probe None", "written None"]
+    store, recovered = await opened.reopen()
+    assert index(store, BOX) == [1, 2] and recovered.damage == []
+    await store.close()
+    assert isinstance(await probed(store), StoreError)
+
+
+async def probed(store: Store) -> StoreError | None:
+    result: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+    store.probe(result.set_result)
+    return await result
+
+
 async def test_close_commits_what_was_written_and_tells(opened: Opened) -> None:
     """A clean stop loses nothing and leaves nobody waiting."""
     told: list[StoreError | None] = []

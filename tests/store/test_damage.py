@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from pairbus.broker.store import Remember
 from pairbus.broker.store.salvage import SalvageReport, salvage
 from pairbus.broker.store.schema import PAGE_BYTES
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import StoreDamaged, StoreError
-from tests.store.common import BOXES, QUEUES, Fields, fields, filled_store, sample_message
+from tests.store.common import BOXES, QUEUES, Fields, commit, fields, filled_store, sample_message
 
 DATABASE, LOG, COMMITS = "messages.db", "messages.db-wal", "commits"
 FILES = [("closed", DATABASE), ("closed", COMMITS), ("killed", DATABASE), ("killed", LOG), ("killed", COMMITS)]
@@ -162,7 +163,17 @@ def test_the_rest_of_a_log_behind_a_flipped_bit_is_missed_in_numbers(killed: Ori
         await store.close()
         return told
 
+    async def write_on() -> None:
+        store = SqliteStore(folder)
+        store.recover()
+        list(store.index())
+        for _ in range(3):
+            assert await commit(store, Remember(1, [("more", 1)])) is None
+        await store.close()
+
     [sentence] = asyncio.run(damage())
+    asyncio.run(write_on())
+    assert asyncio.run(damage()) == []
     assert "the last 1 acknowledged commits are missing" in sentence
     assert DATABASE in sentence
 

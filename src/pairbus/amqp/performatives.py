@@ -116,9 +116,9 @@ TARGET = _Composed("target", 0x29, 0x30)
 STATE = _Composed("delivery-state")
 
 
-def row(kind: Kind, default: Any = None, *, required: bool = False) -> Any:
-    """One field of a composite."""
-    return dataclasses.field(default=default, metadata={"kind": kind, "required": required})
+def row(kind: Kind, default: Any = None, *, required: bool = False, shown: bool = True) -> Any:
+    """Describe one field of a composite; a secret is not `shown` when the composite is printed."""
+    return dataclasses.field(default=default, repr=shown, metadata={"kind": kind, "required": required})
 
 
 class Composite:
@@ -365,8 +365,10 @@ class SaslMechanisms(Composite):
 
 @composite(0x41, "sasl-init")
 class SaslInit(Composite):
+    """The `initial_response` of PLAIN is a key: nothing that prints a frame shows it."""
+
     mechanism: str = row(SYMBOL, required=True)
-    initial_response: bytes | None = row(BINARY)
+    initial_response: bytes | None = row(BINARY, shown=False)
     hostname: str | None = row(STRING)
 
 

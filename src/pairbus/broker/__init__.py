@@ -27,11 +27,13 @@ from pairbus.broker.meter import Meter
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.server import Port
 from pairbus.broker.store import Store
+from pairbus.broker.store.folder import FOLDER_MODE, is_data_file, tighten_folder
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import ConfigError, EntityExists
 from pairbus.hosts import in_url, is_loopback
 from pairbus.ledger import Ledger
+from pairbus.ledger.room import SUFFIX
 from pairbus.sas import KeyRing, SharedAccessKey
 
 __all__ = [
@@ -137,10 +139,14 @@ class Broker:
         """Recover every namespace, then listen. When one cannot be served, none is."""
         loop = asyncio.get_running_loop()
         if self._meter is not None:
+            if self._meter.is_dir():
+                tighten_folder(self._meter, lambda path: path.suffix == SUFFIX)
             self._ledger = Ledger(self._meter, client="broker", clock=lambda: self._now_ms() / 1000)
         try:
             for options in self._options:
                 self._recover(options, loop)
+            if self._data is not None:
+                tighten_folder(self._data, is_data_file)
             # Behind the stores' locks: two brokers on one folder must not make certificates for each other.
             tls = server_context(
                 self._folder(), [self._host, *self._hosts, *[options.name for options in self._options]]
@@ -204,7 +210,7 @@ class Broker:
 
     def _folder(self) -> Path:
         if self._data is not None:
-            self._data.mkdir(parents=True, exist_ok=True)
+            self._data.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
             return self._data
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="pairbus-")

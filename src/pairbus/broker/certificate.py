@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from pairbus.broker.store.folder import FOLDER_MODE
 from pairbus.errors import ConfigError
 from pairbus.hosts import LOOPBACK_HOSTS
 
@@ -87,7 +88,7 @@ def _intact_names(folder: Path, now: datetime) -> set[x509.GeneralName] | None:
 
 
 def _create(folder: Path, names: set[x509.GeneralName], now: datetime) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority = _authority(authority_key, now)
     server = _server(server_key, names, authority, authority_key, now)
@@ -95,9 +96,9 @@ def _create(folder: Path, names: set[x509.GeneralName], now: datetime) -> None:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     # Each file appears whole; a set that a crash left half old, half new is recognised at the next start.
-    _write(folder / "server.key", private, mode=0o600)
-    _write(folder / "server.pem", server.public_bytes(serialization.Encoding.PEM), mode=0o644)
-    _write(ca_path(folder), authority.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    _write(folder / "server.key", private)
+    _write(folder / "server.pem", server.public_bytes(serialization.Encoding.PEM))
+    _write(ca_path(folder), authority.public_bytes(serialization.Encoding.PEM))
 
 
 def _authority(key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
@@ -163,14 +164,13 @@ def _key_usage(*, sign: bool, authority: bool) -> x509.KeyUsage:
     )
 
 
-def _write(path: Path, content: bytes, *, mode: int) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # born with mode 0600
+def _write(path: Path, content: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # of mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

@@ -3,6 +3,9 @@
 One call counts a whole run of messages, as it was sent, delivered or settled: the price of a message is a fraction of a
 microsecond. Nothing here waits, and nothing fails because of a disk (`Ledger`).
 
+A refused caller costs nothing: requests without the right, and those about entities that do not exist, are not counted.
+Otherwise anybody who reaches the port could fill memory and disk with names.
+
 An empty receive is a flow of credit that brought nothing: the receiver's next flow, drain or detach finds it with as
 many deliveries as before. Its own count decides, which it says in every flow, so that both ends come to one answer
 whatever was on its way between them.
@@ -29,14 +32,13 @@ from pairbus.ledger.rows import BILLING_UNIT_BYTES
 
 _OUTCOMES = {
     RESOURCE_LIMIT_EXCEEDED: "full",
-    UNAUTHORIZED_ACCESS: "unauthorized",
     NOT_FOUND: "not found",
     ENTITY_DISABLED: "disabled",
     MESSAGE_SIZE_EXCEEDED: "too large",
     **dict.fromkeys((ARGUMENT_ERROR, DECODE_ERROR, INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED), "invalid"),
 }
 "What a client calls a refusal with this condition; any other one is `internal` to it."
-_HTTP_OUTCOMES = {400: "invalid", 401: "unauthorized", 403: "full", 404: "not found", 409: "invalid", 412: "invalid"}
+_HTTP_OUTCOMES = {400: "invalid", 403: "full", 409: "invalid", 412: "invalid"}
 
 _REQUESTS: dict[str, MeterKind] = {
     "com.microsoft:peek-message": "peek",
@@ -48,8 +50,15 @@ _REQUESTS: dict[str, MeterKind] = {
 "Operations of `$management` that are not counted as `management`."
 
 
+KEYS_MAX = 10_000
+OTHERS = "$others"
+
+
 class Meter:
-    """The operations of one namespace. `totals` are those since the broker started."""
+    """The operations of one namespace. `totals` are those since the broker started.
+
+    Queues come and go: from `KEYS_MAX` keys on, what is new is added up under `OTHERS`. The ledger keeps the names.
+    """
 
     def __init__(self, ledger: Ledger, namespace: str) -> None:
         self.totals: dict[tuple[str, MeterKind, str], list[int]] = {}
@@ -70,6 +79,8 @@ class Meter:
         billable: int | None = None,
     ) -> None:
         """`count` operations of `size_bytes` altogether; billed as one each, unless told otherwise."""
+        if refusal is not None and refusal.condition == UNAUTHORIZED_ACCESS:
+            return
         outcome = "ok" if refusal is None else outcome_of(refusal)
         self._count(entity, kind, outcome, count, count if billable is None else billable, size_bytes)
 
@@ -114,6 +125,9 @@ class Meter:
             None, self._namespace, entity, kind, size_bytes, count, outcome, cause=None, billable=billable
         )
         totals = self.totals.get((entity, kind, outcome))
+        if totals is None and len(self.totals) >= KEYS_MAX:
+            entity = OTHERS
+            totals = self.totals.get((entity, kind, outcome))
         if totals is None:
             self.totals[entity, kind, outcome] = [count, billable, size_bytes]
         else:

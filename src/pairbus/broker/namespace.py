@@ -23,6 +23,7 @@ from pairbus.broker.description import (
 )
 from pairbus.broker.dispatch import Dispatcher
 from pairbus.broker.due import Agenda
+from pairbus.broker.health import Health
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.meter import Meter
 from pairbus.broker.outlet import Outlet
@@ -66,6 +67,7 @@ class Namespace:
         self._loop = loop
         self.catalog = Catalog()
         self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=now_ms)
+        self._health = Health(store, loop)
         self._dispatchers: dict[Box, Dispatcher] = {}
         self._agenda: Agenda[Queue] = Agenda()
         self._changed: set[Queue] = set()
@@ -160,10 +162,9 @@ class Namespace:
             peer.close(CONNECTION_FORCED, "The broker is shutting down.")
         await self.store.close()
 
-    @property
-    def trouble(self) -> str | None:
+    async def trouble(self) -> str | None:
         """Why messages cannot be stored at this moment; None when they can."""
-        return None if self.store.trouble is None else str(self.store.trouble)
+        return await self._health.trouble()
 
     # ── queues ──
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from os import PathLike, fspath
+from os import PathLike, environ, fspath
 from typing import Any, Literal
 
 from pairbus.pairing.events import Event
@@ -58,6 +58,7 @@ RANGES: dict[str, _Range] = {
     "spool_max_bytes": _Range(1 << 16, _FOREVER, "bytes"),
 }
 CHOICES: dict[str, tuple[str, ...]] = {"ping": ("auto", "message", "attach"), "ttl_policy": ("restore", "deduct")}
+LEDGER = "PAIRBUS_LEDGER"
 _SEGMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,198}[A-Za-z0-9])?")  # leaves room for the rest of 260 characters
 
 
@@ -159,8 +160,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self.spool_dir = _folder("spool_dir", spool_dir)
         "Folder that keeps messages when neither namespace takes them; None: the caller gets the error."
         self.spool_max_bytes = _whole("spool_max_bytes", spool_max_bytes)
-        self.ledger = _folder("ledger", ledger)
-        "Folder of the ledger; None: nothing is written."
+        self.ledger = _folder("ledger", environ.get(LEDGER) or None if ledger is None else ledger)
+        "Folder of the ledger; None, where the variable PAIRBUS_LEDGER names none either: nothing is written."
         self.policy = FailurePolicy() if policy is None else _policy(policy)
         self.on_event = None if on_event is None else _listener(on_event)
 

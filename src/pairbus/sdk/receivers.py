@@ -3,21 +3,25 @@
 A ping that is received is completed (in peek-lock) and the call goes on waiting, within its time. Iterating, a ping
 counts as activity, so `max_wait_time` starts again; pings end with the first that is delivered, so this is rare.
 
-The sync SDK blocks for ever on a peer that accepts TCP and stays silent, whatever time-out a call has: opening, and
-every request with a time-out, is `guarded`.
+The sync SDK blocks for ever on a peer that accepts TCP and stays silent, whatever time-out a call has: opening,
+settling, renewing, and every request with a time-out, is `guarded`. That of asyncio waits for ever for the answer to a
+settlement or a renewal: these are cancelled, and the connection is dropped. Either way they end within 30 seconds with
+the SDK's OperationTimeoutError; whether the message was settled is not known then.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode, ServiceBusReceiver
 from azure.servicebus import aio as sdk_aio
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus._pyamqp.error import AMQPException
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.ledger.rows import BILLING_UNIT_BYTES, alike
 from pairbus.sdk.encoding import size
@@ -33,7 +37,8 @@ Guarded = Callable[[Callable[[], Any], Any, float], Any]
 
 _log = logging.getLogger("pairbus")
 NEVER = float("inf")
-SETTLE_S = 60.0  # the SDK has no limit of its own
+SETTLE_S = 28.0  # for a settlement or a renewal with all its retries: the SDK has no limit of its own
+CLOSE_S = 1.0  # for a silent connection to be closed
 OPEN_S = 15.0  # for a connection and its link, where the call has no shorter time
 _WAIT_S = 60.0  # the SDK's own, for a receive without max_wait_time
 _OPERATIONS = {
@@ -84,6 +89,11 @@ def _deadline(own_wait_s: float | None, wait_s: float | None) -> float:
     return time.monotonic() + (_WAIT_S if wait_s is None else wait_s)
 
 
+def _limit_of(kind: str, timeout: float | None) -> float | None:
+    """How long a request may take; None: as long as the SDK lets it."""
+    return SETTLE_S if timeout is None and kind == "renew" else timeout
+
+
 def _ping_stays(error: Exception) -> None:
     """The ping is not the caller's: it expires a second later anyway."""
     _log.debug("a ping was not completed: %s", error)
@@ -104,6 +114,28 @@ class _SkipsPings(ServiceBusReceiver):
             opening()
         else:
             self._guarded(opening, self, min(self._until, time.monotonic() + OPEN_S))
+
+    def _backoff(
+        self,
+        retried_times: int,
+        last_exception: Exception,
+        abs_timeout_time: float | None = None,
+        entity_name: str | None = None,
+    ) -> None:
+        """No retry begins after the end of the call."""
+        until = self._until if abs_timeout_time is None else min(self._until, abs_timeout_time)
+        super()._backoff(retried_times, last_exception, until, entity_name)
+
+    def _within(self, limit_s: float | None, call: Callable[[], Any]) -> Any:
+        """Make a call that ends after `limit_s` at the latest, and when the call that it is part of ends."""
+        if limit_s is None or self._guarded is None:
+            return call()
+        outer = self._until
+        self._until = min(outer, time.monotonic() + limit_s)
+        try:
+            return self._guarded(call, self, self._until)
+        finally:
+            self._until = outer
 
     def receive_messages(self, max_message_count: int | None = 1, max_wait_time: float | None = None) -> Messages:
         self._until = deadline = _deadline(self._max_wait_time, max_wait_time)
@@ -155,22 +187,14 @@ class _SkipsPings(ServiceBusReceiver):
     def _settle_message_with_retry(self, *args: Any, **kwargs: Any) -> Any:
         settle = partial(super()._settle_message_with_retry, *args, **kwargs)
         with _Metered(self._meter, "complete", tell_ok=True):
-            return settle() if self._guarded is None else self._guarded(settle, self, time.monotonic() + SETTLE_S)
+            return self._within(SETTLE_S, settle)
 
     def _mgmt_request_response_with_retry(self, mgmt_operation: bytes, *args: Any, **kwargs: Any) -> Any:
         is_receive = mgmt_operation == _BY_NUMBER
         kind = "receive" if is_receive else _OPERATIONS.get(mgmt_operation, "management")
         ask = partial(super()._mgmt_request_response_with_retry, mgmt_operation, *args, **kwargs)
-        timeout = kwargs.get("timeout")
         with _Metered(self._meter, kind, tell_ok=not is_receive):
-            if timeout is None or self._guarded is None:
-                answer = ask()
-            else:
-                self._until = time.monotonic() + timeout
-                try:
-                    answer = self._guarded(ask, self, self._until)
-                finally:
-                    self._until = NEVER
+            answer = self._within(_limit_of(kind, kwargs.get("timeout")), ask)
         if is_receive:
             _tell_received(self._meter, answer)
         return answer
@@ -222,16 +246,44 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
 
     async def _settle_message_with_retry(self, *args: Any, **kwargs: Any) -> Any:
         with _Metered(self._meter, "complete", tell_ok=True):
-            return await super()._settle_message_with_retry(*args, **kwargs)  # type: ignore[no-untyped-call]
+            settling = super()._settle_message_with_retry(*args, **kwargs)  # type: ignore[no-untyped-call]
+            return await self._within(SETTLE_S, settling)
 
     async def _mgmt_request_response_with_retry(self, mgmt_operation: bytes, *args: Any, **kwargs: Any) -> Any:
         is_receive = mgmt_operation == _BY_NUMBER
         kind = "receive" if is_receive else _OPERATIONS.get(mgmt_operation, "management")
         with _Metered(self._meter, kind, tell_ok=not is_receive):
-            answer = await super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
+            asking = super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
+            limit_s = _limit_of(kind, kwargs.get("timeout"))
+            # The SDK's own time-out gets a moment to end the call with a better error.
+            answer = await self._within(None if limit_s is None else limit_s + CLOSE_S / 2, asking)
         if is_receive:
             _tell_received(self._meter, answer)
         return answer
+
+    async def _within(self, limit_s: float | None, call: Awaitable[Any]) -> Any:
+        """Wait for a call of the SDK; after `limit_s` it is cancelled, and the connection that is silent goes."""
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                return await call
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            await self._drop_connection()
+            raise OperationTimeoutError(message="no answer in time; the connection was broken off") from None
+
+    async def _drop_connection(self) -> None:
+        """Close what the next call opens anew; a silent peer does not hold that up."""
+        handler = self._handler
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._close_handler()  # type: ignore[no-untyped-call]
+        except (TimeoutError, OSError, AMQPException, ServiceBusError) as error:
+            _log.debug("closing a silent connection: %r", error)
+        self._handler, self._running = None, False
+        writer = getattr(getattr(getattr(handler, "_connection", None), "_transport", None), "writer", None)
+        if writer is not None:
+            writer.transport.abort()
 
 
 class _Metered:

@@ -78,8 +78,7 @@ class AdminNamespace(Protocol):
     @property
     def keys(self) -> KeyRing: ...
 
-    @property
-    def trouble(self) -> str | None:
+    async def trouble(self) -> str | None:
         """Why changes cannot be stored at this moment; None when they can."""
         ...
 

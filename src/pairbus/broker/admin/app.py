@@ -64,7 +64,7 @@ def admin_app(
     """
     routes = _Routes(namespace, frozenset(host.lower() for host in hosts), ca_pem, websocket, meter)
     app = web.Application(client_max_size=BODY_SIZE_MAX)
-    app.router.add_route("*", "/{path:.*}", routes.handle_metered)
+    app.router.add_route("*", "/{path:.*}", routes.handle)
     return app
 
 
@@ -85,22 +85,11 @@ class _Routes:
         self._resources = Resources(namespace)
         self._started_ms = namespace.now_ms()
 
-    async def handle_metered(self, request: web.Request) -> web.StreamResponse:
-        answer = await self.handle(request)
-        path = request.path.strip("/")
-        if self._meter is not None and "Authorization" in request.headers and path != "$meter":
-            self._meter.http(path, answer.status)
-        return answer
-
     async def handle(self, request: web.Request) -> web.StreamResponse:
         try:
             check_request_source(request.headers.getall("Host", []), request.headers.get("Origin"), self._hosts)
             if not self._wants_websocket(request):
                 return await self._answer(request)
-        except (Refused, ForeignRequest) as refusal:
-            return _error(refusal.status, str(refusal))
-        except web.HTTPException as error:
-            return _error(error.status, error.text or error.reason, allow=error.headers.get("Allow"))
         except Exception as error:  # the last line: a client gets an answer, the log gets the traceback
             return self._error_answer(request, error)
         assert self._websocket is not None
@@ -118,10 +107,30 @@ class _Routes:
         reading = request.method in ("GET", "HEAD")
         if reading and "Authorization" not in request.headers:
             if path == "health":
-                return self._health()
+                return await self._health()
             if path == "ca.pem" and self._ca_pem:
                 return web.Response(body=self._ca_pem, content_type="application/x-pem-file")
         grant = self._authorize(request, path)
+        try:
+            answer = await self._authorized_answer(request, path, grant)
+        except Exception as error:  # see `handle`; here the answer is counted too
+            answer = self._error_answer(request, error)
+        self._count(path, answer.status)
+        return answer
+
+    def _count(self, path: str, status: int) -> None:
+        """Tell the meter, but not of a caller without the right, nor of an entity that does not exist.
+
+        Otherwise anybody could fill the ledger and the memory with names that they make up.
+        """
+        if self._meter is None or status == 401 or path == "$meter":
+            return
+        known = path if status < 400 else self._resources.known_path(path)
+        if known is not None:
+            self._meter.http(known, status)
+
+    async def _authorized_answer(self, request: web.Request, path: str, grant: Grant) -> web.Response:
+        reading = request.method in ("GET", "HEAD")
         if path == "$meter" and reading and self._meter is not None:
             return web.json_response(self._meter.as_json())
         if MANAGE not in grant.rights:
@@ -163,13 +172,17 @@ class _Routes:
         status, text = await self._resources.put(call, body, request.headers.get("If-Match"))
         return _atom_answer(status, "entry", text)
 
-    def _health(self) -> web.Response:
-        trouble = self._namespace.trouble
+    async def _health(self) -> web.Response:
+        trouble = await self._namespace.trouble()
         if trouble is None:
             return web.json_response({"status": "healthy", "message": "Service is healthy."})
         return web.json_response({"status": "unhealthy", "message": trouble}, status=503)
 
     def _error_answer(self, request: web.Request, error: Exception) -> web.Response:
+        if isinstance(error, Refused | ForeignRequest):
+            return _error(error.status, str(error))
+        if isinstance(error, web.HTTPException):
+            return _error(error.status, error.text or error.reason, allow=error.headers.get("Allow"))
         for kind, status, sub_code in _STATUS_OF:
             if isinstance(error, kind):
                 level = logging.ERROR if status >= 500 else logging.INFO

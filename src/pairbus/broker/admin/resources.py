@@ -99,6 +99,13 @@ class Resources:
         prefix = _filtered_prefix(call.query.get("$filter"))
         return self._feed(call, [info for info in infos if _path_of(info).lower().startswith(prefix)])
 
+    def known_path(self, path: str) -> str | None:
+        """The path of an existing entity as its creator spelled it; None when there is no such entity."""
+        try:
+            return _path_of(self._info(path))
+        except EntityNotFound:
+            return None
+
     def _is_root(self, path: str) -> bool:
         try:
             self._root(path)

@@ -286,9 +286,6 @@ Done = Callable[[StoreError | None], None]
 class Store(Protocol):
     """See the module's text for the promises. All methods are called on the owning thread."""
 
-    trouble: StoreError | None
-    """Why the last group that was tried failed; None when it was committed, or nothing was tried yet."""
-
     def recover(self) -> Recovered:
         """Read what is there. Called once, before anything else."""
         ...
@@ -320,6 +317,13 @@ class Store(Protocol):
         """Call `done(None)` when everything written so far is durable, or `done(error)` when this group failed.
 
         With nothing written since the last commit it is still called, later, never from within this call.
+        """
+        ...
+
+    def probe(self, done: Done) -> None:
+        """Call `done(None)` when a small write became durable just now, or `done(error)` when a send would fail.
+
+        It fails nobody else's writes, and is not part of their groups.
         """
         ...
 

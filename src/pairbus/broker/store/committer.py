@@ -25,8 +25,9 @@ from pairbus.broker.store.records import (
     pack_changes,
     text_crc,
 )
-from pairbus.broker.store.schema import PAGE_BYTES, store_error
-from pairbus.errors import StoreError
+from pairbus.broker.store.reserve import PLENTY_BYTES, RESERVE_BYTES, Reserve
+from pairbus.broker.store.schema import PAGE_BYTES, full, store_error
+from pairbus.errors import StoreError, StoreFull
 
 logger = logging.getLogger("pairbus.broker.store")
 
@@ -34,12 +35,13 @@ MAX_ROWS = 256  # of one statement
 CHECKPOINT_BYTES = (
     32 * 1024 * 1024
 )  # a checkpoint holds commits up for about 70 ms; half of it, and it comes twice as often
+PROBE_BYTES = 1 << 20  # a disk with less refuses the next large message
 RUN_LENGTH = 32
 "From so many neighbouring numbers on a range is worth a statement of its own."
 
 
-FOLD_COMMITS = 128
-"So many rows the journal may have before the counters are written to their own table."
+FOLD_COMMITS = 256
+"So many commits the journal may have before the counters are written to their own table."
 ORPHANS_MAX = 200  # payloads that no row shares, deleted with one commit
 
 
@@ -65,6 +67,8 @@ class Totals:
     "Payload → how many rows share it."
     orphans: list[int] = field(default_factory=list)
     "Payloads that no row shares."
+    unfolded: set[int] = field(default_factory=set)
+    "Entities whose counters are newer in the journal than in their own table."
 
 
 def log_size(path: Path) -> int:
@@ -141,19 +145,51 @@ class Committer:
         self._connection = connection
         self._totals = totals
         self._commits = commits
+        self._reserve = Reserve(path.parent)
+        self._reserve.hold()
         self._changed: dict[int, Counters | None] = {}
         "Counters as the group in hand changes them; None: erased."
         self._sharing: dict[int, int] = {}
         self._last_id = self._last_n = 0
-        self._unfolded: set[int] = set(totals.counters)
-        "Entities whose counters in their own table may be old. At first all: the journal may have rows of a kill."
-        self._fold_at = totals.commits + 1
+        self._fold_at = totals.commits + 1  # the numbers of lost commits leave a gap, which must not be there for long
         # Estimate of what the write-ahead log holds since the last checkpoint. What a killed process left in it counts:
         # otherwise the log of one that is killed often would only ever grow.
         self._log_bytes = log_size(path)
 
     def commit(self, group: Group) -> StoreError | None:
         """All of the group, durable, or nothing of it and the reason."""
+        if group.takes_room:
+            return self._attempt(group) if self._has_room() else full(self._path)
+        error = self._attempt(group)
+        if isinstance(error, StoreFull):
+            if self._reserve.size:
+                logger.warning("%s: the disk is full; only settlements and deletions go on", self._path)
+            self._reserve.give_up()
+            self._checkpoint("PASSIVE")
+            error = self._attempt(group)
+        return error
+
+    def probe(self) -> StoreError | None:
+        """Why a send would fail now; None when there is room for one and a small write, the counters, is durable."""
+        if not self._has_room() or (self._reserve.free_bytes() < PROBE_BYTES and not self._has_unused()):
+            return full(self._path)
+        return self._attempt(Group())
+
+    def _has_room(self) -> bool:
+        """Whether something new may be stored (see reserve.py)."""
+        return self._reserve.hold() or self._has_unused()
+
+    def _has_unused(self) -> bool:
+        """Whether the database has room in it."""
+        try:
+            [pages] = self._connection.execute("PRAGMA page_count").fetchone()
+            [unused] = self._connection.execute("PRAGMA freelist_count").fetchone()
+        except sqlite3.Error as error:
+            logger.error("%s: cannot ask how much room is left: %s", self._path, error)
+            return False
+        return bool(unused >= min(pages // 2, RESERVE_BYTES // PAGE_BYTES))
+
+    def _attempt(self, group: Group) -> StoreError | None:
         totals = self._totals
         self._changed, self._sharing = {}, {}
         self._last_id, self._last_n = totals.last_id, totals.last_n
@@ -194,15 +230,23 @@ class Committer:
         for payload in gone:
             del totals.shared[payload]
         del totals.orphans[:orphans]
-        if number >= self._fold_at:
-            self._fold_at = number + FOLD_COMMITS
-            self._unfolded = set()
-        else:
-            self._unfolded.update(self._changed)
+        totals.unfolded.update(self._changed)
 
-    def checkpoint_if_due(self) -> None:
-        if self._log_bytes >= CHECKPOINT_BYTES:
+    def tidy_up_if_due(self) -> None:
+        """Between two groups, when nobody waits for a commit: the journal is put together, the log copied back."""
+        if self._totals.commits >= self._fold_at:
+            self._fold()
+        if self._log_bytes >= self._log_limit():
             self._checkpoint("PASSIVE")
+
+    def _log_limit(self) -> int:
+        """How long the log may become before it is copied (see reserve.py)."""
+        if not self._reserve.size:
+            return 0
+        short = self._reserve.size // 4
+        if self._log_bytes < short or self._reserve.free_bytes() >= PLENTY_BYTES:
+            return CHECKPOINT_BYTES
+        return short
 
     def close(self) -> None:
         self._checkpoint("TRUNCATE")
@@ -233,28 +277,34 @@ class Committer:
         return self._totals.counters.get(entity_id, Counters())
 
     def _write_journal(self, number: int) -> None:
-        """One row for the commit; when the journal is long, what it says is written to the counters' own table."""
+        """One row for the commit, however many entities it changed."""
         changes = pack_changes(
             (entity_id, *counters) for entity_id, counters in self._changed.items() if counters is not None
         )
         crc = journal_crc(number, self._last_id, self._last_n, changes)
-        if number >= self._fold_at:
-            self._fold()
-            self._connection.execute("DELETE FROM journal WHERE number < ?", (number,))
         sql = "INSERT INTO journal (number, last_id, last_n, crc, changes) VALUES (?, ?, ?, ?, ?)"
         self._connection.execute(sql, (number, self._last_id, self._last_n, crc, changes))
         self._log_bytes += 2 * PAGE_BYTES
 
     def _fold(self) -> None:
+        """Write what the journal says to the counters' own table. Of the journal the last commit stays."""
+        totals = self._totals
         flat: list[Any] = []
-        for entity_id in sorted(self._unfolded | self._changed.keys()):
-            counters = self._counter(entity_id)
-            if self._changed.get(entity_id, counters) is not None and (
-                entity_id in self._changed or entity_id in self._totals.counters
-            ):
-                flat += (entity_id, *counters, counters_crc(entity_id, *counters))
-        self._insert("counters", "id, high, rows, crc", 4, flat, "INSERT OR REPLACE")
-        self._log_bytes += PAGE_BYTES * (1 + len(flat) // 1024)
+        for entity_id in sorted(totals.unfolded & totals.counters.keys()):
+            counters = totals.counters[entity_id]
+            flat += (entity_id, *counters, counters_crc(entity_id, *counters))
+        self._fold_at = totals.commits + FOLD_COMMITS  # also after a failure
+        try:
+            self._connection.execute("BEGIN")
+            self._insert("counters", "id, high, rows, crc", 4, flat, "INSERT OR REPLACE")
+            self._connection.execute("DELETE FROM journal WHERE number < ?", (totals.commits,))
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:  # nothing is lost: the journal keeps what was not folded
+            self._roll_back()
+            logger.warning("%s: the journal of counters was not put together: %s", self._path, error)
+            return
+        totals.unfolded = set()
+        self._log_bytes += PAGE_BYTES * (2 + len(flat) // 1024)
 
     # ── steps ──
 

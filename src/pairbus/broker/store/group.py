@@ -110,6 +110,14 @@ class Group:
         step = self._open
         return step is not None and (len(step.rows) >= LARGE * COLUMN_COUNT or len(step.deletes) >= LARGE)
 
+    @property
+    def takes_room(self) -> bool:
+        """Whether something new is stored: settlements and deletions only change or move what is there."""
+        return any(
+            (type(step) is RowStep and bool(step.rows or step.payloads)) or type(step) in (RememberStep, PutEntity)
+            for step in self.steps
+        )
+
     def add(self, op: Write) -> None:
         match op:
             case Insert():

@@ -73,7 +73,6 @@ class MemoryStore:
         self._scheduled = False
         self._failure: StoreError | None = None
         self._closed: StoreError | None = None
-        self.trouble: StoreError | None = None
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
 
     # ── for tests ──
@@ -86,8 +85,6 @@ class MemoryStore:
         failure, self._failure = self._closed or self._failure, None
         if failure is None:
             failure = self._apply_all(writes)
-        if writes:
-            self.trouble = failure
         for done in callbacks:
             done(failure)
 
@@ -132,6 +129,9 @@ class MemoryStore:
     def after_commit(self, done: Done) -> None:
         self._callbacks.append(done)
         self._commit_later()
+
+    def probe(self, done: Done) -> None:
+        self.after_commit(done)
 
     def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
         self._check_open()

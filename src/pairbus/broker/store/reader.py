@@ -138,7 +138,7 @@ class Reader:
             self.damage.append(f"{self._path}: the number of commits is damaged; missing ones cannot be noticed.")
             totals.last_id = max([totals.last_id, *ids])
         if journal_is_whole:
-            bad = (bad | (known - totals.counters.keys())) - self._journaled
+            bad = (bad | (known - totals.counters.keys())) - totals.unfolded
         else:
             bad = known
         self._count_again(sorted(bad & known))
@@ -146,7 +146,6 @@ class Reader:
 
     def _read_journal(self) -> bool:
         totals, last = self.totals, None
-        self._journaled: set[int] = set()
         is_whole = True
         sql = "SELECT number, last_id, last_n, crc, changes FROM journal ORDER BY number"
         for number, last_id, last_n, crc, changes in self._connection.execute(sql):
@@ -161,7 +160,7 @@ class Reader:
             totals.commits, totals.last_id, totals.last_n = number, last_id, last_n
             for entity_id, high, rows in changes_of(changes):
                 totals.counters[entity_id] = Counters(high, rows)
-                self._journaled.add(entity_id)
+                totals.unfolded.add(entity_id)
         return is_whole and last is not None
 
     def _count_again(self, ids: list[int]) -> None:
@@ -180,6 +179,7 @@ class Reader:
         totals.last_n = max(totals.last_n, last or 0)
         for entity_id in ids:
             totals.counters[entity_id] = found.get(entity_id, Counters())
+            totals.unfolded.add(entity_id)
             self.damage.append(
                 f"{self._path}: the counters of entity {entity_id} are damaged; they were counted again, "
                 "and sequence numbers of messages that are gone may be given a second time."

@@ -17,7 +17,7 @@ from typing import Any
 
 from pairbus.broker.store import Insert, InsertPayload, PutEntity, Remember, Write, entity_of
 from pairbus.broker.store.committer import Committer, Counters, Totals
-from pairbus.broker.store.folder import CommitFile, FolderLock
+from pairbus.broker.store.folder import FOLDER_MODE, CommitFile, FolderLock
 from pairbus.broker.store.group import Group
 from pairbus.broker.store.records import (
     COLUMNS,
@@ -179,7 +179,7 @@ def _copy(source: _Source, to_folder: Path) -> SalvageReport:
         report.notes.append("Whether the last commits are missing cannot be told: their number is damaged.")
     elif noted > totals.commits:
         report.notes.append(f"The last {noted - totals.commits} acknowledged commits are missing.")
-    to_folder.mkdir(parents=True, exist_ok=True)
+    to_folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     lock = FolderLock(to_folder)
     try:
         _fill(source, to_folder, entities, totals, LAST_KEY if not is_known else totals.last_n, report)

@@ -18,11 +18,12 @@ to; inserting at random places touches one page for each row.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
-from pairbus.broker.store.folder import sync_folder
+from pairbus.broker.store.folder import open_private, sync_folder
 from pairbus.broker.store.records import journal_crc
 from pairbus.errors import StoreDamaged, StoreError, StoreForeign, StoreFull, StoreNewer
 
@@ -58,6 +59,7 @@ def create(path: Path) -> None:
     """A new, empty database. It gets its name when it is complete, so that a half-made one is never found."""
     draft = path.with_suffix(".new")
     draft.unlink(missing_ok=True)
+    os.close(open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL))  # SQLite gives its other files the same mode
     connection = sqlite3.connect(draft, isolation_level=None)
     try:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
@@ -149,12 +151,19 @@ def damaged(path: Path, what: str) -> StoreDamaged:
     )
 
 
+def full(path: Path) -> StoreFull:
+    return StoreFull(
+        f"No space left for {path}. What was acknowledged is safe and can be received and settled; free some space and "
+        "send again."
+    )
+
+
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     """The one place that knows SQLite's errors."""
     # Errors of the sqlite3 module itself (a closed connection, a bad binding) carry no code.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_FULL:
-        return StoreFull(f"No space left for {path}. What was acknowledged is safe; free some space and send again.")
+        return full(path)
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(path, str(error))
     return StoreError(f"{path}: {error}")

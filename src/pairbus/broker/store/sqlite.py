@@ -6,6 +6,7 @@ busy the next group grows, so under load many messages share one commit. The res
 
     folder/messages.db (-wal, -shm)   the database, see schema.py
     folder/commits, folder/lock       see folder.py
+    folder/reserve                    see reserve.py
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from pairbus.broker.store import Done, IndexRow, PayloadRow, Recovered, StoredMessage, Write
 from pairbus.broker.store.committer import Committer, Totals
-from pairbus.broker.store.folder import CommitFile, FolderLock
+from pairbus.broker.store.folder import FOLDER_MODE, CommitFile, FolderLock, is_store_file, tighten_folder
 from pairbus.broker.store.group import Group
 from pairbus.broker.store.reader import Progress, Reader
 from pairbus.broker.store.schema import (
@@ -59,7 +60,6 @@ class SqliteStore:
         self._handing_over = False
         self._closed: StoreError | None = None
         "What is said to whoever comes after the end."
-        self.trouble: StoreError | None = None
         self._idle: asyncio.Future[None] | None = None
         self._last_n = 0
 
@@ -69,7 +69,7 @@ class SqliteStore:
         """Also opens the store. `index` and `remembered` add what they find to the same list of damage."""
         assert self._reader is None, "recover is called once"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"Cannot make the data folder {self._folder}: {error.strerror}.") from error
         self._lock = FolderLock(self._folder)
@@ -94,6 +94,7 @@ class SqliteStore:
             noted = 0
             create(self._path)
         recognise(self._path, ours=known)
+        tighten_folder(self._folder, is_store_file)  # not before: a foreign folder is left as it is
         reader = self._reader = Reader(self._path, Progress(self._progress))
         entities = reader.recover()
         totals = reader.totals
@@ -182,15 +183,17 @@ class SqliteStore:
         if self._closed is not None or not group.steps:
             self._tell(group, self._closed)
             return
+        self._in_flight = group
+        self._writer().commit(group)
+
+    def _writer(self) -> WriterThread:
         if self._thread is None:
             assert self._committer is not None, "recover comes before the first write"
             self._thread = WriterThread(self._committer, self._running_loop(), self._finished)
-        self._in_flight = group
-        self._thread.commit(group)
+        return self._thread
 
     def _finished(self, group: Group, error: StoreError | None) -> None:
         self._in_flight = None
-        self.trouble = error
         if self._group.steps:
             self._hand_over()  # before the callbacks, so that the writer works while they run
         self._tell(group, error)
@@ -204,6 +207,12 @@ class SqliteStore:
                 self._running_loop().call_exception_handler(context)
         if self._idle is not None and self._in_flight is None and not self._group.steps and not self._idle.done():
             self._idle.set_result(None)
+
+    def probe(self, done: Done) -> None:
+        if self._closed is not None:
+            self._running_loop().call_soon(done, self._closed)
+        else:
+            self._writer().probe(done)
 
     # ── reading ──
 

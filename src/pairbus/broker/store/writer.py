@@ -14,6 +14,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Lock, Thread
 
+from pairbus.broker.store import Done
 from pairbus.broker.store.committer import Committer
 from pairbus.broker.store.group import Group
 from pairbus.errors import StoreError
@@ -58,7 +59,7 @@ class WriterThread:
         self._committer = committer
         self._loop = loop
         self._finished = finished
-        self._inbox: SimpleQueue[Group | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Group | Done | None] = SimpleQueue()
         self._closed: asyncio.Future[None] = loop.create_future()
         # A daemon: a process that ends without closing its store must not hang; SQLite is made for that.
         self._thread = Thread(target=self._run, name="pairbus-store", daemon=True)
@@ -68,6 +69,11 @@ class WriterThread:
         _switching.begin()
         self._inbox.put(group)
 
+    def probe(self, done: Done) -> None:
+        """Have a small write tried behind the groups that wait; `done` is called on the loop."""
+        _switching.begin()
+        self._inbox.put(done)
+
     async def close(self) -> None:
         """Ends after everything that was handed in before."""
         self._inbox.put(None)
@@ -75,15 +81,17 @@ class WriterThread:
         self._thread.join()
 
     def _run(self) -> None:
-        while (group := self._inbox.get()) is not None:
-            error = self._committer.commit(group)
+        while (work := self._inbox.get()) is not None:
             try:
-                self._loop.call_soon_threadsafe(self._finished, group, error)
+                if isinstance(work, Group):
+                    self._loop.call_soon_threadsafe(self._finished, work, self._committer.commit(work))
+                else:
+                    self._loop.call_soon_threadsafe(work, self._committer.probe())
             except RuntimeError:  # the loop was closed without closing the store: nobody is left to tell
                 _switching.end()
                 self._committer.close()
                 return
-            self._committer.checkpoint_if_due()
+            self._committer.tidy_up_if_due()
             _switching.end()
         self._committer.close()
         self._loop.call_soon_threadsafe(self._closed.set_result, None)
