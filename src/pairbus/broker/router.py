@@ -12,6 +12,7 @@ from pairbus.broker.cbs import CbsNode
 from pairbus.broker.inlet import BATCH_ENVELOPE_SIZE, CREDIT, Inlet
 from pairbus.broker.management import OPERATIONS, ManagementNode, Target
 from pairbus.broker.outlet import Outlet
+from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import Refusal, dead_letters_take_no_sends, entity_not_found
 from pairbus.broker.requests import CREDIT as REQUEST_CREDIT
 from pairbus.broker.requests import Node, RequestLink, ResponseLink
@@ -66,8 +67,6 @@ def find(peer: Peer, address: Address) -> Target:
         if address.is_dead_letter or address.is_transfer_dead_letter:
             raise Refusal(NOT_ALLOWED, f"The topic '{entity.path}' has no dead-letter queue; its subscriptions have.")
         return Target(entity, None)
-    if isinstance(entity, Subscription):
-        return Target(entity, None)
     box = entity.dead if address.is_dead_letter else entity.transfer if address.is_transfer_dead_letter else entity.main
     return Target(entity, box)
 
@@ -103,9 +102,7 @@ def _attach_sender(peer: Peer, link: ReceiverLink, attach: Attach, address: Addr
             f"Messages cannot be sent to the subscription '{entity.path}';"
             f" send to its topic '{entity.description.topic}'.",
         )
-    if isinstance(entity, Topic):
-        raise Refusal(NOT_IMPLEMENTED, "Messages cannot be sent to topics yet.")
-    if target.box is not entity.main:
+    if isinstance(entity, Queue) and target.box is not entity.main:
         raise dead_letters_take_no_sends(entity.path)
     entity.check_send()
     limit = entity.message_size_max
@@ -124,8 +121,6 @@ def _attach_receiver(peer: Peer, link: SenderLink, attach: Attach, address: Addr
             f"Messages cannot be received from the topic '{entity.path}';"
             f" receive from a subscription, '{entity.path}/Subscriptions/<name>'.",
         )
-    if isinstance(entity, Subscription):
-        raise Refusal(NOT_IMPLEMENTED, "Messages cannot be received from subscriptions yet.")
     entity.check_receive()
     if attach.source is not None and attach.source.filter and SESSION_FILTER in attach.source.filter:
         raise Refusal(

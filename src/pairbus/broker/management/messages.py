@@ -11,12 +11,15 @@ from pairbus.broker.management.node import Answer, Fields, ManagementNode, Opera
 from pairbus.broker.messages import draft_of, encode_delivery, patch_of
 from pairbus.broker.queue import Outcome, Queue
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal, dead_letters_take_no_sends, lock_lost
+from pairbus.broker.subscription import Subscription
+from pairbus.broker.topic import Topic
 from pairbus.sas import LISTEN, SEND
 
 PEEK_COUNT_MAX = 250
 ANSWER_SIZE_MAX = 1 << 20  # bytes of messages in one answer; at least one message is always given
 SEQUENCE_NUMBER_MAX = (1 << 63) - 1  # an AMQP long; a ulong can ask for more
-SENT_TO = RECEIVED_FROM = (Queue,)
+SENT_TO = (Queue, Topic)
+RECEIVED_FROM = (Queue, Subscription)
 
 
 def _peek(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
@@ -45,13 +48,14 @@ def _renew_lock(node: ManagementNode, fields: Fields, answer: Answer, now_ms: in
 
 
 def _check_takes_sends(node: ManagementNode) -> None:
-    if node.box is not node.queue.main:
+    entity = node.sent_to
+    if isinstance(entity, Queue) and node.box is not entity.main:
         raise dead_letters_take_no_sends(node.path)
 
 
 def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
     _check_takes_sends(node)
-    limit = node.queue.message_size_max
+    limit = node.sent_to.message_size_max
     drafts = []
     for entry in fields.many("messages", dict):
         payload = entry.get("message")
@@ -70,12 +74,12 @@ def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int)
         else:
             answer.ok({"sequence-numbers": Array([Long(seq) for seq in result], 0x81)})
 
-    node.queue.schedule(drafts, now_ms, scheduled)
+    node.sent_to.schedule(drafts, now_ms, scheduled)
 
 
 def _cancel_scheduled(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
     _check_takes_sends(node)
-    node.queue.cancel_scheduled(fields.many("sequence-numbers", int), now_ms, answer.done)
+    node.sent_to.cancel_scheduled(fields.many("sequence-numbers", int), now_ms, answer.done)
 
 
 def _receive_deferred(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:

@@ -143,9 +143,15 @@ class ManagementNode:
         return 0 if isinstance(entity, Subscription) else entity.description.max_message_size_kb * 1024
 
     @property
-    def queue(self) -> Queue:
-        """The entity of an operation that is possible on queues."""
-        assert isinstance(self.target.entity, Queue)
+    def sent_to(self) -> Queue | Topic:
+        """The entity of an operation that is possible where messages are sent to."""
+        assert not isinstance(self.target.entity, Subscription)
+        return self.target.entity
+
+    @property
+    def queue(self) -> Queue | Subscription:
+        """The entity of an operation that is possible where messages are received from."""
+        assert not isinstance(self.target.entity, Topic)
         return self.target.entity
 
     @property
@@ -183,8 +189,7 @@ class ManagementNode:
 
     def changed(self) -> None:
         """Locks were taken or moved: when something falls due may have changed."""
-        if isinstance(self.target.entity, Queue):
-            self.namespace.changed(self.target.entity)
+        self.namespace.changed(self.target.entity)
 
     def carry_out(self, change: Coroutine[Any, Any, object], answer: Answer) -> None:
         """Run a change of the namespace and answer when it is durable."""
