@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,13 @@ import pytest
 
 from pairbus.amqp.types import Int
 from pairbus.broker.config import parse_config
-from pairbus.broker.description import RuleDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.description import (
+    AuthorizationRule,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from pairbus.broker.filters import CorrelationFilter, SqlAction, SqlFilter, TrueFilter
 from tests.broker.admin_world import AdminServer, serve
 from tests.cli.command import Command, Outcome
@@ -225,6 +232,18 @@ def test_export_has_the_emulators_properties_only(pairbus: Command, server: Admi
         }
     ]
     assert namespace["Topics"] == []
+
+
+def test_export_writes_no_key(pairbus: Command, server: AdminServer) -> None:
+    """Neither in the file nor on the terminal; how many were left out is told."""
+    key = AuthorizationRule("app", ("Send",), "primary-secret", "secondary-secret")
+    asyncio.run_coroutine_threadsafe(
+        server.namespace.create(QueueDescription("orders", authorization=(key,))), server.loop
+    ).result(10)
+    outcome = pairbus("namespace", "export", "--extended")
+    assert outcome.code == 0
+    assert "1 authorization rules were left out" in outcome.err
+    assert "secret" not in outcome.out + outcome.err
 
 
 def test_namespace_is_shown(pairbus: Command, server: AdminServer) -> None:
