@@ -301,7 +301,10 @@ class Namespace:
 
     def added(self, entity: Entity) -> None:
         """The entity is stored and in the catalog."""
-        if not isinstance(entity, Rule):
+        if isinstance(entity, Rule):
+            rule = entity.description
+            self.catalog.subscription(rule.topic, rule.subscription).touch(self.now_ms())  # it is in use
+        else:
             self.changed(entity)
         self._share_keys(entity)
 
