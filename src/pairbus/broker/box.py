@@ -138,9 +138,13 @@ class Box:
         for message in messages:
             self.size_bytes += message.size
             if message.payload:
-                self.shared_bytes += len(message.body)
-                self._payloads.hold(message.payload)
+                self.share(message)
         self.admit(messages)
+
+    def share(self, message: StoredMessage) -> None:
+        """A committed message that is new in this box shares its payload."""
+        self.shared_bytes += len(message.body)
+        self._payloads.hold(message.payload)
 
     def give_back(self, message: StoredMessage) -> None:
         """A message that was handed out is free again, in its old place in the order."""
@@ -223,6 +227,18 @@ class Box:
             return
         self.forget(message)
         done(message)
+
+    def withdraw(self, limit: int, now_ms: int) -> list[StoredMessage]:
+        """Up to `limit` waiting messages in order; they are the caller's until it gives back or forgets them."""
+        found: list[StoredMessage] = []
+        try:
+            while len(found) < limit and (message := self._next(now_ms)) is not None:
+                found.append(message)
+        except StoreError:
+            for message in found:
+                self.give_back(message)
+            raise
+        return found
 
     def _next(self, now_ms: int) -> StoredMessage | None:
         if not self.receivable:

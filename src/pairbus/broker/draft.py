@@ -19,3 +19,9 @@ class Draft:
     is_ping: bool = False
     "Proves that the entity takes messages; whoever reads it from the wire keeps it from the entity."
     session_id: str = ""
+    hops: int = 0
+    "How often the message was forwarded before."
+    origin_seq: int = 0
+    "Sequence number in the entity that it was first sent to; 0: this is the first."
+    payload: int = 0
+    "Number of a payload that is stored already and holds the body; 0: none."

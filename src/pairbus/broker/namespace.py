@@ -33,6 +33,7 @@ from pairbus.broker.description import (
 )
 from pairbus.broker.dispatch import Dispatcher
 from pairbus.broker.due import Agenda
+from pairbus.broker.forward import Forwarder
 from pairbus.broker.health import Health
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.meter import Meter
@@ -84,6 +85,7 @@ class Namespace:
         self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=now_ms)
         self._health = Health(store, loop)
         self._dispatchers: dict[Box, Dispatcher] = {}
+        self._forwarders: dict[Box, Forwarder] = {}
         self._agenda: Agenda[Holder] = Agenda()
         self._changed: set[Holder] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -158,6 +160,8 @@ class Namespace:
             self._timer.cancel()
         for holder in self.catalog.holders():
             holder.stop()
+        for forwarder in self._forwarders.values():
+            forwarder.stop()
         for peer in self.peers:
             peer.stop_reading()
         # What receive-and-delete has already deleted still leaves with the commits below; nothing more is taken.
@@ -221,6 +225,28 @@ class Namespace:
     def _on_ready(self, holder: Holder, box: Box) -> None:
         self.wake(box)
         self.changed(holder)
+        if box in self._forwarders:
+            self._forwarders[box].wake()
+
+    def _forward(self, holder: Holder) -> None:
+        """Make the forwarders that the settings of the entity ask for, and end those that they do not."""
+        if isinstance(holder, Topic):
+            return
+        settings = holder.description
+        for box, path in ((holder.main, settings.forward_to), (holder.dead, settings.forward_dead_lettered_to)):
+            forwarder = self._forwarders.get(box)
+            if forwarder is not None and forwarder.path != path:
+                self._forwarders.pop(box).stop()
+            if path is not None and box not in self._forwarders:
+                self._forwarders[box] = Forwarder(
+                    holder, box, path, self.store, find=self._destination, loop=self._loop, now_ms=self.now_ms
+                )
+            if path is not None:
+                self._forwarders[box].wake()
+
+    def _destination(self, path: str) -> Queue | Topic | None:
+        key = path_key(path)
+        return self.catalog.queues.get(key) or self.catalog.topics.get(key)
 
     def _dispatcher(self, receivable: Receivable, box: Box) -> Dispatcher:
         """The dispatcher of a box; made when the first receiver comes."""
@@ -241,6 +267,9 @@ class Namespace:
         self._changed.discard(holder)
         for box in boxes_of(holder):
             self._dispatchers.pop(box, None)
+            forwarder = self._forwarders.pop(box, None)
+            if forwarder is not None:
+                forwarder.stop()
 
     # ── administration ──
 
@@ -306,6 +335,7 @@ class Namespace:
             self.catalog.subscription(rule.topic, rule.subscription).touch(self.now_ms())  # it is in use
         else:
             self.changed(entity)
+            self._forward(entity)
         self._share_keys(entity)
 
     def updated(self, entity: Entity) -> None:
@@ -314,6 +344,7 @@ class Namespace:
         if not isinstance(entity, Rule):
             self._detach_disabled(entity)
             self.changed(entity)
+            self._forward(entity)
             for box in boxes_of(entity):
                 self.wake(box)
 

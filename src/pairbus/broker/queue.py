@@ -80,7 +80,8 @@ class Queue:
         self.peek = self._receiving.peek
         self.send, self.schedule = self._admission.send, self._admission.schedule
         self.cancel_scheduled = self._schedule.cancel
-        self.check_room = self._admission.check_room
+        self.check_room, self.is_claimed = self._admission.check_room, self._admission.is_claimed
+        self.dead_letter = settlement.dead_letter
         self.check_send, self.check_receive, self.touch = entity.check_send, entity.check_receive, entity.touch
 
     def __repr__(self) -> str:
@@ -198,7 +199,9 @@ class Queue:
             message = new(StoredMessage)
             message.n = n
             message.seq = seq
-            message.payload = message.origin_seq = message.hops = 0
+            message.payload = draft.payload
+            message.origin_seq = draft.origin_seq
+            message.hops = draft.hops
             message.session_id = draft.session_id
             message.body = body = draft.body
             message.annotations = annotations = draft.annotations
@@ -224,6 +227,8 @@ class Queue:
             return
         main.admit([message for message in messages if message.state == ACTIVE])
         for message in messages:
+            if message.payload:
+                main.share(message)
             if message.state == SCHEDULED:
                 self._schedule.add(message)
 

@@ -122,6 +122,11 @@ def _attach_receiver(peer: Peer, link: SenderLink, attach: Attach, address: Addr
             f" receive from a subscription, '{entity.path}/Subscriptions/<name>'.",
         )
     entity.check_receive()
+    forward_to = entity.description.forward_to
+    if forward_to is not None and target.box is entity.main:
+        raise Refusal(
+            NOT_ALLOWED, f"Messages cannot be received from '{entity.path}', which forwards them to '{forward_to}'."
+        )
     if attach.source is not None and attach.source.filter and SESSION_FILTER in attach.source.filter:
         raise Refusal(
             NOT_ALLOWED,

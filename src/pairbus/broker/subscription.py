@@ -64,6 +64,7 @@ class Subscription:
         self.settle, self.complete_many = settlement.settle, settlement.complete_many
         self.renew, self.receive_deferred = settlement.renew, settlement.receive_deferred
         self.peek = self._receiving.peek
+        self.dead_letter = settlement.dead_letter
         self.check_receive, self.touch = entity.check_receive, entity.touch
 
     def __repr__(self) -> str:

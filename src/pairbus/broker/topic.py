@@ -68,7 +68,7 @@ class Topic:
         self._describe(description)
         self.send, self.schedule = self._admission.send, self._admission.schedule
         self.cancel_scheduled = self._schedule.cancel
-        self.check_room = self._admission.check_room
+        self.check_room, self.is_claimed = self._admission.check_room, self._admission.is_claimed
         self.check_send, self.touch = entity.check_send, entity.touch
 
     def __repr__(self) -> str:
@@ -180,6 +180,8 @@ class Topic:
             scheduled_ms=draft.scheduled_ms if is_scheduled else 0,
             ttl_ms=ttl_ms,
             session_id=draft.session_id,
+            hops=draft.hops,
+            origin_seq=draft.origin_seq,
         )
 
     def _accepted(self, publication: Publication, error: StoreError | None) -> None:
