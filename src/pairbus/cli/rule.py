@@ -37,10 +37,12 @@ SYSTEM_PROPERTIES = {
     "to": "to",
 }
 _TYPES: dict[str, Any] = {"text": str, "int": int, "double": float}
-_KEYS = (
-    f"Keys of --correlation are {', '.join(SYSTEM_PROPERTIES)}; any other key, or user.KEY, is an application property,"
-    " a text unless it is written as KEY:int=5, KEY:double=1.5 or KEY:bool=true."
-)
+_KEYS = """\b
+Keys of --correlation are content-type, correlation-id, label, message-id, reply-to,
+reply-to-session-id, session-id, subject and to. Any other key, or user.KEY, is an
+application property: a text, unless it is written as KEY:int=5, KEY:double=1.5 or
+KEY:bool=true.
+"""
 
 
 def register(app: typer.Typer) -> None:
@@ -49,14 +51,13 @@ def register(app: typer.Typer) -> None:
 
 
 @_app.command(
-    epilog=f"""{_KEYS}
-
-\b
+    epilog=f"""\b
 Examples:
   pairbus rule create events red paint --sql "color = 'red'" --action "SET seen = TRUE"
   pairbus rule create events red large --correlation subject=paint --correlation litres:int=5
   pairbus rule delete events red '$Default' --yes
-"""
+
+{_KEYS}"""
 )
 @connected
 def create(
@@ -103,13 +104,12 @@ def show(
 
 
 @_app.command(
-    epilog=f"""{_KEYS}
-
-\b
+    epilog=f"""\b
 Examples:
   pairbus rule update events red paint --sql "color IN ('red', 'pink')"
   pairbus rule update events red paint --action ''
-"""
+
+{_KEYS}"""
 )
 @connected
 def update(
