@@ -248,9 +248,9 @@ def test_name_may_belong_to_namespace_and_entity() -> None:
     """The signature tells which key was meant."""
     ring = entity_ring()
     own = ring.check(entity_token("orders/0", "root", "other-key"), "orders/0", RING_NOW_S)
-    assert (own.rights, own.entity_path) == ({LISTEN}, "orders/0")
+    assert (own.rights, own.entity_path) == (frozenset({LISTEN}), "orders/0")
     root = ring.check(entity_token("orders/0", "root", "root-key"), "orders/0", RING_NOW_S)
-    assert (root.rights, root.entity_path) == (set(RIGHTS), "")
+    assert (root.rights, root.entity_path) == (frozenset(RIGHTS), "")
 
 
 def test_entity_keys_are_replaced_and_removed() -> None:
@@ -270,7 +270,7 @@ def test_entity_key_logs_in_for_its_entity() -> None:
     ring = entity_ring()
     grant = ring.login("app", "app-key-2")
     assert grant is not None
-    assert (grant.rights, grant.scope_path) == ({SEND}, "orders")
+    assert (grant.rights, grant.scope_path) == (frozenset({SEND}), "orders")
     assert not grant.covers("orders/0")
     assert not grant.covers("")
     assert ring.login("app", "wrong") is None

@@ -47,7 +47,7 @@ def add(name: str, **described: Any) -> dict[str, Any]:
 async def test_rules_are_added_and_removed(broker: Broker, management: Management) -> None:
     """A member that is null is not set; without a filter a rule selects every message."""
     namespace = broker.namespace("contoso")
-    correlation = {
+    correlation: dict[str, Any] = {
         "correlation-id": "c",
         "label": None,
         "properties": {
