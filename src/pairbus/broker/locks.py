@@ -28,6 +28,8 @@ class Lock:
 class Locks:
     """Locks by token, in the order in which they end, unless `_mixed_until_ms` says otherwise."""
 
+    __slots__ = ("_latest_ms", "_locks", "_mixed_until_ms", "_soonest_ms", "_tokens", "duration_ms")
+
     def __init__(self) -> None:
         self.duration_ms = 0
         "Of locks made from now on; set by the entity."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
@@ -56,6 +57,7 @@ _CLASSES: dict[type, Any] = {
     TopicDescription: Topic,
     SubscriptionDescription: Subscription,
 }
+MANY_ENTITIES = 1000
 SWEEP_PAUSE_S = 1.0  # before the rows of deleted entities are tried again
 
 
@@ -91,6 +93,8 @@ class Namespace:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._is_stopping = False
+        self._has_frozen = False
+        "Whether the entities found at the start are kept from the search for garbage."
         self._payloads = Payloads()
         self._sweeper = Sweeper(store, self._payloads, retry_later=lambda step: loop.call_later(SWEEP_PAUSE_S, step))
 
@@ -102,6 +106,19 @@ class Namespace:
 
     def recover(self) -> list[str]:
         """Read what the store holds; one sentence for everything that is damaged."""
+        # Nothing that is made here becomes garbage. To look for some again and again would take as long as the rest, and
+        # later, with thousands of entities, each look would hold every client up for most of a second.
+        gc.disable()
+        try:
+            damage = self._recover()
+            if len(self.catalog.queues) + len(self.catalog.topics) >= MANY_ENTITIES:
+                self._has_frozen = True
+                gc.freeze()
+        finally:
+            gc.enable()
+        return damage
+
+    def _recover(self) -> list[str]:
         recovered = self.store.recover()
         self._administration.last_id = recovered.last_entity_id
         damage = recovered.damage  # reading the index adds to it
@@ -155,6 +172,8 @@ class Namespace:
         What falls due from now on is left to the next start, which finds it in the store.
         """
         self._is_stopping = True
+        if self._has_frozen:
+            gc.unfreeze()
         self._sweeper.stop()
         if self._timer is not None:
             self._timer.cancel()

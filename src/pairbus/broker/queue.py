@@ -64,7 +64,7 @@ class Queue:
             run_due=self.run_due,
         )
         self._receiving = Receiving(entity, description, lambda: self._schedule.numbers())
-        self.main, self.dead, self.transfer = self.boxes = self._receiving.boxes
+        self.main, self.dead = self._receiving.main, self._receiving.dead
         self._schedule = Schedule(entity, self.main, self._activate)
         self._admission: Admission[list[StoredMessage]] = Admission(
             entity,
@@ -91,6 +91,14 @@ class Queue:
         )
 
     @property
+    def transfer(self) -> Box:
+        return self._receiving.transfer
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        return self._receiving.boxes
+
+    @property
     def closed(self) -> bool:
         return self._entity.closed
 
@@ -105,6 +113,10 @@ class Queue:
     @property
     def dead_count(self) -> int:
         return self.dead.active_count + self.dead.deferred_count
+
+    @property
+    def transfer_dead_count(self) -> int:
+        return sum(box.active_count + box.deferred_count for box in self.boxes[2:])
 
     @property
     def scheduled_count(self) -> int:

@@ -9,7 +9,7 @@ from pairbus.broker.box import Box
 from pairbus.broker.entity import Entity, Settings
 from pairbus.broker.expiry import Expiry
 from pairbus.broker.settlement import Settlement
-from pairbus.broker.store import ACTIVE, IndexRow, StoredMessage, box_of, dead_box_of, transfer_box_of
+from pairbus.broker.store import ACTIVE, TRANSFER, IndexRow, StoredMessage, box_of, dead_box_of, transfer_box_of
 from pairbus.errors import StoreError
 
 OtherNumbers = Callable[[], Iterable[tuple[int, int]]]
@@ -34,39 +34,53 @@ class Receiving:
         self._entity = entity
         self._scheduled = scheduled
         self.expiry = Expiry(entity)
-        numbers = (box_of(entity.entity_id), dead_box_of(entity.entity_id), transfer_box_of(entity.entity_id))
-        self.main, self.dead, self.transfer = (
-            Box(number, entity.store, entity.commits, entity.payloads, on_expired=self.expiry.met) for number in numbers
-        )
-        self.boxes = (self.main, self.dead, self.transfer)
+        self.main = self._box(box_of(entity.entity_id))
+        self.dead = self._box(dead_box_of(entity.entity_id))
+        self.boxes: tuple[Box, ...] = (self.main, self.dead)
+        "Those that were made: transfer dead letters have one when somebody asks for it."
         self.settlement = Settlement(entity, self.main, self.dead)
         self.expiry.attach(self.main, self.dead, self.settlement)
         self.describe(settings)
 
     def describe(self, settings: ReceivingSettings) -> None:
         """After the entity itself was described."""
+        self._settings = settings
         self.settlement.max_delivery_count = settings.max_delivery_count
         self.expiry.dead_letters = settings.dead_letter_on_expiration
         for box in self.boxes:
             box.locks.duration_ms = settings.lock_duration_ms
             box.receivable = self._entity.receivable
 
+    def _box(self, number: int) -> Box:
+        entity = self._entity
+        return Box(number, entity.store, entity.commits, entity.payloads, on_expired=self.expiry.met)
+
+    @property
+    def transfer(self) -> Box:
+        """Transfer dead letters, which only a broker with transactions would make: mostly nobody asks for them."""
+        if len(self.boxes) == 2:
+            self.boxes = (self.main, self.dead, self._box(transfer_box_of(self._entity.entity_id)))
+            self.describe(self._settings)
+        return self.boxes[2]
+
     @property
     def size_bytes(self) -> int:
-        return self.main.size_bytes + self.dead.size_bytes + self.transfer.size_bytes
+        size = self.main.size_bytes + self.dead.size_bytes
+        return size if len(self.boxes) == 2 else size + self.boxes[2].size_bytes
 
     @property
     def shared_bytes(self) -> int:
         """The part of `size_bytes` that is in payloads."""
-        return self.main.shared_bytes + self.dead.shared_bytes + self.transfer.shared_bytes
+        return sum(box.shared_bytes for box in self.boxes)
 
     @property
     def accessed_ms(self) -> int:
-        return max(self.main.accessed_ms, self.dead.accessed_ms, self.transfer.accessed_ms)
+        return max(box.accessed_ms for box in self.boxes)
 
     def recover(self, row: IndexRow) -> bool:
         """Take a row of the store's index that is not scheduled; False: its payload is missing."""
-        return self.boxes[row.box - self.main.number].recover(row)
+        kind = row.box - self.main.number
+        return (self.transfer if kind == TRANSFER else self.boxes[kind]).recover(row)
 
     def announce_available(self, now_ms: int) -> None:
         for box in self.boxes:

@@ -58,7 +58,7 @@ class Subscription:
             run_due=self.run_due,
         )
         self._receiving = Receiving(entity, description, tuple)
-        self.main, self.dead, self.transfer = self.boxes = self._receiving.boxes
+        self.main, self.dead = self._receiving.main, self._receiving.dead
         self._describe(description)
         settlement = self._receiving.settlement
         self.settle, self.complete_many = settlement.settle, settlement.complete_many
@@ -78,6 +78,14 @@ class Subscription:
         return self.description.path
 
     @property
+    def transfer(self) -> Box:
+        return self._receiving.transfer
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        return self._receiving.boxes
+
+    @property
     def closed(self) -> bool:
         return self._entity.closed
 
@@ -95,7 +103,7 @@ class Subscription:
 
     @property
     def transfer_dead_count(self) -> int:
-        return self.transfer.active_count + self.transfer.deferred_count
+        return sum(box.active_count + box.deferred_count for box in self.boxes[2:])
 
     @property
     def size_bytes(self) -> int:
