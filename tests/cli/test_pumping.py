@@ -12,7 +12,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from pairbus import sdk
-from pairbus.cli import pumping
+from pairbus.cli import backlogs, pumping
 from pairbus.cli.pumping import Pumping, Settings
 from pairbus.ledger import read
 from pairbus.sides import Side
@@ -82,7 +82,7 @@ async def test_where_there_are_many_other_queues_those_of_the_backlog_are_asked_
     broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list is a request for each hundred queues of the namespace."""
-    monkeypatch.setattr(pumping, "PAGE_SIZE", 1)
+    monkeypatch.setattr(backlogs, "PAGE_SIZE", 1)
     with broker.admin("fabrikam") as admin:
         admin.create_queue("other")
         running = Running(broker, tmp_path / "ledger")

@@ -93,7 +93,7 @@ def drain(broker: BrokerProcess, path: str, count: int, namespace: str = "contos
     return [str(message) for message in found]
 
 
-def bury(broker: BrokerProcess, path: str, count: int) -> None:
+def dead_letter(broker: BrokerProcess, path: str, count: int) -> None:
     """Dead letters m0, m1 … of a queue of contoso."""
     with ServiceBusClient.from_connection_string(broker.connection_string("contoso")) as client:
         client.get_queue_sender(path).send_messages(
@@ -325,7 +325,7 @@ def test_a_redrive_loses_nothing_where_the_queue_detects_duplicates(broker: Brok
     admin = broker.admin("contoso")
     for name in ("remembers", "renamed"):
         admin.create_queue(name, requires_duplicate_detection=True)
-        bury(broker, name, 3)
+        dead_letter(broker, name, 3)
     done = run(broker, "redrive", "remembers")
     assert (done.returncode, done.stdout) == (1, "moved 0 messages, 3 left\n")
     assert "remembers 3 messages stay dead-lettered: MaybeRemembered" in done.stderr and "--new-ids" in done.stderr
@@ -347,7 +347,7 @@ def test_a_redrive_that_may_not_ask_takes_the_longest_window(
 
     monkeypatch.setattr(Side, "new_admin", refuse)
     key = ["--connection-string", broker.connection_string("contoso")]
-    bury(broker, queue_name, 1)
+    dead_letter(broker, queue_name, 1)
     assert code_of(["redrive", queue_name, *key]) == 1
     out, err = capsys.readouterr()
     assert out == "moved 0 messages, 1 left\n"
@@ -358,7 +358,7 @@ def test_a_redrive_that_may_not_ask_takes_the_longest_window(
 
 def test_a_redrive_says_why_dead_letters_stay(broker: BrokerProcess, queue_name: str) -> None:
     """Refused as such, by a namespace that takes everything else: a person has to look at them."""
-    bury(broker, queue_name, 2)
+    dead_letter(broker, queue_name, 2)
     with ScriptedThread() as other:
         other.on("transfer", Reject("com.microsoft:argument-error", "the label is wrong"), path=queue_name)
         done = run(broker, "redrive", queue_name, "--target", other.connection_string, "--duplicate-window", "0")

@@ -15,7 +15,7 @@ from typer.models import ArgumentInfo
 from pairbus.cli import secrets
 from pairbus.cli.trust import CaFile
 
-KEPT_OFF = secrets.KEPT_OFF.format(variables="PAIRBUS_CONNECTION_STRING")
+KEPT_OFF = f"{secrets.KEPT_OFF.format(variables='PAIRBUS_CONNECTION_STRING')} {secrets.ENTRA}"
 
 ConnectionString = Annotated[
     str | None,
@@ -30,9 +30,20 @@ ConnectionString = Annotated[
 ConnectionStringFile = Annotated[
     Path | None, typer.Option("--connection-string-file", help="The same as @FILE.", metavar="FILE")
 ]
+NamespaceHost = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        help="Host of the namespace, with --credential instead of a connection string.",
+        metavar="HOST",
+        show_default=False,
+    ),
+]
 _OPTIONS: dict[str, Any] = {
     "connection_string": ConnectionString,
     "connection_string_file": ConnectionStringFile,
+    "namespace": NamespaceHost,
+    "credential": secrets.CredentialName,
     "ca_file": CaFile,
 }
 
@@ -72,12 +83,22 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 
 
 def client_of(
-    connection_string: str | None, connection_string_file: Path | None, ca_file: Path | None
+    connection_string: str | None,
+    connection_string_file: Path | None,
+    namespace: str | None,
+    credential: str | None,
+    ca_file: Path | None,
 ) -> AbstractContextManager[Any]:
     """Connect the genuine administration client."""
     # Imported when needed: the SDK takes a quarter of a second, which `pairbus broker` should not pay.
-    from pairbus.cli.admin_client import administration
+    from pairbus.cli.admin_client import administration, administration_of
 
+    namespaces = secrets.Namespaces(credential, ca_file)
+    if namespace is not None:
+        host = namespaces.host(namespace, "--namespace")
+        return administration_of(host, namespaces.credential("--namespace"), ca_file)
+    if credential is not None:
+        raise typer.BadParameter("--credential needs --namespace HOST: a connection string has its own key")
     given = connection_string
     option = "--connection-string"
     if connection_string_file is not None:  # before the environment: what is typed wins over what was set once
