@@ -65,6 +65,7 @@ MAY_IMPORT |= {
 PURE = [
     "amqp/*.py",
     "pairing/*.py",
+    "broker/filters/*.py",
     *(
         f"broker/{name}.py"
         for name in ("queue", "box", "settlement", "due", "duplicates", "messages", "description", "refusal", "address")
@@ -78,7 +79,7 @@ OUTSIDE_WORLD = {
 # A broad `except` that does not raise again loses errors. These do not: the reason stands beside each in the code.
 BROAD_EXCEPTS = {
     ("broker/admin/app.py", "handle"),  # answers 500 and logs the traceback
-    ("broker/admin/app.py", "_answer"),  # the same, and counts the answer
+    ("broker/admin/app.py", "_answer"),  # the same, and the answer is counted
     ("broker/store/committer.py", "_attempt"),  # logs the traceback and tells every sender of the group
     ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
     ("client/background.py", "_kept"),  # logs the traceback and begins again

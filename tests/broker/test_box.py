@@ -11,8 +11,9 @@ import pytest
 from pairbus.broker.box import CHUNK_MAX, READY_BYTES_MAX, READY_MAX
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.due import SLACK
+from pairbus.broker.payloads import Payloads
 from pairbus.broker.queue import Draft, Outcome, Queue
-from pairbus.broker.store import Done, IndexRow, StoredMessage, Write
+from pairbus.broker.store import Done, IndexRow, StoredMessage, Write, box_of
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.errors import StoreError
 from tests.broker.queue_world import DISK_FULL, Answer, World
@@ -51,7 +52,7 @@ def test_a_message_that_is_received_at_once_is_never_read_however_many_passed_be
         for lock in locks:
             world.settled(lock, Outcome.COMPLETE)
     world.send(b"1")
-    world.store._boxes[world.queue.main.number].clear()
+    world.store._rows.clear()
     assert world.lock().message.body == b"1"
 
 
@@ -92,10 +93,10 @@ def test_a_message_that_cannot_be_read_still_waits() -> None:
     class Unreadable(MemoryStore):
         broken = False
 
-        def load(self, box: int, seqs: object) -> tuple[list[StoredMessage], list[int]]:
+        def load(self, box: int, numbers: object) -> tuple[list[StoredMessage], list[int]]:
             if self.broken:
                 raise StoreError("unreadable")
-            return super().load(box, seqs)  # type: ignore[arg-type]
+            return super().load(box, numbers)  # type: ignore[arg-type]
 
     world = World()
     world.send(*numbered(3))
@@ -113,7 +114,7 @@ def test_a_damaged_message_is_left_out_and_not_counted() -> None:
     world = World()
     world.send(*numbered(3))
     world.restart()
-    del world.store._boxes[world.queue.main.number][2]
+    del world.store._rows[2]
     assert world.bodies() == [b"0", b"2"]
     assert world.queue.active_count == 2
 
@@ -156,7 +157,7 @@ def test_locks_of_different_durations_end_each_at_its_own_time() -> None:
     assert world.bodies() == [b"1", b"2"]
     world.pass_ms(50_000)
     assert world.bodies() == [b"0", b"1", b"2"]
-    assert world.queue.main._mixed_until_ms == 0
+    assert world.queue.main.locks._mixed_until_ms == 0
 
 
 def test_a_renewed_lock_moves_behind_the_others() -> None:
@@ -168,8 +169,8 @@ def test_a_renewed_lock_moves_behind_the_others() -> None:
     assert world.queue.renew(world.queue.main, [first.token], world.now) == [world.now + 10_000]
     assert first.until_ms == world.now + 10_000
     world.pass_ms(4_000)
-    assert list(world.queue.main.locks) == [first.token]
-    assert world.queue.main.held(second.token, world.now) is None
+    assert list(world.queue.main.locks) == [first]
+    assert world.queue.main.locks.held(second.token, world.now) is None
 
 
 def test_receive_and_delete_hands_out_after_the_commit() -> None:
@@ -210,10 +211,10 @@ class ForgetfulStore(MemoryStore):
     def after_commit(self, done: Done) -> None:
         done(None)
 
-    def index(self, box: int) -> Iterator[IndexRow]:
+    def index(self) -> Iterator[IndexRow]:
         expires_ms = self.expires_ms
-        for seq in range(1, self.rows + 1 if box == 2 else 1):
-            yield seq + 1000, 0, expires_ms and expires_ms + seq, 0, 1024
+        for seq in range(1, self.rows + 1):
+            yield IndexRow(seq + 1000, box_of(1), seq, 0, expires_ms and expires_ms + seq, 0, 1024, 0, "")
 
 
 @pytest.mark.parametrize("ttl_ms", [0, 3_600_000])
@@ -223,13 +224,15 @@ def test_a_waiting_message_costs_less_than_200_bytes(ttl_ms: int, recovered: boo
     count = 100_000
     store = ForgetfulStore()
     store.rows, store.expires_ms = count, ttl_ms
-    queue = Queue(1, QueueDescription("q", max_size_mb=5120), store, now_ms=0, on_ready=lambda box: None)
+    description = QueueDescription("q", max_size_mb=5120)
+    queue = Queue(1, description, store, Payloads(), now_ms=0, on_ready=lambda box: None)
     answers: list[object] = []
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         if recovered:
-            queue.recover(0)
+            for row in store.index():
+                queue.recover(row)
         else:
             for n in range(count):
                 queue.send([Draft(bytes(200), ttl_ms=ttl_ms + n if ttl_ms else 0)], 0, answers.append)

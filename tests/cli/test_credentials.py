@@ -145,7 +145,7 @@ def test_queue_commands_take_a_namespace_and_a_credential(
         def delete_queue(self, name: str) -> None: ...
 
     monkeypatch.setattr(admin_client, "ServiceBusAdministrationClient", Client)
-    assert run("queue", "delete", "orders", "--namespace", HOME, "--credential", "fakes:make") == 0
+    assert run("queue", "delete", "orders", "--yes", "--namespace", HOME, "--credential", "fakes:make") == 0
     [(host, credential)] = taken
     assert host == HOME and isinstance(credential, FakeCredential)
     assert capsys.readouterr().out == "deleted orders\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pairbus.broker.store import (
     Insert,
-    PutQueue,
+    PutEntity,
     Remember,
     Store,
     StoredMessage,
@@ -18,6 +18,7 @@ from pairbus.broker.store import (
     box_of,
     dead_box_of,
 )
+from pairbus.broker.store.reader import Reader
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import StoreError
 
@@ -49,7 +50,16 @@ def sample_message(seq: int) -> StoredMessage:
         expires_ms=seq + 1,
         ttl_ms=1,
         patch=source.randbytes(seq % 3),
+        n=seq,
+        origin_seq=seq % 5,
+        hops=seq % 4,
+        session_id="s" * (seq % 2),
     )
+
+
+def rows_of(store: Store | Reader, box: int) -> list[int]:
+    """The numbers of the rows of a box, right after `recover`."""
+    return [row.n for row in store.index() if row.box == box]
 
 
 QUEUES = {1: '{"name": "one"}', 2: '{"name": "two"}'}
@@ -62,7 +72,7 @@ async def filled_store(
     """An open store with two queues, filled in several commits, and the numbers that each box holds."""
     store = SqliteStore(folder)
     store.recover()
-    assert await commit(store, *[PutQueue(queue_id, text) for queue_id, text in QUEUES.items()]) is None
+    assert await commit(store, *[PutEntity(queue_id, text) for queue_id, text in QUEUES.items()]) is None
     held: dict[int, set[int]] = {box: set() for box in BOXES}
     seq = 0
     for n in range(rounds):

@@ -68,8 +68,8 @@ class ExpiryHeap:
         self._heap: list[tuple[int, int]] = []
         self.live = 0
 
-    def add(self, expires_ms: int, seq: int) -> None:
-        heappush(self._heap, (expires_ms, seq))
+    def add(self, expires_ms: int, n: int) -> None:
+        heappush(self._heap, (expires_ms, n))
         self.live += 1
 
     @property
@@ -86,7 +86,7 @@ class ExpiryHeap:
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int, limit: int) -> list[int]:
-        """Sequence numbers, without repetition, some of which may not wait any more."""
+        """Row numbers, without repetition, some of which may not wait any more."""
         heap, due = self._heap, dict[int, None]()
         while heap and heap[0][0] <= now_ms and len(due) < limit:
             due[heappop(heap)[1]] = None

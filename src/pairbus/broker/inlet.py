@@ -14,14 +14,16 @@ from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, ProtocolError
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import MASK, ReceiverLink, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES
+from pairbus.broker.draft import Draft
 from pairbus.broker.messages import DraftReader, drafts_of
 from pairbus.broker.meter import sizes_of
-from pairbus.broker.queue import Draft, Queue
 from pairbus.broker.refusal import Refusal, refusal_of, refused
 from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
     from pairbus.broker.peer import Peer
+    from pairbus.broker.queue import Queue
+    from pairbus.broker.topic import Topic
 
 CREDIT = 1000
 Sizes = tuple[list[int], list[int]] | None
@@ -30,9 +32,9 @@ BATCH_ENVELOPE_SIZE = 1024  # the SDKs do not count the envelope of a batch agai
 
 
 class Inlet:
-    """One sending client on one queue."""
+    """One sending client on one queue or topic."""
 
-    def __init__(self, peer: Peer, link: ReceiverLink, queue: Queue, path: str) -> None:
+    def __init__(self, peer: Peer, link: ReceiverLink, queue: Queue | Topic, path: str) -> None:
         self.peer = peer
         self.link = link
         self.queue = queue

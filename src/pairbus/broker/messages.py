@@ -27,7 +27,7 @@ from pairbus.amqp.message import (
     sections,
 )
 from pairbus.amqp.types import decode, encode, encode_string, encode_symbol, list_of, map_of, skip
-from pairbus.broker.queue import Draft
+from pairbus.broker.draft import Draft
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
 from pairbus.broker.store import ACTIVE, StoredMessage
 
@@ -322,13 +322,16 @@ def _with_message_id(payload: bytes, bare_at: int, properties: tuple[int, int] |
 _SEQUENCE_KEY = encode_symbol("x-opt-sequence-number") + b"\x81"
 _ENQUEUED_KEY = encode_symbol("x-opt-enqueued-time") + b"\x83"
 _LOCKED_KEY = encode_symbol("x-opt-locked-until") + b"\x83"
+_ORIGIN_KEY = encode_symbol("x-opt-enqueue-sequence-number") + b"\x81"
 _STATE_PAIR = encode_symbol("x-opt-message-state") + b"\x54"
 _UNLOCKED = struct.Struct(f">{len(_SEQUENCE_KEY)}sq{len(_ENQUEUED_KEY)}sq")
 _LOCKED = struct.Struct(f">{len(_SEQUENCE_KEY)}sq{len(_ENQUEUED_KEY)}sq{len(_LOCKED_KEY)}sq")
+_ORIGIN = struct.Struct(f">{len(_ORIGIN_KEY)}sq")
 
 # The common delivery: no time to live, never delivered before, no annotations of the sender's, active, locked.
 _FIRST_DELIVERY = header_section(0, 0)
 _PLAIN_LOCKED_HEAD = _FIRST_DELIVERY + b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + 1, 6))
+_COPY_LOCKED_HEAD = _FIRST_DELIVERY + b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + _ORIGIN.size + 1, 8))
 
 
 def encode_delivery(message: StoredMessage, locked_until_ms: int = 0) -> bytes:
@@ -341,11 +344,12 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0) -> bytes:
         and not message.patch
         and message.state == ACTIVE
     ):
-        return (
-            _PLAIN_LOCKED_HEAD
-            + _LOCKED.pack(_SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms, _LOCKED_KEY, locked_until_ms)
-            + message.body
+        pairs = _LOCKED.pack(
+            _SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms, _LOCKED_KEY, locked_until_ms
         )
+        if message.origin_seq:
+            return _COPY_LOCKED_HEAD + pairs + _ORIGIN.pack(_ORIGIN_KEY, message.origin_seq) + message.body
+        return _PLAIN_LOCKED_HEAD + pairs + message.body
     if locked_until_ms:
         pairs = _LOCKED.pack(
             _SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms, _LOCKED_KEY, locked_until_ms
@@ -354,13 +358,16 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0) -> bytes:
     else:
         pairs = _UNLOCKED.pack(_SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms)
         count = 4
+    if message.origin_seq:
+        pairs += _ORIGIN.pack(_ORIGIN_KEY, message.origin_seq)
+        count += 2
     if message.state != ACTIVE:
         pairs += _STATE_PAIR + bytes((message.state,))
         count += 2
     if message.annotations:
         pairs += message.annotations
         count += 2 * len(_spans_of_pairs(message.annotations))
-    body = _patched(message.body, message.patch) if message.patch else message.body
+    body = with_patch(message.body, message.patch) if message.patch else message.body
     return (
         header_section(message.ttl_ms, message.delivery_count)
         + section(MESSAGE_ANNOTATIONS, map_of(pairs, count))
@@ -376,8 +383,8 @@ def _spans_of_pairs(pairs: bytes) -> list[tuple[object, int, int, int]]:
     return spans
 
 
-def _patched(body: bytes, patch: bytes) -> bytes:
-    """The bare message with changed application properties; of several changes to one property the last counts."""
+def with_patch(body: bytes, patch: bytes) -> bytes:
+    """Give the bare message with changed application properties; of several changes to one property the last counts."""
     changes = {key: patch[start:end] for key, start, _, end in _spans_of_pairs(patch)}
     properties_end = 0
     for code, start, value_at, end in sections(body):

@@ -11,8 +11,9 @@ from pairbus.amqp.link import SenderLink, SentDelivery, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES, RELEASED_BYTES, Accepted, Modified, Rejected, Released
 from pairbus.amqp.session import Session
 from pairbus.broker.box import Box
+from pairbus.broker.catalog import Receivable
 from pairbus.broker.messages import encode_delivery, patch_of
-from pairbus.broker.queue import Outcome, Queue
+from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal, lock_lost, refused
 from pairbus.broker.store import StoredMessage
 
@@ -31,7 +32,7 @@ REJECTED_BYTES = Rejected().encode()  # no error: with one, the SDKs read "the s
 class Outlet:
     """One receiving client on one box."""
 
-    def __init__(self, peer: Peer, link: SenderLink, queue: Queue, box: Box, path: str) -> None:
+    def __init__(self, peer: Peer, link: SenderLink, queue: Receivable, box: Box, path: str) -> None:
         self.peer = peer
         self.link = link
         self.queue = queue
@@ -88,7 +89,7 @@ class Outlet:
             return
         if self.link.is_open and not self.peer.is_over:
             payload = encode_delivery(message)
-            self.link.send(payload, self.box.new_token(), settled=True)
+            self.link.send(payload, self.box.locks.new_token(), settled=True)
             self._delivered(len(payload))
         else:
             logger.info("%s: message %d was taken by a receiver that is gone", self.queue.path, message.seq)
