@@ -47,29 +47,6 @@ def deletion(box: Box, messages: Sequence[StoredMessage]) -> Delete:
 class Box:
     """One of the boxes of an entity. The entity writes; the box knows what is where."""
 
-    __slots__ = (
-        "_commits",
-        "_expiry",
-        "_gone",
-        "_on_expired",
-        "_payloads",
-        "_ready",
-        "_ready_bytes",
-        "_returned",
-        "_store",
-        "_waiting",
-        "accessed_ms",
-        "active_count",
-        "deferred",
-        "deferred_count",
-        "locks",
-        "number",
-        "receivable",
-        "scheduled_count",
-        "shared_bytes",
-        "size_bytes",
-    )
-
     def __init__(
         self,
         number: int,
