@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,8 +29,10 @@ from pairbus.broker.store import (
     dead_box_of,
 )
 from pairbus.broker.store.memory import MemoryStore
+from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.subscription import Subscription
 from pairbus.broker.sweep import STEP_ROWS, Remains, Sweeper
+from pairbus.sas import KeyRing
 from tests.broker.queue_world import DISK_FULL
 
 NOW = 1_790_000_000_000
@@ -212,3 +216,20 @@ async def test_a_broker_that_stops_in_the_middle_sweeps_at_its_next_start(
         namespace = broker.namespace("contoso")
         assert [namespace.subscription_info("prices", name).active for name in "ab"] == [598, 598]
         assert namespace.queue_info("orders").active == 0
+
+
+async def test_a_message_whose_payload_is_lost_is_announced_and_can_be_swept(
+    tmp_path: Path, options: list[NamespaceOptions]
+) -> None:
+    """It cannot be served; it must not keep a topic from being deleted either."""
+    async with Broker(options, data=tmp_path) as broker:
+        await filled(broker.namespace("contoso"))
+    with closing(sqlite3.connect(tmp_path / "contoso" / "messages.db")) as vandal:
+        vandal.execute("DELETE FROM payloads WHERE id = (SELECT min(id) FROM payloads)")
+        vandal.commit()
+    store = SqliteStore(tmp_path / "contoso", loop=asyncio.get_running_loop())
+    namespace = Namespace("contoso", store, KeyRing([]), loop=asyncio.get_running_loop(), now_ms=lambda: NOW)
+    assert namespace.recover() == ["contoso: 2 messages are not served because their payloads are missing"]
+    await namespace.delete("prices")
+    await swept(namespace)
+    await namespace.close()
