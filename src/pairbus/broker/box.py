@@ -47,29 +47,6 @@ def deletion(box: Box, messages: Sequence[StoredMessage]) -> Delete:
 class Box:
     """One of the boxes of an entity. The entity writes; the box knows what is where."""
 
-    __slots__ = (
-        "_commits",
-        "_expiry",
-        "_gone",
-        "_on_expired",
-        "_payloads",
-        "_ready",
-        "_ready_bytes",
-        "_returned",
-        "_store",
-        "_waiting",
-        "accessed_ms",
-        "active_count",
-        "deferred",
-        "deferred_count",
-        "locks",
-        "number",
-        "receivable",
-        "scheduled_count",
-        "shared_bytes",
-        "size_bytes",
-    )
-
     def __init__(
         self,
         number: int,
@@ -113,16 +90,20 @@ class Box:
 
     def recover(self, row: IndexRow) -> bool:
         """Take an ACTIVE or DEFERRED row of the store's index, in ascending order; False: its payload is missing."""
-        if not self.recover_size(row):
-            return False
-        if row.state == DEFERRED:
-            self.deferred[row.seq] = row.n
+        n, _, seq, state, expires_ms, _, size, payload, _ = row
+        if payload:
+            if not self.recover_size(row):
+                return False
+        else:
+            self.size_bytes += size
+        if state == DEFERRED:
+            self.deferred[seq] = n
             self.deferred_count += 1
             return True
-        self._waiting.append(row.n)
+        self._waiting.append(n)
         self.active_count += 1
-        if row.expires_ms:
-            self._expiry.add(row.expires_ms, row.n)
+        if expires_ms:
+            self._expiry.add(expires_ms, n)
         return True
 
     def recover_size(self, row: IndexRow) -> bool:
@@ -349,11 +330,20 @@ class Box:
         found += islice(waiting, count)
         return nsmallest(count, found)
 
-    def numbers(self) -> list[int]:
-        """Every row number of the box but those that a write carries."""
-        return self.numbers_from(
-            0, len(self._waiting) + len(self._returned) + self.active_count + self.deferred_count, ()
-        )
+    def drain(self, limit: int) -> list[int]:
+        """Up to `limit` row numbers of the box, of messages in any state; they leave its books. For its end only."""
+        waiting = self._waiting
+        found = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
+        if len(found) < limit:
+            found += [message.n for message in self._ready]
+            found += [lock.message.n for lock in self.locks]
+            found += self._returned
+            found += self.deferred.values()
+            self._ready.clear()
+            self.locks.clear()
+            self._returned.clear()
+            self.deferred.clear()
+        return found
 
     # ── time to live ──
 

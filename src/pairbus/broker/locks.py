@@ -45,6 +45,9 @@ class Locks:
     def __iter__(self) -> Iterator[Lock]:
         return iter(self._locks.values())
 
+    def clear(self) -> None:
+        self._locks.clear()
+
     def new_token(self) -> bytes:
         if not self._tokens:
             noise = os.urandom(16 * TOKENS)

@@ -11,7 +11,7 @@ from typing import Any
 from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.link import Link
 from pairbus.broker.admin import D, QueueInfo, SubscriptionInfo, TopicInfo
-from pairbus.broker.administration import Administration, id_of
+from pairbus.broker.administration import Administration
 from pairbus.broker.box import Box
 from pairbus.broker.catalog import (
     Catalog,
@@ -45,7 +45,7 @@ from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import Refusal, entity_not_found
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
 from pairbus.broker.subscription import Rule, Subscription
-from pairbus.broker.sweep import Sweeper
+from pairbus.broker.sweep import Remains, Sweeper
 from pairbus.broker.topic import Topic
 from pairbus.errors import EntityNotFound, InvalidDescription, StoreError
 from pairbus.sas import KeyRing
@@ -150,12 +150,17 @@ class Namespace:
         self._payloads.recover(self.store.payloads())
         holders = {number: entity for number, entity in entities.items() if not isinstance(entity, Rule)}
         remains: dict[int, list[IndexRow]] = {entity_id: [] for entity_id in dropped}
+        takers: dict[int, Callable[[IndexRow], bool]] = {}
         incomplete = 0
         for row in self.store.index():
+            if (take := takers.get(row[1])) is not None:
+                incomplete += not take(row)
+                continue
             entity_id = entity_of(row.box)
             holder = holders.get(entity_id)
             if holder is not None:
-                incomplete += not holder.recover(row)
+                takers[row.box] = take = holder.taker(row.box)
+                incomplete += not take(row)
             elif entity_id in remains:
                 remains[entity_id].append(row)
         for holder in holders.values():
@@ -386,11 +391,7 @@ class Namespace:
 
     def deleted(self, entity: Entity) -> None:
         """The deletion is durable: the rows of the entity go step by step."""
-        if isinstance(entity, Rule):
-            self._sweeper.add(entity.rule_id, {}, [])
-        else:
-            numbers, ends = entity.remains()
-            self._sweeper.add(id_of(entity), numbers, ends, entity.size_bytes)
+        self._sweeper.add(Remains(entity.rule_id, []) if isinstance(entity, Rule) else entity.remains())
 
     def _share_keys(self, entity: Entity) -> None:
         if isinstance(entity, Queue | Topic):

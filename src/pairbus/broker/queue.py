@@ -28,7 +28,8 @@ from pairbus.broker.payloads import Payloads
 from pairbus.broker.receiving import Receiving
 from pairbus.broker.schedule import Schedule
 from pairbus.broker.settlement import Outcome
-from pairbus.broker.store import ACTIVE, BOX_KINDS, MAIN, SCHEDULED, IndexRow, Insert, Move, Store, StoredMessage
+from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, Move, Store, StoredMessage
+from pairbus.broker.sweep import Remains
 from pairbus.errors import StoreError
 
 __all__ = ["Draft", "Outcome", "Queue"]
@@ -144,9 +145,14 @@ class Queue:
     def recover(self, row: IndexRow) -> bool:
         """Take a row of the store's index; False: its payload is missing. What fell due meanwhile is done by the next
         `run_due`."""
-        if row.state == SCHEDULED and row.box % BOX_KINDS == MAIN:
-            return self._schedule.recover(row)
-        return self._receiving.recover(row)
+        return self.taker(row.box)(row)
+
+    def taker(self, box: int) -> Callable[[IndexRow], bool]:
+        """`recover` for the rows of one box."""
+        return self._recover_main if box == self.main.number else self._receiving.box_of(box).recover
+
+    def _recover_main(self, row: IndexRow) -> bool:
+        return self._schedule.recover(row) if row[3] == SCHEDULED else self.main.recover(row)
 
     def recovered(self, now_ms: int) -> None:
         """The index was read to its end."""
@@ -184,11 +190,10 @@ class Queue:
         self._entity.closed = False
         self.update(self.description, now_ms)
 
-    def remains(self) -> tuple[dict[int, list[int]], list[int]]:
-        """What is to be swept once the drop is committed: (box → numbers of its rows, ends of remembered ids)."""
-        numbers = {box.number: box.numbers() for box in self.boxes}
-        numbers[self.main.number] += [n for _, n in self._schedule.numbers()]
-        return numbers, self._admission.ends()
+    def remains(self) -> Remains:
+        """What is to be swept once the drop is committed."""
+        drains = [(self.main.number, self._schedule.drain), *self._receiving.drains()]
+        return Remains(self.queue_id, drains, self._admission.ends(), self._receiving.row_bytes())
 
     # ── sending ──
 

@@ -9,7 +9,8 @@ from pairbus.broker.box import Box
 from pairbus.broker.entity import Entity, Settings
 from pairbus.broker.expiry import Expiry
 from pairbus.broker.settlement import Settlement
-from pairbus.broker.store import ACTIVE, TRANSFER, IndexRow, StoredMessage, box_of, dead_box_of, transfer_box_of
+from pairbus.broker.store import ACTIVE, TRANSFER, StoredMessage, box_of, dead_box_of, transfer_box_of
+from pairbus.broker.sweep import Drain
 from pairbus.errors import StoreError
 
 OtherNumbers = Callable[[], Iterable[tuple[int, int]]]
@@ -77,15 +78,24 @@ class Receiving:
     def accessed_ms(self) -> int:
         return max(box.accessed_ms for box in self.boxes)
 
-    def recover(self, row: IndexRow) -> bool:
-        """Take a row of the store's index that is not scheduled; False: its payload is missing."""
-        kind = row.box - self.main.number
-        return (self.transfer if kind == TRANSFER else self.boxes[kind]).recover(row)
+    def box_of(self, number: int) -> Box:
+        """The box of this number."""
+        kind = number - self.main.number
+        return self.transfer if kind == TRANSFER else self.boxes[kind]
 
     def announce_available(self, now_ms: int) -> None:
         for box in self.boxes:
             if box.available(now_ms):
                 self._entity.announce(box)
+
+    def drains(self) -> list[tuple[int, Drain]]:
+        """Where the row numbers of each box come from when the entity has been dropped."""
+        return [(box.number, box.drain) for box in self.boxes]
+
+    def row_bytes(self) -> int:
+        """The average size of a row, payloads included."""
+        count = sum(box.active_count + box.deferred_count + box.scheduled_count for box in self.boxes)
+        return self.size_bytes // (count + 1)
 
     # ── looking ──
 

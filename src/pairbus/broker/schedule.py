@@ -47,6 +47,12 @@ class Schedule:
         for seq, waiting in self._waiting.items():
             yield seq, waiting.n
 
+    def drain(self, limit: int) -> list[int]:
+        """Every row number; they leave the books. For the end of the entity only."""
+        found = [waiting.n for waiting in self._waiting.values()]
+        self._waiting.clear()
+        return found
+
     def recover(self, row: IndexRow) -> bool:
         """Take a SCHEDULED row of the index; False: its payload is missing."""
         size_before = self._box.size_bytes

@@ -11,6 +11,7 @@ from pairbus.broker.filters import CompiledRule, Rules, compile_rule
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.receiving import Receiving
 from pairbus.broker.store import IndexRow, Store, StoredMessage
+from pairbus.broker.sweep import Remains
 
 
 class Rule:
@@ -170,7 +171,11 @@ class Subscription:
 
     def recover(self, row: IndexRow) -> bool:
         """Take a row of the store's index; False: its payload is missing."""
-        return self._receiving.recover(row)
+        return self.taker(row.box)(row)
+
+    def taker(self, box: int) -> Callable[[IndexRow], bool]:
+        """`recover` for the rows of one box."""
+        return self._receiving.box_of(box).recover
 
     def recovered(self, now_ms: int) -> None:
         """The index was read to its end."""
@@ -201,9 +206,9 @@ class Subscription:
         self._entity.closed = False
         self.update(self.description, now_ms)
 
-    def remains(self) -> tuple[dict[int, list[int]], list[int]]:
-        """What is to be swept once the drop is committed: (box → numbers of its rows, none)."""
-        return {box.number: box.numbers() for box in self.boxes}, []
+    def remains(self) -> Remains:
+        """What is to be swept once the drop is committed."""
+        return Remains(self.subscription_id, self._receiving.drains(), row_bytes=self._receiving.row_bytes())
 
     # ── what falls due ──
 

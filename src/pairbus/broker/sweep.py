@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.store import Delete, EraseEntity, Forget, IndexRow, Store
@@ -17,9 +17,12 @@ from pairbus.errors import StoreError
 
 logger = logging.getLogger("pairbus.broker")
 
-STEP_ROWS = 500
-STEP_BYTES = 2 << 20
+STEP_ROWS = 250
+STEP_BYTES = 1 << 20
 STEP_IDS = 1000
+
+Drain = Callable[[int], list[int]]
+"Gives up to so many row numbers of a box that are not deleted yet; none: there are no more."
 
 
 @dataclass(slots=True)
@@ -27,12 +30,31 @@ class Remains:
     """What is left of one dropped entity."""
 
     entity_id: int
-    numbers: list[tuple[int, int]]
-    "(box, row number); taken from the end."
-    ends: list[int]
+    drains: list[tuple[int, Drain]]
+    "(box, where its row numbers come from)"
+    ends: list[int] = field(default_factory=list)
     "Ends of remembered message ids, ascending."
-    row_bytes: int
+    row_bytes: int = 0
     "Average size of a row."
+    numbers: list[tuple[int, list[int]]] = field(default_factory=list)
+    "(box, row numbers) that came from `drains` and are to be deleted first."
+
+    def next_rows(self) -> tuple[int, list[int]] | None:
+        """The rows of the next step; None: there are no more."""
+        count = max(1, min(STEP_ROWS, STEP_BYTES // (self.row_bytes + 1)))
+        while not self.numbers and self.drains:
+            box, drain = self.drains[0]
+            found = drain(count)
+            if found:
+                self.numbers.append((box, found))
+            else:
+                self.drains.pop(0)
+        if not self.numbers:
+            return None
+        box, found = self.numbers.pop()
+        if len(found) > count:
+            self.numbers.append((box, found[count:]))
+        return box, found[:count]
 
 
 class Sweeper:
@@ -57,12 +79,12 @@ class Sweeper:
             if row.payload and self._payloads.size_of(row.payload) is not None:
                 self._payloads.hold(row.payload)
         ends = sorted(until_ms for _, until_ms in self._store.remembered(entity_id))
-        self.add(entity_id, numbers, ends, sum(row.size for row in rows))
+        size = sum(row.size for row in rows) // (len(rows) + 1)
+        self.add(Remains(entity_id, [], ends, size, list(numbers.items())))
 
-    def add(self, entity_id: int, numbers: dict[int, list[int]], ends: list[int], size_bytes: int = 0) -> None:
-        """The drop of the entity is committed; `numbers`: the rows of each of its boxes."""
-        pairs = sorted(((box, n) for box, each in numbers.items() for n in each), key=lambda pair: -pair[1])
-        self._remains.append(Remains(entity_id, pairs, ends, size_bytes // (len(pairs) + 1)))
+    def add(self, remains: Remains) -> None:
+        """The drop of the entity is committed."""
+        self._remains.append(remains)
         if not self._is_busy:
             self._is_busy = True
             self._step()
@@ -76,42 +98,37 @@ class Sweeper:
             self._is_busy = False
             return
         remains = self._remains[0]
-        count = max(1, min(STEP_ROWS, STEP_BYTES // (remains.row_bytes + 1)))
-        part = remains.numbers[-count:]
-        try:
-            deletes = self._deletes(part)
-        except StoreError as error:
-            self._failed(remains, error)
-            return
-        for delete in deletes:
+        rows = remains.next_rows()
+        delete: Delete | None = None
+        if rows is not None:
+            try:
+                delete = Delete(*rows, self._store.payloads_of(rows[1]))
+            except StoreError as error:
+                remains.numbers.append(rows)
+                self._failed(remains, error)
+                return
             self._store.write(delete)
         ends = remains.ends[:STEP_IDS]
         if ends:
             self._store.write(Forget(remains.entity_id, ends[-1]))
-        is_last = len(part) == len(remains.numbers) and len(ends) == len(remains.ends)
+        is_last = rows is None and not ends
         if is_last:
             self._store.write(EraseEntity(remains.entity_id))
 
         def done(error: StoreError | None) -> None:
             if error is not None:
+                if rows is not None:
+                    remains.numbers.append(rows)
                 self._failed(remains, error)
                 return
-            for delete in deletes:
-                for payload in delete.payloads:
-                    self._payloads.release(payload)
-            del remains.numbers[len(remains.numbers) - len(part) :]
+            for payload in delete.payloads if delete is not None else ():
+                self._payloads.release(payload)
             del remains.ends[: len(ends)]
             if is_last:
                 self._remains.popleft()
             self._step()
 
         self._store.after_commit(done)
-
-    def _deletes(self, part: list[tuple[int, int]]) -> list[Delete]:
-        by_box: dict[int, list[int]] = {}
-        for box, n in part:
-            by_box.setdefault(box, []).append(n)
-        return [Delete(box, numbers, self._store.payloads_of(numbers)) for box, numbers in by_box.items()]
 
     def _failed(self, remains: Remains, error: StoreError) -> None:
         logger.warning("the rows of the deleted entity %d cannot be deleted yet: %s", remains.entity_id, error)
