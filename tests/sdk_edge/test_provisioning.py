@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -32,8 +31,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
 @pytest.fixture
 def server(running: AdminServer) -> AdminServer:
     """Empty, and willing."""
-    running.namespace.infos.clear()
-    running.namespace.planned_error = None
+    running.namespace.reset()
     return running
 
 
@@ -141,7 +139,7 @@ async def test_messages_in_a_queue_that_nobody_reads_are_warned_of(
     for index in (0, 7):
         server.namespace.add(f"contoso/x-servicebus-transfer/{index}")
     key = "contoso/x-servicebus-transfer/7"
-    server.namespace.infos[key] = replace(server.namespace.infos[key], active=4)
+    server.namespace.counts[key] = {"active": 4}
     result = await paired(True, server.connection_string(host="127.0.0.1"), 1)
     assert result.paths == ("contoso/x-servicebus-transfer/0",)
     assert "contoso/x-servicebus-transfer/7 holds 4 messages" in caplog.text
