@@ -99,6 +99,7 @@ MAY_IMPORT |= {
 PURE = [
     "amqp/*.py",
     "pairing/*.py",
+    "broker/filters/*.py",
     *(
         f"broker/{name}.py"
         for name in ("queue", "box", "settlement", "due", "duplicates", "messages", "description", "refusal", "address")

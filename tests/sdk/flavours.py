@@ -116,6 +116,10 @@ class Admin:
     async def list_queues_runtime_properties(self) -> list[QueueRuntimeProperties]:
         return cast(list[QueueRuntimeProperties], await self._listed(self._client.list_queues_runtime_properties))
 
+    async def listed(self, method: str, *names: str) -> list[Any]:
+        """All items of one of the client's listings, such as `list_rules` of a topic and a subscription."""
+        return await self._listed(lambda: getattr(self._client, method)(*names))
+
     async def close(self) -> None:
         await self.calls.close()
 

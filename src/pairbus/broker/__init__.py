@@ -11,7 +11,8 @@ import logging
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,8 @@ from pairbus.amqp.connection import Trace
 from pairbus.broker.admin.app import admin_app
 from pairbus.broker.certificate import ca_path, server_context
 from pairbus.broker.config import load_config
-from pairbus.broker.description import QueueDescription
+from pairbus.broker.config_entities import SubscriptionConfig
+from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.meter import Meter
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.server import Port
@@ -34,7 +36,15 @@ from pairbus.ledger import Ledger
 from pairbus.ledger.room import SUFFIX
 from pairbus.sas import KeyRing, SharedAccessKey
 
-__all__ = ["Broker", "NamespaceOptions", "QueueDescription", "load_config"]
+__all__ = [
+    "Broker",
+    "NamespaceOptions",
+    "QueueDescription",
+    "SubscriptionConfig",
+    "SubscriptionDescription",
+    "TopicDescription",
+    "load_config",
+]
 
 logger = logging.getLogger("pairbus.broker")
 
@@ -51,9 +61,13 @@ class NamespaceOptions:
     port: int = 0
     "0 = any free one."
     queues: tuple[QueueDescription, ...] = ()
-    "Created at start when they are not there; queues that exist are left as they are."
+    "Created at start when they are not there; entities that exist are left as they are."
     keys: tuple[SharedAccessKey, ...] = ()
     "Besides the root key, which is the broker's `key` unless one of that name is here."
+    topics: tuple[TopicDescription, ...] = ()
+    "Created at start like the queues."
+    subscriptions: tuple[SubscriptionConfig, ...] = ()
+    "Created at start like the queues, with their first rules."
 
 
 class Broker:
@@ -172,11 +186,7 @@ class Broker:
 
     async def _listen(self, options: NamespaceOptions, tls: ssl.SSLContext, loop: asyncio.AbstractEventLoop) -> None:
         namespace = self._namespaces[options.name.lower()]
-        for description in options.queues:
-            try:
-                await namespace.create_queue(description)
-            except EntityExists:
-                logger.info("%s: queue '%s' exists and is left as it is", options.name, description.path)
+        await _create_missing(namespace, options)
         port = Port(namespace, loop=loop, tls=tls, trace=self._trace)
         app = admin_app(
             namespace,
@@ -205,3 +215,29 @@ class Broker:
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="pairbus-")
         return Path(self._scratch.name)
+
+
+async def _create_missing(namespace: Namespace, options: NamespaceOptions) -> None:
+    """Create what is not there yet; an entity may forward to one that comes later in this list."""
+    namespace.plan([*[topic.path for topic in options.topics], *[queue.path for queue in options.queues]])
+    for topic in options.topics:
+        with _left_as_it_is(options.name, "topic", topic.path):
+            await namespace.create(topic)
+    for queue in options.queues:
+        with _left_as_it_is(options.name, "queue", queue.path):
+            await namespace.create(queue)
+    for found in options.subscriptions:
+        with _left_as_it_is(options.name, "subscription", found.description.path):
+            if found.rules is None:
+                await namespace.create(found.description)
+            else:
+                await namespace.create_subscription(found.description, found.rules)
+    namespace.plan(())
+
+
+@contextmanager
+def _left_as_it_is(name: str, kind: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except EntityExists:
+        logger.info("%s: %s '%s' exists and is left as it is", name, kind, path)

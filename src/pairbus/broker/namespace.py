@@ -1,18 +1,26 @@
-"""One namespace: its queues, their receivers, and what falls due. Everything here runs on the event loop."""
+"""One namespace: its entities, their receivers, and what falls due. Everything here runs on the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.link import Link
-from pairbus.broker.admin import QueueInfo
+from pairbus.broker.admin import D, QueueInfo, SubscriptionInfo, TopicInfo
+from pairbus.broker.administration import Administration, id_of
 from pairbus.broker.box import Box
-from pairbus.broker.description import QueueDescription, path_key
+from pairbus.broker.catalog import Catalog, Entity, queue_info, subscription_info, topic_info
+from pairbus.broker.description import (
+    AnyDescription,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    description_from_json,
+    path_key,
+)
 from pairbus.broker.dispatch import Dispatcher
 from pairbus.broker.due import Agenda
 from pairbus.broker.health import Health
@@ -23,17 +31,16 @@ from pairbus.broker.payloads import Payloads
 from pairbus.broker.peer import Peer
 from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import Refusal, entity_not_found
-from pairbus.broker.store import DropEntity, IndexRow, PutEntity, Store, entity_of
+from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
+from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.sweep import Sweeper
-from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError
+from pairbus.broker.topic import Topic
+from pairbus.errors import EntityNotFound, InvalidDescription, StoreError
 from pairbus.sas import KeyRing
 
 logger = logging.getLogger("pairbus.broker")
 
-_T = TypeVar("_T")
-
 SWEEP_PAUSE_S = 1.0  # before the rows of deleted entities are tried again
-IMMUTABLE = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
 
 
 class Namespace:
@@ -58,42 +65,63 @@ class Namespace:
         self.links: set[Link] = set()
         "Links to entities; they are told when their queue is deleted or disabled."
         self._loop = loop
+        self.catalog = Catalog()
+        self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=now_ms)
         self._health = Health(store, loop)
-        self._queues: dict[str, Queue] = {}
-        self._changing: set[str] = set()
-        "Paths of queues whose creation or deletion is being committed: neither there nor free."
         self._dispatchers: dict[Box, Dispatcher] = {}
         self._agenda: Agenda[Queue] = Agenda()
         self._changed: set[Queue] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
-        self._last_queue_id = 0
         self._is_stopping = False
-        self._changes: set[asyncio.Task[Any]] = set()
-        "Queues that are being created, updated or deleted."
         self._payloads = Payloads()
         self._sweeper = Sweeper(store, self._payloads, retry_later=lambda step: loop.call_later(SWEEP_PAUSE_S, step))
 
     def __repr__(self) -> str:
-        return f"<Namespace {self.name} queues={len(self._queues)} peers={len(self.peers)}>"
+        counts = f"queues={len(self.catalog.queues)} topics={len(self.catalog.topics)} peers={len(self.peers)}"
+        return f"<Namespace {self.name} {counts}>"
 
     # ── life ──
 
     def recover(self) -> list[str]:
         """Read what the store holds; one sentence for everything that is damaged."""
         recovered = self.store.recover()
-        self._last_queue_id = recovered.last_entity_id
+        self._administration.last_id = recovered.last_entity_id
         damage = recovered.damage  # reading the index adds to it
-        queues: dict[int, Queue] = {}
-        for found in recovered.entities:
+        found: list[tuple[RecoveredEntity, AnyDescription]] = []
+        for each in recovered.entities:
             try:
-                description = QueueDescription.from_json(found.description)
-            except (ValueError, TypeError) as error:
-                damage.append(f"entity {found.entity_id}: its description cannot be read ({error}); it is left alone")
-                continue
-            queues[found.entity_id] = self._make(found.entity_id, description, last_seq=found.last_seq)
+                found.append((each, description_from_json(each.description)))
+            except (ValueError, TypeError, InvalidDescription) as error:
+                damage.append(f"entity {each.entity_id}: its description cannot be read ({error}); it is left alone")
+        entities = {each.entity_id: self._recovered(each, description) for each, description in found}
+        damage += self._recover_rows(entities, recovered.dropped)
+        # Topics before their subscriptions, subscriptions before their rules; each kind in the order of creation.
+        for kind in (QueueDescription, TopicDescription, SubscriptionDescription, RuleDescription):
+            for each, description in found:
+                if isinstance(description, kind):
+                    try:
+                        self._administration.add(entities[each.entity_id])
+                    except EntityNotFound as error:
+                        damage.append(f"{kind.KIND} '{description.path}': {error}; it is left alone")
+        return damage
+
+    def _recovered(self, found: RecoveredEntity, description: AnyDescription) -> Entity:
+        match description:
+            case QueueDescription():
+                return self._make(found.entity_id, description, last_seq=found.last_seq)
+            case TopicDescription():
+                return Topic(found.entity_id, description)
+            case SubscriptionDescription():
+                return Subscription(found.entity_id, description)
+            case RuleDescription():
+                return Rule(found.entity_id, description)
+
+    def _recover_rows(self, entities: Mapping[int, Entity], dropped: Iterable[int]) -> list[str]:
+        """Give every row of the index to its entity, and those of dropped entities to the sweeper."""
         self._payloads.recover(self.store.payloads())
-        remains: dict[int, list[IndexRow]] = {entity_id: [] for entity_id in recovered.dropped}
+        queues = {number: entity for number, entity in entities.items() if isinstance(entity, Queue)}
+        remains: dict[int, list[IndexRow]] = {entity_id: [] for entity_id in dropped}
         incomplete = 0
         for row in self.store.index():
             entity_id = entity_of(row.box)
@@ -102,14 +130,13 @@ class Namespace:
                 incomplete += not queue.recover(row)
             elif entity_id in remains:
                 remains[entity_id].append(row)
-        if incomplete:
-            damage.append(f"{self.name}: {incomplete} messages are not served because their payloads are missing")
         for queue in queues.values():
             queue.recovered(self.now_ms())
-            self._add(queue)
         for entity_id, rows in remains.items():
             self._sweeper.recover(entity_id, rows)
-        return damage
+        if incomplete:
+            return [f"{self.name}: {incomplete} messages are not served because their payloads are missing"]
+        return []
 
     async def close(self) -> None:
         """Finish what is being committed and say so, tell every client, release the store.
@@ -120,7 +147,7 @@ class Namespace:
         self._sweeper.stop()
         if self._timer is not None:
             self._timer.cancel()
-        for queue in self._queues.values():
+        for queue in self.catalog.queues.values():
             queue.stop()
         for peer in self.peers:
             peer.stop_reading()
@@ -128,7 +155,7 @@ class Namespace:
         for dispatcher in self._dispatchers.values():
             dispatcher.outlets.clear()
         try:
-            await self._commit()
+            await self._administration.commit()
         except StoreError as error:
             logger.error("%s: the last commit failed, its senders have been told: %s", self.name, error)
         for peer in list(self.peers):
@@ -142,7 +169,7 @@ class Namespace:
     # ── queues ──
 
     def queue(self, path: str) -> Queue | None:
-        return self._queues.get(path_key(path))
+        return self.catalog.queues.get(path_key(path))
 
     def wake(self, box: Box) -> None:
         """Receivers of the box may get something now. A box whose queue is deleted has nobody to wake."""
@@ -175,8 +202,7 @@ class Namespace:
             on_ready=self._on_ready,
         )
 
-    def _add(self, queue: Queue) -> None:
-        self._queues[path_key(queue.path)] = queue
+    def _listen_to(self, queue: Queue) -> None:
         for box in (queue.main, queue.dead):
             self._dispatchers[box] = Dispatcher(
                 queue,
@@ -188,8 +214,7 @@ class Namespace:
             )
         self.changed(queue)
 
-    def _remove(self, queue: Queue) -> None:
-        self._queues.pop(path_key(queue.path), None)
+    def _forget(self, queue: Queue) -> None:
         self._agenda.set(queue, None)
         self._changed.discard(queue)
         for box in (queue.main, queue.dead):
@@ -203,105 +228,99 @@ class Namespace:
 
     # ── administration ──
 
+    async def create(self, description: D) -> D:
+        return await self._administration.create(description)
+
+    async def create_subscription(
+        self, description: SubscriptionDescription, rules: Sequence[RuleDescription]
+    ) -> SubscriptionDescription:
+        """Create a subscription with these rules instead of `$Default`."""
+        return await self._administration.create_subscription(description, rules)
+
+    def plan(self, paths: Iterable[str]) -> None:
+        """Name the queues and topics that are about to be created, so that entities may forward to them already."""
+        self._administration.planned = frozenset(map(path_key, paths))
+
+    async def update(self, description: D) -> D:
+        return await self._administration.update(description)
+
+    async def delete(self, path: str) -> None:
+        """Delete the entity of any kind that the path names."""
+        await self._administration.delete(path)
+
     async def create_queue(self, description: QueueDescription) -> QueueDescription:
-        return await self._to_its_end(self._create_queue(description))
+        return await self.create(description)
 
     async def update_queue(self, description: QueueDescription) -> QueueDescription:
-        return await self._to_its_end(self._update_queue(description))
+        return await self.update(description)
 
     async def delete_queue(self, path: str) -> None:
-        await self._to_its_end(self._delete_queue(path))
-
-    def _to_its_end(self, change: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
-        """A change goes on when whoever asked for it is cancelled: what is written must be in memory as well."""
-        task = self._loop.create_task(change)
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        return asyncio.shield(task)
-
-    async def _create_queue(self, description: QueueDescription) -> QueueDescription:
-        now_ms = self.now_ms()
-        description = replace(description.checked(), created_ms=now_ms, updated_ms=now_ms)
-        key = path_key(description.path)
-        if key in self._queues or key in self._changing:
-            raise EntityExists(f"queue '{description.path}' exists already")
-        self._last_queue_id += 1
-        queue_id = self._last_queue_id
-        self._changing.add(key)
-        try:
-            self.store.write(PutEntity(queue_id, description.to_json()))
-            await self._commit()
-        finally:
-            self._changing.discard(key)
-        self._add(self._make(queue_id, description))
-        logger.info("%s: queue '%s' created", self.name, description.path)
-        return description
-
-    async def _update_queue(self, description: QueueDescription) -> QueueDescription:
-        queue = self._required(description.path)
-        current = queue.description
-        for name in IMMUTABLE:
-            if getattr(description, name) != getattr(current, name):
-                raise InvalidDescription(f"{name} of '{current.path}' cannot be changed after creation")
-        description = replace(
-            description.checked(), path=current.path, created_ms=current.created_ms, updated_ms=self.now_ms()
-        )
-        self.store.write(PutEntity(queue.queue_id, description.to_json()))
-        await self._commit()
-        queue.update(description, self.now_ms())
-        self._detach_disabled(queue)
-        self.changed(queue)
-        for box in (queue.main, queue.dead):
-            self.wake(box)
-        logger.info("%s: queue '%s' updated, status %s", self.name, description.path, description.status)
-        return description
-
-    async def _delete_queue(self, path: str) -> None:
-        queue = self._required(path)
-        key = path_key(queue.path)
-        self._remove(queue)
-        self._changing.add(key)
-        self._detach(queue, entity_not_found(queue.path))
-        queue.close()
-        self.store.write(DropEntity(queue.queue_id))
-        try:
-            await self._commit()
-        except StoreError:
-            self._add(queue)
-            queue.reopen(self.now_ms())
-            raise
-        finally:
-            self._changing.discard(key)
-        numbers, ends = queue.remains()
-        self._sweeper.add(queue.queue_id, numbers, ends, queue.size_bytes)
-        logger.info("%s: queue '%s' deleted", self.name, queue.path)
+        await self.delete(self.catalog.queue(path).path)
 
     def queue_info(self, path: str) -> QueueInfo:
-        return _info(self._required(path))
+        return queue_info(self.catalog.queue(path))
+
+    def topic_info(self, path: str) -> TopicInfo:
+        return topic_info(self.catalog.topic(path))
+
+    def subscription_info(self, topic: str, name: str) -> SubscriptionInfo:
+        return subscription_info(self.catalog.subscription(topic, name))
+
+    def rule(self, topic: str, subscription: str, name: str) -> RuleDescription:
+        return self.catalog.rule(topic, subscription, name).description
 
     def queue_infos(self) -> list[QueueInfo]:
-        return [_info(queue) for _, queue in sorted(self._queues.items())]
+        return self.catalog.queue_infos()
 
-    def _required(self, path: str) -> Queue:
-        queue = self.queue(path)
-        if queue is None:
-            raise EntityNotFound(f"queue '{path}' does not exist")
-        return queue
+    def topic_infos(self) -> list[TopicInfo]:
+        return self.catalog.topic_infos()
 
-    async def _commit(self) -> None:
-        """Wait until everything written so far is durable."""
-        committed: asyncio.Future[None] = self._loop.create_future()
+    def subscription_infos(self, topic: str) -> list[SubscriptionInfo]:
+        return self.catalog.subscription_infos(topic)
 
-        def done(error: StoreError | None) -> None:
-            if committed.cancelled():
-                return
-            if error is None:
-                committed.set_result(None)
-            else:
-                committed.set_exception(error)
+    def rules(self, topic: str, subscription: str) -> list[RuleDescription]:
+        return self.catalog.rules(topic, subscription)
 
-        self.store.after_commit(done)
-        await committed
+    # ── changes, as the administration tells of them ──
+
+    def make_queue(self, queue_id: int, description: QueueDescription) -> Queue:
+        return self._make(queue_id, description)
+
+    def added(self, entity: Entity) -> None:
+        """The entity is stored and in the catalog."""
+        if isinstance(entity, Queue):
+            self._listen_to(entity)
+        self._share_keys(entity)
+
+    def updated(self, entity: Entity) -> None:
+        """The entity has new settings."""
+        self._share_keys(entity)
+        if isinstance(entity, Queue):
+            self._detach_disabled(entity)
+            self.changed(entity)
+            for box in (entity.main, entity.dead):
+                self.wake(box)
+
+    def removed(self, entity: Entity) -> None:
+        """The entity is out of the catalog; its deletion is about to be written."""
+        if isinstance(entity, Queue | Topic):
+            self.keys.set_entity_keys(path_key(entity.path), ())
+        if isinstance(entity, Queue):
+            self._forget(entity)
+            self._detach(entity, entity_not_found(entity.path))
+
+    def deleted(self, entity: Entity) -> None:
+        """The deletion is durable: the rows of the entity go step by step."""
+        if isinstance(entity, Queue):
+            numbers, ends = entity.remains()
+            self._sweeper.add(entity.queue_id, numbers, ends, entity.size_bytes)
+        else:
+            self._sweeper.add(id_of(entity), {}, [], 0)
+
+    def _share_keys(self, entity: Entity) -> None:
+        if isinstance(entity, Queue | Topic):
+            keys = [rule.as_key() for rule in entity.description.authorization]
+            self.keys.set_entity_keys(path_key(entity.path), keys)
 
     # ── links ──
 
@@ -351,7 +370,7 @@ class Namespace:
         for queue in self._agenda.pop_due(now_ms):
             if queue.idle_until_ms is not None and queue.idle_until_ms <= now_ms:
                 if not self._is_listened_to(queue):
-                    self._to_its_end(self._delete_idle(queue))
+                    self._administration.to_its_end(self._delete_idle(queue))
                     continue
                 queue.touch(now_ms)
             queue.run_due(now_ms)
@@ -370,19 +389,7 @@ class Namespace:
             return
         logger.info("%s: queue '%s' was idle for its auto-delete time and is deleted", self.name, queue.path)
         try:
-            await self._delete_queue(queue.path)
+            await self._administration.delete_now(queue.path)
         except StoreError as error:
             logger.error("%s: the idle queue '%s' could not be deleted: %s", self.name, queue.path, error)
             queue.touch(self.now_ms())  # tried again when it has been idle as long once more, not in a tight loop
-
-
-def _info(queue: Queue) -> QueueInfo:
-    return QueueInfo(
-        description=queue.description,
-        active=queue.active_count,
-        dead_lettered=queue.dead_count,
-        scheduled=queue.scheduled_count,
-        deferred=queue.deferred_count,
-        size_bytes=queue.size_bytes,
-        accessed_ms=queue.accessed_ms,
-    )

@@ -123,8 +123,19 @@ def _namespaces(given: list[str], config: Path | None) -> list[NamespaceOptions]
     options = []
     for name, number in ports.items():
         found = configured.get(name)
-        queues, keys = (tuple(found.queues), tuple(found.keys)) if found is not None else ((), ())
-        options.append(NamespaceOptions(name, number, queues, keys))
+        if found is None:
+            options.append(NamespaceOptions(name, number))
+        else:
+            options.append(
+                NamespaceOptions(
+                    name,
+                    number,
+                    queues=tuple(found.queues),
+                    keys=tuple(found.keys),
+                    topics=tuple(found.topics),
+                    subscriptions=tuple(found.subscriptions),
+                )
+            )
     return options
 
 

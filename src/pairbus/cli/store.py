@@ -82,9 +82,9 @@ def _check(folder: Path) -> None:
 
 
 def _path_of(description: str, entity_id: int) -> str:
-    from pairbus.broker.description import QueueDescription
+    from pairbus.broker.description import description_from_json
 
     try:
-        return QueueDescription.from_json(description).path
+        return description_from_json(description).path
     except (ValueError, TypeError):  # kept as found, although it is damaged
         return f"entity {entity_id}"
