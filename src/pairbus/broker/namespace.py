@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.link import Link
@@ -203,7 +204,7 @@ class Namespace:
         )
 
     def _listen_to(self, queue: Queue) -> None:
-        for box in (queue.main, queue.dead):
+        for box in (queue.main, queue.dead, queue.transfer):
             self._dispatchers[box] = Dispatcher(
                 queue,
                 box,
@@ -217,7 +218,7 @@ class Namespace:
     def _forget(self, queue: Queue) -> None:
         self._agenda.set(queue, None)
         self._changed.discard(queue)
-        for box in (queue.main, queue.dead):
+        for box in (queue.main, queue.dead, queue.transfer):
             self._dispatchers.pop(box, None)
 
     def _on_ready(self, box: Box) -> None:
@@ -298,7 +299,7 @@ class Namespace:
         if isinstance(entity, Queue):
             self._detach_disabled(entity)
             self.changed(entity)
-            for box in (entity.main, entity.dead):
+            for box in (entity.main, entity.dead, entity.transfer):
                 self.wake(box)
 
     def removed(self, entity: Entity) -> None:
@@ -321,6 +322,10 @@ class Namespace:
         if isinstance(entity, Queue | Topic):
             keys = [rule.as_key() for rule in entity.description.authorization]
             self.keys.set_entity_keys(path_key(entity.path), keys)
+
+    def in_background(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run something that nobody awaits to its end."""
+        self._administration.to_its_end(work)
 
     # ── links ──
 
@@ -380,7 +385,11 @@ class Namespace:
 
     def _is_listened_to(self, queue: Queue) -> bool:
         """A receiver that waits with credit uses the queue, although nothing happens."""
-        return any(outlet.link.credit for box in (queue.main, queue.dead) for outlet in self._dispatchers[box].outlets)
+        return any(
+            outlet.link.credit
+            for box in (queue.main, queue.dead, queue.transfer)
+            for outlet in self._dispatchers[box].outlets
+        )
 
     async def _delete_idle(self, queue: Queue) -> None:
         until_ms = queue.idle_until_ms

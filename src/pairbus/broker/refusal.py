@@ -8,6 +8,7 @@ from pairbus.errors import PairbusError, StoreError
 
 ARGUMENT_ERROR = "com.microsoft:argument-error"
 ENTITY_DISABLED = "com.microsoft:entity-disabled"
+ENTITY_EXISTS = "com.microsoft:entity-already-exists"
 MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
 MESSAGE_NOT_FOUND = "com.microsoft:message-not-found"
 
