@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pairbus.broker import box, due, schedule, settlement
+from pairbus.broker import box, due, line, schedule, settlement
 from pairbus.broker.box import Box, Lock
 from pairbus.broker.entity import RETRY_PAUSE_MS
 from pairbus.broker.queue import Outcome
@@ -32,9 +32,9 @@ WAITING, LOCKED, DEFERRED, SCHEDULED, GONE, UNDER_WAY = (
 )
 DELIVERIES_MAX = 3
 LIMITS = [
-    (box, "READY_MAX"),
+    (line, "READY_MAX"),
     (box, "CHUNK_MAX"),
-    (box, "SLACK"),
+    (line, "SLACK"),
     (due, "SLACK"),
     (schedule, "CHUNK_MAX"),
     (settlement, "CHUNK_MAX"),

@@ -131,10 +131,17 @@ class Namespace:
                 incomplete += not queue.recover(row)
             elif entity_id in remains:
                 remains[entity_id].append(row)
+        states: dict[int, list[int]] = {entity_id: [] for entity_id in remains}
+        for state in self.store.session_states():
+            queue = queues.get(state.entity_id)
+            if queue is not None and queue.sessions is not None:
+                queue.sessions.recover_state(state)
+            elif state.entity_id in states:
+                states[state.entity_id].append(state.n)
         for queue in queues.values():
             queue.recovered(self.now_ms())
         for entity_id, rows in remains.items():
-            self._sweeper.recover(entity_id, rows)
+            self._sweeper.recover(entity_id, rows, states[entity_id])
         if incomplete:
             return [f"{self.name}: {incomplete} messages are not served because their payloads are missing"]
         return []
@@ -314,7 +321,8 @@ class Namespace:
         """The deletion is durable: the rows of the entity go step by step."""
         if isinstance(entity, Queue):
             numbers, ends = entity.remains()
-            self._sweeper.add(entity.queue_id, numbers, ends, entity.size_bytes)
+            states = entity.sessions.state_rows() if entity.sessions is not None else ()
+            self._sweeper.add(entity.queue_id, numbers, ends, entity.size_bytes, states)
         else:
             self._sweeper.add(id_of(entity), {}, [], 0)
 

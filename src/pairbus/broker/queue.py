@@ -92,6 +92,7 @@ class Queue:
         self.renew = settlement.renew
         self.receive_deferred = settlement.receive_deferred
         self.peek = self._receiving.peek
+        self.sessions = self._receiving.sessions
         self.cancel_scheduled = self._schedule.cancel
         self.check_send = self._entity.check_send
         self.check_receive = self._entity.check_receive
@@ -261,7 +262,7 @@ class Queue:
             message.n = n
             message.seq = seq
             message.payload = message.origin_seq = message.hops = 0
-            message.session_id = draft.session_id
+            message.session_id = draft.session_id or ""
             message.body = body = draft.body
             message.annotations = annotations = draft.annotations
             message.message_id = draft.message_id
@@ -314,8 +315,8 @@ class Queue:
 
     # ── scheduled messages ──
 
-    def _scheduled_numbers(self) -> Iterator[tuple[int, int]]:
-        return self._schedule.numbers()
+    def _scheduled_numbers(self, session_id: str | None) -> Iterator[tuple[int, int]]:
+        return self._schedule.numbers(session_id)
 
     def _activate(self, messages: list[StoredMessage], now_ms: int) -> None:
         """Scheduled messages whose time has come go to the end of the queue, under new numbers."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pairbus.broker.payloads import Payloads
-from pairbus.broker.store import Delete, EraseEntity, Forget, IndexRow, Store
+from pairbus.broker.store import Delete, EraseEntity, Forget, IndexRow, SetSessionState, Store
 from pairbus.errors import StoreError
 
 logger = logging.getLogger("pairbus.broker")
@@ -31,6 +31,8 @@ class Remains:
     "(box, row number); taken from the end."
     ends: list[int]
     "Ends of remembered message ids, ascending."
+    states: list[int]
+    "Rows of session states; taken from the end."
     row_bytes: int
     "Average size of a row."
 
@@ -49,20 +51,27 @@ class Sweeper:
         self._is_busy = False
         self._is_stopping = False
 
-    def recover(self, entity_id: int, rows: list[IndexRow]) -> None:
-        """An entity that was dropped before the start; `rows`: those of the index that are its."""
+    def recover(self, entity_id: int, rows: list[IndexRow], states: list[int]) -> None:
+        """An entity that was dropped before the start; `rows` and `states`: those that the store lists for it."""
         numbers: dict[int, list[int]] = {}
         for row in rows:
             numbers.setdefault(row.box, []).append(row.n)
             if row.payload and self._payloads.size_of(row.payload) is not None:
                 self._payloads.hold(row.payload)
         ends = sorted(until_ms for _, until_ms in self._store.remembered(entity_id))
-        self.add(entity_id, numbers, ends, sum(row.size for row in rows))
+        self.add(entity_id, numbers, ends, sum(row.size for row in rows), states)
 
-    def add(self, entity_id: int, numbers: dict[int, list[int]], ends: list[int], size_bytes: int = 0) -> None:
+    def add(
+        self,
+        entity_id: int,
+        numbers: dict[int, list[int]],
+        ends: list[int],
+        size_bytes: int = 0,
+        states: Sequence[int] = (),
+    ) -> None:
         """The drop of the entity is committed; `numbers`: the rows of each of its boxes."""
         pairs = sorted(((box, n) for box, each in numbers.items() for n in each), key=lambda pair: -pair[1])
-        self._remains.append(Remains(entity_id, pairs, ends, size_bytes // (len(pairs) + 1)))
+        self._remains.append(Remains(entity_id, pairs, ends, list(states), size_bytes // (len(pairs) + 1)))
         if not self._is_busy:
             self._is_busy = True
             self._step()
@@ -88,7 +97,14 @@ class Sweeper:
         ends = remains.ends[:STEP_IDS]
         if ends:
             self._store.write(Forget(remains.entity_id, ends[-1]))
-        is_last = len(part) == len(remains.numbers) and len(ends) == len(remains.ends)
+        states = remains.states[-STEP_IDS:]
+        for n in states:
+            self._store.write(SetSessionState(remains.entity_id, n, "", 0, None))
+        is_last = (len(part), len(ends), len(states)) == (
+            len(remains.numbers),
+            len(remains.ends),
+            len(remains.states),
+        )
         if is_last:
             self._store.write(EraseEntity(remains.entity_id))
 
@@ -101,6 +117,7 @@ class Sweeper:
                     self._payloads.release(payload)
             del remains.numbers[len(remains.numbers) - len(part) :]
             del remains.ends[: len(ends)]
+            del remains.states[len(remains.states) - len(states) :]
             if is_last:
                 self._remains.popleft()
             self._step()
