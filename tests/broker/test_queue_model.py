@@ -308,8 +308,10 @@ class QueueMachine(RuleBasedStateMachine):
             return
         for dead in (False, True):
             real = self.box(dead)
-            numbers = [*real._returned, *(message.n for message in real._ready)]
-            numbers += [n for n in real._waiting if n not in real._gone]
+            waiters = real._line
+            assert isinstance(waiters, line.Line)
+            numbers = [*waiters._returned, *(message.n for message in waiters._ready)]
+            numbers += [n for n in waiters._waiting if n not in waiters._gone]
             waiting = [self.world.store.seq_of(real.number, n) for n in numbers]
             places = {WAITING: waiting, DEFERRED: list(real.deferred)}
             places[LOCKED] = [lock.message.seq for lock in real.locks]

@@ -161,6 +161,13 @@ class Sdk:
         """An open receiver; its SDK error when the broker refuses the link."""
         return cast(aio.ServiceBusReceiver, await self._open(self._client.get_queue_receiver(queue, **options)))
 
+    async def topic_sender(self, topic: str) -> aio.ServiceBusSender:
+        return cast(aio.ServiceBusSender, await self._open(self._client.get_topic_sender(topic)))
+
+    async def subscription_receiver(self, topic: str, name: str, **options: Any) -> aio.ServiceBusReceiver:
+        receiver = self._client.get_subscription_receiver(topic, name, **options)
+        return cast(aio.ServiceBusReceiver, await self._open(receiver))
+
     async def pair(self, queue: str, **receiver_options: Any) -> tuple[aio.ServiceBusSender, aio.ServiceBusReceiver]:
         """A sender and a receiver, opened side by side: opening takes the SDK half a second each."""
         return await asyncio.gather(self.sender(queue), self.receiver(queue, **receiver_options))

@@ -10,7 +10,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -327,18 +326,6 @@ def test_a_group_that_cannot_be_rolled_back_is_rolled_back_before_the_next_one_c
     assert rows_of(reader, BOX) == [1, 4]
     assert reader.damage == []
     reader.close()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
 
 
 async def test_a_real_full_disk_fails_the_group_and_space_heals_it(small_disk: Path) -> None:

@@ -44,7 +44,9 @@ CORRELATION_FILTERS_MAX = 100_000
 class Hooks(Protocol):
     """The namespace's part in a change: objects are made, and links and timers hear of it."""
 
-    def make_queue(self, queue_id: int, description: QueueDescription) -> Queue: ...
+    def make(
+        self, entity_id: int, description: QueueDescription | TopicDescription | SubscriptionDescription
+    ) -> Queue | Topic | Subscription: ...
     def added(self, entity: Entity) -> None: ...
     def updated(self, entity: Entity) -> None: ...
     def removed(self, entity: Entity) -> None: ...
@@ -143,10 +145,8 @@ class Administration:
     def _make(self, description: AnyDescription, rules: Sequence[RuleDescription], now_ms: int) -> list[Entity]:
         """Make the object for a new entity and, behind a subscription, those of its first rules."""
         match description:
-            case QueueDescription():
-                return [self._hooks.make_queue(self._next_id(), description)]
-            case TopicDescription():
-                return [Topic(self._next_id(), description)]
+            case QueueDescription() | TopicDescription():
+                return [self._hooks.make(self._next_id(), description)]
             case RuleDescription():
                 self._check_filter_count([description])
                 return [Rule(self._next_id(), description)]
@@ -154,7 +154,7 @@ class Administration:
                 topic = self._catalog.topic(description.topic)
                 if len(topic.subscriptions) >= SUBSCRIPTIONS_MAX:
                     raise InvalidDescription(f"topic '{topic.path}' has {SUBSCRIPTIONS_MAX} subscriptions already")
-                subscription = Subscription(self._next_id(), description)
+                subscription = self._hooks.make(self._next_id(), description)
                 parents: dict[str, Any] = {"topic": topic.path, "subscription": description.name}
                 checked = [replace(rule.checked(), **parents, created_ms=now_ms, updated_ms=now_ms) for rule in rules]
                 if len({rule.name.lower() for rule in checked}) < len(checked):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pairbus.broker.address import EntityName, parse_entity
 from pairbus.broker.admin import QueueInfo, SubscriptionInfo, TopicInfo
+from pairbus.broker.box import Box
 from pairbus.broker.description import RuleDescription, path_key
 from pairbus.broker.queue import Queue
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.topic import Topic
 from pairbus.errors import EntityNotFound
 
-Entity = Queue | Topic | Subscription | Rule
+Receivable = Queue | Subscription
+"Entities that are received from."
+Holder = Queue | Topic | Subscription
+"Entities that hold messages."
+Entity = Holder | Rule
 
 
 class Catalog:
@@ -19,6 +26,13 @@ class Catalog:
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}
         self.topics: dict[str, Topic] = {}
+
+    def holders(self) -> Iterator[Holder]:
+        """Every entity that holds messages."""
+        yield from self.queues.values()
+        for topic in self.topics.values():
+            yield topic
+            yield from topic.subscriptions.values()
 
     def find(self, path: str) -> Entity | None:
         """Return the entity of any kind that the path names, in any case."""
@@ -88,6 +102,11 @@ class Catalog:
         return [rule.description for _, rule in sorted(self.subscription(topic, subscription).rules.items())]
 
 
+def boxes_of(holder: Holder) -> tuple[Box, ...]:
+    """The boxes that can be received from."""
+    return () if isinstance(holder, Topic) else holder.boxes
+
+
 def queue_info(queue: Queue) -> QueueInfo:
     return QueueInfo(
         description=queue.description,
@@ -120,7 +139,7 @@ def subscription_info(subscription: Subscription) -> SubscriptionInfo:
         active=subscription.active_count,
         dead_lettered=subscription.dead_count,
         deferred=subscription.deferred_count,
-        transfer=subscription.transfer_count,
+        transfer=0,  # a message that is forwarded is never between two entities
         transfer_dead_lettered=subscription.transfer_dead_count,
         accessed_ms=subscription.accessed_ms,
     )

@@ -12,7 +12,16 @@ from pairbus.amqp.link import Link
 from pairbus.broker.admin import D, QueueInfo, SubscriptionInfo, TopicInfo
 from pairbus.broker.administration import Administration, id_of
 from pairbus.broker.box import Box
-from pairbus.broker.catalog import Catalog, Entity, queue_info, subscription_info, topic_info
+from pairbus.broker.catalog import (
+    Catalog,
+    Entity,
+    Holder,
+    Receivable,
+    boxes_of,
+    queue_info,
+    subscription_info,
+    topic_info,
+)
 from pairbus.broker.description import (
     AnyDescription,
     QueueDescription,
@@ -32,6 +41,7 @@ from pairbus.broker.payloads import Payloads
 from pairbus.broker.peer import Peer
 from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import Refusal, entity_not_found
+from pairbus.broker.session_links import Applicant, SessionDispatcher
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.sweep import Sweeper
@@ -41,6 +51,11 @@ from pairbus.sas import KeyRing
 
 logger = logging.getLogger("pairbus.broker")
 
+_CLASSES: dict[type, Any] = {
+    QueueDescription: Queue,
+    TopicDescription: Topic,
+    SubscriptionDescription: Subscription,
+}
 SWEEP_PAUSE_S = 1.0  # before the rows of deleted entities are tried again
 
 
@@ -69,9 +84,9 @@ class Namespace:
         self.catalog = Catalog()
         self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=now_ms)
         self._health = Health(store, loop)
-        self._dispatchers: dict[Box, Dispatcher] = {}
-        self._agenda: Agenda[Queue] = Agenda()
-        self._changed: set[Queue] = set()
+        self._dispatchers: dict[Box, Dispatcher | SessionDispatcher] = {}
+        self._agenda: Agenda[Holder] = Agenda()
+        self._changed: set[Holder] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._is_stopping = False
@@ -108,38 +123,32 @@ class Namespace:
         return damage
 
     def _recovered(self, found: RecoveredEntity, description: AnyDescription) -> Entity:
-        match description:
-            case QueueDescription():
-                return self._make(found.entity_id, description, last_seq=found.last_seq)
-            case TopicDescription():
-                return Topic(found.entity_id, description)
-            case SubscriptionDescription():
-                return Subscription(found.entity_id, description)
-            case RuleDescription():
-                return Rule(found.entity_id, description)
+        if isinstance(description, RuleDescription):
+            return Rule(found.entity_id, description)
+        return self.make(found.entity_id, description, last_seq=found.last_seq)
 
     def _recover_rows(self, entities: Mapping[int, Entity], dropped: Iterable[int]) -> list[str]:
         """Give every row of the index to its entity, and those of dropped entities to the sweeper."""
         self._payloads.recover(self.store.payloads())
-        queues = {number: entity for number, entity in entities.items() if isinstance(entity, Queue)}
+        holders = {number: entity for number, entity in entities.items() if not isinstance(entity, Rule)}
         remains: dict[int, list[IndexRow]] = {entity_id: [] for entity_id in dropped}
         incomplete = 0
         for row in self.store.index():
             entity_id = entity_of(row.box)
-            queue = queues.get(entity_id)
-            if queue is not None:
-                incomplete += not queue.recover(row)
+            holder = holders.get(entity_id)
+            if holder is not None:
+                incomplete += not holder.recover(row)
             elif entity_id in remains:
                 remains[entity_id].append(row)
         states: dict[int, list[int]] = {entity_id: [] for entity_id in remains}
         for state in self.store.session_states():
-            queue = queues.get(state.entity_id)
-            if queue is not None and queue.sessions is not None:
-                queue.sessions.recover_state(state)
+            holder = holders.get(state.entity_id)
+            if isinstance(holder, Queue | Subscription) and holder.sessions is not None:
+                holder.sessions.recover_state(state)
             elif state.entity_id in states:
                 states[state.entity_id].append(state.n)
-        for queue in queues.values():
-            queue.recovered(self.now_ms())
+        for holder in holders.values():
+            holder.recovered(self.now_ms())
         for entity_id, rows in remains.items():
             self._sweeper.recover(entity_id, rows, states[entity_id])
         if incomplete:
@@ -155,8 +164,8 @@ class Namespace:
         self._sweeper.stop()
         if self._timer is not None:
             self._timer.cancel()
-        for queue in self.catalog.queues.values():
-            queue.stop()
+        for holder in self.catalog.holders():
+            holder.stop()
         for peer in self.peers:
             peer.stop_reading()
         # What receive-and-delete has already deleted still leaves with the commits below; nothing more is taken.
@@ -179,11 +188,11 @@ class Namespace:
     def queue(self, path: str) -> Queue | None:
         return self.catalog.queues.get(path_key(path))
 
-    def wake(self, box: Box) -> None:
-        """Receivers of the box may get something now. A box whose queue is deleted has nobody to wake."""
+    def wake(self, box: Box, outlet: Outlet | None = None) -> None:
+        """Receivers of the box, or this one, may get something now. A box whose queue is deleted has nobody to wake."""
         dispatcher = self._dispatchers.get(box)
         if dispatcher is not None:
-            dispatcher.wake()
+            dispatcher.wake(outlet)
 
     def wake_later(self, box: Box) -> None:
         dispatcher = self._dispatchers.get(box)
@@ -192,47 +201,66 @@ class Namespace:
 
     def listen(self, outlet: Outlet) -> None:
         if not self._is_stopping:
-            self._dispatchers[outlet.box].add(outlet)
+            self._dispatcher(outlet.queue, outlet.box).add(outlet)
+
+    def apply(self, applicant: Applicant) -> None:
+        """A link wants a session."""
+        dispatcher = self._dispatcher(applicant.queue, applicant.box)
+        if not self._is_stopping and isinstance(dispatcher, SessionDispatcher):
+            dispatcher.apply(applicant)
+
+    def stop_applying(self, applicant: Applicant) -> None:
+        dispatcher = self._dispatchers.get(applicant.box)
+        if isinstance(dispatcher, SessionDispatcher):
+            dispatcher.stop_applying(applicant)
 
     def stop_listening(self, outlet: Outlet) -> None:
         dispatcher = self._dispatchers.get(outlet.box)
         if dispatcher is not None:
             dispatcher.remove(outlet)
 
-    def _make(self, queue_id: int, description: QueueDescription, last_seq: int = 0) -> Queue:
-        return Queue(
-            queue_id,
+    def make(
+        self,
+        entity_id: int,
+        description: QueueDescription | TopicDescription | SubscriptionDescription,
+        last_seq: int = 0,
+    ) -> Holder:
+        """Make the object of an entity that holds messages."""
+        holder: Holder = _CLASSES[type(description)](
+            entity_id,
             description,
             self.store,
             self._payloads,
             now_ms=self.now_ms(),
             last_seq=last_seq,
-            on_ready=self._on_ready,
+            on_ready=lambda box: self._on_ready(holder, box),
         )
+        return holder
 
-    def _listen_to(self, queue: Queue) -> None:
-        for box in (queue.main, queue.dead, queue.transfer):
-            self._dispatchers[box] = Dispatcher(
-                queue,
+    def _on_ready(self, holder: Holder, box: Box) -> None:
+        self.wake(box)
+        self.changed(holder)
+
+    def _dispatcher(self, receivable: Receivable, box: Box) -> Dispatcher | SessionDispatcher:
+        """The dispatcher of a box; made when the first receiver comes."""
+        dispatcher = self._dispatchers.get(box)
+        if dispatcher is None:
+            kind = Dispatcher if box.sessions is None else SessionDispatcher
+            dispatcher = self._dispatchers[box] = kind(
+                receivable,
                 box,
                 loop=self._loop,
                 now_ms=self.now_ms,
                 on_locked=self.changed,
                 is_metered=self.meter is not None,
             )
-        self.changed(queue)
+        return dispatcher
 
-    def _forget(self, queue: Queue) -> None:
-        self._agenda.set(queue, None)
-        self._changed.discard(queue)
-        for box in (queue.main, queue.dead, queue.transfer):
+    def _forget(self, holder: Holder) -> None:
+        self._agenda.set(holder, None)
+        self._changed.discard(holder)
+        for box in boxes_of(holder):
             self._dispatchers.pop(box, None)
-
-    def _on_ready(self, box: Box) -> None:
-        dispatcher = self._dispatchers.get(box)
-        if dispatcher is not None:
-            dispatcher.wake()
-            self.changed(dispatcher.queue)
 
     # ── administration ──
 
@@ -291,40 +319,38 @@ class Namespace:
 
     # ── changes, as the administration tells of them ──
 
-    def make_queue(self, queue_id: int, description: QueueDescription) -> Queue:
-        return self._make(queue_id, description)
-
     def added(self, entity: Entity) -> None:
         """The entity is stored and in the catalog."""
-        if isinstance(entity, Queue):
-            self._listen_to(entity)
+        if not isinstance(entity, Rule):
+            self.changed(entity)
         self._share_keys(entity)
 
     def updated(self, entity: Entity) -> None:
         """The entity has new settings."""
         self._share_keys(entity)
-        if isinstance(entity, Queue):
+        if not isinstance(entity, Rule):
             self._detach_disabled(entity)
             self.changed(entity)
-            for box in (entity.main, entity.dead, entity.transfer):
+            for box in boxes_of(entity):
                 self.wake(box)
 
     def removed(self, entity: Entity) -> None:
         """The entity is out of the catalog; its deletion is about to be written."""
         if isinstance(entity, Queue | Topic):
             self.keys.set_entity_keys(path_key(entity.path), ())
-        if isinstance(entity, Queue):
+        if not isinstance(entity, Rule):
             self._forget(entity)
             self._detach(entity, entity_not_found(entity.path))
 
     def deleted(self, entity: Entity) -> None:
         """The deletion is durable: the rows of the entity go step by step."""
-        if isinstance(entity, Queue):
-            numbers, ends = entity.remains()
-            states = entity.sessions.state_rows() if entity.sessions is not None else ()
-            self._sweeper.add(entity.queue_id, numbers, ends, entity.size_bytes, states)
+        if isinstance(entity, Rule):
+            self._sweeper.add(entity.rule_id, {}, [])
         else:
-            self._sweeper.add(id_of(entity), {}, [], 0)
+            numbers, ends = entity.remains()
+            sessions = None if isinstance(entity, Topic) else entity.sessions
+            states = () if sessions is None else sessions.state_rows()
+            self._sweeper.add(id_of(entity), numbers, ends, entity.size_bytes, states)
 
     def _share_keys(self, entity: Entity) -> None:
         if isinstance(entity, Queue | Topic):
@@ -337,36 +363,40 @@ class Namespace:
 
     # ── links ──
 
-    def _detach(self, queue: Queue, refusal: Refusal, kinds: tuple[type, ...] = (Inlet, Outlet)) -> None:
+    def _detach(self, holder: Holder, refusal: Refusal, kinds: tuple[type, ...] = (Inlet, Outlet)) -> None:
         for link in list(self.links):
             context = link.context
-            if isinstance(context, Inlet | Outlet) and context.queue is queue and isinstance(context, kinds):
+            if isinstance(context, Applicant) and context.queue is holder:
+                context.refuse(refusal)
+            elif isinstance(context, Inlet | Outlet) and context.queue is holder and isinstance(context, kinds):
                 context.peer.detach(link, refusal)
 
-    def _detach_disabled(self, queue: Queue) -> None:
-        """Receivers of a queue that was switched off must hear of it; a sender hears it as the answer to its send,
+    def _detach_disabled(self, holder: Holder) -> None:
+        """Receivers of an entity that was switched off must hear of it; a sender hears it as the answer to its send,
         because the Python SDK reads a detach as a lost connection, whatever its condition."""
+        if isinstance(holder, Topic):
+            return
         try:
-            queue.check_receive()
+            holder.check_receive()
         except Refusal as refusal:
-            self._detach(queue, refusal, (Outlet,))
+            self._detach(holder, refusal, (Outlet,))
 
     # ── time ──
 
-    def changed(self, queue: Queue) -> None:
-        """The next time at which the queue has something to do may have moved."""
-        if queue.closed or self._is_stopping:
+    def changed(self, holder: Holder) -> None:
+        """The next time at which the entity has something to do may have moved."""
+        if holder.closed or self._is_stopping:
             return
         if not self._changed:
             self._loop.call_soon(self._arm)
-        self._changed.add(queue)
+        self._changed.add(holder)
 
     def _arm(self) -> None:
         if self._is_stopping:
             return
-        for queue in self._changed:
-            times = [at for at in (queue.next_due_ms(), queue.idle_until_ms) if at is not None]
-            self._agenda.set(queue, min(times, default=None))
+        for holder in self._changed:
+            times = [at for at in (holder.next_due_ms(), holder.idle_until_ms) if at is not None]
+            self._agenda.set(holder, min(times, default=None))
         self._changed.clear()
         at_ms = self._agenda.next_ms()
         if at_ms is None or (self._timer_ms is not None and self._timer_ms <= at_ms):
@@ -377,36 +407,33 @@ class Namespace:
         self._timer = self._loop.call_later(max(at_ms - self.now_ms(), 0) / 1000, self.run_due)
 
     def run_due(self) -> None:
-        """Do what has fallen due by now in every queue, and set the timer for the rest."""
+        """Do what has fallen due by now in every entity, and set the timer for the rest."""
         self._timer = self._timer_ms = None
         now_ms = self.now_ms()
-        for queue in self._agenda.pop_due(now_ms):
-            if queue.idle_until_ms is not None and queue.idle_until_ms <= now_ms:
-                if not self._is_listened_to(queue):
-                    self._administration.to_its_end(self._delete_idle(queue))
+        for holder in self._agenda.pop_due(now_ms):
+            if holder.idle_until_ms is not None and holder.idle_until_ms <= now_ms:
+                if not self._is_listened_to(holder):
+                    self._administration.to_its_end(self._delete_idle(holder))
                     continue
-                queue.touch(now_ms)
-            queue.run_due(now_ms)
-            self.changed(queue)
+                holder.touch(now_ms)
+            holder.run_due(now_ms)
+            self.changed(holder)
         if not self._changed:
             self._loop.call_soon(self._arm)
 
-    def _is_listened_to(self, queue: Queue) -> bool:
-        """A receiver that waits with credit uses the queue, although nothing happens."""
-        return any(
-            outlet.link.credit
-            for box in (queue.main, queue.dead, queue.transfer)
-            for outlet in self._dispatchers[box].outlets
-        )
+    def _is_listened_to(self, holder: Holder) -> bool:
+        """A receiver that waits with credit uses the entity, although nothing happens."""
+        dispatchers = [self._dispatchers[box] for box in boxes_of(holder) if box in self._dispatchers]
+        return any(outlet.link.credit for dispatcher in dispatchers for outlet in dispatcher.outlets)
 
-    async def _delete_idle(self, queue: Queue) -> None:
-        until_ms = queue.idle_until_ms
-        if queue.closed or until_ms is None or until_ms > self.now_ms():
-            self.changed(queue)  # it was used or deleted in the turn of the loop since it fell due
+    async def _delete_idle(self, holder: Holder) -> None:
+        until_ms, kind = holder.idle_until_ms, holder.description.KIND
+        if holder.closed or until_ms is None or until_ms > self.now_ms():
+            self.changed(holder)  # it was used or deleted in the turn of the loop since it fell due
             return
-        logger.info("%s: queue '%s' was idle for its auto-delete time and is deleted", self.name, queue.path)
+        logger.info("%s: %s '%s' was idle for its auto-delete time and is deleted", self.name, kind, holder.path)
         try:
-            await self._administration.delete_now(queue.path)
+            await self._administration.delete_now(holder.path)
         except StoreError as error:
-            logger.error("%s: the idle queue '%s' could not be deleted: %s", self.name, queue.path, error)
-            queue.touch(self.now_ms())  # tried again when it has been idle as long once more, not in a tight loop
+            logger.error("%s: the idle %s '%s' could not be deleted: %s", self.name, kind, holder.path, error)
+            holder.touch(self.now_ms())  # tried again when it has been idle as long once more, not in a tight loop

@@ -11,49 +11,31 @@ Every arrow but lock and release is a write. From the write to its commit the me
 it belongs to the step that waits for the commit (`Commits`), which moves it on, or back when the commit failed. So a
 settlement cannot meet an expiring lock, nor a cancellation an activation: who takes the message first has it.
 
-Answers (`done`) are never given from within the call that asked, and come in the order of the calls. The one exception
-to the order: a send whose message id is in an uncommitted earlier send is answered after that one's commit.
+Answers (`done`) are never given from within the call that asked, and come in the order of the calls (but see
+admission.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import compress
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from pairbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
+from pairbus.broker.admission import Admission
 from pairbus.broker.box import Box
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.draft import Draft
-from pairbus.broker.duplicates import Claim, DuplicateWindow
-from pairbus.broker.entity import RETRY_PAUSE_MS, Done, Entity
+from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.receiving import Receiving
-from pairbus.broker.refusal import Refusal, entity_not_found, refusal_of
 from pairbus.broker.schedule import Schedule
 from pairbus.broker.settlement import Outcome
-from pairbus.broker.store import (
-    ACTIVE,
-    BOX_KINDS,
-    MAIN,
-    SCHEDULED,
-    Forget,
-    IndexRow,
-    Insert,
-    Move,
-    Remember,
-    Store,
-    StoredMessage,
-)
+from pairbus.broker.store import ACTIVE, BOX_KINDS, MAIN, SCHEDULED, IndexRow, Insert, Move, Store, StoredMessage
 from pairbus.errors import StoreError
 
 __all__ = ["Draft", "Outcome", "Queue"]
 
-DROPPED = 0
-
 
 class Queue:
-    """One queue: a receiving half (`Receiving`), and in front of it duplicate detection and scheduled messages."""
+    """One queue: a way in (`Admission`), scheduled messages (`Schedule`), and a receiving half (`Receiving`)."""
 
     def __init__(
         self,
@@ -69,7 +51,8 @@ class Queue:
         """`on_ready(box)`: a message may have become available, or `next_due_ms` moved, by itself: in a commit, in an
         `update`. After calls of one's own (a lock, `run_due`) one asks for `next_due_ms` oneself."""
         self.queue_id = queue_id
-        self._entity = Entity(
+        self._store = store
+        self._entity = entity = Entity(
             queue_id,
             description.path,
             description,
@@ -80,23 +63,26 @@ class Queue:
             on_ready=on_ready,
             run_due=self.run_due,
         )
-        self._store = store
-        self._receiving = Receiving(self._entity, description, self._scheduled_numbers)
-        self.main, self.dead, self.transfer = self._receiving.boxes
-        self._schedule = Schedule(self._entity, self.main, self._activate)
-        self._duplicates = DuplicateWindow()
+        self._receiving = Receiving(entity, description, lambda session_id: self._schedule.numbers(session_id))
+        self.main, self.dead, self.transfer = self.boxes = self._receiving.boxes
+        self._schedule = Schedule(entity, self.main, self._activate)
+        self._admission: Admission[list[StoredMessage]] = Admission(
+            entity,
+            accept=self._accept,
+            accepted=self._accepted,
+            admitted=lambda messages: entity.announce(self.main),
+            size=lambda: self._receiving.size_bytes,
+        )
         self._describe(description)
         settlement = self._receiving.settlement
-        self.settle = settlement.settle
-        self.complete_many = settlement.complete_many
-        self.renew = settlement.renew
-        self.receive_deferred = settlement.receive_deferred
+        self.settle, self.complete_many = settlement.settle, settlement.complete_many
+        self.renew, self.receive_deferred = settlement.renew, settlement.receive_deferred
         self.peek = self._receiving.peek
         self.sessions = self._receiving.sessions
+        self.send, self.schedule = self._admission.send, self._admission.schedule
         self.cancel_scheduled = self._schedule.cancel
-        self.check_send = self._entity.check_send
-        self.check_receive = self._entity.check_receive
-        self.touch = self._entity.touch
+        self.check_room = self._admission.check_room
+        self.check_send, self.check_receive, self.touch = entity.check_send, entity.check_receive, entity.touch
 
     def __repr__(self) -> str:
         return (
@@ -152,7 +138,7 @@ class Queue:
 
     def recovered(self, now_ms: int) -> None:
         """The index was read to its end."""
-        self._duplicates.recover(self._store.remembered(self.queue_id))
+        self._admission.recover()
         self.touch(now_ms)
 
     def update(self, description: QueueDescription, now_ms: int) -> None:
@@ -164,10 +150,10 @@ class Queue:
     def _describe(self, description: QueueDescription) -> None:
         self.description = description
         self.path = description.path
-        self._size_max = description.max_size_mb << 20
-        self.message_size_max = description.max_message_size_kb << 10
         self._entity.describe(description.path, description)
         self._receiving.describe(description)
+        self._admission.describe(description)
+        self.message_size_max = self._admission.message_size_max
 
     def close(self) -> None:
         """Before `DropEntity` is written: nothing is handed out or written any more. Answers that are due still come.
@@ -188,64 +174,16 @@ class Queue:
 
     def remains(self) -> tuple[dict[int, list[int]], list[int]]:
         """What is to be swept once the drop is committed: (box → numbers of its rows, ends of remembered ids)."""
-        numbers = {box.number: box.numbers() for box in self._receiving.boxes}
+        numbers = {box.number: box.numbers() for box in self.boxes}
         numbers[self.main.number] += [n for _, n in self._schedule.numbers()]
-        return numbers, self._duplicates.ends()
+        return numbers, self._admission.ends()
 
     # ── sending ──
 
-    def send(self, drafts: Sequence[Draft], now_ms: int, done: Done) -> None:
-        """Take all or none. Refused at once by raising (disabled, full), otherwise `done` after the commit."""
-        self.check_room()
-        self._entity.accessed_ms = now_ms
-        self._offer(drafts, now_ms, False, done)
-
-    def schedule(self, drafts: Sequence[Draft], now_ms: int, done: Callable[[Refusal | list[int]], None]) -> None:
-        """`send` that answers with the sequence numbers; that of a dropped duplicate is 0, which no message bears.
-
-        A number of its own would not be stored with anything, and after a restart another message might get it.
-        """
-        self.check_room()
-        self._entity.accessed_ms = now_ms
-        self._offer(drafts, now_ms, True, done)
-
-    def check_room(self) -> None:
-        if not self._entity.sendable:
-            self.check_send()
-        if self._receiving.size_bytes >= self._size_max:
-            raise full(self.path, self.description.max_size_mb, self.size_bytes)
-
-    def _offer(
-        self, drafts: Sequence[Draft], now_ms: int, wants_seqs: bool, done: Any, *, was_parked: bool = False
-    ) -> None:
-        """Write what is no duplicate; `done` (of a send or a schedule) follows."""
-        claim: Claim | None = None
-        seqs: list[int] | None = None
-        if self.description.requires_duplicate_detection:
-            ids = [draft.message_id for draft in drafts]
-            earlier = self._duplicates.claim_on(ids)
-            if earlier is not None:
-                earlier.parked.append((drafts, now_ms, wants_seqs, done))
-                return
-            fresh = self._duplicates.fresh(ids, now_ms)
-            messages = self._new(list(compress(drafts, fresh)), now_ms)
-            if wants_seqs:
-                numbers = iter(messages)
-                seqs = [next(numbers).seq if is_fresh else DROPPED for is_fresh in fresh]
-            until_ms = now_ms + self.description.duplicate_window_ms
-            claim = self._duplicates.claim([(m.message_id, until_ms) for m in messages if m.message_id])
-            if claim.ids:
-                self._store.write(Remember(self.queue_id, claim.ids))
-        else:
-            messages = self._new(drafts, now_ms)
-            if wants_seqs:
-                seqs = [message.seq for message in messages]
-        if messages:
-            self._store.write(Insert(self.main.number, messages))
-        elif was_parked:  # nothing but duplicates of what has just been committed
-            done(seqs)
-            return
-        self._entity.commits.then(self._offered, (messages, claim, seqs), done)
+    def _accept(self, drafts: Sequence[Draft], now_ms: int) -> list[StoredMessage]:
+        messages = self._new(drafts, now_ms)
+        self._store.write(Insert(self.main.number, messages))
+        return messages
 
     def _new(self, drafts: Sequence[Draft], now_ms: int) -> list[StoredMessage]:
         """Numbers and times for the drafts. A bare object instead of a call for each: every message passes here."""
@@ -280,43 +218,17 @@ class Queue:
         self.main.size_bytes += size
         return messages
 
-    def _offered(
-        self,
-        payload: tuple[list[StoredMessage], Claim | None, list[int] | None],
-        done: Callable[[Refusal | list[int] | None], None],
-        error: StoreError | None,
-    ) -> None:
-        messages, claim, seqs = payload
+    def _accepted(self, messages: list[StoredMessage], error: StoreError | None) -> None:
         main = self.main
-        if error is not None and messages:
+        if error is not None:
             main.size_bytes -= sum(message.size for message in messages)
-            done(refusal_of(error))
-        else:
-            main.admit([message for message in messages if message.state == ACTIVE])
-            for message in messages:
-                if message.state == SCHEDULED:
-                    self._schedule.add(message)
-            done(seqs)
-        if claim is not None:
-            self._duplicates.resolve(claim, committed=error is None)
-            self._unpark(claim, error)
-        if error is None:
-            self._entity.announce(main)
-
-    def _unpark(self, claim: Claim, error: StoreError | None) -> None:
-        """Sends that repeated an id of this claim: they fail with it, or go on now that the id is known."""
-        for drafts, now_ms, wants_seqs, done in claim.parked:
-            if error is not None:
-                done(refusal_of(error))
-            elif self._entity.closed:
-                done(entity_not_found(self.path))
-            else:
-                self._offer(drafts, now_ms, wants_seqs, done, was_parked=True)
+            return
+        main.admit([message for message in messages if message.state == ACTIVE])
+        for message in messages:
+            if message.state == SCHEDULED:
+                self._schedule.add(message)
 
     # ── scheduled messages ──
-
-    def _scheduled_numbers(self, session_id: str | None) -> Iterator[tuple[int, int]]:
-        return self._schedule.numbers(session_id)
 
     def _activate(self, messages: list[StoredMessage], now_ms: int) -> None:
         """Scheduled messages whose time has come go to the end of the queue, under new numbers."""
@@ -350,7 +262,7 @@ class Queue:
 
     def next_due_ms(self) -> int | None:
         """When `run_due` has something to do: not later than that, perhaps earlier. Ask again after every call."""
-        times = [*self._receiving.next_due_ms(), self._schedule.next_ms(), self._duplicates.next_ms()]
+        times = [*self._receiving.next_due_ms(), self._schedule.next_ms(), self._admission.next_ms()]
         known = [at_ms for at_ms in times if at_ms is not None]
         return max(min(known), self._entity.paused_until_ms) if known else None
 
@@ -360,12 +272,4 @@ class Queue:
             return
         self._receiving.run_due(now_ms, self._schedule.run)
         self._entity.look_again_ms = now_ms + RETRY_PAUSE_MS
-        self._duplicates.run_due(now_ms, lambda until_ms: self._store.write(Forget(self.queue_id, until_ms)))
-
-
-def full(path: str, max_size_mb: int, size_bytes: int) -> Refusal:
-    return Refusal(
-        RESOURCE_LIMIT_EXCEEDED,
-        f"The messaging entity '{path}' has reached its maximum size of {max_size_mb} MB"
-        f" ({size_bytes} bytes are in use).",
-    )
+        self._admission.run_due(now_ms)

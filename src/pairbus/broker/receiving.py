@@ -104,8 +104,8 @@ class Receiving:
         session_id: str | None = None,
         size_max: int | None = None,
     ) -> list[StoredMessage]:
-        """Committed messages of every state, of one session or of all, without a lock; not those whose time to live is over, nor those that a
-        write carries at this moment.
+        """Committed messages of every state, of one session or of all, without a lock; not those whose time to live is
+        over, nor those that a write carries at this moment.
 
         No more are read when those that were found have `size_max` bytes.
         """

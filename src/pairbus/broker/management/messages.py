@@ -7,16 +7,22 @@ from uuid import UUID
 from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED
 from pairbus.amqp.types import Array, Long, Timestamp
 from pairbus.broker.box import Lock
+from pairbus.broker.draft import check_session_ids
 from pairbus.broker.management.node import Answer, Fields, ManagementNode, Operation
+from pairbus.broker.management.sessions import held
 from pairbus.broker.messages import draft_of, encode_delivery, patch_of
 from pairbus.broker.queue import Outcome, Queue
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal, dead_letters_take_no_sends, lock_lost
+from pairbus.broker.settlement import not_found
+from pairbus.broker.subscription import Subscription
+from pairbus.broker.topic import Topic
 from pairbus.sas import LISTEN, SEND
 
 PEEK_COUNT_MAX = 250
 ANSWER_SIZE_MAX = 1 << 20  # bytes of messages in one answer; at least one message is always given
 SEQUENCE_NUMBER_MAX = (1 << 63) - 1  # an AMQP long; a ulong can ask for more
-SENT_TO = RECEIVED_FROM = (Queue,)
+SENT_TO = (Queue, Topic)
+RECEIVED_FROM = (Queue, Subscription)
 
 
 def _peek(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
@@ -24,7 +30,8 @@ def _peek(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> 
     if count < 1:
         raise Refusal(ARGUMENT_ERROR, f"'message-count' must be at least 1, is {count}.")
     from_seq = min(max(fields.integer("from-sequence-number"), 0), SEQUENCE_NUMBER_MAX)
-    found = node.queue.peek(node.box, from_seq, count, now_ms, size_max=ANSWER_SIZE_MAX)
+    session_id = fields.text("session-id") if node.box.sessions is not None else None
+    found = node.queue.peek(node.box, from_seq, count, now_ms, session_id=session_id, size_max=ANSWER_SIZE_MAX)
     messages: list[dict[str, bytes]] = []
     size = 0
     for message in found:
@@ -45,13 +52,14 @@ def _renew_lock(node: ManagementNode, fields: Fields, answer: Answer, now_ms: in
 
 
 def _check_takes_sends(node: ManagementNode) -> None:
-    if node.box is not node.queue.main:
+    entity = node.sent_to
+    if isinstance(entity, Queue) and node.box is not entity.main:
         raise dead_letters_take_no_sends(node.path)
 
 
 def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
     _check_takes_sends(node)
-    limit = node.queue.message_size_max
+    limit = node.sent_to.message_size_max
     drafts = []
     for entry in fields.many("messages", dict):
         payload = entry.get("message")
@@ -63,6 +71,9 @@ def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int)
         if draft.is_ping:
             raise Refusal(ARGUMENT_ERROR, "A ping cannot be scheduled.")
         drafts.append(draft)
+    entity = node.sent_to
+    if isinstance(entity, Queue) and entity.sessions is not None:
+        check_session_ids(drafts, entity.path)
 
     def scheduled(result: Refusal | list[int]) -> None:
         if isinstance(result, Refusal):
@@ -70,12 +81,12 @@ def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int)
         else:
             answer.ok({"sequence-numbers": Array([Long(seq) for seq in result], 0x81)})
 
-    node.queue.schedule(drafts, now_ms, scheduled)
+    node.sent_to.schedule(drafts, now_ms, scheduled)
 
 
 def _cancel_scheduled(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
     _check_takes_sends(node)
-    node.queue.cancel_scheduled(fields.many("sequence-numbers", int), now_ms, answer.done)
+    node.sent_to.cancel_scheduled(fields.many("sequence-numbers", int), now_ms, answer.done)
 
 
 def _receive_deferred(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
@@ -98,8 +109,13 @@ def _receive_deferred(node: ManagementNode, fields: Fields, answer: Answer, now_
                 }
             )
 
-    lock = fields.integer("receiver-settle-mode", 1) == 1
-    node.queue.receive_deferred(node.box, fields.many("sequence-numbers", int), now_ms, lock, received)
+    lock, numbers = fields.integer("receiver-settle-mode", 1) == 1, fields.many("sequence-numbers", int)
+    hold = held(node, fields, now_ms)
+    if hold is not None:
+        strange = [seq for seq in numbers if seq not in (hold.session.deferred or {})]
+        if strange:
+            raise not_found(strange, f"deferred (in session '{hold.session.id}')", node.path)
+    node.queue.receive_deferred(node.box, numbers, now_ms, lock, received)
 
 
 _OUTCOMES = {
@@ -124,6 +140,7 @@ def _update_disposition(node: ManagementNode, fields: Fields, answer: Answer, no
             if (text := fields.text(key)) is not None:
                 changes[name] = text
     patch, tokens = patch_of(changes), fields.lock_tokens()
+    held(node, fields, now_ms)
     if outcome is Outcome.COMPLETE:
         node.queue.complete_many(node.box, tokens, now_ms, lambda lost, error: answer.done(_lost(lost, error)))
         return

@@ -30,6 +30,7 @@ from pairbus.broker.refusal import (
     ENTITY_EXISTS,
     MESSAGE_LOCK_LOST,
     MESSAGE_NOT_FOUND,
+    SESSION_LOCK_LOST,
     Refusal,
     refusal_of,
 )
@@ -45,6 +46,7 @@ SEQUENCE_NUMBERS_MAX = 1000
 
 _STATUS_OF = {
     MESSAGE_LOCK_LOST: 410,
+    SESSION_LOCK_LOST: 410,
     MESSAGE_NOT_FOUND: 404,
     NOT_FOUND: 404,
     UNAUTHORIZED_ACCESS: 401,
@@ -123,14 +125,17 @@ class ManagementNode:
         *,
         find: Callable[[], Target],
         allows: Callable[[str], bool],
+        is_mine: Callable[[object], bool],
     ) -> None:
-        """`find` looks the entity up and raises a Refusal when it does not exist."""
+        """`find` looks the entity up and raises a Refusal when it does not exist; `is_mine` tells whether the holder of
+        a session is a link of this peer."""
         self.address = address
         self.namespace = namespace
         self.target = find()
         self._operations = operations
         self._find = find
         self._allows = allows
+        self.is_mine = is_mine
 
     @property
     def path(self) -> str:
@@ -143,9 +148,15 @@ class ManagementNode:
         return 0 if isinstance(entity, Subscription) else entity.description.max_message_size_kb * 1024
 
     @property
-    def queue(self) -> Queue:
-        """The entity of an operation that is possible on queues."""
-        assert isinstance(self.target.entity, Queue)
+    def sent_to(self) -> Queue | Topic:
+        """The entity of an operation that is possible where messages are sent to."""
+        assert not isinstance(self.target.entity, Subscription)
+        return self.target.entity
+
+    @property
+    def queue(self) -> Queue | Subscription:
+        """The entity of an operation that is possible where messages are received from."""
+        assert not isinstance(self.target.entity, Topic)
         return self.target.entity
 
     @property
@@ -183,8 +194,7 @@ class ManagementNode:
 
     def changed(self) -> None:
         """Locks were taken or moved: when something falls due may have changed."""
-        if isinstance(self.target.entity, Queue):
-            self.namespace.changed(self.target.entity)
+        self.namespace.changed(self.target.entity)
 
     def carry_out(self, change: Coroutine[Any, Any, object], answer: Answer) -> None:
         """Run a change of the namespace and answer when it is durable."""
@@ -228,6 +238,12 @@ class Fields:
         value = self._values.get(key)
         if value is not None and not isinstance(value, str):
             raise Refusal(ARGUMENT_ERROR, f"'{key}' must be a string, is {value!r:.80}.")
+        return value
+
+    def binary(self, key: str) -> bytes | None:
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, bytes):
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' must be binary, is {value!r:.80}.")
         return value
 
     def mapping(self, key: str) -> dict[Any, Any]:

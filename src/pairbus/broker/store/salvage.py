@@ -39,7 +39,7 @@ from pairbus.broker.store.records import (
     payload_crc,
     text_crc,
 )
-from pairbus.broker.store.schema import FILE_NAME, create, damaged, open_damaged, open_for_writing, recognise
+from pairbus.broker.store.schema import FILE_NAME, VERSION, create, damaged, open_damaged, open_for_writing, recognise
 from pairbus.errors import StoreError
 
 GROUP_ROWS = 500
@@ -76,7 +76,10 @@ def salvage(folder: Path, to_folder: Path) -> SalvageReport:
         raise StoreError(f"{to_folder} is not empty; a salvage needs a new folder.")
     lock = FolderLock(folder)
     try:
-        recognise(path, ours=(folder / "commits").exists())
+        if recognise(path, ours=(folder / "commits").exists()) < VERSION:
+            raise StoreError(
+                f"{path} was written by release 0.3: salvage it with that release, then start this one with the copy."
+            )
         with_log = path.with_name(path.name + "-wal").exists()
         source = _Source(path)
         try:
@@ -277,3 +280,4 @@ def _commit(committer: Committer, *ops: Write) -> None:
     error = committer.commit(group)
     if error is not None:
         raise error
+    committer.tidy_up_if_due()

@@ -31,6 +31,7 @@ from pairbus.errors import StoreDamaged, StoreError, StoreForeign, StoreFull, St
 FILE_NAME = "messages.db"
 APPLICATION_ID = 0x50616972  # "Pair"
 VERSION = 2
+OLDEST_VERSION = 1  # that can be migrated
 PAGE_BYTES = 16_384
 """With 1 KB messages an insert costs the writer a quarter less than with pages of 4096. Still larger pages gain little
 more, and every commit writes at least two of them."""
@@ -84,8 +85,8 @@ def create(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def recognise(path: Path, *, ours: bool) -> None:
-    """Refuse a file that is not a store of this version, from its first bytes, before anything opens it.
+def recognise(path: Path, *, ours: bool) -> int:
+    """Refuse a file that is not a store, or a newer one, from its first bytes; returns the version otherwise.
 
     `ours` says that the folder has the other marks of a store: then an unknown header is damage, not a foreign file.
     """
@@ -103,8 +104,9 @@ def recognise(path: Path, *, ours: bool) -> None:
             f"{path} was written by a newer version of Pairbus (store version {version}, this one knows {VERSION}); "
             "it was not touched. Upgrade Pairbus, or choose another data folder."
         )
-    if version != VERSION:
+    if version < OLDEST_VERSION:
         raise damaged(path, f"its version is {version}")
+    return version
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:

@@ -20,9 +20,11 @@ from pairbus.broker.store import Done, IndexRow, PayloadRow, Recovered, StateRow
 from pairbus.broker.store.committer import Committer, Totals
 from pairbus.broker.store.folder import FOLDER_MODE, CommitFile, FolderLock, is_store_file, tighten_folder
 from pairbus.broker.store.group import Group
+from pairbus.broker.store.migration import clear_remains, migrate
 from pairbus.broker.store.reader import Progress, Reader
 from pairbus.broker.store.schema import (
     FILE_NAME,
+    VERSION,
     create,
     damaged,
     open_for_writing,
@@ -93,9 +95,13 @@ class SqliteStore:
             commits.write(0)
             noted = 0
             create(self._path)
-        recognise(self._path, ours=known)
+        version = recognise(self._path, ours=known)
         tighten_folder(self._folder, is_store_file)  # not before: a foreign folder is left as it is
-        reader = self._reader = Reader(self._path, Progress(self._progress))
+        progress = Progress(self._progress)
+        if version < VERSION:
+            migrate(self._path, noted, progress)
+        clear_remains(self._folder)
+        reader = self._reader = Reader(self._path, progress)
         entities = reader.recover()
         totals = reader.totals
         self._last_n = totals.last_n
