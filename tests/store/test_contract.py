@@ -26,6 +26,8 @@ from pairbus.broker.store import (
     PutEntity,
     Recovered,
     Remember,
+    SetSessionState,
+    StateRow,
     Store,
     StoredMessage,
     Update,

@@ -60,8 +60,9 @@ class Agenda(Generic[Key]):
 class ExpiryHeap(Generic[Key]):
     """Ends of the times to live of the messages that wait in a box: one tuple for each, nothing else.
 
-    A key is the row number, or begins with it. A message that is locked leaves its entry behind, and gets another one when it comes back. `live` counts the
-    messages that really wait; the owner keeps it, and calls `compact` when stale entries are crowding the heap.
+    A key is the row number, or begins with it. A message that is locked leaves its entry behind, and gets another one
+    when it comes back. `live` counts the messages that really wait; the owner keeps it, and calls `compact` when stale
+    entries are crowding the heap.
     """
 
     def __init__(self) -> None:

@@ -193,7 +193,9 @@ class Sessions:
         session.line.add(n)
         if expires_ms:
             self._expiry.add(expires_ms, (n, session))
-        self.offer(session)
+        if not session.queued_n:
+            session.queued_n = n
+            heappush(self._heap, (n, session))
 
     def recover_deferred(self, session_id: str, seq: int, n: int) -> None:
         session = self.make(session_id)
