@@ -81,6 +81,12 @@ class Admission(Generic[A]):
                 f" ({self._size()} bytes are in use).",
             )
 
+    def is_claimed(self, drafts: Sequence[Draft]) -> bool:
+        """Whether a send of these would have to wait for the end of an earlier one with the same message id."""
+        return (
+            self._detects_duplicates and self._duplicates.claim_on([draft.message_id for draft in drafts]) is not None
+        )
+
     def send(self, drafts: Sequence[Draft], now_ms: int, done: Done) -> None:
         """Take all or none. Refused at once by raising (disabled, full), otherwise `done` after the commit."""
         self.check_room()

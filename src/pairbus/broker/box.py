@@ -36,6 +36,25 @@ def deletion(box: Box, messages: Sequence[StoredMessage]) -> Delete:
 class Box:
     """One of the boxes of an entity. The entity writes; the box knows what is where."""
 
+    __slots__ = (
+        "_commits",
+        "_line",
+        "_payloads",
+        "_store",
+        "accessed_ms",
+        "active_count",
+        "deferred",
+        "deferred_count",
+        "holds",
+        "locks",
+        "number",
+        "receivable",
+        "scheduled_count",
+        "sessions",
+        "shared_bytes",
+        "size_bytes",
+    )
+
     def __init__(
         self,
         number: int,
@@ -83,19 +102,24 @@ class Box:
 
     def recover(self, row: IndexRow) -> bool:
         """Take an ACTIVE or DEFERRED row of the store's index, in ascending order; False: its payload is missing."""
-        if not self.recover_size(row):
-            return False
-        if row.state == DEFERRED:
-            self.deferred[row.seq] = row.n
+        n, _, seq, state, expires_ms, _, size, payload, _ = row
+        if payload:
+            if not self.recover_size(row):
+                return False
+        else:
+            self.size_bytes += size
+        if state == DEFERRED:
+            self.deferred[seq] = n
             self.deferred_count += 1
             if self.sessions is not None:
                 self.sessions.recover_deferred(row.session_id, row.seq, row.n)
             return True
         self.active_count += 1
         if self.sessions is not None:
-            self.sessions.recover(row.session_id, row.n, row.expires_ms)
-        elif isinstance(self._line, Line):
-            self._line.recover(row.n, row.expires_ms)
+            self.sessions.recover(row.session_id, n, expires_ms)
+        else:
+            assert isinstance(self._line, Line)
+            self._line.recover(n, expires_ms)
         return True
 
     def recover_size(self, row: IndexRow) -> bool:
@@ -121,9 +145,13 @@ class Box:
         for message in messages:
             self.size_bytes += message.size
             if message.payload:
-                self.shared_bytes += len(message.body)
-                self._payloads.hold(message.payload)
+                self.share(message)
         self.admit(messages)
+
+    def share(self, message: StoredMessage) -> None:
+        """A committed message that is new in this box shares its payload."""
+        self.shared_bytes += len(message.body)
+        self._payloads.hold(message.payload)
 
     def give_back(self, message: StoredMessage) -> None:
         """A message that was handed out is free again, in its old place in the order."""
@@ -202,6 +230,18 @@ class Box:
         self.forget(message)
         done(message)
 
+    def withdraw(self, limit: int, now_ms: int) -> list[StoredMessage]:
+        """Up to `limit` waiting messages in order; they are the caller's until it gives back or forgets them."""
+        found: list[StoredMessage] = []
+        try:
+            while len(found) < limit and (message := self._next(now_ms, None)) is not None:
+                found.append(message)
+        except StoreError:
+            for message in found:
+                self.give_back(message)
+            raise
+        return found
+
     def _next(self, now_ms: int, session: Session | None) -> StoredMessage | None:
         if not self.receivable:
             return None
@@ -252,9 +292,15 @@ class Box:
             found += [each for each in self.deferred.values() if each >= n]
         return nsmallest(count, found)
 
-    def numbers(self) -> list[int]:
-        """Every row number of the box but those that a write carries."""
-        return self.numbers_from(0, self.active_count + self.deferred_count, ())
+    def drain(self, limit: int) -> list[int]:
+        """Up to `limit` row numbers of the box, of messages in any state; they leave its books. For its end only."""
+        found = self._line.drain(limit)
+        if len(found) < limit:
+            found += [lock.message.n for lock in self.locks]
+            found += self.deferred.values()
+            self.locks.clear()
+            self.deferred.clear()
+        return found
 
     # ── time to live ──
 

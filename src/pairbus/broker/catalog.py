@@ -116,7 +116,7 @@ def queue_info(queue: Queue) -> QueueInfo:
         deferred=queue.deferred_count,
         size_bytes=queue.size_bytes,
         accessed_ms=queue.accessed_ms,
-        transfer_dead_lettered=queue.transfer.active_count + queue.transfer.deferred_count,
+        transfer_dead_lettered=queue.transfer_dead_count,
     )
 
 

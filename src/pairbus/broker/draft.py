@@ -24,6 +24,12 @@ class Draft:
     "Proves that the entity takes messages; whoever reads it from the wire keeps it from the entity."
     session_id: str | None = None
     "None: the sender gave none. The empty text is a session like any other."
+    hops: int = 0
+    "How often the message was forwarded before."
+    origin_seq: int = 0
+    "Sequence number in the entity that it was first sent to; 0: this is the first."
+    payload: int = 0
+    "Number of a payload that is stored already and holds the body; 0: none."
 
 
 def check_session_ids(drafts: Iterable[Draft], path: str) -> None:

@@ -126,6 +126,10 @@ class Holds:
     def __iter__(self) -> Iterator[SessionLock]:
         return iter(self._locks.values())
 
+    def clear(self) -> None:
+        """For the end of a box."""
+        self._locks.clear()
+
     def make(self, message: StoredMessage, now_ms: int) -> SessionLock:
         """Lock a message for the holder of its session."""
         hold = self._sessions.make(message.session_id).hold

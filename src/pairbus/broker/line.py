@@ -43,6 +43,8 @@ class Surroundings(NamedTuple):
 class Line:
     """Numbers of waiting messages, the first ones loaded, and when they expire."""
 
+    __slots__ = ("_around", "_expiry", "_gone", "_ready", "_ready_bytes", "_returned", "_waiting")
+
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._waiting: deque[int] = deque()
@@ -178,6 +180,17 @@ class Line:
         at = bisect_left(self._waiting, n)
         waiting = (each for each in islice(self._waiting, at, None) if each not in self._gone)
         found += islice(waiting, count)
+        return found
+
+    def drain(self, limit: int) -> list[int]:
+        """Take out up to `limit` numbers, or a few more with the last. For the end of a box."""
+        waiting = self._waiting
+        found = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
+        if len(found) < limit:
+            found += [message.n for message in self._ready]
+            found += self._returned
+            self._ready.clear()
+            self._returned.clear()
         return found
 
     # ── time to live ──

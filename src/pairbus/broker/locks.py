@@ -41,6 +41,8 @@ class Tokens:
 class Locks:
     """Locks by token, in the order in which they end, unless `_mixed_until_ms` says otherwise."""
 
+    __slots__ = ("_latest_ms", "_locks", "_mixed_until_ms", "_soonest_ms", "duration_ms", "new_token")
+
     def __init__(self) -> None:
         self.duration_ms = 0
         "Of locks made from now on; set by the entity."
@@ -55,6 +57,9 @@ class Locks:
 
     def __iter__(self) -> Iterator[Lock]:
         return iter(self._locks.values())
+
+    def clear(self) -> None:
+        self._locks.clear()
 
     def make(self, message: StoredMessage, now_ms: int) -> Lock:
         lock = Lock(self.new_token(), message, now_ms + self.duration_ms)

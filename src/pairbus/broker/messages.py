@@ -382,7 +382,7 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0) -> bytes:
     if message.annotations:
         pairs += message.annotations
         count += 2 * len(_spans_of_pairs(message.annotations))
-    body = _patched(message.body, message.patch) if message.patch else message.body
+    body = with_patch(message.body, message.patch) if message.patch else message.body
     return (
         header_section(message.ttl_ms, message.delivery_count)
         + section(MESSAGE_ANNOTATIONS, map_of(pairs, count))
@@ -398,8 +398,8 @@ def _spans_of_pairs(pairs: bytes) -> list[tuple[object, int, int, int]]:
     return spans
 
 
-def _patched(body: bytes, patch: bytes) -> bytes:
-    """The bare message with changed application properties; of several changes to one property the last counts."""
+def with_patch(body: bytes, patch: bytes) -> bytes:
+    """Give the bare message with changed application properties; of several changes to one property the last counts."""
     changes = {key: patch[start:end] for key, start, _, end in _spans_of_pairs(patch)}
     properties_end = 0
     for code, start, value_at, end in sections(body):

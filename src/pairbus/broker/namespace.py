@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.link import Link
 from pairbus.broker.admin import D, QueueInfo, SubscriptionInfo, TopicInfo
-from pairbus.broker.administration import Administration, id_of
+from pairbus.broker.administration import Administration
 from pairbus.broker.box import Box
 from pairbus.broker.catalog import (
     Catalog,
@@ -33,6 +34,7 @@ from pairbus.broker.description import (
 )
 from pairbus.broker.dispatch import Dispatcher
 from pairbus.broker.due import Agenda
+from pairbus.broker.forward import Forwarder
 from pairbus.broker.health import Health
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.meter import Meter
@@ -44,7 +46,7 @@ from pairbus.broker.refusal import Refusal, entity_not_found
 from pairbus.broker.session_links import Applicant, SessionDispatcher
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
 from pairbus.broker.subscription import Rule, Subscription
-from pairbus.broker.sweep import Sweeper
+from pairbus.broker.sweep import Remains, Sweeper
 from pairbus.broker.topic import Topic
 from pairbus.errors import EntityNotFound, InvalidDescription, StoreError
 from pairbus.sas import KeyRing
@@ -56,6 +58,7 @@ _CLASSES: dict[type, Any] = {
     TopicDescription: Topic,
     SubscriptionDescription: Subscription,
 }
+MANY_ENTITIES = 1000
 SWEEP_PAUSE_S = 1.0  # before the rows of deleted entities are tried again
 
 
@@ -85,11 +88,14 @@ class Namespace:
         self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=now_ms)
         self._health = Health(store, loop)
         self._dispatchers: dict[Box, Dispatcher | SessionDispatcher] = {}
+        self._forwarders: dict[Box, Forwarder] = {}
         self._agenda: Agenda[Holder] = Agenda()
         self._changed: set[Holder] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._is_stopping = False
+        self._has_frozen = False
+        "Whether the entities found at the start are kept from the search for garbage."
         self._payloads = Payloads()
         self._sweeper = Sweeper(store, self._payloads, retry_later=lambda step: loop.call_later(SWEEP_PAUSE_S, step))
 
@@ -101,6 +107,19 @@ class Namespace:
 
     def recover(self) -> list[str]:
         """Read what the store holds; one sentence for everything that is damaged."""
+        # Nothing that is made here becomes garbage. To look for some again and again would take as long as the rest,
+        # and later, with thousands of entities, each look would hold every client up for most of a second.
+        gc.disable()
+        try:
+            damage = self._recover()
+            if len(self.catalog.queues) + len(self.catalog.topics) >= MANY_ENTITIES:
+                self._has_frozen = True
+                gc.freeze()
+        finally:
+            gc.enable()
+        return damage
+
+    def _recover(self) -> list[str]:
         recovered = self.store.recover()
         self._administration.last_id = recovered.last_entity_id
         damage = recovered.damage  # reading the index adds to it
@@ -132,12 +151,17 @@ class Namespace:
         self._payloads.recover(self.store.payloads())
         holders = {number: entity for number, entity in entities.items() if not isinstance(entity, Rule)}
         remains: dict[int, list[IndexRow]] = {entity_id: [] for entity_id in dropped}
+        takers: dict[int, Callable[[IndexRow], bool]] = {}
         incomplete = 0
         for row in self.store.index():
+            if (take := takers.get(row[1])) is not None:
+                incomplete += not take(row)
+                continue
             entity_id = entity_of(row.box)
             holder = holders.get(entity_id)
             if holder is not None:
-                incomplete += not holder.recover(row)
+                takers[row.box] = take = holder.taker(row.box)
+                incomplete += not take(row)
             elif entity_id in remains:
                 remains[entity_id].append(row)
         states: dict[int, list[int]] = {entity_id: [] for entity_id in remains}
@@ -161,11 +185,15 @@ class Namespace:
         What falls due from now on is left to the next start, which finds it in the store.
         """
         self._is_stopping = True
+        if self._has_frozen:
+            gc.unfreeze()
         self._sweeper.stop()
         if self._timer is not None:
             self._timer.cancel()
         for holder in self.catalog.holders():
             holder.stop()
+        for forwarder in self._forwarders.values():
+            forwarder.stop()
         for peer in self.peers:
             peer.stop_reading()
         # What receive-and-delete has already deleted still leaves with the commits below; nothing more is taken.
@@ -240,6 +268,28 @@ class Namespace:
     def _on_ready(self, holder: Holder, box: Box) -> None:
         self.wake(box)
         self.changed(holder)
+        if box in self._forwarders:
+            self._forwarders[box].wake()
+
+    def _forward(self, holder: Holder) -> None:
+        """Make the forwarders that the settings of the entity ask for, and end those that they do not."""
+        if isinstance(holder, Topic):
+            return
+        settings = holder.description
+        for box, path in ((holder.main, settings.forward_to), (holder.dead, settings.forward_dead_lettered_to)):
+            forwarder = self._forwarders.get(box)
+            if forwarder is not None and forwarder.path != path:
+                self._forwarders.pop(box).stop()
+            if path is not None and box not in self._forwarders:
+                self._forwarders[box] = Forwarder(
+                    holder, box, path, self.store, find=self._destination, loop=self._loop, now_ms=self.now_ms
+                )
+            if path is not None:
+                self._forwarders[box].wake()
+
+    def _destination(self, path: str) -> Queue | Topic | None:
+        key = path_key(path)
+        return self.catalog.queues.get(key) or self.catalog.topics.get(key)
 
     def _dispatcher(self, receivable: Receivable, box: Box) -> Dispatcher | SessionDispatcher:
         """The dispatcher of a box; made when the first receiver comes."""
@@ -261,6 +311,9 @@ class Namespace:
         self._changed.discard(holder)
         for box in boxes_of(holder):
             self._dispatchers.pop(box, None)
+            forwarder = self._forwarders.pop(box, None)
+            if forwarder is not None:
+                forwarder.stop()
 
     # ── administration ──
 
@@ -323,6 +376,7 @@ class Namespace:
         """The entity is stored and in the catalog."""
         if not isinstance(entity, Rule):
             self.changed(entity)
+            self._forward(entity)
         self._share_keys(entity)
 
     def updated(self, entity: Entity) -> None:
@@ -331,6 +385,7 @@ class Namespace:
         if not isinstance(entity, Rule):
             self._detach_disabled(entity)
             self.changed(entity)
+            self._forward(entity)
             for box in boxes_of(entity):
                 self.wake(box)
 
@@ -344,13 +399,7 @@ class Namespace:
 
     def deleted(self, entity: Entity) -> None:
         """The deletion is durable: the rows of the entity go step by step."""
-        if isinstance(entity, Rule):
-            self._sweeper.add(entity.rule_id, {}, [])
-        else:
-            numbers, ends = entity.remains()
-            sessions = None if isinstance(entity, Topic) else entity.sessions
-            states = () if sessions is None else sessions.state_rows()
-            self._sweeper.add(id_of(entity), numbers, ends, entity.size_bytes, states)
+        self._sweeper.add(Remains(entity.rule_id, []) if isinstance(entity, Rule) else entity.remains())
 
     def _share_keys(self, entity: Entity) -> None:
         if isinstance(entity, Queue | Topic):

@@ -75,7 +75,7 @@ class Publication:
             patch=patch,
             n=self._store.number(),
             payload=payload if changed is None else 0,
-            origin_seq=message.seq,
+            origin_seq=message.origin_seq or message.seq,
             hops=message.hops,
             session_id=message.session_id if changed is None else changed.session_id or "",
         )

@@ -28,7 +28,8 @@ from pairbus.broker.payloads import Payloads
 from pairbus.broker.receiving import Receiving
 from pairbus.broker.schedule import Schedule
 from pairbus.broker.settlement import Outcome
-from pairbus.broker.store import ACTIVE, BOX_KINDS, MAIN, SCHEDULED, IndexRow, Insert, Move, Store, StoredMessage
+from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, Move, Store, StoredMessage
+from pairbus.broker.sweep import Remains
 from pairbus.errors import StoreError
 
 __all__ = ["Draft", "Outcome", "Queue"]
@@ -64,7 +65,7 @@ class Queue:
             run_due=self.run_due,
         )
         self._receiving = Receiving(entity, description, lambda session_id: self._schedule.numbers(session_id))
-        self.main, self.dead, self.transfer = self.boxes = self._receiving.boxes
+        self.main, self.dead = self._receiving.main, self._receiving.dead
         self._schedule = Schedule(entity, self.main, self._activate)
         self._admission: Admission[list[StoredMessage]] = Admission(
             entity,
@@ -81,7 +82,8 @@ class Queue:
         self.sessions = self._receiving.sessions
         self.send, self.schedule = self._admission.send, self._admission.schedule
         self.cancel_scheduled = self._schedule.cancel
-        self.check_room = self._admission.check_room
+        self.check_room, self.is_claimed = self._admission.check_room, self._admission.is_claimed
+        self.dead_letter = settlement.dead_letter
         self.check_send, self.check_receive, self.touch = entity.check_send, entity.check_receive, entity.touch
 
     def __repr__(self) -> str:
@@ -89,6 +91,14 @@ class Queue:
             f"<Queue {self.path} {self.description.status} active={self.active_count} dead={self.dead_count}"
             f" scheduled={self.scheduled_count} deferred={self.deferred_count} {self.size_bytes} B>"
         )
+
+    @property
+    def transfer(self) -> Box:
+        return self._receiving.transfer
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        return self._receiving.boxes
 
     @property
     def closed(self) -> bool:
@@ -105,6 +115,10 @@ class Queue:
     @property
     def dead_count(self) -> int:
         return self.dead.active_count + self.dead.deferred_count
+
+    @property
+    def transfer_dead_count(self) -> int:
+        return sum(box.active_count + box.deferred_count for box in self.boxes[2:])
 
     @property
     def scheduled_count(self) -> int:
@@ -132,9 +146,14 @@ class Queue:
     def recover(self, row: IndexRow) -> bool:
         """Take a row of the store's index; False: its payload is missing. What fell due meanwhile is done by the next
         `run_due`."""
-        if row.state == SCHEDULED and row.box % BOX_KINDS == MAIN:
-            return self._schedule.recover(row)
-        return self._receiving.recover(row)
+        return self.taker(row.box)(row)
+
+    def taker(self, box: int) -> Callable[[IndexRow], bool]:
+        """`recover` for the rows of one box."""
+        return self._recover_main if box == self.main.number else self._receiving.box_of(box).recover
+
+    def _recover_main(self, row: IndexRow) -> bool:
+        return self._schedule.recover(row) if row[3] == SCHEDULED else self.main.recover(row)
 
     def recovered(self, now_ms: int) -> None:
         """The index was read to its end."""
@@ -172,11 +191,11 @@ class Queue:
         self._entity.closed = False
         self.update(self.description, now_ms)
 
-    def remains(self) -> tuple[dict[int, list[int]], list[int]]:
-        """What is to be swept once the drop is committed: (box → numbers of its rows, ends of remembered ids)."""
-        numbers = {box.number: box.numbers() for box in self.boxes}
-        numbers[self.main.number] += [n for _, n in self._schedule.numbers()]
-        return numbers, self._admission.ends()
+    def remains(self) -> Remains:
+        """What is to be swept once the drop is committed."""
+        drains = [(self.main.number, self._schedule.drain), *self._receiving.drains()]
+        ends, row_bytes = self._admission.ends(), self._receiving.row_bytes()
+        return Remains(self.queue_id, drains, ends, row_bytes, states=self._receiving.state_rows())
 
     # ── sending ──
 
@@ -199,7 +218,9 @@ class Queue:
             message = new(StoredMessage)
             message.n = n
             message.seq = seq
-            message.payload = message.origin_seq = message.hops = 0
+            message.payload = draft.payload
+            message.origin_seq = draft.origin_seq
+            message.hops = draft.hops
             message.session_id = draft.session_id or ""
             message.body = body = draft.body
             message.annotations = annotations = draft.annotations
@@ -225,6 +246,8 @@ class Queue:
             return
         main.admit([message for message in messages if message.state == ACTIVE])
         for message in messages:
+            if message.payload:
+                main.share(message)
             if message.state == SCHEDULED:
                 self._schedule.add(message)
 

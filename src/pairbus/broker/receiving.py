@@ -10,7 +10,8 @@ from pairbus.broker.entity import Entity, Settings
 from pairbus.broker.expiry import Expiry
 from pairbus.broker.session_service import SessionService
 from pairbus.broker.settlement import Settlement
-from pairbus.broker.store import ACTIVE, IndexRow, StoredMessage, box_of, dead_box_of, transfer_box_of
+from pairbus.broker.store import ACTIVE, TRANSFER, StoredMessage, box_of, dead_box_of, transfer_box_of
+from pairbus.broker.sweep import Drain
 from pairbus.errors import StoreError
 
 OtherNumbers = Callable[[str | None], Iterable[tuple[int, int]]]
@@ -40,8 +41,8 @@ class Receiving:
         self.expiry = Expiry(entity)
         self.main = self._box(box_of(entity.entity_id), has_sessions=settings.requires_session)
         self.dead = self._box(dead_box_of(entity.entity_id))
-        self.transfer = self._box(transfer_box_of(entity.entity_id))
-        self.boxes = (self.main, self.dead, self.transfer)
+        self.boxes: tuple[Box, ...] = (self.main, self.dead)
+        "Those that were made: transfer dead letters have one when somebody asks for it."
         self.settlement = Settlement(entity, self.main, self.dead)
         self.expiry.attach(self.main, self.dead, self.settlement)
         self.sessions: SessionService | None = None
@@ -63,6 +64,7 @@ class Receiving:
 
     def describe(self, settings: ReceivingSettings) -> None:
         """After the entity itself was described."""
+        self._settings = settings
         self.settlement.max_delivery_count = settings.max_delivery_count
         self.expiry.dead_letters = settings.dead_letter_on_expiration
         for box in self.boxes:
@@ -70,27 +72,51 @@ class Receiving:
             box.receivable = self._entity.receivable
 
     @property
+    def transfer(self) -> Box:
+        """Transfer dead letters, which only a broker with transactions would make: mostly nobody asks for them."""
+        if len(self.boxes) == 2:
+            self.boxes = (self.main, self.dead, self._box(transfer_box_of(self._entity.entity_id)))
+            self.describe(self._settings)
+        return self.boxes[2]
+
+    @property
     def size_bytes(self) -> int:
-        states = 0 if self.sessions is None else self.sessions.state_bytes
-        return self.main.size_bytes + self.dead.size_bytes + self.transfer.size_bytes + states
+        size = self.main.size_bytes + self.dead.size_bytes
+        if self.sessions is not None:
+            size += self.sessions.state_bytes
+        return size if len(self.boxes) == 2 else size + self.boxes[2].size_bytes
 
     @property
     def shared_bytes(self) -> int:
         """The part of `size_bytes` that is in payloads."""
-        return self.main.shared_bytes + self.dead.shared_bytes + self.transfer.shared_bytes
+        return sum(box.shared_bytes for box in self.boxes)
 
     @property
     def accessed_ms(self) -> int:
-        return max(self.main.accessed_ms, self.dead.accessed_ms, self.transfer.accessed_ms)
+        return max(box.accessed_ms for box in self.boxes)
 
-    def recover(self, row: IndexRow) -> bool:
-        """Take a row of the store's index that is not scheduled; False: its payload is missing."""
-        return self.boxes[row.box - self.main.number].recover(row)
+    def box_of(self, number: int) -> Box:
+        """The box of this number."""
+        kind = number - self.main.number
+        return self.transfer if kind == TRANSFER else self.boxes[kind]
 
     def announce_available(self, now_ms: int) -> None:
         for box in self.boxes:
             if box.available(now_ms):
                 self._entity.announce(box)
+
+    def state_rows(self) -> list[int]:
+        """The rows of session states, for the sweep."""
+        return [] if self.sessions is None else self.sessions.state_rows()
+
+    def drains(self) -> list[tuple[int, Drain]]:
+        """Where the row numbers of each box come from when the entity has been dropped."""
+        return [(box.number, box.drain) for box in self.boxes]
+
+    def row_bytes(self) -> int:
+        """The average size of a row, payloads included."""
+        count = sum(box.active_count + box.deferred_count + box.scheduled_count for box in self.boxes)
+        return self.size_bytes // (count + 1)
 
     # ── looking ──
 

@@ -128,6 +128,11 @@ def _attach_receiver(peer: Peer, link: SenderLink, attach: Attach, address: Addr
             f" receive from a subscription, '{entity.path}/Subscriptions/<name>'.",
         )
     entity.check_receive()
+    forward_to = entity.description.forward_to
+    if forward_to is not None and target.box is entity.main:
+        raise Refusal(
+            NOT_ALLOWED, f"Messages cannot be received from '{entity.path}', which forwards them to '{forward_to}'."
+        )
     assert target.box is not None
     wants_session = attach.source is not None and SESSION_FILTER in (attach.source.filter or {})
     if wants_session != (target.box.sessions is not None):

@@ -49,6 +49,12 @@ class Schedule:
             if session_id is None or waiting.session_id == session_id:
                 yield seq, waiting.n
 
+    def drain(self, limit: int) -> list[int]:
+        """Every row number; they leave the books. For the end of the entity only."""
+        found = [waiting.n for waiting in self._waiting.values()]
+        self._waiting.clear()
+        return found
+
     def recover(self, row: IndexRow) -> bool:
         """Take a SCHEDULED row of the index; False: its payload is missing."""
         size_before = self._box.size_bytes

@@ -405,6 +405,17 @@ class Sessions:
             found += [lock.message.n for lock in session.hold.locks.values() if lock.message.n >= n]
         return found
 
+    def drain(self, limit: int) -> list[int]:
+        """Take out up to `limit` numbers. For the end of a box; states are swept on their own."""
+        found: list[int] = []
+        while self._sessions and len(found) < limit:
+            session = next(iter(self._sessions.values()))
+            self.unload(session)
+            found += session.line.take(limit - len(found))
+            if not session.line:
+                del self._sessions[session.id]
+        return found
+
     # ── time to live ──
 
     def next_expiry_ms(self) -> int | None:

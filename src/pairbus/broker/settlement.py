@@ -223,6 +223,21 @@ class Settlement:
         self._store.write(Update(self._dead.number, after))
         return message, after, self._dead
 
+    def dead_letter(self, messages: list[StoredMessage], name: str, text: str, done: Callable[[], None]) -> None:
+        """Dead-letter messages of the entity's own box that were withdrawn; `done` when that is committed or failed."""
+        changes = [self.bury(message, reason(name, text)) for message in messages]
+        self._commits.then(self._dead_lettered, changes, done)
+
+    def _dead_lettered(self, changes: list[Change], done: Callable[[], None], error: StoreError | None) -> None:
+        for change in changes:
+            if error is None:
+                self.apply(self._main, change)
+            else:
+                self._main.give_back(change[0])
+        self._entity.announce(self._main)
+        self._entity.announce(self._dead)
+        done()
+
     def apply(self, box: Box, change: Change) -> None:
         before, after, to_box = change
         if to_box is not box:

@@ -11,6 +11,7 @@ from pairbus.broker.filters import Rules
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.receiving import Receiving
 from pairbus.broker.store import IndexRow, Store, StoredMessage
+from pairbus.broker.sweep import Remains
 
 
 class Rule:
@@ -58,12 +59,13 @@ class Subscription:
             run_due=self.run_due,
         )
         self._receiving = Receiving(entity, description, lambda session_id: ())
-        self.main, self.dead, self.transfer = self.boxes = self._receiving.boxes
+        self.main, self.dead = self._receiving.main, self._receiving.dead
         self._describe(description)
         settlement = self._receiving.settlement
         self.settle, self.complete_many = settlement.settle, settlement.complete_many
         self.renew, self.receive_deferred = settlement.renew, settlement.receive_deferred
         self.peek, self.sessions = self._receiving.peek, self._receiving.sessions
+        self.dead_letter = settlement.dead_letter
         self.check_receive, self.touch = entity.check_receive, entity.touch
 
     def __repr__(self) -> str:
@@ -75,6 +77,14 @@ class Subscription:
     @property
     def path(self) -> str:
         return self.description.path
+
+    @property
+    def transfer(self) -> Box:
+        return self._receiving.transfer
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        return self._receiving.boxes
 
     @property
     def closed(self) -> bool:
@@ -94,7 +104,7 @@ class Subscription:
 
     @property
     def transfer_dead_count(self) -> int:
-        return self.transfer.active_count + self.transfer.deferred_count
+        return sum(box.active_count + box.deferred_count for box in self.boxes[2:])
 
     @property
     def size_bytes(self) -> int:
@@ -153,7 +163,11 @@ class Subscription:
 
     def recover(self, row: IndexRow) -> bool:
         """Take a row of the store's index; False: its payload is missing."""
-        return self._receiving.recover(row)
+        return self.taker(row.box)(row)
+
+    def taker(self, box: int) -> Callable[[IndexRow], bool]:
+        """`recover` for the rows of one box."""
+        return self._receiving.box_of(box).recover
 
     def recovered(self, now_ms: int) -> None:
         """The index was read to its end."""
@@ -184,9 +198,12 @@ class Subscription:
         self._entity.closed = False
         self.update(self.description, now_ms)
 
-    def remains(self) -> tuple[dict[int, list[int]], list[int]]:
-        """What is to be swept once the drop is committed: (box → numbers of its rows, none)."""
-        return {box.number: box.numbers() for box in self.boxes}, []
+    def remains(self) -> Remains:
+        """What is to be swept once the drop is committed."""
+        receiving = self._receiving
+        return Remains(
+            self.subscription_id, receiving.drains(), row_bytes=receiving.row_bytes(), states=receiving.state_rows()
+        )
 
     # ── what falls due ──
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.store import Delete, EraseEntity, Forget, IndexRow, SetSessionState, Store
@@ -21,20 +21,42 @@ STEP_ROWS = 500
 STEP_BYTES = 2 << 20
 STEP_IDS = 1000
 
+Drain = Callable[[int], list[int]]
+"Gives up to so many row numbers of a box that are not deleted yet; none: there are no more."
+
 
 @dataclass(slots=True)
 class Remains:
     """What is left of one dropped entity."""
 
     entity_id: int
-    numbers: list[tuple[int, int]]
-    "(box, row number); taken from the end."
-    ends: list[int]
+    drains: list[tuple[int, Drain]]
+    "(box, where its row numbers come from)"
+    ends: list[int] = field(default_factory=list)
     "Ends of remembered message ids, ascending."
-    states: list[int]
-    "Rows of session states; taken from the end."
-    row_bytes: int
+    row_bytes: int = 0
     "Average size of a row."
+    numbers: list[tuple[int, list[int]]] = field(default_factory=list)
+    "(box, row numbers) that came from `drains` and are to be deleted first."
+    states: list[int] = field(default_factory=list)
+    "Rows of session states; taken from the end."
+
+    def next_rows(self) -> tuple[int, list[int]] | None:
+        """The rows of the next step; None: there are no more."""
+        count = max(1, min(STEP_ROWS, STEP_BYTES // (self.row_bytes + 1)))
+        while not self.numbers and self.drains:
+            box, drain = self.drains[0]
+            found = drain(count)
+            if found:
+                self.numbers.append((box, found))
+            else:
+                self.drains.pop(0)
+        if not self.numbers:
+            return None
+        box, found = self.numbers.pop()
+        if len(found) > count:
+            self.numbers.append((box, found[count:]))
+        return box, found[:count]
 
 
 class Sweeper:
@@ -59,19 +81,12 @@ class Sweeper:
             if row.payload and self._payloads.size_of(row.payload) is not None:
                 self._payloads.hold(row.payload)
         ends = sorted(until_ms for _, until_ms in self._store.remembered(entity_id))
-        self.add(entity_id, numbers, ends, sum(row.size for row in rows), states)
+        size = sum(row.size for row in rows) // (len(rows) + 1)
+        self.add(Remains(entity_id, [], ends, size, list(numbers.items()), states))
 
-    def add(
-        self,
-        entity_id: int,
-        numbers: dict[int, list[int]],
-        ends: list[int],
-        size_bytes: int = 0,
-        states: Sequence[int] = (),
-    ) -> None:
-        """The drop of the entity is committed; `numbers`: the rows of each of its boxes."""
-        pairs = sorted(((box, n) for box, each in numbers.items() for n in each), key=lambda pair: -pair[1])
-        self._remains.append(Remains(entity_id, pairs, ends, list(states), size_bytes // (len(pairs) + 1)))
+    def add(self, remains: Remains) -> None:
+        """The drop of the entity is committed."""
+        self._remains.append(remains)
         if not self._is_busy:
             self._is_busy = True
             self._step()
@@ -85,14 +100,15 @@ class Sweeper:
             self._is_busy = False
             return
         remains = self._remains[0]
-        count = max(1, min(STEP_ROWS, STEP_BYTES // (remains.row_bytes + 1)))
-        part = remains.numbers[-count:]
-        try:
-            deletes = self._deletes(part)
-        except StoreError as error:
-            self._failed(remains, error)
-            return
-        for delete in deletes:
+        rows = remains.next_rows()
+        delete: Delete | None = None
+        if rows is not None:
+            try:
+                delete = Delete(*rows, self._store.payloads_of(rows[1]))
+            except StoreError as error:
+                remains.numbers.append(rows)
+                self._failed(remains, error)
+                return
             self._store.write(delete)
         ends = remains.ends[:STEP_IDS]
         if ends:
@@ -100,22 +116,18 @@ class Sweeper:
         states = remains.states[-STEP_IDS:]
         for n in states:
             self._store.write(SetSessionState(remains.entity_id, n, "", 0, None))
-        is_last = (len(part), len(ends), len(states)) == (
-            len(remains.numbers),
-            len(remains.ends),
-            len(remains.states),
-        )
+        is_last = rows is None and not ends and not states
         if is_last:
             self._store.write(EraseEntity(remains.entity_id))
 
         def done(error: StoreError | None) -> None:
             if error is not None:
+                if rows is not None:
+                    remains.numbers.append(rows)
                 self._failed(remains, error)
                 return
-            for delete in deletes:
-                for payload in delete.payloads:
-                    self._payloads.release(payload)
-            del remains.numbers[len(remains.numbers) - len(part) :]
+            for payload in delete.payloads if delete is not None else ():
+                self._payloads.release(payload)
             del remains.ends[: len(ends)]
             del remains.states[len(remains.states) - len(states) :]
             if is_last:
@@ -123,12 +135,6 @@ class Sweeper:
             self._step()
 
         self._store.after_commit(done)
-
-    def _deletes(self, part: list[tuple[int, int]]) -> list[Delete]:
-        by_box: dict[int, list[int]] = {}
-        for box, n in part:
-            by_box.setdefault(box, []).append(n)
-        return [Delete(box, numbers, self._store.payloads_of(numbers)) for box, numbers in by_box.items()]
 
     def _failed(self, remains: Remains, error: StoreError) -> None:
         logger.warning("the rows of the deleted entity %d cannot be deleted yet: %s", remains.entity_id, error)

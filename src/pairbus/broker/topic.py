@@ -19,6 +19,7 @@ from pairbus.broker.publication import Publication
 from pairbus.broker.schedule import Schedule
 from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, Store, StoredMessage, box_of
 from pairbus.broker.subscription import Subscription
+from pairbus.broker.sweep import Remains
 from pairbus.errors import StoreError
 
 
@@ -68,7 +69,7 @@ class Topic:
         self._describe(description)
         self.send, self.schedule = self._admission.send, self._admission.schedule
         self.cancel_scheduled = self._schedule.cancel
-        self.check_room = self._admission.check_room
+        self.check_room, self.is_claimed = self._admission.check_room, self._admission.is_claimed
         self.check_send, self.touch = entity.check_send, entity.touch
 
     def __repr__(self) -> str:
@@ -113,6 +114,10 @@ class Topic:
         """Take a row of the store's index; False: its payload is missing."""
         return self._schedule.recover(row)
 
+    def taker(self, box: int) -> Callable[[IndexRow], bool]:
+        """`recover` for the rows of one box."""
+        return self._schedule.recover
+
     def recovered(self, now_ms: int) -> None:
         """The index was read to its end."""
         self._admission.recover()
@@ -142,9 +147,10 @@ class Topic:
         self._entity.closed = False
         self.update(self.description, now_ms)
 
-    def remains(self) -> tuple[dict[int, list[int]], list[int]]:
-        """What is to be swept once the drop is committed: (box → numbers of its rows, ends of remembered ids)."""
-        return {self.box.number: [n for _, n in self._schedule.numbers()]}, self._admission.ends()
+    def remains(self) -> Remains:
+        """What is to be swept once the drop is committed."""
+        row_bytes = self.box.size_bytes // (self.box.scheduled_count + 1)
+        return Remains(self.topic_id, [(self.box.number, self._schedule.drain)], self._admission.ends(), row_bytes)
 
     # ── sending ──
 
@@ -180,6 +186,8 @@ class Topic:
             scheduled_ms=draft.scheduled_ms if is_scheduled else 0,
             ttl_ms=ttl_ms,
             session_id=draft.session_id or "",
+            hops=draft.hops,
+            origin_seq=draft.origin_seq,
         )
 
     def _accepted(self, publication: Publication, error: StoreError | None) -> None:

@@ -7,7 +7,8 @@ import logging
 import sqlite3
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from pairbus.broker.store.records import (
     counters_crc,
     head_crc,
     index_row_of,
+    index_rows_of,
     journal_crc,
     messages_of,
     payload_crc,
@@ -112,6 +114,9 @@ class Reader:
             self._check_objects()
             ids = [row[0] for row in self._connection.execute("SELECT id FROM entities")]
             self._read_totals(ids)
+            for sql in ("SELECT max(n) FROM messages", "SELECT max(id) FROM payloads"):
+                [[last]] = self._connection.execute(sql).fetchall()
+                self.totals.last_n = max(self.totals.last_n, last or 0)
             return self._read_entities()
         except sqlite3.Error as error:
             raise store_error(error, self._path) from error
@@ -166,19 +171,16 @@ class Reader:
         return is_whole and last is not None
 
     def _count_again(self, ids: list[int]) -> None:
-        """Highest numbers and counts from the rows themselves, and all row numbers: a look at every head."""
+        """Highest sequence numbers and counts from the rows themselves: a look at every head."""
         if not ids:
             return
         found: dict[int, Counters] = {}
         totals = self.totals
         for n, box, head, crc in self._connection.execute("SELECT n, box, head, head_crc FROM messages"):
-            totals.last_n = max(totals.last_n, n)
             if type(box) is int:
                 counters = found.get(entity_of(box), Counters())
                 row = index_row_of(n, box, head, crc, 0)
                 found[entity_of(box)] = Counters(max(counters.high, row.seq if row else 0), counters.rows + 1)
-        [[last]] = self._connection.execute("SELECT max(id) FROM payloads").fetchall()
-        totals.last_n = max(totals.last_n, last or 0)
         for entity_id in ids:
             totals.counters[entity_id] = found.get(entity_id, Counters())
             totals.unfolded.add(entity_id)
@@ -208,21 +210,20 @@ class Reader:
         """Adds to `damage` what it finds, and counts the references of payloads, when it comes to the end."""
         sql = "SELECT n, box, head, head_crc, length(body) FROM messages ORDER BY n"
         total = 0
-        found: dict[Any, int] = {}
+        found: Counter[Any] = Counter()
         bad: dict[Any, list[int]] = {}
         shared = self.totals.shared
         try:
             cursor = self._connection.execute(sql)
             while rows := cursor.fetchmany(INDEX_ROWS):
-                for n, box, head, crc, body_size in rows:
-                    found[box] = found.get(box, 0) + 1
-                    row = index_row_of(n, box, head, crc, body_size)
-                    if row is None:
-                        bad.setdefault(box, []).append(n)
-                        continue
-                    if row.payload:
-                        shared[row.payload] = shared.get(row.payload, 0) + 1
-                    yield row
+                found.update([row[1] for row in rows])
+                intact, damaged_rows = index_rows_of(rows)
+                for n, box in damaged_rows:
+                    bad.setdefault(box, []).append(n)
+                for row in intact:
+                    if row[7]:
+                        shared[row[7]] = shared.get(row[7], 0) + 1
+                yield from intact
                 total += len(rows)
                 self._progress.tell(f"recovering {self._path}: {total} messages read")
             self._find_orphans(has_damage=bool(bad))
@@ -237,7 +238,7 @@ class Reader:
             ids = self._connection.execute("SELECT id FROM payloads")
             self.totals.orphans = [payload for (payload,) in ids if payload not in shared]
 
-    def _tell_damage(self, found: dict[Any, int], bad: dict[Any, list[int]]) -> None:
+    def _tell_damage(self, found: Mapping[Any, int], bad: dict[Any, list[int]]) -> None:
         for box, numbers in sorted(bad.items(), key=repr):
             name = box_name(box) if type(box) is int else "an unknown entity"
             self.damage.append(

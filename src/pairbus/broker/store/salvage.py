@@ -173,8 +173,9 @@ class _Source:
         return found
 
     def states(self, last_key: int) -> Iterator[SetSessionState]:
-        for *head, state_crc, state in self.walk("states", "n", f"{states.HEAD_COLUMNS}, state_crc, state", last_key):
-            row = states.row_of(*head, 0)
+        columns = f"{states.HEAD_COLUMNS}, state_crc, state"
+        for n, entity_id, updated_ms, session_id, crc, state_crc, state in self.walk("states", "n", columns, last_key):
+            row = states.row_of(n, entity_id, updated_ms, session_id, crc, 0)
             if row is not None and type(state) is bytes and crc32(state) == state_crc:
                 yield SetSessionState(row.entity_id, row.n, row.session_id, row.updated_ms, state)
 

@@ -223,9 +223,7 @@ class SqliteStore:
     # ── reading ──
 
     def index(self) -> Iterator[IndexRow]:
-        for row in self._open_reader.index():
-            self._last_n = max(self._last_n, row.n)
-            yield row
+        return self._open_reader.index()
 
     def payloads(self) -> Iterator[PayloadRow]:
         return self._open_reader.payloads()
