@@ -18,13 +18,14 @@ import os
 import ssl as tls
 import uuid
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import aiohttp
 
 from pairbus.amqp.connection import Settings, Trace
 from pairbus.amqp.performatives import Source, Target
 from pairbus.amqp.session import Session
+from pairbus.amqp.types import Symbol
 from pairbus.errors import ConfigError
 from pairbus.transport.cbs import Tokens
 from pairbus.transport.credential import credential_for
@@ -166,8 +167,12 @@ class Connection:
         sub_queue: Literal["dead-letter"] | None = None,
         credit: int = CREDIT,
         timeout_s: float = TIMEOUT_S,
+        filters: dict[str, Any] | None = None,
     ) -> Receiver:
-        """A link that receives from the entity; see `receiver.py` for what `credit` means."""
+        """A link that receives from the entity; see `receiver.py` for what `credit` means.
+
+        `filters` of the source: `com.microsoft:session-filter` with a session id, or None for the next available one.
+        """
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
         if sub_queue is not None:
             path += "/$DeadLetterQueue"
@@ -182,7 +187,7 @@ class Connection:
 
         receiver = Receiver(self._wire, link, f"receiver {path}", timeout_s, credit, renew)
         link.attach(
-            source=Source(address=path),
+            source=Source(address=path, filter={Symbol(key): value for key, value in (filters or {}).items()} or None),
             target=Target(address=link.name),
             snd_settle_mode=0 if locking else 1,
             # "second" is what Service Bus expects of whoever asks before it settles; RabbitMQ refuses the link over it,

@@ -70,7 +70,8 @@ test("refusals of sessions", async (t) => {
   const queue = await t.queue({ requiresSession: true });
   const plain = await t.queue();
   await refused("GeneralError", t.sender(queue).sendMessages({ body: "no session" }));
-  await refused("GeneralError", t.client.acceptSession(plain, "s", QUIET));
+  // Whatever the condition: the SDK looks at the answer's session id, which a refused link does not have.
+  await refused("SessionCannotBeLocked", t.client.acceptSession(plain, "s", QUIET));
   await refused("GeneralError", t.receiver(queue).receiveMessages(1, { maxWaitTimeInMs: 2000 }));
 });
 
