@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bench.brokers import PairbusBroker
 from pairbus.amqp.message import Message, Properties
 from pairbus.cli.admin_client import administration
-from pairbus.transport import Connection, connect
+from pairbus.transport import Connection, Receiver, connect
 
 QUEUE = "sessions"
 BODY = bytes(1000)
@@ -55,15 +55,17 @@ async def _receive(broker: PairbusBroker, sessions: int, each: int) -> float:
     await _send(connection, sessions, each)
     receivers = [await connection.receiver(QUEUE, credit=each, filters=NEXT) for _ in range(sessions)]
     before = broker.cpu_seconds()
-    for receiver in receivers:
-        left = each
-        while left:
-            found = await receiver.receive(left, timeout_s=30)
-            await receiver.complete(found)
-            left -= len(found)
+    await asyncio.gather(*(_empty(receiver, each) for receiver in receivers))
     used = broker.cpu_seconds() - before
     await connection.close()
     return used / (sessions * each) * 1e6
+
+
+async def _empty(receiver: Receiver, count: int) -> None:
+    while count:
+        found = await receiver.receive(count, timeout_s=30)
+        await receiver.complete(found)
+        count -= len(found)
 
 
 async def _accept(broker: PairbusBroker, waiting: int, accepts: int) -> float:
