@@ -11,6 +11,7 @@ import pytest
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.due import SLACK
 from pairbus.broker.line import CHUNK_MAX, READY_BYTES_MAX, READY_MAX, Line
+from pairbus.broker.locks import Locks
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.queue import Draft, Outcome, Queue
 from pairbus.broker.store import Done, IndexRow, StoredMessage, Write, box_of
@@ -23,6 +24,12 @@ def line_of(world: World) -> Line:
     line = world.queue.main._line
     assert isinstance(line, Line)
     return line
+
+
+def locks_of(world: World) -> Locks:
+    locks = world.queue.main.locks
+    assert isinstance(locks, Locks)
+    return locks
 
 
 def numbered(count: int) -> list[bytes]:
@@ -163,7 +170,7 @@ def test_locks_of_different_durations_end_each_at_its_own_time() -> None:
     assert world.bodies() == [b"1", b"2"]
     world.pass_ms(50_000)
     assert world.bodies() == [b"0", b"1", b"2"]
-    assert world.queue.main.locks._mixed_until_ms == 0
+    assert locks_of(world)._mixed_until_ms == 0
 
 
 def test_a_renewed_lock_moves_behind_the_others() -> None:
