@@ -113,7 +113,8 @@ OUTSIDE_WORLD = {
 # A broad `except` that does not raise again loses errors. These do not: the reason stands beside each in the code.
 BROAD_EXCEPTS = {
     ("broker/admin/app.py", "handle"),  # answers 500 and logs the traceback
-    ("broker/store/committer.py", "commit"),  # logs the traceback and tells every sender of the group
+    ("broker/admin/app.py", "_answer"),  # the same, and the answer is counted
+    ("broker/store/committer.py", "_attempt"),  # logs the traceback and tells every sender of the group
     ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
     ("hub.py", "deliver"),  # logs the traceback; a send must not fail because of a user's callback
     ("forks.py", "_after_fork"),  # logs the traceback; the other clients must hear of the fork too

@@ -82,8 +82,9 @@ class WorldNamespace(Namespace):
 class AdminServer:
     """The served namespace; tests talk to `port` with genuine clients from their own threads."""
 
-    def __init__(self, namespace: WorldNamespace, folder: Path, port: int) -> None:
+    def __init__(self, namespace: WorldNamespace, folder: Path, port: int, loop: asyncio.AbstractEventLoop) -> None:
         self.namespace = namespace
+        self.loop = loop
         self.ca_file = str(ca_path(folder))
         self.port = port
 
@@ -113,7 +114,7 @@ def serve(folder: Path, websocket: WebSocketHandler | None = None) -> Iterator[A
     for thread in threads:
         thread.start()
     try:
-        yield AdminServer(namespace, folder, listener.getsockname()[1])
+        yield AdminServer(namespace, folder, listener.getsockname()[1], loop)
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)

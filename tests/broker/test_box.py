@@ -298,3 +298,21 @@ def test_expired_messages_do_not_pile_up_in_the_index_when_nobody_receives() -> 
     line = line_of(world)
     assert len(line._waiting) + len(line._gone) + len(line._returned) <= 2 * SLACK + 10
     assert world.bodies() == [b"forever"]
+
+
+def test_a_peek_finds_its_place_by_halving() -> None:
+    """A client that pages through a long queue asks by sequence number, and the box knows row numbers only."""
+    world = World()
+    world.offer(*numbered(3000))
+    world.store.commit()
+    for _ in range(700):
+        world.lock()
+    world.restart()
+    asked: list[int] = []
+    seq_of = world.store.seq_of
+    world.store.seq_of = lambda box, n: asked.append(n) or seq_of(box, n)  # type: ignore[func-returns-value,method-assign]
+    for from_seq, expected in ((1, 1), (1500, 1500), (2999, 2999), (3001, None)):
+        asked.clear()
+        found = [message.seq for message in world.queue.peek(world.queue.main, from_seq, 2, world.now)]
+        assert found[:1] == ([] if expected is None else [expected])
+        assert len(asked) <= 13

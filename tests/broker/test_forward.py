@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from pairbus.broker.box import Box
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.forward import HOPS_MAX, TOO_MANY_HOPS, Forwarder
 from pairbus.broker.payloads import Payloads
@@ -65,13 +66,18 @@ class Chain:
                 self.payloads,
                 now_ms=self.now,
                 last_seq=last_seqs.get(number, 0),
-                on_ready=lambda box: [each.wake() for each in self.forwarders if each.box is box] and None,
+                on_ready=self._wake,
             )
         for name, path in zip(self.names, self.names[1:], strict=False):
             source = self.queues[name]
             box = source.dead if self.dead else source.main
             options: dict[str, Any] = {"find": self.queues.get, "loop": self.loop, "now_ms": lambda: self.now}
             self.forwarders.append(Forwarder(source, box, path, self.store, **options))
+
+    def _wake(self, box: Box) -> None:
+        for forwarder in self.forwarders:
+            if forwarder.box is box:
+                forwarder.wake()
 
     def restart(self) -> None:
         self.store._writes.clear()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pairbus.amqp.types import encode_pair
 from pairbus.broker.draft import Draft
-from pairbus.broker.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
+from pairbus.broker.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
 from pairbus.broker.publication import FILTER_FAILED
 from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal
 from tests.broker.queue_world import DISK_FULL, PENDING, Answer
 from tests.broker.topic_world import TopicWorld, draft, text_of
 
-TWO = {"a": {}, "b": {}}
+TWO: dict[str, dict[str, Any]] = {"a": {}, "b": {}}
 
 
 def test_every_matching_subscription_has_its_copy_after_one_commit() -> None:
@@ -56,7 +58,7 @@ def test_a_send_that_nobody_wants_is_accepted_and_gone() -> None:
 
 def test_rules_with_actions_make_copies_of_their_own() -> None:
     """Two rules with actions and two plain ones that all match are three messages."""
-    rules = [
+    rules: list[tuple[Filter, SqlAction | None]] = [
         (TrueFilter(), SqlAction("SET seen = 1")),
         (TrueFilter(), None),
         (SqlFilter("1 = 1"), None),

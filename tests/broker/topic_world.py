@@ -99,7 +99,7 @@ class TopicWorld:
         """Commit and do what is due until nothing is left to do."""
         for _ in range(1000):
             self.store.commit()
-            holders = [self.topic, *self.topic.subscriptions.values()]
+            holders: list[Topic | Subscription] = [self.topic, *self.topic.subscriptions.values()]
             due = [each for each in holders if (at := each.next_due_ms()) is not None and at <= self.now]
             for holder in due:
                 holder.run_due(self.now)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleAction, SqlRuleFilter
 
@@ -35,7 +36,7 @@ def make_entities(admin: ServiceBusAdministrationClient) -> None:
     admin.create_topic(TOPIC)
     for name in ("all", "even"):
         admin.create_subscription(TOPIC, name, lock_duration="PT5M", max_delivery_count=2000)
-    often = {"lock_duration": "PT5M", "max_delivery_count": 2000}
+    often: dict[str, Any] = {"lock_duration": "PT5M", "max_delivery_count": 2000}
     admin.create_subscription(TOPIC, "changed", forward_dead_lettered_messages_to=GRAVEYARD, **often)
     admin.create_subscription(TOPIC, "forwarding", forward_to=INBOX)
     for name, rule_filter, action in (
@@ -77,7 +78,7 @@ class TopicLoad:
             lambda connection: self._send(connection, TOPIC),
             lambda connection: self._send(connection, TOPIC),
             lambda connection: self._send(connection, OUTBOX),
-            *[lambda connection, sink=sink: self._complete(connection, sink) for sink in SINKS],  # type: ignore[misc]
+            *[lambda connection, sink=sink: self._complete(connection, sink) for sink in SINKS],
             self._dead_letter,
         ]
         connections = [await connect(connection_string) for _ in range(3)]

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
 from azure.servicebus.management import (
     CorrelationRuleFilter,
     EntityStatus,
@@ -18,7 +20,7 @@ from azure.servicebus.management import (
 )
 
 from tests.brokers import BrokerProcess
-from tests.sdk.flavours import Admin, Flavour
+from tests.sdk.flavours import Admin, Flavour, Sdk, assert_empty, receive, receive_one, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 MINUTE = datetime.timedelta(minutes=1)
@@ -366,3 +368,85 @@ async def test_entities_survive_a_restart(tmp_path_factory: pytest.TempPathFacto
         [rule] = await admin.listed("list_rules", topic, "s")
         assert (rule.name, rule.filter.parameters) == ("r", VALUES)
         await admin.close()
+
+
+# ── messages ──
+
+
+async def test_counts_of_topics_and_subscriptions_are_true(sdk: Sdk, sdk_admin: Admin) -> None:
+    """Waiting, locked, deferred, dead-lettered and scheduled; a payload counts once, however many hold it."""
+    topic = await _topic_with_subscription(sdk_admin)
+    await sdk_admin.calls.create_subscription(topic, "b")
+
+    async def counts(name: str) -> tuple[int | None, ...]:
+        found = await sdk_admin.calls.get_subscription_runtime_properties(topic, name)
+        return found.active_message_count, found.dead_letter_message_count, found.total_message_count
+
+    sender = await sdk.topic_sender(topic)
+    receiver = await sdk.subscription_receiver(topic, "s")
+    await sender.send_messages([ServiceBusMessage("x" * 1000) for _ in range(3)], timeout=10)
+    later = datetime.datetime.now(datetime.UTC) + DAY
+    await sender.schedule_messages(ServiceBusMessage("later"), later, timeout=10)
+    first, second, third = await receive(receiver, 3)
+    assert await counts("s") == await counts("b") == (3, 0, 3)
+    await receiver.dead_letter_message(first)
+    await receiver.defer_message(second)
+    await receiver.complete_message(third)
+    assert await counts("s") == (0, 1, 2)
+    assert await counts("b") == (3, 0, 3)
+    runtime = await sdk_admin.calls.get_topic_runtime_properties(topic)
+    assert (runtime.scheduled_message_count, runtime.subscription_count) == (1, 2)
+    assert runtime.size_in_bytes is not None
+    assert 3000 < runtime.size_in_bytes < 5000
+    await sdk_admin.calls.delete_subscription(topic, "b")
+    smaller = await sdk_admin.calls.get_topic_runtime_properties(topic)
+    assert (smaller.size_in_bytes or 0) < runtime.size_in_bytes
+
+
+async def test_addresses_of_topics_and_subscriptions(sdk: Sdk, sdk_admin: Admin) -> None:
+    """In any case; messages go in at the topic and out at its subscriptions, and nowhere else."""
+    topic = await _topic_with_subscription(sdk_admin)
+    path = f"{topic}/Subscriptions/s"
+    sender = await sdk.sender(topic.upper())
+    receiver = await sdk.receiver(f"{topic.upper()}/SUBSCRIPTIONS/S")
+    await sender.send_messages(ServiceBusMessage("hello"), timeout=10)
+    message = await receive_one(receiver)
+    await receiver.dead_letter_message(message)
+    dead = await sdk.receiver(f"{path}/$deadletterqueue")
+    await dead.complete_message(await receive_one(dead))
+    transfers = await sdk.receiver(f"{path}/$transfer/$DeadLetterQueue")
+    await assert_empty(transfers)
+    for opening, words in (
+        (sdk.receiver(topic), "cannot be received from the topic"),
+        (sdk.sender(path), "cannot be sent to the subscription"),
+        (sdk.receiver(f"{topic}/$DeadLetterQueue"), "has no dead-letter queue"),
+    ):
+        with pytest.raises(ServiceBusError, match=words):
+            await opening
+    for missing in (
+        f"{topic}/Subscriptions/other",
+        f"{topic}/Subscriptions/s/Rules/$Default",
+        f"{topic}/Subscriptions",
+    ):
+        with pytest.raises(MessagingEntityNotFoundError):
+            await sdk.receiver(missing)
+
+
+async def test_rules_take_effect_at_once(sdk: Sdk, sdk_admin: Admin) -> None:
+    """Without a rule a subscription gets nothing; a replaced filter decides about the next message."""
+    topic = await _topic_with_subscription(sdk_admin)
+    sender = await sdk.topic_sender(topic)
+    receiver = await sdk.subscription_receiver(topic, "s")
+    await sdk_admin.calls.delete_rule(topic, "s", "$Default")
+    await sender.send_messages(ServiceBusMessage("lost", subject="red"), timeout=10)
+    rule = await sdk_admin.calls.create_rule(topic, "s", "r", filter=CorrelationRuleFilter(label="red"))
+    await sender.send_messages(
+        [ServiceBusMessage("1", subject="red"), ServiceBusMessage("2", subject="blue")], timeout=10
+    )
+    rule.filter = SqlRuleFilter("sys.Label = 'blue'")
+    await sdk_admin.calls.update_rule(topic, "s", rule)
+    await sender.send_messages(
+        [ServiceBusMessage("3", subject="red"), ServiceBusMessage("4", subject="blue")], timeout=10
+    )
+    assert [text(message) for message in await receive(receiver, 2)] == ["1", "4"]
+    await assert_empty(receiver)

@@ -60,7 +60,7 @@ async def test_rules_choose_and_actions_change_the_copies(sdk: Sdk, sdk_admin: A
     await replace_rule(sdk_admin, topic, "changed", filter=SqlRuleFilter("EXISTS(note)"), action=action)
     sender = await sdk.topic_sender(topic)
     for amount, subject in ((20, "order"), (5, "order"), (20, "other")):
-        properties = {"amount": amount, "note": "n"}
+        properties: dict[str | bytes, Any] = {"amount": amount, "note": "n"}
         message = ServiceBusMessage(f"{amount} {subject}", subject=subject, application_properties=properties)
         await sender.send_messages(message, timeout=10)
     expected = {

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pairbus.broker.store import (
     ACTIVE,
@@ -24,80 +20,16 @@ from pairbus.broker.store import (
     InsertPayload,
     Move,
     PutEntity,
-    Recovered,
     Remember,
-    SetSessionState,
-    StateRow,
     Store,
-    StoredMessage,
     Update,
     Write,
     box_of,
     dead_box_of,
 )
 from pairbus.broker.store.memory import MemoryStore
-from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import StoreError
-from tests.store.common import commit, fields
-
-BOX, DEAD = box_of(1), dead_box_of(1)
-
-
-def message(seq: int, body: bytes = b"body", **others: object) -> StoredMessage:
-    """Its row has the same number, unless told otherwise."""
-    return StoredMessage(seq, body, **({"n": seq} | others))  # type: ignore[arg-type]
-
-
-def full_message(seq: int) -> StoredMessage:
-    return StoredMessage(
-        seq,
-        bytes(range(256)) * 5,
-        annotations=b"\xa3\x01a\x40",
-        message_id="größe-\N{SNOWMAN}",
-        state=SCHEDULED,
-        enqueued_ms=1_700_000_000_000,
-        expires_ms=2**62,
-        scheduled_ms=1_700_000_000_001,
-        ttl_ms=5,
-        delivery_count=2**31,
-        patch=b"\xa3\x01b\x41",
-        n=seq,
-        origin_seq=2**40,
-        hops=3,
-        session_id="sitzung-\N{SNOWMAN}",
-    )
-
-
-def everything(store: Store, box: int) -> list[tuple[object, ...]]:
-    return [fields(each) for each in store.load(box, range(1, 2000))[0]]
-
-
-def index(store: Store, box: int) -> list[int]:
-    return [row.n for row in store.index() if row.box == box]
-
-
-@dataclass
-class Opened:
-    """A store with one queue, and how to open it again with what it kept."""
-
-    store: Store
-    reopen: Callable[[], Awaitable[tuple[Store, Recovered]]]
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opened]:
-    current: list[Store] = [MemoryStore() if request.param == "memory" else SqliteStore(tmp_path)]
-
-    async def reopen() -> tuple[Store, Recovered]:
-        if request.param == "sqlite":
-            await current[0].close()
-            current[0] = SqliteStore(tmp_path)
-        return current[0], current[0].recover()
-
-    assert current[0].recover() == Recovered([], [], 0)
-    assert await commit(current[0], PutEntity(1, '{"name": "q"}')) is None
-    yield Opened(current[0], reopen)
-    await current[0].close()
+from tests.store.common import BOX, DEAD, Opened, commit, everything, fields, full_message, index, message
 
 
 async def test_a_message_comes_back_with_every_field_as_it_was_written(opened: Opened) -> None:
@@ -181,50 +113,6 @@ async def test_numbers_ascend_and_none_that_was_committed_is_given_again(opened:
     store, _ = await opened.reopen()
     assert list(store.index()) == []
     assert store.number() > shared
-
-
-# ── payloads ──
-
-
-async def test_a_payload_is_kept_once_and_each_message_has_it(opened: Opened) -> None:
-    """However many boxes hold a message; the index counts it to none of them."""
-    copies = [message(1, b"ignored", n=2, payload=1, annotations=b"a"), message(9, b"", n=3, payload=1)]
-    assert (
-        await commit(opened.store, InsertPayload(1, 7, b"shared"), Insert(BOX, copies[:1]), Insert(DEAD, copies[1:]))
-        is None
-    )
-    for box, number in ((BOX, 2), (DEAD, 3)):
-        assert [each.body for each in opened.store.load(box, [number])[0]] == [b"shared"]
-    assert opened.store.payloads_of([2, 3, 4]) == [1, 1]
-    store, _ = await opened.reopen()
-    assert list(store.payloads()) == [(1, 7, 6)]
-    assert [(row.size, row.payload) for row in store.index()] == [(1, 1), (0, 1)]
-
-
-async def test_a_payload_goes_in_the_commit_of_its_last_message(opened: Opened) -> None:
-    """Not before: a message without its body would be lost. Not after: a crash between would leave it for ever."""
-    copies = [message(seq, b"", n=seq + 1, payload=1) for seq in (1, 2, 3)]
-    await commit(opened.store, InsertPayload(1, 7, b"shared"), Insert(BOX, copies))
-    await commit(opened.store, Delete(BOX, [2], [1]), Update(DEAD, copies[1]))
-    assert [each.body for each in opened.store.load(DEAD, [3])[0]] == [b"shared"]
-    moved = message(8, b"", n=5, payload=1)
-    await commit(opened.store, Move(BOX, 4, BOX, moved), Delete(DEAD, [3], [1]))
-    assert [each.body for each in opened.store.load(BOX, [5])[0]] == [b"shared"]
-    store, _ = await opened.reopen()
-    assert len(list(store.payloads())) == len(list(store.index())) == 1
-    await commit(store, Delete(BOX, [5], [1]))
-    store, recovered = await opened.reopen()
-    assert (list(store.payloads()), list(store.index()), recovered.damage) == ([], [], [])
-
-
-async def test_a_failed_group_leaves_the_references_as_they_were(opened: Opened) -> None:
-    """Otherwise the next deletion would take the payload away from a message that still has it."""
-    copies = [message(seq, b"", n=seq + 1, payload=1) for seq in (1, 2)]
-    await commit(opened.store, InsertPayload(1, 7, b"shared"), Insert(BOX, copies))
-    taken = Insert(BOX, [message(9, n=3)])
-    assert isinstance(await commit(opened.store, Delete(BOX, [2], [1]), taken), StoreError)
-    assert await commit(opened.store, Delete(BOX, [3], [1])) is None
-    assert [each.body for each in opened.store.load(BOX, [2])[0]] == [b"shared"]
 
 
 async def test_an_update_replaces_every_field_but_the_body(opened: Opened) -> None:
@@ -424,120 +312,3 @@ async def test_after_the_close_nothing_is_stored_or_read_and_whoever_asks_hears_
     store, recovered = await opened.reopen()
     assert index(store, BOX) == [1]
     assert recovered.damage == []
-
-
-KINDS = ("insert", "share", "delete", "update", "bury", "move", "remember", "forget", "describe", "wrong")
-MOVES = st.tuples(st.sampled_from(KINDS), st.integers(0, 99), st.binary(max_size=3))
-
-
-class Historian:
-    """Makes writes as an owner would: of rows that are there, with new numbers for what is new."""
-
-    def __init__(self) -> None:
-        self.rows: dict[int, tuple[int, StoredMessage]] = {}
-        self.last_n = 0
-
-    def number(self) -> int:
-        self.last_n += 1
-        return self.last_n
-
-    def writes(self, kind: str, pick: int, body: bytes) -> list[Write]:
-        box = (BOX, DEAD)[pick % 2]
-        if kind == "insert":
-            return [Insert(box, [self._new(box, body, state=pick % 3) for _ in range(pick % 4)])]
-        if kind == "share":
-            payload = self.number()
-            copies = [(each, self._new(each, b"", payload=payload)) for each in (BOX, DEAD, BOX)]
-            return [InsertPayload(payload, 1, body), *[Insert(each, [copy]) for each, copy in copies]]
-        if kind == "remember":
-            return [Remember(1, [("xyz"[pick % 3], pick % 9)])]
-        if kind == "forget":
-            return [Forget(1, pick % 9)]
-        if kind == "describe":
-            return [PutEntity(1, f"{pick}")]
-        if not self.rows:
-            return []
-        n = sorted(self.rows)[pick % len(self.rows)]
-        return [self._change(kind, n, body)]
-
-    def _new(self, box: int, body: bytes, **others: object) -> StoredMessage:
-        n = self.number()
-        made = message(n, body, **others)
-        self.rows[n] = (box, made)
-        return made
-
-    def _change(self, kind: str, n: int, body: bytes) -> Write:
-        box, before = self.rows[n]
-        if kind == "delete":
-            del self.rows[n]
-            return Delete(box, [n], [before.payload] if before.payload else [])
-        if kind == "move":
-            del self.rows[n]
-            return Move(box, n, BOX, self._new(BOX, b"", payload=before.payload, patch=body))
-        if kind == "wrong":
-            return Insert(BOX, [message(n)])
-        to_box = DEAD if kind == "bury" else box
-        self.rows[n] = (to_box, before.revised(patch=body))
-        return Update(to_box, before.revised(patch=body))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(MOVES, min_size=1, max_size=8), max_size=6))
-def test_any_history_leaves_both_stores_the_same(
-    tmp_path_factory: pytest.TempPathFactory, history: list[list[tuple[str, int, bytes]]]
-) -> None:
-    """Groups are rearranged for speed; no history of groups may come out differently from the plain twin's."""
-
-    async def run() -> None:
-        folder = tmp_path_factory.mktemp("history")
-        twin, store, historian = MemoryStore(), SqliteStore(folder), Historian()
-        store.recover()
-        for group in [[("describe", 1, b"")], *history]:
-            before = dict(historian.rows)
-            ops = [op for move in group for op in historian.writes(*move)]
-            expected, got = await commit(twin, *ops), await commit(store, *ops)
-            assert (expected is None) == (got is None), (expected, got)
-            if expected is not None:
-                historian.rows = before
-            for box in (BOX, DEAD):
-                assert everything(store, box) == everything(twin, box)
-        await store.close()
-        store = SqliteStore(folder)
-        recovered, known = store.recover(), twin.recover()
-        assert list(store.index()) == list(twin.index())
-        assert list(store.payloads()) == list(twin.payloads())
-        assert sorted(store.remembered(1)) == sorted(twin.remembered(1))
-        assert recovered.entities == known.entities
-        assert recovered.damage == []
-        await store.close()
-
-    asyncio.run(run())
-
-
-async def test_the_state_of_a_session_is_kept_until_it_is_cleared(opened: Opened) -> None:
-    """An acknowledged state survives a restart, and its row number is not given to anything else."""
-    store = opened.store
-    kept = store.number(2)
-    cleared = kept + 1
-    assert await commit(store, SetSessionState(1, kept, "größe", 5, b"one")) is None
-    assert store.load_state(kept) == b"one"
-    await commit(
-        store,
-        SetSessionState(1, kept, "größe", 7, b"two"),
-        SetSessionState(1, cleared, "other", 6, b"x"),
-        SetSessionState(1, cleared, "other", 6, None),
-    )
-    store, recovered = await opened.reopen()
-    assert list(store.session_states()) == [StateRow(kept, 1, "größe", 7, 3)]
-    assert (store.load_state(kept), store.load_state(cleared)) == (b"two", None)
-    assert recovered.damage == []
-    assert store.number() > kept
-
-
-async def test_a_state_whose_commit_failed_is_not_there(opened: Opened) -> None:
-    """The writes of one group happen together or not at all."""
-    n = opened.store.number()
-    again = SetSessionState(1, n, "s", 1, b"state")
-    assert await commit(opened.store, Insert(BOX, [message(1, n=n + 1)]), again) is None
-    assert await commit(opened.store, SetSessionState(1, n, "s", 2, b"new"), Insert(BOX, [message(2, n=n + 1)]))
-    assert opened.store.load_state(n) == b"state"

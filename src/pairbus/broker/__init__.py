@@ -19,6 +19,7 @@ from types import TracebackType
 
 from pairbus.amqp.connection import Trace
 from pairbus.broker.admin.app import admin_app
+from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.certificate import ca_path, server_context
 from pairbus.broker.config import load_config
 from pairbus.broker.config_entities import SubscriptionConfig
@@ -30,7 +31,7 @@ from pairbus.broker.store import Store
 from pairbus.broker.store.folder import FOLDER_MODE, is_data_file, tighten_folder
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
-from pairbus.errors import ConfigError, EntityExists
+from pairbus.errors import ConfigError, EntityExists, InvalidDescription
 from pairbus.hosts import in_url, is_loopback
 from pairbus.ledger import Ledger
 from pairbus.ledger.room import SUFFIX
@@ -68,6 +69,8 @@ class NamespaceOptions:
     "Created at start like the queues."
     subscriptions: tuple[SubscriptionConfig, ...] = ()
     "Created at start like the queues, with their first rules."
+    extra_ports: tuple[int, ...] = ()
+    "Further ports that lead to the same namespace, where some clients look for it: 5300, 443. 0 = any free one."
 
 
 class Broker:
@@ -130,6 +133,10 @@ class Broker:
             f"Endpoint=sb://{in_url(self._host)}:{port.number};SharedAccessKeyName={ROOT_KEY_NAME};"
             f"SharedAccessKey={key};UseDevelopmentEmulator=true"
         )
+
+    def extra_ports(self, name: str) -> list[int]:
+        """The further ports of a namespace, as they were taken."""
+        return list(self._ports[name.lower()].extra_numbers)
 
     def namespace(self, name: str) -> Namespace:
         """A namespace while it is served: its queues and their counts, without a round trip over the wire."""
@@ -195,7 +202,7 @@ class Broker:
             websocket=port.web_socket,
             meter=namespace.meter,
         )
-        await port.open(self._host, options.port, app)
+        await port.open(self._host, options.port, app, options.extra_ports)
         self._ports[options.name.lower()] = port
 
     def _root_key(self, options: NamespaceOptions) -> list[SharedAccessKey]:
@@ -241,3 +248,5 @@ def _left_as_it_is(name: str, kind: str, path: str) -> Iterator[None]:
         yield
     except EntityExists:
         logger.info("%s: %s '%s' exists and is left as it is", name, kind, path)
+    except InvalidDescription as error:
+        raise ConfigError(f"namespace {name!r}: {in_words_of_the_service(str(error))}") from error

@@ -36,25 +36,6 @@ def deletion(box: Box, messages: Sequence[StoredMessage]) -> Delete:
 class Box:
     """One of the boxes of an entity. The entity writes; the box knows what is where."""
 
-    __slots__ = (
-        "_commits",
-        "_line",
-        "_payloads",
-        "_store",
-        "accessed_ms",
-        "active_count",
-        "deferred",
-        "deferred_count",
-        "holds",
-        "locks",
-        "number",
-        "receivable",
-        "scheduled_count",
-        "sessions",
-        "shared_bytes",
-        "size_bytes",
-    )
-
     def __init__(
         self,
         number: int,

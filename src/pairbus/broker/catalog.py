@@ -89,14 +89,23 @@ class Catalog:
 
     # ── infos ──
 
+    def queue_keys(self) -> list[str]:
+        return sorted(self.queues)
+
+    def topic_keys(self) -> list[str]:
+        return sorted(self.topics)
+
+    def subscription_keys(self, topic: str) -> list[str]:
+        return sorted(self.topic(topic).subscriptions)
+
+    def rule_keys(self, topic: str, subscription: str) -> list[str]:
+        return sorted(self.subscription(topic, subscription).rules)
+
     def queue_infos(self) -> list[QueueInfo]:
         return [queue_info(queue) for _, queue in sorted(self.queues.items())]
 
     def topic_infos(self) -> list[TopicInfo]:
         return [topic_info(topic) for _, topic in sorted(self.topics.items())]
-
-    def subscription_infos(self, topic: str) -> list[SubscriptionInfo]:
-        return [subscription_info(found) for _, found in sorted(self.topic(topic).subscriptions.items())]
 
     def rules(self, topic: str, subscription: str) -> list[RuleDescription]:
         return [rule.description for _, rule in sorted(self.subscription(topic, subscription).rules.items())]

@@ -64,9 +64,9 @@ def parse_config(text: str, source: str) -> list[NamespaceConfig]:
 
 
 def _namespace(value: Any, place: Place) -> NamespaceConfig:
+    place = place.named("namespace", value)
     table = place.table(value, ("Name", "Queues", "Topics", "Keys"))
     name = place.member(table, "Name", str)
-    place = place.into(f"namespace {name!r}")
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?", name):
         raise place.error("a name has 1 to 63 letters, digits and '-', and begins and ends with a letter or digit")
     queues = [read_queue(item, place) for item in place.items(table, "Queues")]
@@ -81,9 +81,9 @@ def _namespace(value: Any, place: Place) -> NamespaceConfig:
 
 
 def _key(value: Any, place: Place) -> SharedAccessKey:
+    place = place.named("key", value)
     table = place.table(value, ("Name", "Key", "SecondaryKey", "Rights"))
     name = place.member(table, "Name", str)
-    place = place.into(f"key {name!r}")
     rights = place.member(table, "Rights", list, list(RIGHTS))
     if not rights or any(right not in RIGHTS for right in rights):
         raise place.error(f"Rights must be a list of {', '.join(RIGHTS)}, found {json.dumps(rights)}")

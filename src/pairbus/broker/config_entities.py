@@ -83,15 +83,15 @@ FILTER_TYPES = ("Correlation", "Sql")
 
 
 def read_queue(value: Any, place: Place) -> QueueDescription:
+    place = place.named("queue", value)
     table = place.table(value, ("Name", "Properties"))
-    name = place.member(table, "Name", str)
-    return _with_properties(QueueDescription(name), table, place.into(f"queue {name!r}"))
+    return _with_properties(QueueDescription(place.member(table, "Name", str)), table, place)
 
 
 def read_topic(value: Any, place: Place) -> tuple[TopicDescription, list[SubscriptionConfig]]:
+    place = place.named("topic", value)
     table = place.table(value, ("Name", "Properties", "Subscriptions"))
     name = place.member(table, "Name", str)
-    place = place.into(f"topic {name!r}")
     topic = _with_properties(TopicDescription(name), table, place)
     subscriptions = [_read_subscription(item, topic.path, place) for item in place.items(table, "Subscriptions")]
     place.refuse_repeated((found.description.name for found in subscriptions), "subscription")
@@ -99,9 +99,9 @@ def read_topic(value: Any, place: Place) -> tuple[TopicDescription, list[Subscri
 
 
 def _read_subscription(value: Any, topic: str, place: Place) -> SubscriptionConfig:
+    place = place.named("subscription", value)
     table = place.table(value, ("Name", "Properties", "Rules"))
     name = place.member(table, "Name", str)
-    place = place.into(f"subscription {name!r}")
     description = _with_properties(SubscriptionDescription(topic, name), table, place)
     rules = tuple(_read_rule(item, description, place) for item in place.items(table, "Rules"))
     place.refuse_repeated((rule.name for rule in rules), "rule")
@@ -138,9 +138,9 @@ def _in_words_of_the_file(text: str, known: Table) -> str:
 
 
 def _read_rule(value: Any, subscription: SubscriptionDescription, place: Place) -> RuleDescription:
+    place = place.named("rule", value)
     table = place.table(value, ("Name", "Properties"))
     name = place.member(table, "Name", str)
-    place = place.into(f"rule {name!r}")
     properties = place.table(
         place.member(table, "Properties", dict), ("FilterType", "CorrelationFilter", "SqlFilter", "Action")
     )

@@ -25,6 +25,11 @@ class Place:
     def into(self, name: str) -> Place:
         return Place(f"{self.text}: {name}")
 
+    def named(self, kind: str, value: Any) -> Place:
+        """Go into an object that has a name; one that has none is refused by whoever reads it."""
+        name = value.get("Name") if isinstance(value, dict) else None
+        return self.into(f"{kind} {name!r}") if isinstance(name, str) else self
+
     def error(self, problem: str) -> ConfigError:
         return ConfigError(f"{self.text}: {problem}")
 
@@ -36,7 +41,7 @@ class Place:
         for name in value:
             if name not in names:
                 close = difflib.get_close_matches(name, names, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
+                hint = f"; did you mean {close[0]!r}?" if close else "."
                 raise self.error(f"unknown key {name!r}{hint} Allowed are {', '.join(names)}")
         return value
 

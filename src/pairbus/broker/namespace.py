@@ -107,8 +107,8 @@ class Namespace:
 
     def recover(self) -> list[str]:
         """Read what the store holds; one sentence for everything that is damaged."""
-        # Nothing that is made here becomes garbage. To look for some again and again would take as long as the rest,
-        # and later, with thousands of entities, each look would hold every client up for most of a second.
+        # Nothing made here becomes garbage. Looking for some again and again would take as long as the rest, and
+        # later, with thousands of entities, each look would hold every client up for most of a second.
         gc.disable()
         try:
             damage = self._recover()
@@ -364,8 +364,17 @@ class Namespace:
     def topic_infos(self) -> list[TopicInfo]:
         return self.catalog.topic_infos()
 
-    def subscription_infos(self, topic: str) -> list[SubscriptionInfo]:
-        return self.catalog.subscription_infos(topic)
+    def queue_keys(self) -> list[str]:
+        return self.catalog.queue_keys()
+
+    def topic_keys(self) -> list[str]:
+        return self.catalog.topic_keys()
+
+    def subscription_keys(self, topic: str) -> list[str]:
+        return self.catalog.subscription_keys(topic)
+
+    def rule_keys(self, topic: str, subscription: str) -> list[str]:
+        return self.catalog.rule_keys(topic, subscription)
 
     def rules(self, topic: str, subscription: str) -> list[RuleDescription]:
         return self.catalog.rules(topic, subscription)
@@ -374,7 +383,10 @@ class Namespace:
 
     def added(self, entity: Entity) -> None:
         """The entity is stored and in the catalog."""
-        if not isinstance(entity, Rule):
+        if isinstance(entity, Rule):
+            rule = entity.description
+            self.catalog.subscription(rule.topic, rule.subscription).touch(self.now_ms())  # it is in use
+        else:
             self.changed(entity)
             self._forward(entity)
         self._share_keys(entity)

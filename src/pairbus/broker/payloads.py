@@ -51,8 +51,10 @@ class Payloads:
         known.count += 1
 
     def release(self, payload: int) -> None:
-        """One message less."""
-        known = self._payloads[payload]
+        """One message less. A payload that was lost has none to count."""
+        known = self._payloads.get(payload)
+        if known is None:
+            return
         known.count -= 1
         if not known.count:
             del self._payloads[payload]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pairbus.broker.box import Box
 from pairbus.broker.description import RuleDescription, SubscriptionDescription
 from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
-from pairbus.broker.filters import Rules
+from pairbus.broker.filters import CompiledRule, Rules, compile_rule
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.receiving import Receiving
 from pairbus.broker.store import IndexRow, Store, StoredMessage
@@ -17,11 +17,20 @@ from pairbus.broker.sweep import Remains
 class Rule:
     """A rule as its subscription keeps it."""
 
-    __slots__ = ("description", "rule_id")
+    __slots__ = ("_compiled", "description", "rule_id")
 
     def __init__(self, rule_id: int, description: RuleDescription) -> None:
         self.rule_id = rule_id
         self.description = description
+        self._compiled: CompiledRule | None = None
+
+    @property
+    def compiled(self) -> CompiledRule:
+        """The rule, compiled once: when its subscription gets its first message."""
+        if self._compiled is None:
+            name, found, action = self.description.name, self.description.filter, self.description.action
+            self._compiled = compile_rule(name, found, action)
+        return self._compiled
 
     def __repr__(self) -> str:
         return f"<Rule {self.description.path}>"
@@ -137,10 +146,9 @@ class Subscription:
 
     @property
     def compiled(self) -> Rules:
-        """All rules; compiled once, when the first message comes after a change."""
+        """All rules; a rule that was there before a change is not compiled again."""
         if self._compiled is None:
-            descriptions = [rule.description for rule in self.rules.values()]
-            self._compiled = Rules([(each.name, each.filter, each.action) for each in descriptions])
+            self._compiled = Rules.of(rule.compiled for rule in self.rules.values())
         return self._compiled
 
     # ── copies ──

@@ -17,8 +17,8 @@ from pairbus.errors import StoreError
 
 logger = logging.getLogger("pairbus.broker")
 
-STEP_ROWS = 500
-STEP_BYTES = 2 << 20
+STEP_ROWS = 250
+STEP_BYTES = 1 << 20
 STEP_IDS = 1000
 
 Drain = Callable[[int], list[int]]

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pairbus.amqp.message import Message, Properties
@@ -35,7 +35,8 @@ from pairbus.broker.filters import (
     apply,
     compile_action,
 )
-from tests.broker.filters.reference import VALUES
+from pairbus.broker.filters.actions import SETTABLE
+from tests.broker.filters.reference import EXPRESSIONS, MESSAGES, VALUES, render
 from tests.broker.filters.world import view_of
 
 SPAN = Described(Symbol("com.microsoft:timespan"), Long(50_000_000))
@@ -115,6 +116,7 @@ def test_statements_change_application_properties(text: str, expected: dict[str,
         (Timestamp(1), "'1970-01-02'", Timestamp(86_400_000)),
         (Timestamp(1), "'2000-02-29T12:30:15.25Z'", Timestamp(951_827_415_250)),
         (Timestamp(1), "'2026-03-01 00:00:00+02:00'", Timestamp(1_772_316_000_000)),
+        (Timestamp(1), "'1970-01-01T00:00-02:30'", Timestamp(9_000_000)),
         (Timestamp(1), "'2023-02-29'", "2023-02-29"),
         (SPAN, "'1.02:03:04.5'", Described(Symbol("com.microsoft:timespan"), Long(937_845_000_000))),
         (SPAN, "'-00:00:01'", Described(Symbol("com.microsoft:timespan"), Long(-10_000_000))),
@@ -250,3 +252,25 @@ def test_body_stays_byte_for_byte_and_types_stay(end: bytes, user: dict[str, Any
     ).encode()
     assert changed.body == again + end
     assert annotations_of(changed) == {"k": 1}
+
+
+TARGETS = st.sampled_from(["alpha", "beta", "new"]) | st.sampled_from(SETTABLE).map("sys.{}".format)
+STATEMENTS = st.tuples(TARGETS, EXPRESSIONS).map(lambda row: f"SET {row[0]} = {render(row[1])}") | st.sampled_from(
+    ["REMOVE alpha", "REMOVE Beta", "REMOVE sys.Label", "REMOVE sys.PartitionKey"]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts=st.lists(STATEMENTS, min_size=1, max_size=4), user=MESSAGES)
+def test_any_action_on_any_message_is_applied_or_an_evaluation_error(texts: list[str], user: dict[str, Any]) -> None:
+    """Every value that an expression can have is stored, or refused for this message with a reason."""
+    text = "; ".join(texts)
+    assume(len(text) <= 1024)
+    view = view_of(user, subject="label", known={"seq": 7})
+    try:
+        changed = run(text, view, rule="r")
+    except FilterEvaluationError:
+        return
+    assert user_of(changed)["RuleName"] == "r"
+    assert changed.message_id == MessageView(changed.body).text(0)
+    assert changed.body.endswith(b"\x00\x53\x75\xa0\x04body")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pairbus.broker.filters import SqlAction, SqlFilter, compile_action, compile_filter
 from pairbus.broker.filters.actions import ID_LENGTH_MAX, SETTABLE
+from pairbus.broker.filters.kinds import VALUE_SIZE_MAX
 from pairbus.broker.filters.lexer import TEXT_LENGTH_MAX
 from pairbus.broker.filters.like import PATTERN_LENGTH_MAX
 from pairbus.broker.filters.operators import STRING_LENGTH_MAX
@@ -50,5 +51,6 @@ def test_limits_of_the_page_are_those_of_the_code() -> None:
         NESTING_MAX,
         PATTERN_LENGTH_MAX,
         STRING_LENGTH_MAX,
+        VALUE_SIZE_MAX,
         ID_LENGTH_MAX,
     ]

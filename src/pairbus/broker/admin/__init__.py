@@ -119,18 +119,18 @@ class AdminNamespace(Protocol):
         """EntityNotFound."""
         ...
 
-    def queue_infos(self) -> list[QueueInfo]:
-        """Every queue, sorted by path."""
+    def queue_keys(self) -> list[str]:
+        """Paths of all queues in lower case, sorted."""
         ...
 
-    def topic_infos(self) -> list[TopicInfo]:
-        """Every topic, sorted by path."""
+    def topic_keys(self) -> list[str]:
+        """Paths of all topics in lower case, sorted."""
         ...
 
-    def subscription_infos(self, topic: str) -> list[SubscriptionInfo]:
-        """Every subscription of the topic, sorted by name. EntityNotFound."""
+    def subscription_keys(self, topic: str) -> list[str]:
+        """Names of the topic's subscriptions in lower case, sorted. EntityNotFound."""
         ...
 
-    def rules(self, topic: str, subscription: str) -> list[RuleDescription]:
-        """Every rule of the subscription, sorted by name. EntityNotFound."""
+    def rule_keys(self, topic: str, subscription: str) -> list[str]:
+        """Names of the subscription's rules in lower case, sorted. EntityNotFound."""
         ...

@@ -89,15 +89,18 @@ class Resources:
         name = parse_entity(call.path)
         if name.lists is not None and not self._is_root(call.path):
             if name.subscription is None:
-                return "feed", self._feed(call, self._namespace.subscription_infos(name.root))
-            return "feed", self._feed(call, self._namespace.rules(name.root, name.subscription))
+                return "feed", self._feed(
+                    call, self._namespace.subscription_keys(name.root), f"{name.root}/Subscriptions/"
+                )
+            keys = self._namespace.rule_keys(name.root, name.subscription)
+            return "feed", self._feed(call, keys, f"{name.root}/Subscriptions/{name.subscription}/Rules/")
         return "entry", self._entry(call, self._info(call.path))
 
     def list_roots(self, call: Call, kind: str) -> str:
         """List the queues or the topics."""
-        infos: Sequence[Info] = self._namespace.queue_infos() if kind == "queues" else self._namespace.topic_infos()
+        keys = self._namespace.queue_keys() if kind == "queues" else self._namespace.topic_keys()
         prefix = _filtered_prefix(call.query.get("$filter"))
-        return self._feed(call, [info for info in infos if _path_of(info).lower().startswith(prefix)])
+        return self._feed(call, [key for key in keys if key.startswith(prefix)], "")
 
     def known_path(self, path: str) -> str | None:
         """The path of an existing entity as its creator spelled it; None when there is no such entity."""
@@ -138,16 +141,17 @@ class Resources:
             case RuleDescription():
                 return rule_entry(info, call.base_url, self._namespace.name)
 
-    def _feed(self, call: Call, infos: Sequence[Info]) -> str:
+    def _feed(self, call: Call, keys: Sequence[str], parent: str) -> str:
+        """Write one page of a listing. Only the entities of the page are looked at."""
         skip = _page_number(call.query.get("$skip"), "$skip", default=0)
         top = _page_number(call.query.get("$top"), "$top", default=PAGE_SIZE_MAX)
         top = min(top or PAGE_SIZE_MAX, PAGE_SIZE_MAX)
         url = f"{call.base_url}/{quote(call.path, safe='/$')}"
         next_url = None
-        if skip + top < len(infos):
+        if skip + top < len(keys):
             filtered = f"&$filter={quote(call.query['$filter'])}" if "$filter" in call.query else ""
             next_url = f"{url}?api-version={call.version}&$skip={skip + top}&$top={top}{filtered}"
-        entries = [self._entry(call, info) for info in infos[skip : skip + top]]
+        entries = [self._entry(call, self._info(f"{parent}{key}")) for key in keys[skip : skip + top]]
         title = call.path.rpartition("/")[2]
         return feed(title, entries, f"{url}?api-version={call.version}", next_url, self._namespace.now_ms())
 

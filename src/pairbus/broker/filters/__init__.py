@@ -30,12 +30,13 @@ from pairbus.broker.filters.kinds import (
     filter_to_json,
     type_name,
 )
-from pairbus.broker.filters.rules import Copy, Rules, compile_filter
+from pairbus.broker.filters.rules import CompiledRule, Copy, Rules, compile_filter, compile_rule
 from pairbus.broker.filters.view import MessageView
 
 __all__ = [
     "Changed",
     "CompiledAction",
+    "CompiledRule",
     "Copy",
     "CorrelationFilter",
     "FalseFilter",
@@ -54,6 +55,7 @@ __all__ = [
     "check_value",
     "compile_action",
     "compile_filter",
+    "compile_rule",
     "filter_from_json",
     "filter_to_json",
     "type_name",

@@ -23,6 +23,22 @@ class Copy(NamedTuple):
     "The message as the rule's action changed it; None: the message as it was published."
 
 
+class CompiledRule(NamedTuple):
+    """One rule, compiled; it can be used for any number of `Rules`."""
+
+    name: str
+    test: Test
+    action: CompiledAction | None
+    takes_all: bool
+    "Whether the filter selects every message without looking at it."
+
+
+def compile_rule(name: str, described: Filter, action: SqlAction | None) -> CompiledRule:
+    """Compile a rule; FilterSyntaxError when a text is wrong."""
+    compiled_action = None if action is None else compile_action(action)
+    return CompiledRule(name, compile_filter(described), compiled_action, isinstance(described, TrueFilter))
+
+
 class Rules:
     """The rules of one subscription, compiled."""
 
@@ -30,16 +46,26 @@ class Rules:
 
     def __init__(self, rules: Iterable[tuple[str, Filter, SqlAction | None]]) -> None:
         """Compile (name, filter, action) of each rule; FilterSyntaxError when a text is wrong."""
+        self._collect(compile_rule(*rule) for rule in rules)
+
+    @classmethod
+    def of(cls, rules: Iterable[CompiledRule]) -> Rules:
+        """Collect rules that are compiled already."""
+        collected = cls.__new__(cls)
+        collected._collect(rules)
+        return collected
+
+    def _collect(self, rules: Iterable[CompiledRule]) -> None:
         self._plain: list[tuple[str, Test]] = []
         self._acting: list[tuple[str, Test, CompiledAction]] = []
         self._takes_all: Copy | None = None
-        for name, described, action in rules:
-            if action is not None:
-                self._acting.append((name, compile_filter(described), compile_action(action)))
+        for rule in rules:
+            if rule.action is not None:
+                self._acting.append((rule.name, rule.test, rule.action))
                 continue
-            self._plain.append((name, compile_filter(described)))
-            if isinstance(described, TrueFilter) and self._takes_all is None:
-                self._takes_all = Copy(name)
+            self._plain.append((rule.name, rule.test))
+            if rule.takes_all and self._takes_all is None:
+                self._takes_all = Copy(rule.name)
 
     def __repr__(self) -> str:
         names = [row[0] for row in self._plain] + [row[0] for row in self._acting]
