@@ -13,8 +13,9 @@ from pairbus.broker.holds import Hold
 from pairbus.broker.line import CHUNK_MAX, Surroundings
 from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.row_numbers import Numbers
 from pairbus.broker.session_service import STATE_SIZE_MAX, SessionService
-from pairbus.broker.sessions import Numbers, Sessions
+from pairbus.broker.sessions import Sessions
 from tests.broker.queue_world import DISK_FULL, Answer, World
 
 MINUTE_MS = 60_000
