@@ -108,15 +108,15 @@ class Box:
 
     def recover_size(self, row: IndexRow) -> bool:
         """Count what a row of the index holds; False: its payload is missing."""
-        self.size_bytes += row.size
+        size = row.size
         if row.payload:
-            size = self._payloads.size_of(row.payload)
-            if size is None:
-                self.size_bytes -= row.size
+            shared = self._payloads.size_of(row.payload)
+            if shared is None:
                 return False
             self._payloads.hold(row.payload)
-            self.size_bytes += size
-            self.shared_bytes += size
+            self.shared_bytes += shared
+            size += shared
+        self.size_bytes += size
         return True
 
     def admit(self, messages: Sequence[StoredMessage]) -> None:
@@ -266,8 +266,7 @@ class Box:
     def _load_chunk(self) -> bool:
         """Load what comes before `_ready`, or fills it when it is empty; False when there is nothing."""
         ready, waiting, returned = self._ready, self._waiting, self._returned
-        numbers: list[int] = []
-        limit = self.chunk_size()
+        numbers, limit = list[int](), self.chunk_size()
         while len(numbers) < limit:
             if returned and (not waiting or returned[0] < waiting[0]):
                 if ready and returned[0] > ready[0].n:
