@@ -72,7 +72,7 @@ class SweepWorld:
         for row in rows:
             if row.box == box_of(2) and row.payload:
                 self.payloads.hold(row.payload)
-        self.sweeper.recover(1, [row for row in rows if row.box != box_of(2)])
+        self.sweeper.recover(1, [row for row in rows if row.box != box_of(2)], [])
 
     def left(self) -> int:
         return sum(row.box != box_of(2) for row in self.store.index())

@@ -105,15 +105,15 @@ class Box:
 
     def recover_size(self, row: IndexRow) -> bool:
         """Count what a row of the index holds; False: its payload is missing."""
-        self.size_bytes += row.size
+        size = row.size
         if row.payload:
-            size = self._payloads.size_of(row.payload)
-            if size is None:
-                self.size_bytes -= row.size
+            shared = self._payloads.size_of(row.payload)
+            if shared is None:
                 return False
             self._payloads.hold(row.payload)
-            self.size_bytes += size
-            self.shared_bytes += size
+            self.shared_bytes += shared
+            size += shared
+        self.size_bytes += size
         return True
 
     def admit(self, messages: Sequence[StoredMessage]) -> None:

@@ -1,16 +1,11 @@
-"""Carries out groups of writes.
-
-Statements come in a few fixed sizes, so that SQLite's prepared ones are found again. Inserts are split into powers of
-two; where a row can be repeated or left empty without effect (updates, moves, deletes) the list is padded instead.
-"""
+"""Carries out groups of writes."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,17 +22,24 @@ from pairbus.broker.store.records import (
 )
 from pairbus.broker.store.reserve import PLENTY_BYTES, RESERVE_BYTES, Reserve
 from pairbus.broker.store.schema import PAGE_BYTES, full, store_error
+from pairbus.broker.store.statements import (
+    MAX_ROWS,
+    delete_sql,
+    insert_sql,
+    move_sql,
+    padded_size,
+    power_of_two_parts,
+    runs_of,
+    update_sql,
+)
 from pairbus.errors import StoreError, StoreFull
 
 logger = logging.getLogger("pairbus.broker.store")
 
-MAX_ROWS = 256  # of one statement
 CHECKPOINT_BYTES = (
     32 * 1024 * 1024
 )  # a checkpoint holds commits up for about 70 ms; half of it, and it comes twice as often
 PROBE_BYTES = 1 << 20  # a disk with less refuses the next large message
-RUN_LENGTH = 32
-"From so many neighbouring numbers on a range is worth a statement of its own."
 
 
 FOLD_COMMITS = 256
@@ -75,66 +77,6 @@ def log_size(path: Path) -> int:
     """Bytes of the write-ahead log of the database at `path`."""
     log_path = path.with_name(path.name + "-wal")
     return log_path.stat().st_size if log_path.exists() else 0
-
-
-def power_of_two_parts(count: int) -> Iterator[int]:
-    """count as a sum of powers of two, the largest first, none above MAX_ROWS."""
-    size = MAX_ROWS
-    while count:
-        while size > count:
-            size //= 2
-        yield size
-        count -= size
-
-
-def padded_size(count: int) -> int:
-    return max(4, 1 << (count - 1).bit_length())
-
-
-def runs_of(seqs: Collection[int]) -> tuple[list[tuple[int, int]], list[int]]:
-    """(long runs of neighbouring numbers, every other number)."""
-    ordered = sorted(seqs)
-    if ordered[-1] - ordered[0] + 1 == len(ordered):
-        return [(ordered[0], ordered[-1])], []
-    runs: list[tuple[int, int]] = []
-    others: list[int] = []
-    start = 0
-    for end in range(1, len(ordered) + 1):
-        if end < len(ordered) and ordered[end] == ordered[end - 1] + 1:
-            continue
-        if end - start >= RUN_LENGTH:
-            runs.append((ordered[start], ordered[end - 1]))
-        else:
-            others += ordered[start:end]
-        start = end
-    return runs, others
-
-
-@lru_cache(maxsize=512)
-def _insert_sql(table: str, columns: str, width: int, rows: int, verb: str) -> str:
-    row = f"({','.join('?' * width)})"
-    return f"{verb} INTO {table} ({columns}) VALUES {','.join([row] * rows)}"
-
-
-@lru_cache(maxsize=64)
-def _update_sql(rows: int) -> str:
-    return (
-        "UPDATE messages SET box = new.column2, head = new.column3, head_crc = new.column4 "
-        f"FROM (VALUES {','.join(['(?,?,?,?)'] * rows)}) AS new WHERE n = new.column1"
-    )
-
-
-@lru_cache(maxsize=64)
-def _move_sql(rows: int) -> str:
-    return (
-        "INSERT INTO messages SELECT new.column2, new.column3, new.column4, new.column5, old.body_crc, old.body "
-        f"FROM (VALUES {','.join(['(?,?,?,?,?)'] * rows)}) AS new CROSS JOIN messages AS old ON old.n = new.column1"
-    )
-
-
-@lru_cache(maxsize=64)
-def _delete_sql(table: str, key: str, rows: int) -> str:
-    return f"DELETE FROM {table} WHERE {key} IN ({','.join('?' * rows)})"
 
 
 class Committer:
@@ -356,14 +298,14 @@ class Committer:
             size = padded_size(len(part))
             flat: list[Any] = [column for row in part for column in row]
             flat += [None] * (5 * (size - len(part)))
-            self._connection.execute(_move_sql(size), flat)
+            self._connection.execute(move_sql(size), flat)
         self._delete("messages", "n", [row[0] for row in rows])
         self._log_bytes += PAGE_BYTES * len(rows)
 
     def _insert(self, table: str, columns: str, width: int, flat: list[Any], verb: str = "INSERT") -> None:
         at = 0
         for rows in power_of_two_parts(len(flat) // width):
-            sql = _insert_sql(table, columns, width, rows, verb)
+            sql = insert_sql(table, columns, width, rows, verb)
             self._connection.execute(sql, flat[at : at + rows * width])
             at += rows * width
 
@@ -372,7 +314,7 @@ class Committer:
             part = rows[at : at + MAX_ROWS]
             size = padded_size(len(part))
             part += [part[-1]] * (size - len(part))
-            self._connection.execute(_update_sql(size), [column for row in part for column in row])
+            self._connection.execute(update_sql(size), [column for row in part for column in row])
         self._log_bytes += PAGE_BYTES * len(rows)
 
     def _delete(self, table: str, key: str, numbers: Collection[int]) -> None:
@@ -385,7 +327,7 @@ class Committer:
             part = others[at : at + MAX_ROWS]
             size = padded_size(len(part))
             part += [part[-1]] * (size - len(part))
-            self._connection.execute(_delete_sql(table, key, size), part)
+            self._connection.execute(delete_sql(table, key, size), part)
         self._log_bytes += PAGE_BYTES * (2 * len(runs) + len(others))
 
     def _put_entity(self, op: PutEntity) -> None:

@@ -25,7 +25,7 @@ from pairbus.broker.store import (
     entity_of,
     states,
 )
-from pairbus.broker.store.committer import MAX_ROWS, Counters, Totals, padded_size
+from pairbus.broker.store.committer import Counters, Totals
 from pairbus.broker.store.records import (
     COLUMNS,
     Row,
@@ -41,6 +41,7 @@ from pairbus.broker.store.records import (
     text_crc,
 )
 from pairbus.broker.store.schema import TABLES, damaged, open_for_reading, store_error
+from pairbus.broker.store.statements import MAX_ROWS, padded_size
 
 logger = logging.getLogger("pairbus.broker.store")
 
