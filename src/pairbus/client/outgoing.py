@@ -49,13 +49,15 @@ class Outgoing:
 
     __slots__ = ("_counters", "doubts", "ids", "is_batch", "is_cancelled", "links", "payloads", "stored_ids", "untold")
 
-    def __init__(self, payloads: list[bytes], ids: list[str], *, is_batch: bool, links: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, payloads: list[bytes], ids: list[str], *, is_batch: bool, links: Sequence[Any] | None = None
+    ) -> None:
         self.payloads = payloads
         self.ids = ids
         self.is_batch = is_batch
         "The primary gets them as one batch, also when it is a batch of one."
         self.links = links
-        "Links of the span around the send, where the application traces."
+        "Links of the span around the send; None where the application does not trace."
         self.is_cancelled = False
         "The caller was interrupted: no further attempt, diversion or write to the spool."
         self.stored_ids: list[str] = []
@@ -194,7 +196,7 @@ def _of_batch(batch: ServiceBusMessageBatch, traced: sdk.Traced | None) -> Outgo
         as_it_is = all(one is other for one, other in zip(ready, messages, strict=True))
         payloads = sdk.encoded(batch) if as_it_is else [sdk.encode(one) for one in ready]
         ids = [sdk.message_id_of(one) for one in ready]
-    return Outgoing(payloads, ids, is_batch=True, links=sdk.batch_links(batch) if traced is not None else ())
+    return Outgoing(payloads, ids, is_batch=True, links=None if traced is None else sdk.batch_links(batch))
 
 
 class PairedMessageBatch(ServiceBusMessageBatch):
