@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
@@ -88,7 +89,8 @@ class Outgoing:
     def wrapped(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[bytes]:
         """Return the backlog copies of what is left. A message keeps its number, however often it is wrapped."""
         if order is None:
-            return list(map(Wrapper(Away(path, first_attempt_ms)).wrap, self.payloads))
+            wrapper = _usual_wrapper(path) if first_attempt_ms is None else Wrapper(Away(path, first_attempt_ms))
+            return list(map(wrapper.wrap, self.payloads))
         return [
             wrap(payload, Away(path, first_attempt_ms, order.sender, counter))
             for payload, counter in zip(self.payloads, self._numbered(order), strict=True)
@@ -139,6 +141,12 @@ class Outgoing:
         """List the places that may have stored some of what is left."""
         left = set(self.ids)
         return tuple(place for place, ids in self.doubts.items() if not left.isdisjoint(ids))
+
+
+@lru_cache(maxsize=256)
+def _usual_wrapper(path: str) -> Wrapper:
+    """Return the wrapper of messages that no other place can have; it remembers their forms from call to call."""
+    return Wrapper(Away(path))
 
 
 def sizes_of(payloads: Sequence[bytes]) -> tuple[int, int]:
