@@ -69,7 +69,7 @@ class ClientWork:
     loop: str = UVLOOP
     ways: tuple[Way, ...] = ()
     rounds: int = 1
-    block_s: float = 0.4
+    block_s: float = 0.15
     "How long a block of one way takes, about."
     entities: int = 0
     paired: bool = True
