@@ -35,6 +35,7 @@ PRIMARY_NAME = "bench"
 AWAY = "away"
 "The queue whose messages are diverted."
 CALLS_MAX = 8000  # in a block: their messages are made before the clock runs
+CALLS_LEAST = 10  # of a worker in a block: the first and the last ones are alone
 UVLOOP, STOCK = "uvloop", "asyncio"
 
 
@@ -180,7 +181,7 @@ async def in_turns(work: ClientWork) -> list[list[Block]]:
                 way = work.ways[place]
                 taken[place] = one = await block(senders[place], way, calls[place], aio=work.aio)
                 wanted = int(one.per_second / way.messages * work.block_s)
-                calls[place] = max(min(wanted, CALLS_MAX // way.messages, 50 * calls[place]), way.workers)
+                calls[place] = max(min(wanted, CALLS_MAX // way.messages, 50 * calls[place]), CALLS_LEAST * way.workers)
             if turn > 1:
                 rounds.append([taken[place] for place in range(len(senders))])
         return rounds
