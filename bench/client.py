@@ -1,277 +1,253 @@
-"""The paired client against the plain SDK, in one run: CPU of a healthy send, sharing, memory, diverted sends."""
+"""The paired client against the plain SDK, in one run: rates, CPU, distance, diverted sends, memory, connections.
+
+A row is the ratio of two ways to send: the median over many short turns in which both had their block, because the
+disk has good and bad seconds, and others may use the machine.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bench.brokers import PairbusBroker
-from bench.client_load import PRIMARY_NAME, ClientWork
-from bench.shared_sender import Outcome, plain_shared
-from pairbus.pairing.backlog import queue_path
-
-Row = TypeVar("Row", bound="Healthy | Shared | Memory | Divert")
+from bench.client_load import AWAY, STOCK, UVLOOP, ClientWork, Way
+from pairbus.connection_string import ConnectionString
 
 DEADLINE_S = 240.0
-ADDED_US_WANTED = 20.0
-RATIO_WANTED = 0.9
-MEMORY_MB_WANTED = 3.0
-ENTITIES = {False: 1000, True: 300}  # a sender of the async SDK has 0.7 MB of its own
-WORKERS = {False: 8, True: 20}  # threads, tasks
+LOOPS = (UVLOOP, STOCK)
 FLAVOURS = {False: "sync", True: "async"}
-FINER = 4  # rates of two clients are compared in short blocks, because a disk has good and bad seconds
+ROUND_TRIP_MS = 5.0
+ENTITIES = 1000
+MEMORY_MB_MAX = 20.0
+CONNECTIONS_MAX = 2
+TURNS = 4  # in a round
+
+PLAIN, PLAIN_LIST = Way("plain"), Way("plain", shape="list")
+OURS, OURS_LIST, SPOOLED = Way("ours"), Way("ours", shape="list"), Way("spooled")
+
+
+def shared(workers: int) -> Way:
+    return Way("ours", workers)
+
+
+def diverted(workers: int = 1) -> Way:
+    return Way("ours", workers, queue=AWAY)
 
 
 @dataclass(frozen=True)
-class Sends:
-    """What is sent in one row, and by whom."""
+class Compared:
+    """One row: a way to send, the one to which it is compared, and what is wanted."""
 
-    shape: str
-    calls: int
-    "In a block."
-    ids: bool = True
-    "Messages have ids of their own."
-    spool: bool = False
-    "The paired client has a spool, in which nothing waits."
-
-    def __str__(self) -> str:
-        return self.shape + (", spool" if self.spool else "") + ("" if self.ids else ", no message id")
+    name: str
+    way: Way
+    to: Way
+    at_least: float | None = None
+    "Ratio of the rates; None: reported only."
+    cpu_at_most: float | None = None
+    "Ratio of CPU for each message."
 
 
-ROWS = (
-    Sends("single", 150),
-    Sends("single", 150, ids=False),
-    Sends("list", 8),
-    Sends("batch", 20),
-    Sends("single", 150, spool=True),
-    Sends("batch", 20, spool=True),
+NEAR = {
+    False: (
+        Compared("one caller", OURS, PLAIN, 1.1, 1.0),
+        Compared("8 threads", shared(8), PLAIN, 3.0),
+        Compared("32 threads", shared(32), PLAIN, 4.5),
+        Compared("lists of 100", OURS_LIST, PLAIN_LIST, 2.0),
+        Compared("one caller, with a spool", SPOOLED, OURS),
+        Compared("one caller, diverted", diverted(), OURS, 0.9),
+        Compared("32 threads, diverted", diverted(32), shared(32), 0.75),
+    ),
+    True: (
+        Compared("one caller", OURS, PLAIN, 1.25, 1.0),
+        Compared("20 tasks", shared(20), PLAIN, 5.0),
+        Compared("200 tasks", shared(200), PLAIN, 10.0),
+        Compared("lists of 100", OURS_LIST, PLAIN_LIST, 2.0),
+        Compared("one caller, with a spool", SPOOLED, OURS),
+        Compared("one caller, diverted", diverted(), OURS, 0.9),
+        Compared("200 tasks, diverted", diverted(200), shared(200), 0.75),
+    ),
+}
+FAR = (
+    Compared("20 tasks, 5 ms away", shared(20), PLAIN, 14.0),
+    Compared("200 tasks, 5 ms away", shared(200), PLAIN, 70.0),
 )
 
 
 @dataclass(frozen=True)
-class Healthy:
-    """One call after the other, on a primary that works."""
+class Speed:
+    """What was measured for one row."""
 
+    loop: str
     flavour: str
-    shape: str
-    plain_us: float
-    ours_us: float
-    added_us: float
-    plain_per_second: float
-    ours_per_second: float
-
-
-@dataclass(frozen=True)
-class Shared:
-    """Several workers on one sender."""
-
-    flavour: str
-    workers: int
-    plain_alone_per_second: float
-    ours_alone_per_second: float
-    ours_shared_per_second: float
+    name: str
+    to: str
+    per_second: float
+    to_per_second: float
+    cpu_us: float
+    to_cpu_us: float
     ratio: float
-    "Of the rates, ours shared to ours alone or to the plain SDK alone, whichever is less; medians."
+    least_ratio: float
+    "Of one round."
+    most_ratio: float
     cpu_ratio: float
-    "The same of CPU for each call, which tells more on a machine that others use."
-    plain_shared: Outcome
+    at_least: float | None
+    cpu_at_most: float | None
+
+    @property
+    def is_met(self) -> bool:
+        slow = self.at_least is not None and self.ratio < self.at_least
+        dear = self.cpu_at_most is not None and self.cpu_ratio > self.cpu_at_most
+        return not slow and not dear
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Of senders, for 1 000 entities, each of which has sent a message."""
+    """Open senders of as many entities, each of which has sent a message."""
 
     flavour: str
-    plain_mb: float
-    ours_mb: float
-    added_mb: float
+    senders: int
+    mb: float
+    primary_connections: int
+    secondary_connections: int
 
-
-@dataclass(frozen=True)
-class Divert:
-    """The primary is stopped; the plain SDK sends to the same backlog queue."""
-
-    flavour: str
-    shape: str
-    plain_per_second: float
-    ours_per_second: float
-    ratio: float
-    "Of the rates."
-    cpu_ratio: float
+    @property
+    def is_met(self) -> bool:
+        connections = max(self.primary_connections, self.secondary_connections)
+        return self.mb <= MEMORY_MB_MAX and connections <= CONNECTIONS_MAX
 
 
 @dataclass(frozen=True)
 class ClientResults:
-    healthy: list[Healthy]
-    shared: list[Shared]
+    speeds: list[Speed]
     memory: list[Memory]
-    diverted: list[Divert]
-
-
-def run_client(work: ClientWork, when_paired: Callable[[], None] | None = None) -> Any:
-    """One piece of work in a child process. It never outlives this call."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "bench.client_load", work.to_json()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        if when_paired is not None:
-            assert child.stdout is not None
-            if child.stdout.readline().strip() == "paired":
-                when_paired()
-        out, errors = child.communicate("go\n", timeout=DEADLINE_S)
-    finally:
-        child.kill()
-        child.wait()
-    if child.returncode:
-        raise RuntimeError(f"the client failed: {errors[-2000:]}")
-    return json.loads(out)
 
 
 def measure_client(rounds: int) -> ClientResults:
     with PairbusBroker(namespaces=("first", "second")) as broker:
-        broker.make_queues(["orders", "shared"])
-        sides = broker.connection_strings
-        work = ClientWork("alone", False, sides["first"], sides["second"], "orders", 0, rounds=4 * rounds)
-        healthy = [_healthy(replace(work, aio=aio), row) for aio in FLAVOURS for row in ROWS]
-        work = replace(work, kind="together", rounds=2 * FINER * rounds, calls=800 // FINER)
-        shared = [_shared(replace(work, aio=aio)) for aio in FLAVOURS]
-    memory = [_memory(aio) for aio in FLAVOURS]
-    rows = [replace(row, calls=row.calls // FINER) for row in ROWS if row.ids]
-    diverted = [_diverted(aio, row, rounds=2 * FINER * rounds) for aio in FLAVOURS for row in rows]
-    return ClientResults(healthy, shared, memory, diverted)
+        broker.make_queues(["orders", AWAY])
+        primary, secondary = broker.connection_strings["first"], broker.connection_strings["second"]
+        speeds, turns = list[Speed](), TURNS * rounds
+        for loop in LOOPS:
+            for aio, rows in NEAR.items():
+                speeds += _speeds(ClientWork("turns", aio, primary, secondary, loop, rounds=turns), rows)
+            with far_away(primary) as distant:
+                speeds += _speeds(ClientWork("turns", True, distant, secondary, loop, rounds=turns), FAR)
+        broker.make_queues(f"many-{number}" for number in range(ENTITIES + 1))
+        memory = [_memory(ClientWork("entities", aio, primary, secondary, entities=ENTITIES)) for aio in FLAVOURS]
+    return ClientResults(speeds, memory)
 
 
-def _told(row: Row) -> Row:
-    print(f"  {json.dumps(asdict(row))}", file=sys.stderr, flush=True)
-    return row
-
-
-def _spool_dir(row: Sends) -> AbstractContextManager[str]:
-    return TemporaryDirectory(prefix="pairbus-bench-") if row.spool else nullcontext("")
-
-
-def _healthy(work: ClientWork, row: Sends) -> Healthy:
-    with _spool_dir(row) as spool_dir:
-        taken = run_client(replace(work, shape=row.shape, calls=row.calls, message_ids=row.ids, spool_dir=spool_dir))
-    plain, ours = [turn[0] for turn in taken], [turn[1] for turn in taken]
-    # Lists are handed to the SDK in another form, so that only a look from outside is fair there.
-    look = "cpu_us" if row.shape == "list" else "added_us"
-    added = [mine[look] - other[look] for other, mine in taken]
-    return _told(
-        Healthy(
-            FLAVOURS[work.aio],
-            str(row),
-            median(one["cpu_us"] for one in plain),
-            median(one["cpu_us"] for one in ours),
-            median(added),
-            median(one["per_second"] for one in plain),
-            median(one["per_second"] for one in ours),
-        )
+@contextmanager
+def far_away(connection_string: str) -> Iterator[str]:
+    """The connection string of a proxy to which, and back, a round trip of 5 ms is added."""
+    port = ConnectionString.parse(connection_string).port
+    child = subprocess.Popen(
+        [sys.executable, "-m", "bench.distance", str(port), str(ROUND_TRIP_MS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
+    try:
+        assert child.stdout is not None
+        yield connection_string.replace(f":{port}", f":{child.stdout.readline().strip()}", 1)
+    finally:
+        child.kill()
+        child.wait()
 
 
-def _shared(work: ClientWork) -> Shared:
-    work = replace(work, workers=WORKERS[work.aio])
-    told = run_client(work)
-    taken = [[one["per_second"] for one in turn] for turn in told]
-    alone, ours, shared = (median(turn[place] for turn in taken) for place in range(3))
-    cpu_ratio = median(min(turn[0]["cpu_us"], turn[1]["cpu_us"]) / turn[2]["cpu_us"] for turn in told)
-    outcome = plain_shared(work.primary, aio=work.aio, workers=work.workers, each=100)
-    ratio = min(median(turn[2] / turn[1] for turn in taken), median(turn[2] / turn[0] for turn in taken))
-    return _told(Shared(FLAVOURS[work.aio], work.workers, alone, ours, shared, ratio, cpu_ratio, outcome))
+def _run(work: ClientWork) -> Any:
+    """Have one piece of work done by a child process, which never outlives this call."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.client_load", work.to_json()],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the client failed: {done.stderr[-2000:]}")
+    return json.loads(done.stdout)
 
 
-def _memory(aio: bool) -> Memory:
-    """Two processes, because one that has given memory back keeps it for itself."""
-    grown = {}
-    with PairbusBroker(namespaces=("first", "second")) as broker:
-        sides = broker.connection_strings
-        broker.make_queues([f"many-{number}" for number in range(ENTITIES[aio] + 1)])
-        work = ClientWork("entities", aio, sides["first"], sides["second"], "many", ENTITIES[aio])
-        for paired in (False, True):
-            grown[paired] = run_client(replace(work, paired=paired))["sent_bytes"] / ENTITIES[aio] / 1e3
-    return _told(Memory(FLAVOURS[aio], grown[False], grown[True], grown[True] - grown[False]))
+def _speeds(work: ClientWork, rows: Sequence[Compared]) -> list[Speed]:
+    ways = tuple(dict.fromkeys(way for row in rows for way in (row.to, row.way)))
+    with TemporaryDirectory(prefix="pairbus-bench-") as folder:
+        turns = _run(replace(work, ways=ways, spool_dir=folder))
+    return [
+        _speed(work, row, [(turn[ways.index(row.way)], turn[ways.index(row.to)]) for turn in turns]) for row in rows
+    ]
 
 
-def _diverted(aio: bool, row: Sends, *, rounds: int) -> Divert:
-    with (
-        PairbusBroker(namespaces=("first",)) as primary,
-        PairbusBroker(namespaces=("second",)) as secondary,
-        _spool_dir(row) as spool_dir,
-    ):
-        primary.make_queue("orders")
-        work = ClientWork(
-            "divert",
-            aio,
-            primary.connection_string,
-            secondary.connection_string,
-            "orders",
-            row.calls,
-            rounds=rounds,
-            shape=row.shape,
-            backlog_queue=queue_path(PRIMARY_NAME, 0),
-            spool_dir=spool_dir,
-        )
-        taken = run_client(work, when_paired=primary.stop)
-    plain, ours = (median(turn[place]["per_second"] for turn in taken) for place in range(2))
-    ratio = median(turn[1]["per_second"] / turn[0]["per_second"] for turn in taken)
-    cpu_ratio = median(turn[0]["cpu_us"] / turn[1]["cpu_us"] for turn in taken)
-    return _told(Divert(FLAVOURS[aio], str(row), plain, ours, ratio, cpu_ratio))
+def _speed(work: ClientWork, row: Compared, turns: list[tuple[dict[str, float], dict[str, float]]]) -> Speed:
+    ratios = [one["per_second"] / other["per_second"] for one, other in turns]
+    speed = Speed(
+        work.loop,
+        FLAVOURS[work.aio],
+        row.name,
+        "plain" if row.to.client == "plain" else "healthy",
+        median(one["per_second"] for one, _ in turns),
+        median(other["per_second"] for _, other in turns),
+        median(one["cpu_us"] for one, _ in turns),
+        median(other["cpu_us"] for _, other in turns),
+        median(ratios),
+        min(ratios),
+        max(ratios),
+        median(one["cpu_us"] / other["cpu_us"] for one, other in turns),
+        row.at_least,
+        row.cpu_at_most,
+    )
+    print(f"  {json.dumps(asdict(speed))}", file=sys.stderr, flush=True)
+    return speed
+
+
+def _memory(work: ClientWork) -> Memory:
+    told = _run(work)
+    return Memory(FLAVOURS[work.aio], work.entities, told["bytes"] / 1e6, told["primary"], told["secondary"])
 
 
 def client_tables(results: ClientResults) -> list[Table]:
-    healthy = Table("healthy send", "plain µs CPU", "ours µs CPU", "added µs", "wanted", "plain /s", "ours /s")
-    for one in results.healthy:
-        numbers = (one.plain_us, one.ours_us, one.added_us)
-        rates = (one.plain_per_second, one.ours_per_second)
-        wanted = f"≤ {ADDED_US_WANTED:.0f}"
-        healthy.add_row(f"{one.flavour}, {one.shape}", *(f"{n:,.1f}" for n in numbers), wanted, *map(_rate, rates))
-    shared = Table(
-        "one sender", "plain alone /s", "ours alone /s", "ours shared /s", "ratio", "of CPU", "wanted", "plain shared"
-    )
-    for each in results.shared:
-        plain = each.plain_shared
-        speeds = (each.plain_alone_per_second, each.ours_alone_per_second, each.ours_shared_per_second)
-        fate = f"{plain.stored} of {plain.expected} stored in {plain.seconds:.0f} s, {plain.hung} hung"
-        name = f"{each.workers} {plain.flavour}"
-        shared.add_row(
-            name, *map(_rate, speeds), f"{each.ratio:.2f}", f"{each.cpu_ratio:.2f}", f"≥ {RATIO_WANTED}", fate
-        )
-    memory = Table("1,000 open senders", "plain MB", "ours MB", "added MB", "wanted")
+    return [*(_speed_table(results, loop) for loop in LOOPS), _memory_table(results)]
+
+
+def _speed_table(results: ClientResults, loop: str) -> Table:
+    speeds = Table(f"on {loop}", "/s", "against", "ratio", "wanted", "CPU µs", "against", "")
+    for one in results.speeds:
+        if one.loop == loop:
+            speeds.add_row(
+                f"{one.flavour}, {one.name}",
+                f"{one.per_second:,.0f}",
+                f"{one.to} {one.to_per_second:,.0f}",
+                f"{one.ratio:.2f}",
+                "" if one.at_least is None else f"≥ {one.at_least:g}",
+                f"{one.cpu_us:.0f}",
+                f"{one.cpu_ratio:.2f}×" + ("" if one.cpu_at_most is None else f" ≤ {one.cpu_at_most:g}"),
+                "" if one.at_least is None else _verdict(one),
+            )
+    return speeds
+
+
+def _memory_table(results: ClientResults) -> Table:
+    memory = Table("open senders of as many entities", "MB", "wanted", "connections", "wanted", "")
     for kept in results.memory:
-        sizes = (kept.plain_mb, kept.ours_mb, kept.added_mb)
-        memory.add_row(kept.flavour, *(f"{size:.1f}" for size in sizes), f"≤ {MEMORY_MB_WANTED:.0f}")
-    diverted = Table("diverted send", "plain /s", "ours /s", "ratio", "of CPU", "wanted")
-    for away in results.diverted:
-        rates = (away.plain_per_second, away.ours_per_second)
-        name = f"{away.flavour}, {away.shape}"
-        diverted.add_row(name, *map(_rate, rates), f"{away.ratio:.2f}", f"{away.cpu_ratio:.2f}", f"≥ {RATIO_WANTED}")
-    return [healthy, shared, memory, diverted]
+        memory.add_row(
+            f"{kept.flavour}, {kept.senders:,}",
+            f"{kept.mb:.1f}",
+            f"≤ {MEMORY_MB_MAX:g}",
+            f"{kept.primary_connections} + {kept.secondary_connections}",
+            f"≤ {CONNECTIONS_MAX} a side",
+            _verdict(kept),
+        )
+    return memory
 
 
-def _rate(per_second: float) -> str:
-    return f"{per_second:,.0f}"
-
-
-def main() -> None:
-    console = Console()
-    for table in client_tables(measure_client(int(sys.argv[1]) if len(sys.argv) > 1 else 5)):
-        console.print(table)
-
-
-if __name__ == "__main__":
-    main()
+def _verdict(row: Speed | Memory) -> str:
+    return "✓" if row.is_met else "✗"

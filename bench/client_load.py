@@ -9,6 +9,7 @@ import asyncio
 import gc
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -24,12 +25,36 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 import pairbus
 import pairbus.aio
 from bench.procstat import rss_bytes
-from pairbus import SendAvailabilityPairedNamespaceOptions
+from pairbus.connection_string import ConnectionString
+from pairbus.loops import run
 
 BODY = b"x" * 1024
-BATCH = 100
+LIST = 100
 OPENERS = 20
 PRIMARY_NAME = "bench"
+AWAY = "away"
+"The queue whose messages are diverted."
+CALLS_MAX = 8000  # in a block: their messages are made before the clock runs
+CALLS_LEAST = 10  # of a worker in a block: the first and the last ones are alone
+UVLOOP, STOCK = "uvloop", "asyncio"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to send, which a row compares with another."""
+
+    client: str
+    "plain, ours or spooled: the paired client with a spool in which nothing waits."
+    workers: int = 1
+    "Tasks or threads that share one sender."
+    shape: str = "single"
+    "single or list."
+    queue: str = "orders"
+
+    @property
+    def messages(self) -> int:
+        """Of one call."""
+        return LIST if self.shape == "list" else 1
 
 
 @dataclass(frozen=True)
@@ -37,29 +62,29 @@ class ClientWork:
     """One measurement."""
 
     kind: str
-    "alone, together, entities, divert."
+    "turns or entities."
     aio: bool
     primary: str
     "Connection string."
     secondary: str
-    queue: str
-    calls: int
-    "In each round; entities, for `entities`."
+    loop: str = UVLOOP
+    ways: tuple[Way, ...] = ()
     rounds: int = 1
-    shape: str = "single"
-    "single, list or batch."
-    message_ids: bool = True
+    block_s: float = 0.15
+    "How long a block of one way takes, about."
+    entities: int = 0
     paired: bool = True
     "For `entities`: which of the two clients."
-    workers: int = 1
-    "Tasks or threads that share one sender."
-    backlog_queue: str = ""
-    "For `divert`: where the plain SDK sends."
     spool_dir: str = ""
-    "Of the paired client; none when empty."
+    "Of the client `spooled`."
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> ClientWork:
+        told = json.loads(text)
+        return cls(**{**told, "ways": tuple(Way(**way) for way in told["ways"])})
 
 
 @dataclass(frozen=True)
@@ -67,14 +92,20 @@ class Block:
     """So many calls, one after the other or by several workers."""
 
     cpu_us: float
-    "Of the whole process, for each call."
-    added_us: float
-    "Of that, what was not spent inside the SDK's `send_messages`: for the plain SDK, the cost of the measurement."
+    "Of the whole process, for each message."
     per_second: float
+    "Messages."
 
 
-def message(work: ClientWork, number: int) -> ServiceBusMessage:
-    return ServiceBusMessage(BODY, message_id=f"message-{number}" if work.message_ids else None)
+def message(number: int) -> ServiceBusMessage:
+    return ServiceBusMessage(BODY, message_id=f"message-{number}")
+
+
+def goods(way: Way, calls: int) -> list[Any]:
+    """What the calls of one block send; everything is new, as it is in an application."""
+    if way.shape == "single":
+        return [message(number) for number in range(calls)]
+    return [[message(number) for number in range(LIST)] for _ in range(calls)]
 
 
 async def answer_of(answer: Any) -> Any:
@@ -82,94 +113,34 @@ async def answer_of(answer: Any) -> Any:
     return await answer if isawaitable(answer) else answer
 
 
-async def goods(sender: Any, work: ClientWork) -> list[Any]:
-    """What the calls of one block send; everything is new, as it is in an application."""
-    if work.shape == "single":
-        return [message(work, number) for number in range(work.calls)]
-    lists = [[message(work, number) for number in range(BATCH)] for _ in range(work.calls)]
-    if work.shape == "list":
-        return lists
-    batches = []
-    for messages in lists:
-        batch = await answer_of(sender.create_message_batch())
-        for one in messages:
-            batch.add_message(one)
-        batches.append(batch)
-    return batches
+async def block(sender: Any, way: Way, calls: int, *, aio: bool) -> Block:
+    things = goods(way, calls)
+    shares = [things[worker :: way.workers] for worker in range(way.workers)]
+    cpu, began = time.process_time(), time.perf_counter()
+    if aio:
+        await asyncio.gather(*(_each(sender, share) for share in shares))
+    else:
+        _in_threads(sender, shares)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    sent = calls * way.messages
+    return Block(cpu / sent * 1e6, sent / seconds)
 
 
 async def _each(sender: Any, things: list[Any]) -> None:
-    send = sender.send_messages
     for thing in things:
-        answer = send(thing)
-        if answer is not None:
-            await answer
+        await sender.send_messages(thing)
 
 
-class Inside:
-    """CPU time that was spent inside the plain SDK's senders on behalf of the paired client.
-
-    A difference of twenty microseconds between calls of ten milliseconds is not to be seen from outside.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def watch(self, client: Any, *, aio: bool) -> Any:
-        """The client, whose senders are timed from now on."""
-        get_sender = client.get_queue_sender
-
-        def get_timed(path: str, **options: Any) -> Any:
-            sender = get_sender(path, **options)
-            sender.send_messages = self._timed_async(sender) if aio else self._timed(sender)
-            return sender
-
-        client.get_queue_sender = get_timed
-        return client
-
-    def _timed(self, sender: Any) -> Any:
-        send = sender.send_messages
-
-        def timed(what: Any, timeout: float | None = None) -> None:
-            began = time.process_time()
-            send(what, timeout=timeout)
-            self.seconds += time.process_time() - began
-
-        return timed
-
-    def _timed_async(self, sender: Any) -> Any:
-        send = sender.send_messages
-
-        async def timed(what: Any, timeout: float | None = None) -> None:
-            began = time.process_time()
-            await send(what, timeout=timeout)
-            self.seconds += time.process_time() - began
-
-        return timed
-
-
-async def block(sender: Any, work: ClientWork, *, workers: int = 1, inside: Inside | None = None) -> Block:
-    things = await goods(sender, work)
-    shares = [things[worker::workers] for worker in range(workers)]
-    inside_before = inside.seconds if inside else 0.0
-    cpu, began = time.process_time(), time.perf_counter()
-    if workers == 1:
-        await _each(sender, things)
-    elif work.aio:
-        await asyncio.gather(*(_each(sender, share) for share in shares))
-    else:
-        await asyncio.to_thread(_in_threads, sender, shares)
-    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    added = cpu - (inside.seconds - inside_before) if inside else 0.0
-    return Block(cpu / work.calls * 1e6, added / work.calls * 1e6, work.calls / seconds)
+def _each_here(sender: Any, things: list[Any]) -> None:
+    for thing in things:
+        sender.send_messages(thing)
 
 
 def _in_threads(sender: Any, shares: list[list[Any]]) -> None:
-    def work(share: list[Any]) -> None:
-        for thing in share:
-            sender.send_messages(thing)
-
-    threads = [threading.Thread(target=work, args=(share,)) for share in shares]
+    if len(shares) == 1:
+        _each_here(sender, shares[0])
+        return
+    threads = [threading.Thread(target=_each_here, args=(sender, share)) for share in shares]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -187,108 +158,102 @@ def plain_client(connection_string: str, *, aio: bool) -> Any:
     return kind.from_connection_string(connection_string)
 
 
-def paired_client(work: ClientWork, inside: Inside | None = None) -> Any:
-    kind: Any = pairbus.aio.PairedServiceBusClient if work.aio else pairbus.PairedServiceBusClient
-    options: dict[str, Any] = {"backlog_queue_count": 1, "primary_name": PRIMARY_NAME}
-    if work.kind == "entities":
-        options["attempt_timeout"] = 30  # many connections are opened at once
-    if work.spool_dir:
-        options["spool_dir"] = work.spool_dir
-    if inside is None:
-        return kind.from_connection_strings(work.primary, work.secondary, **options)
-    clients = [inside.watch(plain_client(side, aio=work.aio), aio=work.aio) for side in (work.primary, work.secondary)]
-    return kind(clients[0], SendAvailabilityPairedNamespaceOptions(None, clients[1], **options))
+def paired_client(primary: str, secondary: str, *, aio: bool, **options: Any) -> Any:
+    kind: Any = pairbus.aio.PairedServiceBusClient if aio else pairbus.PairedServiceBusClient
+    return kind.from_connection_strings(primary, secondary, backlog_queue_count=1, primary_name=PRIMARY_NAME, **options)
 
 
-async def alone(work: ClientWork) -> list[list[Block]]:
-    """One call after the other: for each round the plain SDK's block and ours."""
-    inside = Inside()
+async def in_turns(work: ClientWork) -> list[list[Block]]:
+    """For each round a block of each way; every other round in the opposite order."""
     async with AsyncExitStack() as stack:
-        client = inside.watch(plain_client(work.primary, aio=work.aio), aio=work.aio)
-        plain = (await entered(stack, client)).get_queue_sender(work.queue)
-        ours = (await entered(stack, paired_client(work, inside))).get_queue_sender(work.queue)
-        return await in_turns(work, plain, ours, inside)
+        clients = {
+            name: await entered(stack, _client(work, name)) for name in dict.fromkeys(way.client for way in work.ways)
+        }
+        if any(way.queue == AWAY for way in work.ways):
+            clients["ours"].force_failover(AWAY)
+        senders = [clients[way.client].get_queue_sender(way.queue) for way in work.ways]
+        # The first blocks open connections and warm up; they also tell how many calls a block is to have.
+        calls = [4 * way.workers for way in work.ways]
+        rounds = []
+        for turn in range(work.rounds + 2):
+            taken: dict[int, Block] = {}
+            for place in range(len(senders))[:: -1 if turn % 2 else 1]:
+                way = work.ways[place]
+                taken[place] = one = await block(senders[place], way, calls[place], aio=work.aio)
+                wanted = int(one.per_second / way.messages * work.block_s)
+                calls[place] = max(min(wanted, CALLS_MAX // way.messages, 50 * calls[place]), CALLS_LEAST * way.workers)
+            if turn > 1:
+                rounds.append([taken[place] for place in range(len(senders))])
+        return rounds
 
 
-async def divert(work: ClientWork) -> list[list[Block]]:
-    """The primary is stopped, and the entity fails over; the plain SDK sends to the same backlog queue."""
-    async with AsyncExitStack() as stack:
-        client = await entered(stack, paired_client(work))
-        print("paired", flush=True)
-        sys.stdin.readline()  # whoever started this has stopped the primary
-        client.force_failover(work.queue)
-        plain = (await entered(stack, plain_client(work.secondary, aio=work.aio))).get_queue_sender(work.backlog_queue)
-        ours = client.get_queue_sender(work.queue)
-        return await in_turns(work, plain, ours, None)
+def _client(work: ClientWork, name: str) -> Any:
+    if name == "plain":
+        return plain_client(work.primary, aio=work.aio)
+    spool = {"spool_dir": work.spool_dir} if name == "spooled" else {}
+    return paired_client(work.primary, work.secondary, aio=work.aio, **spool)
 
 
-async def in_turns(work: ClientWork, plain: Any, ours: Any, inside: Inside | None) -> list[list[Block]]:
-    rounds = []
-    for turn in range(work.rounds + 1):
-        plain_first = turn % 2
-        order = [plain, ours] if plain_first else [ours, plain]
-        taken = [await block(sender, work, inside=inside) for sender in order]
-        if turn:  # the first one opens connections and warms up
-            rounds.append(taken if plain_first else taken[::-1])
-    return rounds
+# ── memory and connections ──
 
 
-async def together(work: ClientWork) -> list[list[Block]]:
-    """For each round: the plain SDK alone, ours alone, several workers on one of our senders."""
-    rounds = []
-    async with AsyncExitStack() as stack:
-        plain = (await entered(stack, plain_client(work.primary, aio=work.aio))).get_queue_sender(work.queue)
-        ours = (await entered(stack, paired_client(work))).get_queue_sender(work.queue)
-        for turn in range(work.rounds + 1):
-            ways = [(plain, 1), (ours, 1), (ours, work.workers)]
-            if turn % 2:
-                ways.reverse()
-            taken = [await block(sender, work, workers=workers) for sender, workers in ways]
-            if turn:
-                rounds.append(taken[::-1] if turn % 2 else taken)
-    return rounds
-
-
-async def _send_with_all(senders: list[Any], work: ClientWork) -> None:
-    """One message each. The SDK waits half a second for a link to open, so that is done for several at once."""
+async def _send_with_all(senders: list[Any], *, aio: bool) -> None:
+    """Send one message each. The SDK waits half a second for a link to open, so that is done for several at once."""
 
     async def send(share: list[Any]) -> None:
         for sender in share:
-            await answer_of(sender.send_messages(message(work, 0)))
+            await answer_of(sender.send_messages(message(0)))
 
     shares = [senders[opener::OPENERS] for opener in range(OPENERS)]
-    if work.aio:
+    if aio:
         await asyncio.gather(*(send(share) for share in shares))
     else:
         with ThreadPoolExecutor(OPENERS) as pool:
             list(pool.map(asyncio.run, [send(share) for share in shares]))
 
 
-async def entities(work: ClientWork) -> dict[str, float]:
-    """Growth of resident memory by the senders of one client: made, and after each has sent."""
+def _connections(connection_string: str) -> int:
+    """Count this process's connections to the port of the connection string."""
+    port, found = ConnectionString.parse(connection_string).port, 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                found += one.getpeername()[1] == port
+        except (OSError, IndexError):
+            pass  # no socket, or one without a peer
+    return found
+
+
+async def entities(work: ClientWork) -> dict[str, int]:
+    """Return how much memory and how many connections the senders of one client have, after each has sent."""
     async with AsyncExitStack() as stack:
-        client = await entered(stack, paired_client(work) if work.paired else plain_client(work.primary, aio=work.aio))
-        options = {} if work.paired else {"keep_alive": 0}  # as ours has it; otherwise each one has a thread
-        first = client.get_queue_sender(f"{work.queue}-0", **options)
-        await _each(first, [message(work, number) for number in range(100)])
+        client = await entered(stack, _client(work, "ours" if work.paired else "plain"))
+        first = client.get_queue_sender("many-0")
+        for number in range(100):
+            await answer_of(first.send_messages(message(number)))
         gc.collect()
         before = rss_bytes(os.getpid())
-        kept = [client.get_queue_sender(f"{work.queue}-{number}", **options) for number in range(1, work.calls + 1)]
-        made = rss_bytes(os.getpid())
-        await _send_with_all(kept, work)
+        kept = [client.get_queue_sender(f"many-{number}") for number in range(1, work.entities + 1)]
+        await _send_with_all(kept, aio=work.aio)
         gc.collect()
-        return {"made_bytes": made - before, "sent_bytes": rss_bytes(os.getpid()) - before}
+        return {
+            "bytes": rss_bytes(os.getpid()) - before,
+            "primary": _connections(work.primary),
+            "secondary": _connections(work.secondary),
+        }
 
 
-KINDS = {"alone": alone, "together": together, "divert": divert, "entities": entities}
+async def _measured(work: ClientWork) -> Any:
+    if work.kind == "entities":
+        return await entities(work)
+    return [[asdict(one) for one in turn] for turn in await in_turns(work)]
 
 
 def main() -> None:
-    work = ClientWork(**json.loads(sys.argv[1]))
-    measured: Any = asyncio.run(KINDS[work.kind](work))
-    if isinstance(measured, list):
-        measured = [[asdict(one) for one in turn] for turn in measured]
-    print(json.dumps(measured), flush=True)
+    work = ClientWork.from_json(sys.argv[1])
+    if work.loop == STOCK:
+        sys.modules["uvloop"] = None  # type: ignore[assignment]  # as on a machine where it is not installed
+    print(json.dumps(run(_measured(work))), flush=True)
 
 
 if __name__ == "__main__":

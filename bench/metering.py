@@ -5,7 +5,6 @@ Run as `python -m bench.metering JSON`, it is the application: two paired client
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -13,23 +12,19 @@ import tempfile
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from statistics import median
-from typing import Any
 
 from rich.table import Table
 
-import pairbus
-import pairbus.aio
 from bench.brokers import RESULTS, PairbusBroker
-from bench.client_load import PRIMARY_NAME, ClientWork, Inside, block, entered, plain_client
+from bench.client_load import ClientWork, Way, block, entered, paired_client
 from bench.throughput import Rate, measure
-from pairbus import SendAvailabilityPairedNamespaceOptions
+from pairbus.loops import run
 
 DEADLINE_S = 240.0
 ADDED_US_WANTED = 3.0
-CALLS = 200
 FLAVOURS = {False: "sync", True: "async"}
-SHAPES = {"single": 1, "batch": 10}
-"What one call sends, and by how much fewer calls a block of it has."
+WAYS = {Way("ours"): 200, Way("ours", shape="list"): 20}
+"What is sent, and in how many calls a block of it."
 
 
 @dataclass(frozen=True)
@@ -39,9 +34,9 @@ class Counted:
     flavour: str
     shape: str
     without_us: float
-    "CPU of a call that is not spent inside the SDK."
+    "CPU of a call."
     added_us: float
-    "By the ledger, its writer's thread included; median of the rounds."
+    "CPU of a call by the ledger, its writer's thread included; median of the rounds."
 
 
 @dataclass(frozen=True)
@@ -54,13 +49,8 @@ def measure_metering(count: int, rounds: int) -> MeteringResults:
     with PairbusBroker(namespaces=("first", "second")) as broker:
         broker.make_queue("orders")
         sides = broker.connection_strings
-        work = ClientWork("alone", False, sides["first"], sides["second"], "orders", CALLS, rounds=8 * rounds)
-        works = [
-            replace(work, aio=aio, shape=shape, calls=CALLS // fewer)
-            for aio in FLAVOURS
-            for shape, fewer in SHAPES.items()
-        ]
-        client = [_counted(each) for each in works]
+        work = ClientWork("turns", False, sides["first"], sides["second"], rounds=8 * rounds)
+        client = [_counted(replace(work, aio=aio, ways=(way,))) for aio in FLAVOURS for way in WAYS]
     RESULTS.mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=RESULTS) as folder,
@@ -84,7 +74,7 @@ def _counted(work: ClientWork) -> Counted:
     turns: list[list[float]] = json.loads(done.stdout)
     row = Counted(
         FLAVOURS[work.aio],
-        work.shape,
+        work.ways[0].shape,
         median(without for without, _ in turns),
         median(counted - without for without, counted in turns),
     )
@@ -93,30 +83,26 @@ def _counted(work: ClientWork) -> Counted:
 
 
 async def in_turns(work: ClientWork) -> list[list[float]]:
-    """For each round: added µs of a call without a ledger and with one."""
-    inside = Inside()
-    kind: Any = pairbus.aio.PairedServiceBusClient if work.aio else pairbus.PairedServiceBusClient
+    """Return for each round the µs of a call without a ledger and with one."""
+    (way,) = work.ways
     rounds = []
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=RESULTS))
         senders = []
         for ledger in (None, folder):
-            sides = [plain_client(side, aio=work.aio) for side in (work.primary, work.secondary)]
-            options = SendAvailabilityPairedNamespaceOptions(
-                None, sides[1], backlog_queue_count=1, primary_name=PRIMARY_NAME, ledger=ledger
-            )
-            client = await entered(stack, kind(inside.watch(sides[0], aio=work.aio), options))
-            senders.append(client.get_queue_sender(work.queue))
+            client = paired_client(work.primary, work.secondary, aio=work.aio, ledger=ledger)
+            senders.append((await entered(stack, client)).get_queue_sender(way.queue))
         for turn in range(work.rounds + 1):
             order = senders if turn % 2 else senders[::-1]
-            taken = [(await block(sender, work, inside=inside)).added_us for sender in order]
+            blocks = [await block(sender, way, WAYS[way], aio=work.aio) for sender in order]
+            taken = [one.cpu_us * way.messages for one in blocks]
             if turn:  # the first one opens connections and warms up
                 rounds.append(taken if turn % 2 else taken[::-1])
     return rounds
 
 
 def metering_tables(results: MeteringResults) -> list[Table]:
-    client = Table("healthy send", "without ledger, added µs", "by the ledger µs", "wanted")
+    client = Table("healthy send", "without ledger, µs CPU", "by the ledger µs", "wanted")
     for one in results.client:
         wanted = f"≤ {ADDED_US_WANTED:.0f}"
         client.add_row(f"{one.flavour}, {one.shape}", f"{one.without_us:.1f}", f"{one.added_us:.1f}", wanted)
@@ -136,7 +122,7 @@ def metering_tables(results: MeteringResults) -> list[Table]:
 
 
 def main() -> None:
-    print(json.dumps(asyncio.run(in_turns(ClientWork(**json.loads(sys.argv[1]))))), flush=True)
+    print(json.dumps(run(in_turns(ClientWork.from_json(sys.argv[1])))), flush=True)
 
 
 if __name__ == "__main__":

@@ -112,6 +112,18 @@ def test_wrapping_many_gives_the_same_bytes_as_wrapping_each(message: Message, p
         assert wrapper.wrap(bytearray(payload)) == wrap(payload, away)
 
 
+def test_a_wrapper_remembers_few_of_many_forms() -> None:
+    """It lives as long as its client sends, and a correlation id of its own gives every message a form of its own."""
+    away = Away("orders")
+    wrapper = Wrapper(away)
+    for number in range(2000):
+        payload = Message(
+            properties=Properties(message_id="m", correlation_id=f"request-{number}"), data=[b"body"]
+        ).encode()
+        assert wrapper.wrap(payload) == wrap(payload, away)
+    assert len(wrapper._known) <= 256
+
+
 def test_in_the_backlog_the_message_has_no_session_no_time_to_live_and_no_schedule() -> None:
     """A backlog queue has no sessions, and nothing may expire or wait there for reasons of its own."""
     payload = Message(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
@@ -49,13 +50,15 @@ class Outgoing:
 
     __slots__ = ("_counters", "doubts", "ids", "is_batch", "is_cancelled", "links", "payloads", "stored_ids", "untold")
 
-    def __init__(self, payloads: list[bytes], ids: list[str], *, is_batch: bool, links: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, payloads: list[bytes], ids: list[str], *, is_batch: bool, links: Sequence[Any] | None = None
+    ) -> None:
         self.payloads = payloads
         self.ids = ids
         self.is_batch = is_batch
         "The primary gets them as one batch, also when it is a batch of one."
         self.links = links
-        "Links of the span around the send, where the application traces."
+        "Links of the span around the send; None where the application does not trace."
         self.is_cancelled = False
         "The caller was interrupted: no further attempt, diversion or write to the spool."
         self.stored_ids: list[str] = []
@@ -86,7 +89,8 @@ class Outgoing:
     def wrapped(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[bytes]:
         """Return the backlog copies of what is left. A message keeps its number, however often it is wrapped."""
         if order is None:
-            return list(map(Wrapper(Away(path, first_attempt_ms)).wrap, self.payloads))
+            wrapper = _usual_wrapper(path) if first_attempt_ms is None else Wrapper(Away(path, first_attempt_ms))
+            return list(map(wrapper.wrap, self.payloads))
         return [
             wrap(payload, Away(path, first_attempt_ms, order.sender, counter))
             for payload, counter in zip(self.payloads, self._numbered(order), strict=True)
@@ -137,6 +141,12 @@ class Outgoing:
         """List the places that may have stored some of what is left."""
         left = set(self.ids)
         return tuple(place for place, ids in self.doubts.items() if not left.isdisjoint(ids))
+
+
+@lru_cache(maxsize=256)
+def _usual_wrapper(path: str) -> Wrapper:
+    """Return the wrapper of messages that no other place can have; it remembers their forms from call to call."""
+    return Wrapper(Away(path))
 
 
 def sizes_of(payloads: Sequence[bytes]) -> tuple[int, int]:
@@ -194,7 +204,7 @@ def _of_batch(batch: ServiceBusMessageBatch, traced: sdk.Traced | None) -> Outgo
         as_it_is = all(one is other for one, other in zip(ready, messages, strict=True))
         payloads = sdk.encoded(batch) if as_it_is else [sdk.encode(one) for one in ready]
         ids = [sdk.message_id_of(one) for one in ready]
-    return Outgoing(payloads, ids, is_batch=True, links=sdk.batch_links(batch) if traced is not None else ())
+    return Outgoing(payloads, ids, is_batch=True, links=None if traced is None else sdk.batch_links(batch))
 
 
 class PairedMessageBatch(ServiceBusMessageBatch):

@@ -232,10 +232,11 @@ class Sends:
         wrapped = going.wrapped(origin.path, self._wall_ms(first_at), origin.order)
         is_alive, failure = False, None
         try:
-            for payload, message_format, count in parcels(wrapped, self._secondary.batch_limit(queue)):
+            parts = parcels(wrapped, self._secondary.batch_limit(queue))
+            for payload, message_format, count in parts:
                 failure, is_alive = await self._deliver(self._secondary, queue, payload, message_format, attempt)
-                # A further part goes on the connection that took the first, within the same limit of time.
-                attempt = replace(attempt, timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
+                if len(parts) > 1:  # a further one goes on the connection that took the first, within the same time
+                    attempt = replace(attempt, timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
                 self._state.meters.send("secondary", queue, wrapped[:count], failure, "failover")
                 if failure is not None:
                     if failure.outcome_unknown:

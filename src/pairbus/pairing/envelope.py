@@ -172,7 +172,7 @@ def wrap(payload: bytes, away: Away) -> bytes:
 
 
 class Wrapper:
-    """`wrap` for the messages of one call: what was found out about one holds for all of the same form.
+    """`wrap` for messages of one path: what was found out about one holds for all of the same form.
 
     The form is everything before the body but the message id and the application's properties. Other messages than
     those with short properties first, and the id first in them, as the SDK writes them, are wrapped one by one.
@@ -197,6 +197,8 @@ class Wrapper:
         form = payload[5:6] + payload[8 + payload[7] : end + 3]
         following = self._known.get(form)
         if following is None:
+            if len(self._known) >= _FORMS_MAX:
+                self._known.clear()
             following = self._known[form] = _following(payload, end)
         if following > APPLICATION_PROPERTIES:
             return payload[:end] + self._section + payload[end:]
@@ -209,6 +211,7 @@ class Wrapper:
         return wrap(payload, self._away)
 
 
+_FORMS_MAX = 256  # that a wrapper remembers; correlation ids make as many as there are messages
 _SHORT_PROPERTIES, _SHORT_STRING, _SHORT_MAP = b"\x00\x53\x73\xc0", 0xA1, 0xC1
 
 

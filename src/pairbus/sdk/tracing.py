@@ -48,16 +48,19 @@ def traced(namespace: str, entity: str) -> Traced | None:
     return Traced(attributes(namespace, entity)) if is_traced() else None
 
 
-def links(traced: Traced | None) -> Sequence[Any]:
-    return () if traced is None else traced.links
+def links(traced: Traced | None) -> Sequence[Any] | None:
+    return None if traced is None else traced.links
 
 
 def batch_links(batch: ServiceBusMessageBatch) -> Sequence[Any]:
     return tracing.get_span_links_from_batch(batch)
 
 
-def span(sender: Any, name: str, links: Sequence[Any]) -> AbstractContextManager[None]:
-    """Return the span around one call; `sender` has `fully_qualified_namespace` and `entity_name`."""
-    if not is_traced():
+def span(sender: Any, name: str, links: Sequence[Any] | None) -> AbstractContextManager[None]:
+    """Return the span around one call; `sender` has `fully_qualified_namespace` and `entity_name`.
+
+    `links` of None: the application does not trace, as `traced` found out, and there is no span.
+    """
+    if links is None:
         return _NO_SPAN
     return tracing.send_trace_context_manager(sender, span_name=name, links=list(links))
