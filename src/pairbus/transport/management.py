@@ -25,7 +25,8 @@ Status = Literal["completed", "abandoned", "defered", "suspended"]
 class Scheduled:
     """A message to schedule. When it is due stands in its annotation x-opt-scheduled-enqueue-time."""
 
-    message_id: str
+    message_id: object
+    "As it stands in the message: a text in most."
     payload: bytes
     session_id: str | None = None
     partition_key: str | None = None
