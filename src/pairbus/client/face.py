@@ -39,6 +39,7 @@ class PairedClientFace:
     def _set_up(
         self, primary: Side, client: Any, secondary: Side, options: SendAvailabilityPairedNamespaceOptions
     ) -> None:
+        primary.reads_environment = secondary.reads_environment = not self.AIO
         self._primary = client
         self._secondary = options.messaging_factory
         self._state = PairState(primary, secondary, options)

@@ -45,6 +45,7 @@ from pairbus.sdk.clients import (
     abandon_connections,
     check_flavour,
     config_of,
+    environment_proxy,
     keep,
     when_closed,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "end_async_receiver",
     "end_receiver",
     "ensure_message_id",
+    "environment_proxy",
     "failure_of",
     "failure_of_transport",
     "guarded",
