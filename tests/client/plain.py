@@ -16,16 +16,24 @@ Who = Literal["plain", "paired"]
 class Caller:
     """One sender of the plain SDK, or of the paired client, in one flavour."""
 
-    def __init__(self, stage: Stage, who: Who, flavour: Flavour, **keywords: Any) -> None:
+    def __init__(
+        self, stage: Stage, who: Who, flavour: Flavour, *, failover_interval: float = 0, **keywords: Any
+    ) -> None:
         self.who = who
         self.flavour = flavour
         self._stage = stage
         self._client: Any = None
         self._keywords = keywords
+        self._failover_interval = failover_interval
 
     def _made(self) -> Any:
         if self.who == "paired":
-            made: Client = self._stage.client(self.flavour, on_event=None, primary_kwargs=self._keywords)
+            made: Client = self._stage.client(
+                self.flavour,
+                on_event=None,
+                failover_interval=self._failover_interval,
+                primary_kwargs=self._keywords,
+            )
             return made.client
         kind = aio.ServiceBusClient if self.flavour == "aio" else ServiceBusClient
         return kind.from_connection_string(

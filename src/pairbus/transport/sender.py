@@ -27,7 +27,7 @@ from pairbus.amqp.events import Disposed
 from pairbus.amqp.link import MASK, SenderLink
 from pairbus.amqp.message import BATCH_FORMAT, DATA, encode_batch, sections
 from pairbus.amqp.performatives import Accepted, Attach, Rejected
-from pairbus.transport.errors import NotReady, Refused, Silence, Timeout, TransportError
+from pairbus.transport.errors import NotReady, Refused, Silence, Timeout, TooLarge, TransportError
 from pairbus.transport.links import LinkEnd
 from pairbus.transport.patience import FIRST_LOOK, Patience, Sent, Waiting
 
@@ -162,9 +162,9 @@ class Sender(LinkEnd):
             first_at = next((start for code, start, _, _ in sections(payload) if code == DATA), 0)
             if len(payload) - first_at > self.batch_limit:
                 text = f"ServiceBusMessageBatch has reached its size limit: {self.batch_limit}"  # the SDK's own words
-                raise Refused(MESSAGE_SIZE_EXCEEDED, text)
+                raise TooLarge(MESSAGE_SIZE_EXCEEDED, text)
         elif 0 < self.max_message_size < len(payload):
-            raise Refused(MESSAGE_SIZE_EXCEEDED, f"{len(payload)} bytes, the peer takes {self.max_message_size}")
+            raise TooLarge(MESSAGE_SIZE_EXCEEDED, f"{len(payload)} bytes, the peer takes {self.max_message_size}")
 
     def _transmit(
         self,
