@@ -19,6 +19,7 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 import pairbus
 import pairbus.aio
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
+from pairbus.client.sides import Side
 from pairbus.testing import Reject, ScriptedEndpoint
 from tests.client.plain import Caller
 from tests.client.world import Stage
@@ -184,6 +185,19 @@ async def test_proxy_of_the_environment_is_used_where_the_sdk_uses_it(
         given = {"connection_verify": str(broker.ca_file), "transport_type": transport, **gateway(broker)}
         await sent(flavour, by_strings(flavour, stage, as_azure(broker), **given))
     assert bool(proxy.asked) is (is_asked and flavour == "sync")
+
+
+def test_no_proxy_is_stronger_than_a_given_proxy_in_the_sync_client_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the SDK, by whose web sockets it is decided."""
+    monkeypatch.setenv("NO_PROXY", ".windows.net")
+    given = {"proxy_hostname": "proxy", "proxy_port": 3128}
+    text = f"Endpoint=sb://{AZURE_HOST};SharedAccessKeyName=k;SharedAccessKey=k"
+    side = Side.from_connection_string(text, http_proxy=given)
+    assert side.proxy == "http://proxy:3128"
+    side.reads_environment = True
+    assert side.proxy is None
+    monkeypatch.setenv("NO_PROXY", "")
+    assert side.proxy == "http://proxy:3128"
 
 
 # ── the words ──

@@ -25,7 +25,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus import emulator
 from pairbus.connection_string import ConnectionString, host_and_port
 from pairbus.hosts import in_url, is_loopback
-from pairbus.sdk import AnyClient, ClientConfig, check_flavour, config_of, environment_proxy
+from pairbus.sdk import AnyClient, ClientConfig, check_flavour, config_of, proxy_of_sync_sdk
 from pairbus.transport import Carrier, Connection, connect
 from pairbus.transport.credential import AzureToken, Credential, SasKey, SasSignature, Token
 from pairbus.transport.endpoint import Endpoint, TransportKind
@@ -103,14 +103,16 @@ class Side:
     @property
     def proxy(self) -> str | None:
         """As a URL, user and password included."""
-        given = self._config.http_proxy
-        if given:
-            user = (given.get("username") or "", given.get("password") or "")
-            return _proxy_url(given["proxy_hostname"], given["proxy_port"], user)
-        if not self.reads_environment or not self._config.websocket:
+        config = self._config
+        if not config.websocket:
             return None
-        found = environment_proxy(self.endpoint.host, tls=self._config.tls)
-        return None if found is None else _proxy_url(*found)
+        known, proxy = config.http_proxy, None
+        if known:
+            user = (known.get("username") or "", known.get("password") or "")
+            proxy = known["proxy_hostname"], known["proxy_port"], user
+        if self.reads_environment:
+            proxy = proxy_of_sync_sdk(self.endpoint.host, proxy, tls=config.tls)
+        return None if proxy is None else _proxy_url(*proxy)
 
     # ── our own transport ──
 

@@ -45,8 +45,8 @@ from pairbus.sdk.clients import (
     abandon_connections,
     check_flavour,
     config_of,
-    environment_proxy,
     keep,
+    proxy_of_sync_sdk,
     when_closed,
 )
 from pairbus.sdk.encoding import batch_transport, encode, encoded, plainly_encoded, size
@@ -91,7 +91,6 @@ __all__ = [
     "end_async_receiver",
     "end_receiver",
     "ensure_message_id",
-    "environment_proxy",
     "failure_of",
     "failure_of_transport",
     "guarded",
@@ -101,6 +100,7 @@ __all__ = [
     "members",
     "message_id_of",
     "plainly_encoded",
+    "proxy_of_sync_sdk",
     "reserved_property",
     "scheduled",
     "size",

@@ -97,15 +97,19 @@ def config_of(client: AnyClient) -> ClientConfig:
     )
 
 
-def environment_proxy(host: str, *, tls: bool) -> tuple[str, int, tuple[str, str] | None] | None:
-    """Return (host, port, (user, password)) of the proxy of the environment that the sync SDK would use.
+Proxy = tuple[str, int, tuple[str, str] | None]
+"Host, port, (user, password)."
+
+
+def proxy_of_sync_sdk(host: str, given: Proxy | None, *, tls: bool) -> Proxy | None:
+    """Return the proxy that the sync SDK would go through to this host, when its user has given this one or none.
 
     Its web sockets are those of websocket-client, which reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY in ways of its own;
-    the asyncio ones do not look at the environment.
+    NO_PROXY is also stronger than a proxy that was given. The asyncio SDK does not look at the environment.
     """
     if get_proxy_info is None:
-        return None
-    proxy, port, user = get_proxy_info(host, tls)
+        return given
+    proxy, port, user = get_proxy_info(host, tls, *(given or (None, 0, None)))
     return (proxy, port or DEFAULT_PROXY_PORT, user) if proxy else None
 
 
