@@ -27,13 +27,13 @@ from pairbus.broker.config import parse_config
 from pairbus.cli import main
 from pairbus.cli.demo import MEANINGS
 from pairbus.cli.demo_book import Verdict
+from pairbus.client.events import DETAILS, WARNINGS
+from pairbus.client.verdicts import COUNTER_MAX
 from pairbus.errors import PairbusError
-from pairbus.hub import DETAILS, WARNINGS
 from pairbus.pairing import events
 from pairbus.pairing.aliases import RESERVED
 from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.options import CHOICES, RANGES, SendAvailabilityPairedNamespaceOptions
-from pairbus.verdicts import COUNTER_MAX
 from tests.brokers import BrokerProcess
 from tests.test_tidy import MAY_IMPORT
 
@@ -416,6 +416,17 @@ def test_every_rule_is_shown_on_two_brokers_or_in_the_simulation_unless_the_page
     told = re.search(r"except these: ([\d., \n]+)\. ", page)
     assert told is not None
     assert re.findall(r"\d+\.\d+", told[1]) == [row[0] for row in rows if not {"pair", "sim"} & set(row[2].split(", "))]
+
+
+def test_every_difference_from_the_plain_sdk_has_a_test_that_exists() -> None:
+    """A difference that nothing shows is a rumour."""
+    rows = [row for row in table_rows("docs/differences.md") if row[0] != "the plain SDK"]
+    assert len(rows) > 20
+    for plain, paired, tests in rows:
+        named = re.findall(NAMED_TEST, tests)
+        assert plain and paired and named, f"{plain}: names no test"
+        for file, function in named:
+            assert f"def {function}(" in text_of(file), f"{file}::{function}"
 
 
 GROUNDS = ("pair", "sim", "script", "part")

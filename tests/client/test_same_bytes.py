@@ -9,6 +9,7 @@ import re
 import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -41,6 +42,14 @@ def annotated(**fields: Any) -> AmqpAnnotatedMessage:
     return AmqpAnnotatedMessage(**{"properties": {"message_id": "id"}, **body, **fields})
 
 
+def of_kind(name: str) -> Any:
+    return of_every_kind()[name]
+
+
+def with_property(value: Any) -> ServiceBusMessage:
+    return message(application_properties={"p": value})
+
+
 VALUES: dict[str, Any] = {
     "text": "grüße",
     "empty text": "",
@@ -57,11 +66,8 @@ VALUES: dict[str, Any] = {
     "naive time": datetime(2030, 1, 2, 3, 4, 5),
 }
 MESSAGES: dict[str, Callable[[], Any]] = {
-    **{f"kind: {name}": (lambda name=name: of_every_kind()[name]) for name in of_every_kind()},
-    **{
-        f"property: {name}": (lambda value=value: message(application_properties={"p": value}))
-        for name, value in VALUES.items()
-    },
+    **{f"kind: {name}": partial(of_kind, name) for name in of_every_kind()},
+    **{f"property: {name}": partial(with_property, value) for name, value in VALUES.items()},
     "property name in bytes": lambda: message(application_properties={b"p": "v"}),
     "text body": lambda: message("grüße"),
     "empty text body": lambda: message(""),
@@ -173,7 +179,8 @@ def envelope(batch: bytes) -> bytes:
 
 async def recorded(stage: Stage, who: Who, flavour: Flavour, kinds: dict[str, Any]) -> dict[str, Received | str]:
     """Send each kind with one sender: the transfer that it became, or the error."""
-    caller, found = Caller(stage, who, flavour), {}
+    caller = Caller(stage, who, flavour)
+    found: dict[str, Received | str] = {}
     sender = caller.client.get_queue_sender("orders")
     for name, make in kinds.items():
         before = len(stage.primary.received)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import pytest
 from azure.core.settings import settings
@@ -61,7 +61,7 @@ class Span:
 
 @pytest.fixture(autouse=True)
 def traced() -> Iterator[None]:
-    settings.tracing_implementation.set_value(Span)
+    settings.tracing_implementation.set_value(cast(Any, Span))
     yield
     settings.tracing_implementation.unset_value()
     EXPORTER.clear()

@@ -55,7 +55,7 @@ def gateway(broker: Broker) -> dict[str, Any]:
     return {"custom_endpoint_address": f"sb://127.0.0.1:{port_of(broker)}"}
 
 
-OPTIONS = {"primary_name": "stage", "create_backlog_queues": False, "backlog_queue_count": 1}
+OPTIONS: dict[str, Any] = {"primary_name": "stage", "create_backlog_queues": False, "backlog_queue_count": 1}
 
 
 async def sent(flavour: Flavour, client: Any, body: str = "hello", **keywords: Any) -> None:

@@ -12,7 +12,7 @@ import ssl as tls
 import tempfile
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import certifi
@@ -25,7 +25,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus import emulator
 from pairbus.connection_string import ConnectionString, host_and_port
 from pairbus.hosts import in_url, is_loopback
-from pairbus.sdk import AnyClient, ClientConfig, check_flavour, config_of, proxy_of_sync_sdk
+from pairbus.sdk import AnyClient, ClientConfig, Proxy, check_flavour, config_of, proxy_of_sync_sdk
 from pairbus.transport import Carrier, Connection, connect
 from pairbus.transport.credential import AzureToken, Credential, SasKey, SasSignature, Token
 from pairbus.transport.endpoint import Endpoint, TransportKind
@@ -106,7 +106,7 @@ class Side:
         config = self._config
         if not config.websocket:
             return None
-        known, proxy = config.http_proxy, None
+        known, proxy = config.http_proxy, cast(Proxy | None, None)
         if known:
             user = (known.get("username") or "", known.get("password") or "")
             proxy = known["proxy_hostname"], known["proxy_port"], user

@@ -42,6 +42,7 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 from pairbus.sdk.clients import (
     AnyClient,
     ClientConfig,
+    Proxy,
     abandon_connections,
     check_flavour,
     config_of,
@@ -75,6 +76,7 @@ __all__ = [
     "AnyClient",
     "ClientConfig",
     "Meter",
+    "Proxy",
     "Traced",
     "abandon_connections",
     "as_messages",

@@ -14,6 +14,7 @@ from azure.servicebus._base_handler import ServiceBusSASTokenCredential, Service
 from azure.servicebus.aio._base_handler_async import ServiceBusSASTokenCredential as AsyncSasTokenCredential
 from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredential as AsyncSharedKeyCredential
 
+get_proxy_info: Callable[..., tuple[Any, ...]] | None
 try:
     from websocket._url import get_proxy_info
 except ImportError:  # an extra of the SDK

@@ -58,7 +58,8 @@ def _send_error(error: TransportError) -> exceptions.ServiceBusError:
     if isinstance(error, Timeout):
         return exceptions.OperationTimeoutError(message=str(error), error=error)
     if isinstance(error, TokenRefused):
-        refused = _as_the_sdk_says_it(amqp_error.TokenAuthFailure(error.status, error.description))
+        said = amqp_error.TokenAuthFailure(error.status, error.description)  # type: ignore[no-untyped-call]
+        refused = _as_the_sdk_says_it(said)
         refused.add_note(str(error))  # the SDK drops what the service said of the token
         return refused
     if isinstance(error, TooLarge):
