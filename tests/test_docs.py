@@ -428,6 +428,17 @@ def test_every_rule_is_shown_on_two_brokers_or_in_the_simulation_unless_the_page
     assert re.findall(r"\d+\.\d+", told[1]) == [row[0] for row in rows if not {"pair", "sim"} & set(row[2].split(", "))]
 
 
+def test_every_difference_from_the_plain_sdk_has_a_test_that_exists() -> None:
+    """A difference that nothing shows is a rumour."""
+    rows = [row for row in table_rows("docs/differences.md") if row[0] != "the plain SDK"]
+    assert len(rows) > 20
+    for plain, paired, tests in rows:
+        named = re.findall(NAMED_TEST, tests)
+        assert plain and paired and named, f"{plain}: names no test"
+        for file, function in named:
+            assert f"def {function}(" in text_of(file), f"{file}::{function}"
+
+
 GROUNDS = ("pair", "sim", "script", "part")
 
 

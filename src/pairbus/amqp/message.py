@@ -268,6 +268,7 @@ def batch_envelope(message: bytes) -> bytes:
 
 
 _GROUP_ID = 10
+_BINARY = (0xA0, 0xB0)  # a string has the next code, and the same form
 _PARTITION_KEY = encode_symbol("x-opt-partition-key")
 
 
@@ -284,10 +285,21 @@ def _partition_section(message: bytes, value_at: int) -> bytes:
 
 def _id_section(fields: list[bytes]) -> bytes:
     """Message id and group id alone among all thirteen properties, null or not, as the SDK writes them."""
-    message_id, group_id = (fields[at] if at < len(fields) else b"\x40" for at in (0, _GROUP_ID))
+    message_id, group_id = (_as_text(fields[at]) if at < len(fields) else b"\x40" for at in (0, _GROUP_ID))
     if message_id == group_id == b"\x40":
         return b""
     return section(PROPERTIES, list_of([message_id, *[b"\x40"] * (_GROUP_ID - 1), group_id, b"\x40", b"\x40"]))
+
+
+def _as_text(field: bytes) -> bytes:
+    """Return a binary value as a string, as the SDK writes ids of the first message; any other value as it is."""
+    if field[0] not in _BINARY:
+        return field
+    try:
+        field[2 if field[0] == 0xA0 else 5 :].decode()
+    except UnicodeDecodeError:
+        return field
+    return bytes((field[0] + 1,)) + field[1:]
 
 
 def _fields(message: bytes, value_at: int) -> list[bytes]:

@@ -6,6 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, ClassVar, Self
 from uuid import uuid4
@@ -39,6 +40,7 @@ class PairedClientFace:
     def _set_up(
         self, primary: Side, client: Any, secondary: Side, options: SendAvailabilityPairedNamespaceOptions
     ) -> None:
+        primary.reads_environment = secondary.reads_environment = not self.AIO
         self._primary = client
         self._secondary = options.messaging_factory
         self._state = PairState(primary, secondary, options)
@@ -166,6 +168,9 @@ class PairedSenderFace:
 
     def _traced(self) -> sdk.Traced | None:
         return sdk.traced(self.fully_qualified_namespace, self.entity_name)
+
+    def _span(self, name: str, going: Outgoing) -> AbstractContextManager[None]:
+        return sdk.span(self.fully_qualified_namespace, self.entity_name, name, going.links)
 
     def _outgoing(self, given: Any) -> Outgoing | None:
         return outgoing(given, self._traced())

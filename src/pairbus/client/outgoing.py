@@ -8,7 +8,7 @@ queue gets only the rest. The spool gets the messages one by one. The caller's o
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -173,8 +173,8 @@ def outgoing(given: Any, traced: sdk.Traced | None = None) -> Outgoing | None:
     messages = [_ready(message) for message in sdk.as_messages(given)]
     if not messages:
         return None
-    # The SDK sends a list as one batch, also when one message is in it.
-    is_batch = len(messages) > 1 or isinstance(given, Sequence)
+    # The SDK sends every iterable as one batch, also when one message is in it.
+    is_batch = isinstance(given, Iterable) and not isinstance(given, Mapping)
     payloads = [sdk.encode(message, traced) for message in messages]
     return Outgoing(payloads, [sdk.message_id_of(one) for one in messages], is_batch=is_batch, links=sdk.links(traced))
 
@@ -187,8 +187,8 @@ def scheduled(given: Any, at: datetime, traced: sdk.Traced | None = None) -> tup
     payloads = [sdk.encode(message, traced) for message in messages]
     ids = [sdk.message_id_of(message) for message in messages]
     entries = [
-        Scheduled(message_id, payload, message.session_id, message.partition_key)
-        for message, payload, message_id in zip(messages, payloads, ids, strict=True)
+        Scheduled(message.message_id, payload, message.session_id or None, message.partition_key or None)
+        for message, payload in zip(messages, payloads, strict=True)
     ]
     return entries, Outgoing(payloads, ids, is_batch=True, links=sdk.links(traced))
 

@@ -46,7 +46,7 @@ class PairedSender(PairedSenderFace):
         going = self._outgoing(message)
         if going is None:
             return
-        with sdk.span(self, sdk.SEND, going.links):
+        with self._span(sdk.SEND, going):
             await engine.send(self._origin, going, timeout_s)
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
@@ -65,7 +65,7 @@ class PairedSender(PairedSenderFace):
         entries, going = scheduled(messages, schedule_time_utc, self._traced())
         if going is None:
             return []
-        with sdk.span(self, sdk.SCHEDULE, going.links):
+        with self._span(sdk.SCHEDULE, going):
             return await engine.schedule(self._origin, going, entries, timeout_s)
 
     async def cancel_scheduled_messages(

@@ -334,7 +334,7 @@ class Sends:
             try:
                 answers.append(await ask(min(command.timeout_s, command.silence_s)))
             except TransportError as error:
-                failure = sdk.failure_of_transport(error, request=True)
+                failure = sdk.failure_of_transport(error)
             meter(failure)
             return Reply(self._clock(), failure)
 

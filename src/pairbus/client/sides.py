@@ -12,7 +12,7 @@ import ssl as tls
 import tempfile
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import certifi
@@ -25,10 +25,11 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus import emulator
 from pairbus.connection_string import ConnectionString, host_and_port
 from pairbus.hosts import in_url, is_loopback
-from pairbus.sdk import AnyClient, ClientConfig, check_flavour, config_of
+from pairbus.sdk import AnyClient, ClientConfig, Proxy, check_flavour, config_of, proxy_of_sync_sdk
 from pairbus.transport import Carrier, Connection, connect
 from pairbus.transport.credential import AzureToken, Credential, SasKey, SasSignature, Token
 from pairbus.transport.endpoint import Endpoint, TransportKind
+from pairbus.transport.trace import log_frames
 
 AnyAdmin = ServiceBusAdministrationClient | AsyncAdministrationClient
 
@@ -60,6 +61,8 @@ class Side:
         self.endpoint = _endpoint_of(config)
         self.credential = _credential_of(config)
         "For our own transport."
+        self.reads_environment = False
+        "Web sockets go through a proxy of the environment: those of the sync SDK do, those of asyncio do not."
         self._ca_file: str | None = None
 
     @classmethod
@@ -100,29 +103,36 @@ class Side:
     @property
     def proxy(self) -> str | None:
         """As a URL, user and password included."""
-        given = self._config.http_proxy
-        if not given:
+        config = self._config
+        if not config.websocket:
             return None
-        user = f"{quote(given.get('username') or '', '')}:{quote(given.get('password') or '', '')}@"
-        return f"http://{user if user != ':@' else ''}{given['proxy_hostname']}:{given['proxy_port']}"
+        known, proxy = config.http_proxy, cast(Proxy | None, None)
+        if known:
+            user = (known.get("username") or "", known.get("password") or "")
+            proxy = known["proxy_hostname"], known["proxy_port"], user
+        if self.reads_environment:
+            proxy = proxy_of_sync_sdk(self.endpoint.host, proxy, tls=config.tls)
+        return None if proxy is None else _proxy_url(*proxy)
 
     # ── our own transport ──
 
     def new_carrier(self, connect_timeout_s: float) -> Carrier:
         """Return a carrier that is not connected yet; the caller closes it."""
-        return Carrier(
-            self.endpoint,
-            credential=self.credential,
-            ssl=self.ssl,
-            proxy=self.proxy,
-            connect_timeout_s=connect_timeout_s,
-        )
+        return Carrier(self.endpoint, connect_timeout_s=connect_timeout_s, **self._way())
 
     async def connect(self, timeout_s: float) -> Connection:
         """Open a connection of the caller's own."""
-        return await connect(
-            self.endpoint, credential=self.credential, ssl=self.ssl, proxy=self.proxy, timeout_s=timeout_s
-        )
+        return await connect(self.endpoint, timeout_s=timeout_s, **self._way())
+
+    def _way(self) -> dict[str, Any]:
+        """Return what the user said of the way to this namespace, as keywords of our transport."""
+        return {
+            "credential": self.credential,
+            "ssl": self.ssl,
+            "proxy": self.proxy,
+            "user_agent": self._config.user_agent,
+            "trace": log_frames(self.name) if self._config.logging_enable else None,
+        }
 
     # ── the SDK's clients ──
 
@@ -182,6 +192,12 @@ class Side:
             self._ca_file = name
             weakref.finalize(self, Path(name).unlink, missing_ok=True)
         return self._ca_file
+
+
+def _proxy_url(host: str, port: int, user: tuple[str, str] | None) -> str:
+    name, password = user or ("", "")
+    who = f"{quote(name, '')}:{quote(password, '')}@" if name or password else ""
+    return f"http://{who}{in_url(host)}:{port}"
 
 
 def _check(keywords: dict[str, Any]) -> None:

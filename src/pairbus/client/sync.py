@@ -175,7 +175,7 @@ class PairedSender(PairedSenderFace):
         going = self._outgoing(message)
         if going is None:
             return
-        with sdk.span(self, sdk.SEND, going.links):
+        with self._span(sdk.SEND, going):
             self._client._run(
                 lambda engine: engine.send(self._origin, going, timeout_s), going=going, timeout_s=timeout_s
             )
@@ -195,7 +195,7 @@ class PairedSender(PairedSenderFace):
         entries, going = scheduled(messages, schedule_time_utc, self._traced())
         if going is None:
             return []
-        with sdk.span(self, sdk.SCHEDULE, going.links):
+        with self._span(sdk.SCHEDULE, going):
             numbers: list[int] = self._client._run(
                 lambda engine: engine.schedule(self._origin, going, entries, timeout_s),
                 going=going,

@@ -33,10 +33,12 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 from pairbus.sdk.clients import (
     AnyClient,
     ClientConfig,
+    Proxy,
     abandon_connections,
     check_flavour,
     config_of,
     keep,
+    proxy_of_sync_sdk,
     when_closed,
 )
 from pairbus.sdk.encoding import batch_transport, encode, encoded, plainly_encoded, size
@@ -64,6 +66,7 @@ __all__ = [
     "AnyClient",
     "ClientConfig",
     "Meter",
+    "Proxy",
     "Traced",
     "abandon_connections",
     "as_messages",
@@ -89,6 +92,7 @@ __all__ = [
     "members",
     "message_id_of",
     "plainly_encoded",
+    "proxy_of_sync_sdk",
     "reserved_property",
     "scheduled",
     "size",

@@ -14,6 +14,13 @@ from azure.servicebus._base_handler import ServiceBusSASTokenCredential, Service
 from azure.servicebus.aio._base_handler_async import ServiceBusSASTokenCredential as AsyncSasTokenCredential
 from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredential as AsyncSharedKeyCredential
 
+get_proxy_info: Callable[..., tuple[Any, ...]] | None
+try:
+    from websocket._url import get_proxy_info
+except ImportError:  # an extra of the SDK
+    get_proxy_info = None
+
+DEFAULT_PROXY_PORT = 80
 AnyClient = ServiceBusClient | sdk_aio.ServiceBusClient
 
 
@@ -32,6 +39,8 @@ class ClientConfig:
     ssl_context: ssl.SSLContext | None
     ca_file: str | None
     entity_name: str | None
+    user_agent: str | None = None
+    logging_enable: bool = False
 
     @property
     def shared_key(self) -> tuple[str, str] | None:
@@ -62,6 +71,8 @@ class ClientConfig:
             "custom_endpoint_address": self.custom_endpoint,
             "ssl_context": self.ssl_context,
             "connection_verify": self.ca_file,
+            "user_agent": self.user_agent,
+            "logging_enable": self.logging_enable or None,
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -82,7 +93,25 @@ def config_of(client: AnyClient) -> ClientConfig:
         ssl_context=config.ssl_context,
         ca_file=config.connection_verify,
         entity_name=client._entity_name,
+        user_agent=config.user_agent,
+        logging_enable=bool(config.logging_enable),
     )
+
+
+Proxy = tuple[str, int, tuple[str, str] | None]
+"Host, port, (user, password)."
+
+
+def proxy_of_sync_sdk(host: str, given: Proxy | None, *, tls: bool) -> Proxy | None:
+    """Return the proxy that the sync SDK would go through to this host, when its user has given this one or none.
+
+    Its web sockets are those of websocket-client, which reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY in ways of its own;
+    NO_PROXY is also stronger than a proxy that was given. The asyncio SDK does not look at the environment.
+    """
+    if get_proxy_info is None:
+        return given
+    proxy, port, user = get_proxy_info(host, tls, *(given or (None, 0, None)))
+    return (proxy, port or DEFAULT_PROXY_PORT, user) if proxy else None
 
 
 def abandon_connections(client: AnyClient) -> None:

@@ -18,7 +18,8 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 from pairbus.pairing.policy import Failure, Kind, kind_of_condition
 from pairbus.transport.cbs import TokenRefused
-from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TransportError
+from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TooLarge, TransportError
+from pairbus.transport.management import RequestRefused
 from pairbus.wire_failures import failure_of as failure_on_wire
 
 _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
@@ -45,13 +46,10 @@ _silent.propagate = False
 # ── our transport ──
 
 
-def failure_of_transport(error: TransportError, *, request: bool = False) -> Failure:
-    """Judge an error of our transport. Its `error` is what the plain SDK would have raised.
-
-    `request`: the error is of a request to `$management`, whose texts begin otherwise.
-    """
+def failure_of_transport(error: TransportError) -> Failure:
+    """Judge an error of our transport. Its `error` is what the plain SDK would have raised."""
     failure = failure_on_wire(error)
-    sdk_error = _request_error(error) if request and isinstance(error, Refused) else _send_error(error)
+    sdk_error = _request_error(error) if isinstance(error, RequestRefused) else _send_error(error)
     sdk_error.__cause__ = error
     return Failure(failure.kind, failure.text, failure.outcome_unknown, sdk_error)
 
@@ -60,11 +58,12 @@ def _send_error(error: TransportError) -> exceptions.ServiceBusError:
     if isinstance(error, Timeout):
         return exceptions.OperationTimeoutError(message=str(error), error=error)
     if isinstance(error, TokenRefused):
-        refused = _as_the_sdk_says_it(
-            amqp_error.TokenAuthFailure(error.status, error.description)  # type: ignore[no-untyped-call]
-        )
+        said = amqp_error.TokenAuthFailure(error.status, error.description)  # type: ignore[no-untyped-call]
+        refused = _as_the_sdk_says_it(said)
         refused.add_note(str(error))  # the SDK drops what the service said of the token
         return refused
+    if isinstance(error, TooLarge):
+        return exceptions.MessageSizeExceededError(message=error.description, error=error)
     if isinstance(error, Refused):
         return _as_the_sdk_says_it(amqp_error.AMQPLinkError(error.condition.encode(), description=error.description))
     if isinstance(error, ConnectionLost) and error.condition is not None:
@@ -76,10 +75,15 @@ def _as_the_sdk_says_it(said: amqp_error.AMQPException) -> exceptions.ServiceBus
     return PyamqpTransport.create_servicebus_exception(_silent, said)
 
 
-def _request_error(error: Refused) -> exceptions.ServiceBusError:
-    text = f"Service request failed. {error.description}."
-    condition = error.condition.encode()
-    return PyamqpTransport._handle_amqp_exception_with_condition(_silent, condition, description=text)
+def _request_error(error: RequestRefused) -> exceptions.ServiceBusError:
+    text = "Scheduling messages failed." if error.operation.endswith(":schedule-message") else "Service request failed."
+    if error.said:
+        text += f" {error.said.encode()!r}."  # the SDK prints the bytes of the wire
+    condition = None if error.named is None else error.named.encode()
+    status = None if error.status is None else str(error.status)
+    return PyamqpTransport._handle_amqp_exception_with_condition(
+        _silent, condition, description=text, status_code=status
+    )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, cast
 
 from azure.core.settings import settings
@@ -56,11 +57,20 @@ def batch_links(batch: ServiceBusMessageBatch) -> Sequence[Any]:
     return tracing.get_span_links_from_batch(batch)
 
 
-def span(sender: Any, name: str, links: Sequence[Any] | None) -> AbstractContextManager[None]:
-    """Return the span around one call; `sender` has `fully_qualified_namespace` and `entity_name`.
+@dataclass(frozen=True, slots=True)
+class _Destination:
+    """The attributes of a sender of the SDK that its spans are made of."""
+
+    fully_qualified_namespace: str
+    _entity_name: str
+
+
+def span(namespace: str, entity: str, name: str, links: Sequence[Any] | None) -> AbstractContextManager[None]:
+    """Return the span around one call to an entity.
 
     `links` of None: the application does not trace, as `traced` found out, and there is no span.
     """
     if links is None:
         return _NO_SPAN
+    sender: Any = _Destination(namespace, entity)
     return tracing.send_trace_context_manager(sender, span_name=name, links=list(links))

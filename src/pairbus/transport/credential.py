@@ -20,7 +20,7 @@ from pairbus.transport.errors import ConnectionLost, Refused, TransportError
 from pairbus.transport.threads import in_thread
 
 SAS_LIFETIME_S = 3600
-SCOPE = "https://servicebus.azure.net/.default"
+SCOPE = "https://servicebus.azure.net//.default"  # as the SDK spells it: a credential may look at it
 SAS_KIND, JWT_KIND = "servicebus.windows.net:sastoken", "jwt"
 
 

@@ -5,6 +5,7 @@ TransportError
 ├── Timeout            the deadline of one call passed; the connection may still be good
 │   └── Silence        nothing happened on the link for too long while something was expected of the peer
 ├── Refused            the peer said no, and named a condition
+│   └── TooLarge       nothing was sent: the message has more bytes than the peer takes
 ├── Exhausted          this connection has no channel left for another link; a second connection has
 └── NotReady           `send_nowait` without credit or window; nothing was sent
 
@@ -80,3 +81,7 @@ class Refused(TransportError):
         return type(self)(
             self.condition, self.description, outcome_unknown=outcome_unknown, delivery_ids=self.delivery_ids
         )
+
+
+class TooLarge(Refused):
+    """The message or batch is larger than the link allows, and was not sent."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
 
+from pairbus.amqp.message import Message
 from pairbus.amqp.types import Array, Int, Long, UInt
 from pairbus.transport.errors import Refused, TransportError
 from pairbus.transport.links import CLOSE_TIMEOUT_S
@@ -25,7 +26,8 @@ Status = Literal["completed", "abandoned", "defered", "suspended"]
 class Scheduled:
     """A message to schedule. When it is due stands in its annotation x-opt-scheduled-enqueue-time."""
 
-    message_id: str
+    message_id: object
+    "As it stands in the message: a text in most."
     payload: bytes
     session_id: str | None = None
     partition_key: str | None = None
@@ -37,6 +39,27 @@ class Deferred:
 
     payload: bytes
     lock_token: UUID | None
+
+
+class RequestRefused(Refused):
+    """The node refused a request."""
+
+    operation = ""
+    status: int | None = None
+    said: str | None = None
+    "The description that came with the status."
+    named: str | None = None
+    "The condition that came with the status; None when there was none."
+
+    @classmethod
+    def of(cls, operation: str, answer: Message) -> Self:
+        status, named = answer.property("statusCode"), answer.property("errorCondition")
+        said = answer.property("statusDescription")
+        refused = cls(str(named or f"status:{status}"), f"{operation}: {said}")
+        refused.operation = operation
+        refused.status = status if isinstance(status, int) else None
+        refused.said, refused.named = (None if one is None else str(one) for one in (said, named))
+        return refused
 
 
 class Management:
@@ -63,8 +86,7 @@ class Management:
         answer = await self._requests.request(properties, body, self._wire.loop.time() + timeout_s)
         status = answer.property("statusCode")
         if not isinstance(status, int) or not 200 <= status <= 299:
-            condition = answer.property("errorCondition") or f"status:{status}"
-            raise Refused(str(condition), f"{name}: {answer.property('statusDescription')}")
+            raise RequestRefused.of(name, answer)
         return answer.body if isinstance(answer.body, dict) else {}
 
     async def peek(self, from_sequence: int, count: int, timeout_s: float | None = None) -> list[bytes]:

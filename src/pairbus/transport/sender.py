@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED
 from pairbus.amqp.events import Disposed
 from pairbus.amqp.link import MASK, SenderLink
-from pairbus.amqp.message import BATCH_FORMAT, encode_batch
+from pairbus.amqp.message import BATCH_FORMAT, DATA, encode_batch, sections
 from pairbus.amqp.performatives import Accepted, Attach, Rejected
-from pairbus.transport.errors import NotReady, Refused, Silence, Timeout, TransportError
+from pairbus.transport.errors import NotReady, Refused, Silence, Timeout, TooLarge, TransportError
 from pairbus.transport.links import LinkEnd
 from pairbus.transport.patience import FIRST_LOOK, Patience, Sent, Waiting
 
@@ -52,6 +52,8 @@ class Sender(LinkEnd):
         "What the peer takes at most; 0 when it did not say."
         self.max_batch_size = 0
         "What the peer takes at most as one batch; 0 when it did not say."
+        self._checked_from = 0
+        "A payload with more bytes is looked at before it is sent."
         self._session = link.session
         self._sends: dict[int, Sent] = {}
         self._waiting: deque[Waiting] = deque()
@@ -147,16 +149,22 @@ class Sender(LinkEnd):
     def _send_now(
         self, payload: bytes, message_format: int, timeout_s: float | None, silence_s: float | None
     ) -> asyncio.Future[None]:
-        if 0 < self.max_message_size < len(payload):
-            self._check(payload)
+        if len(payload) > self._checked_from:
+            self._check(payload, message_format)
         now = self._loop.time()
         deadline = now + (self.timeout_s if timeout_s is None else timeout_s)
         silence = math.inf if silence_s is None else silence_s
         return self._transmit(payload, message_format, self._loop.create_future(), deadline, silence, now)
 
-    def _check(self, payload: bytes) -> None:
-        if 0 < self.max_message_size < len(payload):
-            raise Refused(MESSAGE_SIZE_EXCEEDED, f"{len(payload)} bytes, the peer takes {self.max_message_size}")
+    def _check(self, payload: bytes, message_format: int) -> None:
+        """Refuse what the peer does not take. Of a batch its messages count, and not its envelope, as in the SDKs."""
+        if message_format == BATCH_FORMAT:
+            first_at = next((start for code, start, _, _ in sections(payload) if code == DATA), 0)
+            if len(payload) - first_at > self.batch_limit:
+                text = f"ServiceBusMessageBatch has reached its size limit: {self.batch_limit}"  # the SDK's own words
+                raise TooLarge(MESSAGE_SIZE_EXCEEDED, text)
+        elif 0 < self.max_message_size < len(payload):
+            raise TooLarge(MESSAGE_SIZE_EXCEEDED, f"{len(payload)} bytes, the peer takes {self.max_message_size}")
 
     def _transmit(
         self,
@@ -182,7 +190,7 @@ class Sender(LinkEnd):
     def _line_up(
         self, payload: bytes, message_format: int, timeout_s: float | None, silence_s: float | None
     ) -> asyncio.Future[None]:
-        self._check(payload)
+        self._check(payload, message_format)
         deadline = self._loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
         return self._wait(payload, message_format, deadline, math.inf if silence_s is None else silence_s)
 
@@ -250,6 +258,7 @@ class Sender(LinkEnd):
         self.max_message_size = attach.max_message_size or 0
         batch_size = (attach.properties or {}).get(MAX_BATCH_SIZE, 0)
         self.max_batch_size = batch_size if isinstance(batch_size, int) else 0
+        self._checked_from = min(self.max_message_size or self.batch_limit, self.batch_limit)
         super().on_attached(attach)
 
     def on_disposed(self, event: Disposed) -> None:
