@@ -126,13 +126,16 @@ class _Call:
         "deadline",
         "failure",
         "first_attempt_at",
+        "may_spool",
         "now",
         "primary_left_s",
         "unanswered",
     )
 
-    def __init__(self, timeout_s: float, now: float, primary_share: float) -> None:
+    def __init__(self, timeout_s: float, now: float, primary_share: float, *, may_spool: bool = True) -> None:
         self.now = now
+        self.may_spool = may_spool
+        "A message can be kept on the disk; a request cannot."
         self.deadline = now + timeout_s
         self.primary_left_s = timeout_s * primary_share
         self.attempts = 0
@@ -206,7 +209,7 @@ def requesting(pair: Pair, sender: SenderState, timeout_s: float, now: float) ->
 
     Unsent with `Where.BACKLOG` says that the entity is failed over, so that nobody can be asked.
     """
-    call = _Call(timeout_s, now, PRIMARY_SHARE if pair.has_elsewhere else 1.0)
+    call = _Call(timeout_s, now, PRIMARY_SHARE if pair.has_elsewhere else 1.0, may_spool=False)
     receipt = None
     while receipt is None:
         if pair.is_away(sender.entity, call.now):
@@ -376,7 +379,7 @@ def _no_queue(call: _Call, queue: str | None) -> Failure:
 
 def _nowhere_else(pair: Pair, call: _Call, failure: Failure, where: Where) -> Generator[Command, Reply, Receipt]:
     """Try the spool where there is one; raise otherwise."""
-    if not pair.has_spool:
+    if not pair.has_spool or not call.may_spool:
         raise call.unsent(failure, where)
     return (yield from _to_spool(call))
 
