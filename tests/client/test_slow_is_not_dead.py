@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -21,8 +20,8 @@ import pairbus
 import pairbus.aio
 from pairbus.pairing.events import Diverted, Event, FailedOver, Suspected
 from pairbus.pairing.failover import State
-from pairbus.testing import Delay, NemesisThread, ScriptedEndpoint
-from tests.client.messages import id_of
+from pairbus.testing import Delay
+from pairbus.testing.scripted import ScriptedThread
 from tests.client.world import Client, Stage, World, message, until
 from tests.sdk.flavours import Flavour
 
@@ -39,10 +38,10 @@ async def test_a_large_message_over_a_thin_line_is_no_outage(world: World, flavo
     """Five seconds of upload with a patience of one: bytes that leave are signs of life."""
     queue = world.namespaces.make_queue(max_message_size_in_kilobytes=8192)
     nemesis = world.nemesis()
+    nemesis.bandwidth(1_000_000)
     client = await world.client(flavour, attempt_timeout=1)
     sender = client.sender(queue)
     await sender.send(message("first"))
-    nemesis.bandwidth(1_000_000)
     large = asyncio.create_task(sender.send(ServiceBusMessage(bytes(5_000_000), message_id="large")))
     small = [await sender.send(message()) for _ in range(3)]
     took_s = await large
@@ -120,8 +119,8 @@ async def test_a_slow_token_is_no_outage(stage: Stage, flavour: Flavour) -> None
             create_backlog_queues=False,
             failover_interval=0,
             on_event=events.append,
-            primary={"use_tls": False},
-            secondary={"use_tls": False},
+            primary_kwargs={"use_tls": False},
+            secondary_kwargs={"use_tls": False},
         ),
         events,
     )
@@ -135,7 +134,7 @@ async def test_a_slow_token_is_no_outage(stage: Stage, flavour: Flavour) -> None
     assert (len(stage.primary.stored("orders")), stage.secondary.received) == (2, [])
 
 
-async def test_a_blocked_loop_is_not_the_primarys_silence(stage: Stage) -> None:
+async def test_a_blocked_loop_is_not_the_primarys_silence() -> None:
     """`time.sleep` in the application's own event loop, with answers on their way and before a connection is there."""
     async with _elsewhere() as (primary, secondary):
         far = Stage(primary, secondary)
@@ -158,8 +157,6 @@ async def test_a_blocked_loop_is_not_the_primarys_silence(stage: Stage) -> None:
 @asynccontextmanager
 async def _elsewhere() -> AsyncIterator[tuple[Any, Any]]:
     """Endpoints in threads of their own: they go on when this loop does not."""
-    from pairbus.testing.scripted import ScriptedThread
-
     with ScriptedThread() as primary, ScriptedThread() as secondary:
         yield primary, secondary
 
