@@ -19,7 +19,6 @@ from azure.servicebus import ServiceBusMessage
 import pairbus
 import pairbus.aio
 from pairbus.pairing.events import Diverted, Event, FailedOver, Suspected
-from pairbus.pairing.failover import State
 from pairbus.testing import Delay
 from pairbus.testing.scripted import ScriptedThread
 from tests.client.world import Client, Stage, World, message, until
@@ -145,7 +144,7 @@ async def test_a_blocked_loop_is_not_the_primarys_silence() -> None:
             sends = [asyncio.create_task(sender.sender.send_messages(message())) for _ in range(20)]
             for _ in range(number):
                 await asyncio.sleep(0)
-            time.sleep(3)
+            time.sleep(3)  # noqa: ASYNC251
             await asyncio.gather(*sends)
             if number == 1:
                 primary.close_connections()
@@ -201,17 +200,18 @@ async def test_a_stopped_process_does_not_blame_the_primary(stage: Stage, flavou
     """SIGSTOP for three seconds, with sends in flight and a patience of one."""
     stage.primary.on("transfer", Delay(0.05), path="orders")
     ends = stage.primary.connection_string, stage.secondary.connection_string
-    process = subprocess.Popen(
-        [sys.executable, "-c", STOPPED, flavour, *ends], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", STOPPED, flavour, *ends, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
         await until(lambda: len(stage.primary.stored("orders")) > 40, "it sends", within_s=20)
         process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(3)
         process.send_signal(signal.SIGCONT)
-        told, errors = await asyncio.to_thread(process.communicate, timeout=30)
+        told, errors = await asyncio.wait_for(process.communicate(), 30)
     finally:
-        process.kill()
-    assert process.returncode == 0, errors
-    assert told.split() == ["Paired", "Closed"]
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, errors.decode()
+    assert told.split() == [b"Paired", b"Closed"]
     assert stage.secondary.received == []
