@@ -71,9 +71,9 @@ def create(
     Applications can then pair with create_backlog_queues=False and need only Send (and Listen for the syphon).
     """
     # Imported when needed: the SDK takes a quarter of a second, which other commands should not pay.
+    from pairbus.client.sides import Side
     from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, primary_name_of
     from pairbus.provisioning import find_or_create
-    from pairbus.client.sides import Side
 
     away = connection_string(secondary, "--secondary", "PAIRBUS_SECONDARY")
     try:

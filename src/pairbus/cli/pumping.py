@@ -16,6 +16,7 @@ from azure.core.exceptions import AzureError, ResourceNotFoundError
 
 from pairbus.cli.left import NOTHING_LEFT, Left, look
 from pairbus.cli.standard import ProgressLine, say
+from pairbus.client.sides import Side
 from pairbus.errors import ConfigError
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
@@ -26,7 +27,6 @@ from pairbus.pairing.policy import Kind
 from pairbus.pairing.redriving import DEAD_LETTERS, WINDOW_MAX_S, queue_of_dead_letters
 from pairbus.pairing.relay import POLL_S, entity_of_dead_letters
 from pairbus.provisioning import LIST, PAGE_SIZE, metered
-from pairbus.client.sides import Side
 from pairbus.syphon import Progress, Syphon, SyphonSettings, redrive
 from pairbus.transport import Carrier, TransportError
 from pairbus.transport.errors import Refused
