@@ -79,7 +79,7 @@ class Namespaces:
         try:
             yield path
         finally:
-            self._queue("delete", path)
+            self._queue("delete", path, "--yes")
 
     def _queue(self, *words: str) -> None:
         given = {**os.environ, "PAIRBUS_CONNECTION_STRING": self.primary}  # not on the command line: it has the key

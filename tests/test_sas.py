@@ -15,6 +15,7 @@ from pairbus.errors import ConfigError
 from pairbus.sas import (
     LISTEN,
     MANAGE,
+    RIGHTS,
     SEND,
     Grant,
     KeyRing,
@@ -195,3 +196,81 @@ def test_a_grant_covers_other_paths_of_its_scope() -> None:
     assert grant.covers("A/b/$management")
     assert not grant.covers("a/bc")
     assert resource_path("sb://h:1/A/b/?x=1#y") == "a/b"
+
+
+# ── keys of entities ──
+
+RING_NOW_S = 1_000
+
+
+def entity_ring() -> KeyRing:
+    ring = KeyRing([SharedAccessKey("root", "root-key")])
+    ring.set_entity_keys("Orders", [SharedAccessKey("app", "app-key", "app-key-2", frozenset({SEND}))])
+    ring.set_entity_keys("orders/0", [SharedAccessKey("root", "other-key", rights=frozenset({LISTEN}))])
+    return ring
+
+
+def entity_token(resource: str, name: str = "app", key: str = "app-key") -> str:
+    return sign(f"sb://localhost:5672/{resource}", name, key, RING_NOW_S + 60)
+
+
+@pytest.mark.parametrize(
+    "path", ["orders", "ORDERS/$management", "orders/$DeadLetterQueue", "orders/Subscriptions/s", "orders/$Transfer/x"]
+)
+def test_entity_key_opens_its_entity_and_its_nodes(path: str) -> None:
+    """Either key does, for a token of the entity or of the node itself."""
+    for resource, key in (("Orders", "app-key"), (path, "app-key-2")):
+        grant = entity_ring().check(entity_token(resource, key=key), path, RING_NOW_S)
+        assert grant.rights == {SEND}
+        assert grant.covers(path)
+        assert not grant.covers("orders/0")
+
+
+@pytest.mark.parametrize(
+    ("resource", "audience"),
+    [
+        ("", "orders"),  # signed for the whole namespace
+        ("", ""),
+        ("order", "order"),
+        ("orders2", "orders2"),
+        ("orders/0", "orders/0"),  # another queue, below the same name
+        ("orders", "orders/0"),
+        ("orders/subscriptions", "orders/subscriptions"),
+    ],
+)
+def test_entity_key_opens_nothing_else(resource: str, audience: str) -> None:
+    """The key of a queue is no key of its neighbours, whatever their names have in common."""
+    with pytest.raises(TokenRefused):
+        entity_ring().check(entity_token(resource), audience, RING_NOW_S)
+
+
+def test_name_may_belong_to_namespace_and_entity() -> None:
+    """The signature tells which key was meant."""
+    ring = entity_ring()
+    own = ring.check(entity_token("orders/0", "root", "other-key"), "orders/0", RING_NOW_S)
+    assert (own.rights, own.entity_path) == (frozenset({LISTEN}), "orders/0")
+    root = ring.check(entity_token("orders/0", "root", "root-key"), "orders/0", RING_NOW_S)
+    assert (root.rights, root.entity_path) == (frozenset(RIGHTS), "")
+
+
+def test_entity_keys_are_replaced_and_removed() -> None:
+    """A rule that is gone opens nothing."""
+    ring = entity_ring()
+    ring.set_entity_keys("orders", [SharedAccessKey("app", "new", rights=frozenset({LISTEN}))])
+    with pytest.raises(TokenRefused, match="does not match"):
+        ring.check(entity_token("orders"), "orders", RING_NOW_S)
+    assert ring.check(entity_token("orders", key="new"), "orders", RING_NOW_S).rights == {LISTEN}
+    ring.set_entity_keys("ORDERS", [])
+    with pytest.raises(TokenRefused, match="no key is named"):
+        ring.check(entity_token("orders", key="new"), "orders", RING_NOW_S)
+
+
+def test_entity_key_logs_in_for_its_entity() -> None:
+    """SASL PLAIN shows the key itself and names no entity."""
+    ring = entity_ring()
+    grant = ring.login("app", "app-key-2")
+    assert grant is not None
+    assert (grant.rights, grant.scope_path) == (frozenset({SEND}), "orders")
+    assert not grant.covers("orders/0")
+    assert not grant.covers("")
+    assert ring.login("app", "wrong") is None

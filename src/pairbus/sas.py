@@ -85,10 +85,15 @@ class Grant:
     expires_s: int
     scope_path: str
     "Lower-case path without outer slashes; empty is the whole namespace."
+    entity_path: str = ""
+    "Path of the queue or topic to which the key belongs; empty for a key of the namespace."
 
     def covers(self, path: str) -> bool:
         """Whether the path is the scope or lies below it, segment by segment."""
-        return not self.scope_path or f"{_plain_path(path)}/".startswith(f"{self.scope_path}/")
+        plain = _plain_path(path)
+        if self.entity_path and not _belongs_to(plain, self.entity_path):
+            return False
+        return not self.scope_path or f"{plain}/".startswith(f"{self.scope_path}/")
 
 
 def sign(resource: str, key_name: str, key: str, expires_s: int) -> str:
@@ -157,7 +162,7 @@ def resource_path(resource: str) -> str:
 
 
 class KeyRing:
-    """The keys of one namespace."""
+    """The keys of one namespace, and the keys that are good for one of its queues or topics alone."""
 
     def __init__(self, keys: Iterable[SharedAccessKey]) -> None:
         self._keys: dict[str, SharedAccessKey] = {}
@@ -165,6 +170,16 @@ class KeyRing:
             if key.name in self._keys:
                 raise ConfigError(f"two keys are named {key.name!r}")
             self._keys[key.name] = key
+        self._entity_keys: dict[str, tuple[SharedAccessKey, ...]] = {}
+        "By lower-case path of the queue or topic."
+
+    def set_entity_keys(self, path: str, keys: Iterable[SharedAccessKey]) -> None:
+        """Replace the keys of one queue or topic. Tokens that were checked before keep their rights until they end."""
+        kept = tuple(keys)
+        if kept:
+            self._entity_keys[_plain_path(path)] = kept
+        else:
+            self._entity_keys.pop(_plain_path(path), None)
 
     def __repr__(self) -> str:
         return f"<KeyRing {' '.join(self._keys)}>"
@@ -172,19 +187,49 @@ class KeyRing:
     def check(self, token_text: str, audience_path: str, now_s: float, *, skew_s: float = 0) -> Grant:
         """What the token grants at this path (see `resource_path` for an audience URL), or TokenRefused."""
         token = parse(token_text)
-        key = verify(token, self._keys.values(), now_s, skew_s)
-        grant = Grant(_effective(key), token.expires_s, resource_path(token.resource))
+        scope = resource_path(token.resource)
+        entity = self._entity_of(scope, token.key_name)
+        # A name may stand for a key of the namespace and for one of the entity: the signature tells which was meant.
+        keys = [*self._keys.values(), *self._entity_keys.get(entity, ())]
+        key = verify(token, keys, now_s, skew_s)
+        is_of_entity = all(key is not own for own in self._keys.values())
+        grant = Grant(_effective(key), token.expires_s, scope, entity if is_of_entity else "")
         if not grant.covers(audience_path):
             raise TokenRefused(f"the token is for {grant.scope_path!r}, not for {_plain_path(audience_path)!r}")
         return grant
 
+    def _entity_of(self, scope: str, key_name: str) -> str:
+        """The queue or topic whose key of this name may sign for the scope; empty when there is none."""
+        segments = scope.split("/")
+        for count in range(len(segments), 0, -1):
+            path = "/".join(segments[:count])
+            if _belongs_to(scope, path) and any(key.name == key_name for key in self._entity_keys.get(path, ())):
+                return path
+        return ""
+
     def login(self, name: str, key_text: str) -> Grant | None:
         """What a key's name and the key itself grant, for SASL PLAIN; None when they do not belong together."""
         key = self._keys.get(name)
-        texts = [] if key is None else [text.encode() for text in (key.key, key.secondary_key) if text is not None]
-        if key is None or not any(hmac.compare_digest(text, key_text.encode()) for text in texts):
-            return None
-        return Grant(_effective(key), NEVER_S, "")
+        if key is not None and _opens(key, key_text):
+            return Grant(_effective(key), NEVER_S, "")
+        for path, keys in self._entity_keys.items():
+            for key in keys:
+                if key.name == name and _opens(key, key_text):
+                    return Grant(_effective(key), NEVER_S, path, path)
+        return None
+
+
+def _opens(key: SharedAccessKey, key_text: str) -> bool:
+    texts = [text.encode() for text in (key.key, key.secondary_key) if text is not None]
+    return any(hmac.compare_digest(text, key_text.encode()) for text in texts)
+
+
+def _belongs_to(path: str, entity_path: str) -> bool:
+    """Whether the path is the queue or topic, its subscription or its `$` node; `a/b` is another queue than `a`."""
+    if path == entity_path:
+        return True
+    below = path.removeprefix(f"{entity_path}/") if path.startswith(f"{entity_path}/") else ""
+    return below.startswith(("$", "subscriptions/"))
 
 
 def _effective(key: SharedAccessKey) -> frozenset[str]:

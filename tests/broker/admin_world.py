@@ -11,73 +11,68 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
-from pairbus.broker.admin import QueueInfo
+from pairbus.broker.admin import D, QueueInfo
 from pairbus.broker.admin.app import WebSocketHandler, admin_app
 from pairbus.broker.certificate import ca_path, server_context
 from pairbus.broker.description import QueueDescription, path_key
-from pairbus.errors import EntityExists, EntityNotFound
+from pairbus.broker.namespace import Namespace
+from pairbus.broker.store.memory import MemoryStore
 from pairbus.sas import LISTEN, SEND, KeyRing, SharedAccessKey
 
-NOW_MS = 1_800_000_000_123
 ROOT_KEY = SharedAccessKey("RootManageSharedAccessKey", "SAS_KEY_VALUE")
 LISTEN_KEY = SharedAccessKey("listener", "listen key", rights=frozenset({LISTEN}))
 SEND_KEY = SharedAccessKey("sender", "send key", rights=frozenset({SEND}))
 
 
-class MemoryNamespace:
-    """What AdminNamespace asks for, with counts that a test sets and errors that a test plans."""
+class WorldNamespace(Namespace):
+    """A real namespace in memory, with counts that a test sets and errors that a test plans."""
 
-    def __init__(self) -> None:
-        self.name = "contoso"
-        self.keys = KeyRing([ROOT_KEY, LISTEN_KEY, SEND_KEY])
-        self.infos: dict[str, QueueInfo] = {}
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.planned_error: Exception | None = None
         self.clock_ms: int | None = None
         "Set it to a time to stop the clock there."
+        self.counts: dict[str, dict[str, Any]] = {}
+        "Planted fields of QueueInfo, by path."
+        keys = KeyRing([ROOT_KEY, LISTEN_KEY, SEND_KEY])
+        store = MemoryStore(loop.call_soon)
+        super().__init__("contoso", store, keys, loop=loop, now_ms=self._clock)
+        self.recover()
 
-    async def trouble(self) -> str | None:
-        return None
-
-    def now_ms(self) -> int:
+    def _clock(self) -> int:
         return self.clock_ms if self.clock_ms is not None else time.time_ns() // 1_000_000
 
+    def reset(self) -> None:
+        """Leave nothing of an earlier test."""
+        self.clock_ms = self.planned_error = None
+        self.counts.clear()
+        self.catalog.queues.clear()
+        self.catalog.topics.clear()
+
     def add(self, path: str) -> None:
-        description = QueueDescription(path, created_ms=NOW_MS, updated_ms=NOW_MS)
-        self.infos[path_key(path)] = QueueInfo(description, 0, 0, 0, 0, 0, 0)
+        """Create a queue from the thread of the test."""
+        asyncio.run_coroutine_threadsafe(self.create(QueueDescription(path)), self._loop).result(10)
 
-    async def create_queue(self, description: QueueDescription) -> QueueDescription:
+    async def create(self, description: D) -> D:
         self._fail_as_planned()
-        checked = description.checked()
-        if path_key(checked.path) in self.infos:
-            raise EntityExists(f"queue {checked.path!r} exists already")
-        self.add(checked.path)
-        return self._store(replace(checked, created_ms=NOW_MS, updated_ms=NOW_MS))
+        return await super().create(description)
 
-    async def update_queue(self, description: QueueDescription) -> QueueDescription:
+    async def update(self, description: D) -> D:
         self._fail_as_planned()
-        self.queue_info(description.path)
-        return self._store(replace(description.checked(), updated_ms=NOW_MS + 1000))
+        return await super().update(description)
 
-    async def delete_queue(self, path: str) -> None:
+    async def delete(self, path: str) -> None:
         self._fail_as_planned()
-        self.queue_info(path)
-        del self.infos[path_key(path)]
+        await super().delete(path)
 
     def queue_info(self, path: str) -> QueueInfo:
-        if path_key(path) not in self.infos:
-            raise EntityNotFound(f"queue {path!r} does not exist")
-        return self.infos[path_key(path)]
+        return replace(super().queue_info(path), **self.counts.get(path_key(path), {}))
 
     def queue_infos(self) -> list[QueueInfo]:
-        return [self.infos[key] for key in sorted(self.infos)]
-
-    def _store(self, description: QueueDescription) -> QueueDescription:
-        key = path_key(description.path)
-        self.infos[key] = replace(self.infos[key], description=description)
-        return description
+        return [self.queue_info(info.description.path) for info in super().queue_infos()]
 
     def _fail_as_planned(self) -> None:
         if self.planned_error is not None:
@@ -87,8 +82,9 @@ class MemoryNamespace:
 class AdminServer:
     """The served namespace; tests talk to `port` with genuine clients from their own threads."""
 
-    def __init__(self, namespace: MemoryNamespace, folder: Path, port: int) -> None:
+    def __init__(self, namespace: WorldNamespace, folder: Path, port: int, loop: asyncio.AbstractEventLoop) -> None:
         self.namespace = namespace
+        self.loop = loop
         self.ca_file = str(ca_path(folder))
         self.port = port
 
@@ -102,10 +98,10 @@ class AdminServer:
 @contextmanager
 def serve(folder: Path, websocket: WebSocketHandler | None = None) -> Iterator[AdminServer]:
     """Serves in a thread with an event loop of its own, because half of the genuine clients block."""
-    namespace = MemoryNamespace()
+    loop = asyncio.new_event_loop()
+    namespace = WorldNamespace(loop)
     context = server_context(folder)
     listener = socket.create_server(("127.0.0.1", 0))
-    loop = asyncio.new_event_loop()
     app = admin_app(
         namespace, hosts=frozenset({"broker.test"}), ca_pem=ca_path(folder).read_bytes(), websocket=websocket
     )
@@ -118,7 +114,7 @@ def serve(folder: Path, websocket: WebSocketHandler | None = None) -> Iterator[A
     for thread in threads:
         thread.start()
     try:
-        yield AdminServer(namespace, folder, listener.getsockname()[1])
+        yield AdminServer(namespace, folder, listener.getsockname()[1], loop)
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)

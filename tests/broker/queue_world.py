@@ -6,9 +6,10 @@ from typing import Any
 
 from pairbus.broker.box import Box, Lock
 from pairbus.broker.description import QueueDescription
+from pairbus.broker.payloads import Payloads
 from pairbus.broker.queue import Draft, Outcome, Queue
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.store import PutQueue
+from pairbus.broker.store import PutEntity, entity_of
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.errors import StoreFull
 
@@ -37,7 +38,7 @@ class World:
         self.now = 1_000_000
         self.store = MemoryStore()
         self.description = QueueDescription("orders", **settings)
-        self.store.write(PutQueue(1, self.description.to_json()))
+        self.store.write(PutEntity(1, self.description.to_json()))
         self.store.commit()
         self.ready: list[Box] = []
         self.queue = self._open(0)
@@ -47,6 +48,7 @@ class World:
             1,
             self.description,
             self.store,
+            Payloads(),
             now_ms=self.now,
             last_seq=last_seq,
             on_ready=lambda box: self.ready.append(box),
@@ -56,8 +58,11 @@ class World:
         """As after a kill: what was committed is there, locks and everything uncommitted are not."""
         self.store._writes.clear()
         self.store._callbacks.clear()
-        self.queue = self._open(self.store.recover().queues[0].last_seq)
-        self.queue.recover(self.now)
+        self.queue = self._open(self.store.recover().entities[0].last_seq)
+        for row in self.store.index():
+            assert entity_of(row.box) == 1
+            assert self.queue.recover(row)
+        self.queue.recovered(self.now)
         self.settle_down()
 
     def settle_down(self) -> None:
@@ -137,4 +142,4 @@ class World:
         return queue.active_count, queue.dead_count, queue.scheduled_count, queue.deferred_count
 
     def stored_bytes(self) -> int:
-        return sum(row[4] for box in (self.queue.main, self.queue.dead) for row in self.store.index(box.number))
+        return sum(row.size for row in self.store.index())

@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.admin.atom import ATOM, SERVICE, MalformedEntry, created, parse_entry, updated
 from pairbus.broker.admin.durations import UNLIMITED_TEXT, format_duration, parse_duration
+from pairbus.broker.admin.settings import created, updated
+from pairbus.broker.admin.xml import ATOM, SERVICE, Element, MalformedEntry, parse_description
 from pairbus.broker.description import DAY_MS, UNLIMITED_MS, QueueDescription
 from pairbus.errors import InvalidDescription
+
+VERSION = "2021-05"
 
 
 def body(settings: str, kind: str = "QueueDescription") -> bytes:
@@ -17,6 +20,16 @@ def body(settings: str, kind: str = "QueueDescription") -> bytes:
         f'<entry xmlns="{ATOM}"><title/><content type="application/xml">'
         f'<{kind} xmlns="{SERVICE}">{settings}</{kind}></content></entry>'
     ).encode()
+
+
+def new_queue(text: bytes) -> QueueDescription:
+    return created(QueueDescription("q"), description(text), VERSION, now_ms=0)
+
+
+def description(text: bytes) -> Element:
+    kind, element = parse_description(text)
+    assert kind == "QueueDescription"
+    return element
 
 
 @pytest.mark.parametrize(
@@ -65,15 +78,12 @@ def test_an_entry_is_read_by_namespace_and_not_by_prefix_or_order() -> None:
         '<LockDuration xmlns="urn:other">PT9S</LockDuration><Invented>1</Invented>'
         "</QueueDescription></a:content></a:entry>"
     )
-    description = created("q", parse_entry(text.encode("utf-16")))
-    assert description == QueueDescription("q", max_delivery_count=7, lock_duration_ms=5000)
+    assert new_queue(text.encode("utf-16")) == QueueDescription("q", max_delivery_count=7, lock_duration_ms=5000)
 
 
 def test_empty_elements_are_settings_that_were_not_made() -> None:
     """Some clients write them."""
-    assert created("q", parse_entry(body("<LockDuration/><ForwardTo></ForwardTo><Status> </Status>"))) == (
-        QueueDescription("q")
-    )
+    assert new_queue(body("<LockDuration/><ForwardTo></ForwardTo><Status> </Status>")) == (QueueDescription("q"))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +108,7 @@ def test_empty_elements_are_settings_that_were_not_made() -> None:
 def test_what_is_no_entry_is_refused(text: bytes) -> None:
     """Every malformed body ends in one kind of error."""
     with pytest.raises(MalformedEntry):
-        parse_entry(text)
+        new_queue(text)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
@@ -109,7 +119,7 @@ def test_what_is_no_entry_is_refused(text: bytes) -> None:
 def test_a_document_type_is_refused_in_any_encoding(declaration: str, encoding: str) -> None:
     """Entities are how XML reads files and exhausts memory; searching the bytes for a word would miss UTF-16."""
     with pytest.raises(MalformedEntry, match="document type"):
-        parse_entry((declaration + body("").decode()).encode(encoding))
+        parse_description((declaration + body("").decode()).encode(encoding))
 
 
 @given(st.binary(max_size=200))
@@ -117,7 +127,7 @@ def test_any_bytes_end_in_an_entry_or_a_refusal(noise: bytes) -> None:
     """The parser may not let other errors out."""
     for text in (noise, body("<LockDuration>PT5S</LockDuration>")[: len(noise)] + noise):
         with pytest.raises(MalformedEntry):
-            parse_entry(text)
+            parse_description(text)
 
 
 @pytest.mark.parametrize(
@@ -136,11 +146,11 @@ def test_any_bytes_end_in_an_entry_or_a_refusal(noise: bytes) -> None:
 def test_a_value_that_cannot_be_read_names_its_setting(setting: str) -> None:
     """With seventeen settings in a request, 'invalid value' is no help."""
     with pytest.raises(InvalidDescription, match=setting[1 : setting.index(">")]):
-        created("q", parse_entry(body(setting)))
+        new_queue(body(setting))
 
 
 def test_an_update_keeps_what_the_client_does_not_know_and_clears_what_it_left_out() -> None:
     """Older SDKs know no message size; a text like the metadata can only be cleared by leaving it out."""
     current = QueueDescription("Q", max_message_size_kb=512, user_metadata="note", max_delivery_count=3, created_ms=5)
-    changed = updated(current, parse_entry(body("<MaxDeliveryCount>4</MaxDeliveryCount>")))
+    changed = updated(current, description(body("<MaxDeliveryCount>4</MaxDeliveryCount>")), VERSION, now_ms=0)
     assert changed == QueueDescription("Q", max_message_size_kb=512, max_delivery_count=4, created_ms=5)

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from pairbus.broker.admin.app import BODY_SIZE_MAX
-from pairbus.broker.admin.atom import ATOM, SERVICE
+from pairbus.broker.admin.xml import ATOM, SERVICE
 from pairbus.sas import sign
 from tests.broker.admin_world import ROOT_KEY, AdminServer, serve
 
@@ -30,7 +30,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
 
 @pytest.fixture
 def server(running: AdminServer) -> AdminServer:
-    running.namespace.infos.clear()
+    running.namespace.reset()
     running.namespace.clock_ms = None
     return running
 
@@ -220,7 +220,7 @@ def test_a_body_beyond_the_limit_is_refused_unread(server: AdminServer) -> None:
     answer = call(server, "PUT", "/q", body=b" " * (BODY_SIZE_MAX + 1))
     assert answer.status == 413
     assert "<Code>413</Code>" in answer.text
-    assert not server.namespace.infos
+    assert not server.namespace.catalog.queues
 
 
 @pytest.mark.parametrize("body", [b"", b"<entry", b'<!DOCTYPE entry [<!ENTITY x "y">]>' + ENTRY])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from azure.core.exceptions import (
     ServiceRequestError,
 )
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
-from azure.servicebus.management import AccessRights, AuthorizationRule, ServiceBusAdministrationClient
+from azure.servicebus.management import AuthorizationRule, ServiceBusAdministrationClient
 
 from pairbus.errors import StoreError, StoreFull
 from pairbus.sas import SharedAccessKey, sign
@@ -33,7 +32,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
 
 @pytest.fixture
 def server(running: AdminServer) -> AdminServer:
-    running.namespace.infos.clear()
+    running.namespace.reset()
     running.namespace.planned_error = None
     return running
 
@@ -102,13 +101,19 @@ def test_every_setting_of_a_queue_survives_the_way_there_and_back(client: Servic
 
 def test_runtime_properties_tell_true_counts(client: ServiceBusAdministrationClient, server: AdminServer) -> None:
     """Monitoring and the demo read them."""
+    began = datetime.now(UTC)
     client.create_queue("q")
+    server.namespace.counts["q"] = {"accessed_ms": 0}
     runtime: Any = client.get_queue_runtime_properties("q")
     assert runtime.accessed_at_utc.year == 1, "never used"
-    infos = server.namespace.infos
-    infos["q"] = replace(
-        infos["q"], active=1, dead_lettered=2, scheduled=4, deferred=8, size_bytes=999, accessed_ms=1_800_000_000_000
-    )
+    server.namespace.counts["q"] = {
+        "active": 1,
+        "dead_lettered": 2,
+        "scheduled": 4,
+        "deferred": 8,
+        "size_bytes": 999,
+        "accessed_ms": 1_800_000_000_000,
+    }
     runtime = client.get_queue_runtime_properties("q")
     assert runtime.active_message_count == 1
     assert runtime.dead_letter_message_count == 2
@@ -117,7 +122,7 @@ def test_runtime_properties_tell_true_counts(client: ServiceBusAdministrationCli
     assert runtime.total_message_count == 15
     assert runtime.size_in_bytes == 999
     assert runtime.accessed_at_utc.isoformat() == "2027-01-15T08:00:00+00:00"
-    assert runtime.created_at_utc.isoformat() == "2027-01-15T08:00:00.123000+00:00"
+    assert abs(runtime.created_at_utc - began) < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("count", [0, 100, 101, 250])
@@ -167,7 +172,7 @@ def test_a_deleted_queue_is_gone(client: ServiceBusAdministrationClient, server:
     """And deleting it again tells so."""
     client.create_queue("q")
     client.delete_queue("Q")
-    assert not server.namespace.infos
+    assert not server.namespace.catalog.queues
     with pytest.raises(ResourceNotFoundError):
         client.delete_queue("q")
 
@@ -196,25 +201,25 @@ def test_creating_twice_is_a_resource_exists_error(client: ServiceBusAdministrat
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"lock_duration": timedelta(minutes=6)}, "lock_duration_ms"),
+        ({"lock_duration": timedelta(minutes=6)}, "LockDuration of"),
         ({"lock_duration": "P10675199DT2H48M5.4775807S"}, "LockDuration"),
         ({"default_message_time_to_live": "P1M"}, "DefaultMessageTimeToLive"),
-        ({"max_size_in_megabytes": 0}, "max_size_mb"),
-        ({"max_delivery_count": 0}, "max_delivery_count"),
-        ({"status": "Sleeping"}, "status"),
-        ({"requires_session": True}, "requires_session"),
-        ({"forward_to": "other"}, "forward_to"),
-        ({"authorization_rules": [AuthorizationRule(key_name="k", rights=[AccessRights.SEND])]}, "AuthorizationRules"),
+        ({"max_size_in_megabytes": 0}, "MaxSizeInMegabytes of"),
+        ({"max_delivery_count": 0}, "MaxDeliveryCount of"),
+        ({"status": "Sleeping"}, "Status of"),
+        ({"forward_to": "other"}, "ForwardTo of"),
+        ({"forward_dead_lettered_messages_to": "other"}, "ForwardDeadLetteredMessagesTo of"),
+        ({"authorization_rules": [AuthorizationRule(key_name="k", rights=[])]}, "AuthorizationRules of"),
     ],
 )
-def test_a_wrong_or_unsupported_setting_is_named_in_the_error(
+def test_a_wrong_setting_is_named_in_the_error(
     client: ServiceBusAdministrationClient, server: AdminServer, settings: dict[str, Any], named: str
 ) -> None:
     """The SDK shows the detail of the answer as the message of its exception."""
     with pytest.raises(HttpResponseError, match=named) as caught:
         client.create_queue("q", **settings)
     assert caught.value.status_code == 400
-    assert not server.namespace.infos
+    assert not server.namespace.catalog.queues
 
 
 @pytest.mark.parametrize("path", ["a" * 261, "white space", "a//b", "a/../b", "-a", "ümlaut", "a\0b"])
@@ -232,17 +237,6 @@ def test_a_path_of_260_characters_is_fine(client: ServiceBusAdministrationClient
     client.create_queue(path)
     assert client.get_queue(path.upper()).name == path.upper()
     assert [queue.name for queue in client.list_queues()] == [path]
-
-
-def test_topics_are_refused_in_clear_words(client: ServiceBusAdministrationClient) -> None:
-    """And listing them is not an error: tools list everything first."""
-    assert list(client.list_topics()) == []
-    with pytest.raises(HttpResponseError, match="topics are not supported yet"):
-        client.create_topic("t")
-    with pytest.raises(HttpResponseError, match="not supported yet"):
-        client.create_subscription("t", "s")
-    with pytest.raises(HttpResponseError, match="not supported yet"):
-        client.delete_subscription("t", "s")
 
 
 def test_the_namespace_describes_itself(client: ServiceBusAdministrationClient) -> None:
@@ -263,24 +257,26 @@ def test_a_wrong_key_is_an_authentication_error(server: AdminServer, key: Shared
             client.get_queue("q")
         with pytest.raises(ClientAuthenticationError):
             client.create_queue("q")
-    assert not server.namespace.infos
+    assert not server.namespace.catalog.queues
 
 
 @pytest.mark.parametrize("key", [LISTEN_KEY, SEND_KEY], ids=["listen", "send"])
-def test_without_manage_one_may_read_but_not_write(server: AdminServer, key: SharedAccessKey) -> None:
-    """Spec §3: pairing without Manage on the secondary fails with an authorization error when it creates."""
+def test_reading_and_writing_need_manage(server: AdminServer, key: SharedAccessKey) -> None:
+    """As on Azure. Spec §3: pairing without Manage on the secondary fails when it creates."""
     server.namespace.add("q")
+    calls: list[Callable[[ServiceBusAdministrationClient], object]] = [
+        lambda client: client.get_queue("q"),
+        lambda client: list(client.list_queues()),
+        lambda client: list(client.list_topics()),
+        lambda client: client.get_namespace_properties(),
+        lambda client: client.create_queue("other"),
+        lambda client: client.delete_queue("q"),
+    ]
     with connect(server, key) as client:
-        queue = client.get_queue("q")
-        assert [found.name for found in client.list_queues()] == ["q"]
-        for write in (
-            lambda: client.create_queue("r"),
-            lambda: client.update_queue(queue),
-            lambda: client.delete_queue("q"),
-        ):
+        for call in calls:
             with pytest.raises(ClientAuthenticationError):
-                write()
-    assert list(server.namespace.infos) == ["q"]
+                call(client)
+    assert list(server.namespace.catalog.queues) == ["q"]
 
 
 def test_a_connection_string_with_a_signature_works_within_its_scope(server: AdminServer) -> None:

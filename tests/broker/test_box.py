@@ -8,14 +8,28 @@ from dataclasses import replace
 
 import pytest
 
-from pairbus.broker.box import CHUNK_MAX, READY_BYTES_MAX, READY_MAX
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.due import SLACK
+from pairbus.broker.line import CHUNK_MAX, READY_BYTES_MAX, READY_MAX, Line
+from pairbus.broker.locks import Locks
+from pairbus.broker.payloads import Payloads
 from pairbus.broker.queue import Draft, Outcome, Queue
-from pairbus.broker.store import Done, IndexRow, StoredMessage, Write
+from pairbus.broker.store import Done, IndexRow, StoredMessage, Write, box_of
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.errors import StoreError
 from tests.broker.queue_world import DISK_FULL, Answer, World
+
+
+def line_of(world: World) -> Line:
+    line = world.queue.main._line
+    assert isinstance(line, Line)
+    return line
+
+
+def locks_of(world: World) -> Locks:
+    locks = world.queue.main.locks
+    assert isinstance(locks, Locks)
+    return locks
 
 
 def numbered(count: int) -> list[bytes]:
@@ -36,7 +50,7 @@ def test_few_bytes_stay_loaded() -> None:
     world = World()
     world.offer(*[bytes(100_000)] * 30)
     world.store.commit()
-    assert sum(message.size for message in world.queue.main._ready) < READY_BYTES_MAX + 100_000
+    assert sum(message.size for message in line_of(world)._ready) < READY_BYTES_MAX + 100_000
     world.lock()
     assert len(world.bodies()) == 29
 
@@ -51,7 +65,7 @@ def test_a_message_that_is_received_at_once_is_never_read_however_many_passed_be
         for lock in locks:
             world.settled(lock, Outcome.COMPLETE)
     world.send(b"1")
-    world.store._boxes[world.queue.main.number].clear()
+    world.store._rows.clear()
     assert world.lock().message.body == b"1"
 
 
@@ -62,7 +76,7 @@ def test_large_messages_are_read_in_small_chunks() -> None:
     world.store.commit()
     world.restart()
     world.lock()
-    assert len(world.queue.main._ready) <= 4
+    assert len(line_of(world)._ready) <= 4
 
 
 def test_what_comes_back_is_handed_out_before_later_messages_in_its_old_order() -> None:
@@ -92,10 +106,10 @@ def test_a_message_that_cannot_be_read_still_waits() -> None:
     class Unreadable(MemoryStore):
         broken = False
 
-        def load(self, box: int, seqs: object) -> tuple[list[StoredMessage], list[int]]:
+        def load(self, box: int, numbers: object) -> tuple[list[StoredMessage], list[int]]:
             if self.broken:
                 raise StoreError("unreadable")
-            return super().load(box, seqs)  # type: ignore[arg-type]
+            return super().load(box, numbers)  # type: ignore[arg-type]
 
     world = World()
     world.send(*numbered(3))
@@ -113,7 +127,7 @@ def test_a_damaged_message_is_left_out_and_not_counted() -> None:
     world = World()
     world.send(*numbered(3))
     world.restart()
-    del world.store._boxes[world.queue.main.number][2]
+    del world.store._rows[2]
     assert world.bodies() == [b"0", b"2"]
     assert world.queue.active_count == 2
 
@@ -156,7 +170,7 @@ def test_locks_of_different_durations_end_each_at_its_own_time() -> None:
     assert world.bodies() == [b"1", b"2"]
     world.pass_ms(50_000)
     assert world.bodies() == [b"0", b"1", b"2"]
-    assert world.queue.main._mixed_until_ms == 0
+    assert locks_of(world)._mixed_until_ms == 0
 
 
 def test_a_renewed_lock_moves_behind_the_others() -> None:
@@ -168,8 +182,8 @@ def test_a_renewed_lock_moves_behind_the_others() -> None:
     assert world.queue.renew(world.queue.main, [first.token], world.now) == [world.now + 10_000]
     assert first.until_ms == world.now + 10_000
     world.pass_ms(4_000)
-    assert list(world.queue.main.locks) == [first.token]
-    assert world.queue.main.held(second.token, world.now) is None
+    assert list(world.queue.main.locks) == [first]
+    assert world.queue.main.locks.held(second.token, world.now) is None
 
 
 def test_receive_and_delete_hands_out_after_the_commit() -> None:
@@ -210,10 +224,10 @@ class ForgetfulStore(MemoryStore):
     def after_commit(self, done: Done) -> None:
         done(None)
 
-    def index(self, box: int) -> Iterator[IndexRow]:
+    def index(self) -> Iterator[IndexRow]:
         expires_ms = self.expires_ms
-        for seq in range(1, self.rows + 1 if box == 2 else 1):
-            yield seq + 1000, 0, expires_ms and expires_ms + seq, 0, 1024
+        for seq in range(1, self.rows + 1):
+            yield IndexRow(seq + 1000, box_of(1), seq, 0, expires_ms and expires_ms + seq, 0, 1024, 0, "")
 
 
 @pytest.mark.parametrize("ttl_ms", [0, 3_600_000])
@@ -223,13 +237,15 @@ def test_a_waiting_message_costs_less_than_200_bytes(ttl_ms: int, recovered: boo
     count = 100_000
     store = ForgetfulStore()
     store.rows, store.expires_ms = count, ttl_ms
-    queue = Queue(1, QueueDescription("q", max_size_mb=5120), store, now_ms=0, on_ready=lambda box: None)
+    description = QueueDescription("q", max_size_mb=5120)
+    queue = Queue(1, description, store, Payloads(), now_ms=0, on_ready=lambda box: None)
     answers: list[object] = []
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         if recovered:
-            queue.recover(0)
+            for row in store.index():
+                queue.recover(row)
         else:
             for n in range(count):
                 queue.send([Draft(bytes(200), ttl_ms=ttl_ms + n if ttl_ms else 0)], 0, answers.append)
@@ -252,7 +268,7 @@ def test_received_messages_leave_no_trace_of_their_time_to_live() -> None:
         world.queue.complete_many(world.queue.main, [lock.token for lock in locks], world.now, answer)
         world.store.commit()
         assert answer.value == ([], None)
-    assert len(world.queue.main._expiry._heap) <= SLACK + 600
+    assert len(line_of(world)._expiry._heap) <= SLACK + 600
 
 
 def test_a_message_that_is_released_for_ever_leaves_no_trace_either() -> None:
@@ -261,7 +277,7 @@ def test_a_message_that_is_released_for_ever_leaves_no_trace_either() -> None:
     world.send(b"1", ttl_ms=86_400_000)
     for _ in range(3 * SLACK):
         world.settled(world.lock(), Outcome.RELEASE)
-    assert len(world.queue.main._expiry._heap) <= SLACK + 2
+    assert len(line_of(world)._expiry._heap) <= SLACK + 2
     world.pass_ms(86_400_000)
     assert world.counts() == (0, 0, 0, 0)
 
@@ -279,6 +295,24 @@ def test_expired_messages_do_not_pile_up_in_the_index_when_nobody_receives() -> 
         world.offer(*numbered(1000), ttl_ms=1_000)
         world.store.commit()
         world.pass_ms(1_000)
-    main = world.queue.main
-    assert len(main._waiting) + len(main._gone) + len(main._returned) <= 2 * SLACK + 10
+    line = line_of(world)
+    assert len(line._waiting) + len(line._gone) + len(line._returned) <= 2 * SLACK + 10
     assert world.bodies() == [b"forever"]
+
+
+def test_a_peek_finds_its_place_by_halving() -> None:
+    """A client that pages through a long queue asks by sequence number, and the box knows row numbers only."""
+    world = World()
+    world.offer(*numbered(3000))
+    world.store.commit()
+    for _ in range(700):
+        world.lock()
+    world.restart()
+    asked: list[int] = []
+    seq_of = world.store.seq_of
+    world.store.seq_of = lambda box, n: asked.append(n) or seq_of(box, n)  # type: ignore[func-returns-value,method-assign]
+    for from_seq, expected in ((1, 1), (1500, 1500), (2999, 2999), (3001, None)):
+        asked.clear()
+        found = [message.seq for message in world.queue.peek(world.queue.main, from_seq, 2, world.now)]
+        assert found[:1] == ([] if expected is None else [expected])
+        assert len(asked) <= 13

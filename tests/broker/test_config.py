@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pairbus.broker.config import NamespaceConfig, load_config, parse_config
-from pairbus.broker.description import DAY_MS
+from pairbus.broker.description import DAY_MS, SubscriptionDescription, TopicDescription
+from pairbus.broker.filters import CorrelationFilter, SqlAction, SqlFilter
 from pairbus.errors import ConfigError
 from pairbus.sas import LISTEN, MANAGE, SEND
 
@@ -120,9 +121,9 @@ def test_a_namespace_may_be_empty() -> None:
 @pytest.mark.parametrize(
     ("properties", "words"),
     [
-        ({"RequiresSession": True}, ["RequiresSession", "not supported yet"]),
-        ({"ForwardTo": "other"}, ["ForwardTo", "not supported yet"]),
-        ({"ForwardDeadLetteredMessagesTo": "other"}, ["ForwardDeadLetteredMessagesTo", "not supported yet"]),
+        ({"RequiresSession": True, "ForwardTo": "other"}, ["ForwardTo", "requires sessions cannot forward"]),
+        ({"ForwardTo": "orders"}, ["ForwardTo", "names the entity itself"]),
+        ({"ForwardDeadLetteredMessagesTo": "a b"}, ["ForwardDeadLetteredMessagesTo", "are allowed"]),
         ({"LockDuraton": "PT1M"}, ["unknown key 'LockDuraton'", "did you mean 'LockDuration'?", "Allowed are"]),
         ({"LockDuration": 60}, ["LockDuration must be a text", "60"]),
         ({"LockDuration": "60 s"}, ["LockDuration", "'60 s' is not an ISO-8601 duration"]),
@@ -158,7 +159,6 @@ def test_a_wrong_property_is_named_with_file_namespace_and_queue(properties: dic
         ('{"UserConfig": {"Namespaces": [{}]}}', ["'Name' is missing"]),
         ('{"UserConfig": {"Namespaces": [{"Name": "a b"}]}}', ["namespace 'a b'", "letters, digits"]),
         ('{"UserConfig": {"Namespaces": [{"Name": "a"}, {"Name": "A"}]}}', ["namespace 'A' occurs twice"]),
-        (namespace_config(Topics=[{"Name": "t"}]), ["namespace 'contoso'", "Topics are not supported yet"]),
         (namespace_config(Queues=[{"Name": "q"}, {"Name": "/Q"}]), ["queue 'Q' occurs twice", "namespace 'contoso'"]),
         (namespace_config(Queues=["q"]), ["namespace 'contoso'", "expected is an object", '"q"']),
         (namespace_config(Queues=[{"Name": "a b"}]), ["queue 'a b'", "are allowed"]),
@@ -183,3 +183,127 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"binary\.json: cannot be read"):
         load_config(binary)
+
+
+def topic_config(**topic: Any) -> str:
+    return namespace_config(Topics=[{"Name": "events", **topic}])
+
+
+def rule_config(**properties: Any) -> str:
+    rule = {"Name": "red", "Properties": properties}
+    return topic_config(Subscriptions=[{"Name": "audit", "Rules": [rule]}])
+
+
+SHIPPED_TOPIC = {
+    "Name": "topic.1",
+    "Properties": {
+        "DefaultMessageTimeToLive": "PT1H",
+        "DuplicateDetectionHistoryTimeWindow": "PT20S",
+        "RequiresDuplicateDetection": False,
+    },
+    "Subscriptions": [
+        {
+            "Name": "subscription.1",
+            "Properties": {
+                "DeadLetteringOnMessageExpiration": False,
+                "DefaultMessageTimeToLive": "PT1H",
+                "LockDuration": "PT1M",
+                "MaxDeliveryCount": 3,
+                "ForwardDeadLetteredMessagesTo": "",
+                "ForwardTo": "",
+                "RequiresSession": False,
+            },
+            "Rules": [
+                {
+                    "Name": "app-prop-filter-1",
+                    "Properties": {
+                        "FilterType": "Correlation",
+                        "CorrelationFilter": {
+                            "ContentType": "application/text",
+                            "CorrelationId": "id1",
+                            "Label": "subject1",
+                            "MessageId": "msgid1",
+                            "ReplyTo": "someQueue",
+                            "ReplyToSessionId": "sessionId",
+                            "SessionId": "session1",
+                            "To": "xyz",
+                            "Properties": {"prop1": "value1", "prop2": 7, "prop3": True, "prop4": 1.5},
+                        },
+                    },
+                },
+                {
+                    "Name": "sql-rule",
+                    "Properties": {
+                        "FilterType": "Sql",
+                        "SqlFilter": {"SqlExpression": "sys.MessageId = '123456' AND userProp1 = 'value1'"},
+                        "Action": {"SqlExpression": "SET sys.To = 'Entity'"},
+                    },
+                },
+            ],
+        },
+        {"Name": "subscription.2"},
+    ],
+}
+
+
+def test_topics_of_the_emulators_sample_are_read() -> None:
+    """Its file has every kind of filter and every property that the emulator knows."""
+    [found] = parse_config(namespace_config(Topics=[SHIPPED_TOPIC]), "f")
+    assert found.topics == [TopicDescription("topic.1", default_ttl_ms=3_600_000, duplicate_window_ms=20_000)]
+    first, second = found.subscriptions
+    assert first.description == SubscriptionDescription(
+        "topic.1", "subscription.1", default_ttl_ms=3_600_000, max_delivery_count=3
+    )
+    assert first.rules is not None
+    correlation, sql = first.rules
+    assert correlation.filter == CorrelationFilter(
+        content_type="application/text",
+        correlation_id="id1",
+        label="subject1",
+        message_id="msgid1",
+        reply_to="someQueue",
+        reply_to_session_id="sessionId",
+        session_id="session1",
+        to="xyz",
+        properties={"prop1": "value1", "prop2": 7, "prop3": True, "prop4": 1.5},
+    )
+    assert sql.filter == SqlFilter("sys.MessageId = '123456' AND userProp1 = 'value1'")
+    assert sql.action == SqlAction("SET sys.To = 'Entity'")
+    assert second.rules is None, "it gets $Default"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (topic_config(Properties={"LockDuration": "PT1M"}), ["topic 'events'", "unknown key 'LockDuration'"]),
+        (topic_config(Subscriptions=[{"Name": "a/b"}]), ["subscription 'a/b'", "are allowed"]),
+        (topic_config(Subscriptions=[{"Name": "x" * 51}]), ["51 characters", "1 to 50"]),
+        (topic_config(Subscriptions=[{"Name": "a"}, {"Name": "A"}]), ["subscription 'A' occurs twice"]),
+        (topic_config(Subscriptions=[{"Name": "a", "Rule": []}]), ["unknown key 'Rule'", "did you mean 'Rules'?"]),
+        (rule_config(FilterType="Regex"), ["rule 'red'", "FilterType is 'Regex'", "Correlation, Sql"]),
+        (rule_config(FilterType="Sql"), ["rule 'red'", "'SqlFilter' is missing"]),
+        (rule_config(FilterType="Sql", SqlFilter={"SqlExpression": ""}), ["rule 'red'", "expression is empty"]),
+        (rule_config(FilterType="Sql", SqlFilter={"SqlExpression": "x" * 1025}), ["1025 characters", "1024"]),
+        (rule_config(FilterType="Correlation", CorrelationFilter={}), ["needs at least one property"]),
+        (rule_config(FilterType="Correlation", CorrelationFilter={"Colour": "red"}), ["unknown key 'Colour'"]),
+        (
+            rule_config(FilterType="Correlation", CorrelationFilter={"Properties": {"a": None}}),
+            ["Properties 'a' must be a text, a number, true or false", "null"],
+        ),
+        (
+            rule_config(
+                FilterType="Sql", SqlFilter={"SqlExpression": "a=@a", "Parameters": {"@a": {"Type": "no", "Value": ""}}}
+            ),
+            ["'@a'", "the type 'no' is not known"],
+        ),
+        (
+            namespace_config(Queues=[{"Name": "Events"}], Topics=[{"Name": "events"}]),
+            ["queue or topic 'events' occurs twice"],
+        ),
+    ],
+)
+def test_a_wrong_topic_is_refused_with_its_place(text: str, words: list[str]) -> None:
+    """Down to the rule and the property."""
+    found = refusal(text)
+    for word in ["namespace 'contoso'", *words]:
+        assert word in found

@@ -61,7 +61,7 @@ def test_replacing_one_key_for_ever_does_not_grow_the_heap() -> None:
 
 def test_expiries_come_once_although_a_message_may_have_several_entries() -> None:
     """A message gets another entry whenever it comes back."""
-    heap = ExpiryHeap()
+    heap: ExpiryHeap[int] = ExpiryHeap()
     for expires_ms, seq in ((20, 7), (10, 9), (10, 9), (30, 8)):
         heap.add(expires_ms, seq)
     assert heap.next_ms() == 10
@@ -71,7 +71,7 @@ def test_expiries_come_once_although_a_message_may_have_several_entries() -> Non
 
 def test_a_crowded_expiry_heap_keeps_only_what_waits() -> None:
     """Messages that are received long before they expire must not stay in memory until then."""
-    heap = ExpiryHeap()
+    heap: ExpiryHeap[int] = ExpiryHeap()
     for seq in range(SLACK + 2):
         heap.add(1000 - seq % 7, seq)
     assert not heap.crowded

@@ -243,7 +243,7 @@ async def test_a_start_that_fails_leaves_the_folder_to_the_next_one(
         pass
     with monkeypatch.context() as patch, pytest.raises(StoreError, match="input/output"):
 
-        def fail(self: Reader, queue_id: int) -> list[tuple[str, int]]:
+        def fail(self: Reader, entity_id: int) -> list[tuple[str, int]]:
             raise StoreError("input/output error")
 
         patch.setattr(Reader, "remembered", fail)

@@ -15,10 +15,10 @@ from pairbus.amqp.message import Message, Properties
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.meter import Meter
+from pairbus.client.background import ping_payload
 from pairbus.ledger import Ledger, read
 from pairbus.sas import SharedAccessKey
 from pairbus.transport import Connection, Endpoint, Plain, Received, Receiver, Refused, Scheduled, connect
-from pairbus.client.background import ping_payload
 
 KB = 1024
 NOW_MS = 1_772_366_400_000

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pairbus.broker.queue import RETRY_PAUSE_MS, Outcome
+from pairbus.broker.entity import RETRY_PAUSE_MS
+from pairbus.broker.queue import Outcome
 from tests.broker.queue_world import DISK_FULL, Answer, World
 
 
@@ -108,7 +109,7 @@ def test_a_failed_range_restores_every_lock_and_reports_every_token() -> None:
     world.settled(second, Outcome.COMPLETE)
     assert world.queue.next_due_ms() == first.until_ms
     world.pass_ms(4_000)
-    assert list(world.queue.main.locks) == [third.token]
+    assert list(world.queue.main.locks) == [third]
     assert world.bodies() == [b"1"]
 
 

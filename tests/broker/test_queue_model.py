@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pairbus.broker import box, due, queue
+from pairbus.broker import box, due, line, schedule, settlement
 from pairbus.broker.box import Box, Lock
-from pairbus.broker.queue import RETRY_PAUSE_MS, Outcome
+from pairbus.broker.entity import RETRY_PAUSE_MS
+from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal
 from tests.broker.queue_world import DISK_FULL, Answer, World
 
@@ -31,11 +32,12 @@ WAITING, LOCKED, DEFERRED, SCHEDULED, GONE, UNDER_WAY = (
 )
 DELIVERIES_MAX = 3
 LIMITS = [
-    (box, "READY_MAX"),
+    (line, "READY_MAX"),
     (box, "CHUNK_MAX"),
-    (box, "SLACK"),
+    (line, "SLACK"),
     (due, "SLACK"),
-    (queue, "CHUNK_MAX"),
+    (schedule, "CHUNK_MAX"),
+    (settlement, "CHUNK_MAX"),
 ]
 
 
@@ -234,7 +236,7 @@ class QueueMachine(RuleBasedStateMachine):
         if not lock:
             self.under(record, {"place": GONE}, {"place": DEFERRED})
             return
-        record.lock = next(each for each in self.box(record.dead).locks.values() if each.message.seq == record.seq)
+        record.lock = next(each for each in self.box(record.dead).locks if each.message.seq == record.seq)
         record.place = LOCKED
 
     @precondition(lambda self: self.at(SCHEDULED))
@@ -306,11 +308,14 @@ class QueueMachine(RuleBasedStateMachine):
             return
         for dead in (False, True):
             real = self.box(dead)
-            waiting = [*real._returned, *(message.seq for message in real._ready)]
-            waiting += [seq for seq in real._waiting if seq not in real._gone]
+            waiters = real._line
+            assert isinstance(waiters, line.Line)
+            numbers = [*waiters._returned, *(message.n for message in waiters._ready)]
+            numbers += [n for n in waiters._waiting if n not in waiters._gone]
+            waiting = [self.world.store.seq_of(real.number, n) for n in numbers]
             places = {WAITING: waiting, DEFERRED: list(real.deferred)}
-            places[LOCKED] = [lock.message.seq for lock in real.locks.values()]
-            places[SCHEDULED] = [] if dead else list(self.world.queue._scheduled)
+            places[LOCKED] = [lock.message.seq for lock in real.locks]
+            places[SCHEDULED] = [] if dead else list(self.world.queue._schedule._waiting)
             for place, seqs in places.items():
                 assert Counter(seqs) == Counter(each.seq for each in self.at(place, dead)), place
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import ROOT_KEY_NAME
 from pairbus.cli import main
@@ -222,6 +223,10 @@ def test_other_addresses_than_loopback_need_a_key(
         (["--config", "nowhere.json"], "nowhere.json: cannot be read"),
         (["--log-level", "loud"], "allowed are debug, info, warning, error"),
         (["--namespace", "a=0", "--data", "/dev/null"], "Cannot make the data folder"),
+        (["--namespace", "a=0", "--listen-http", "x"], "PORT or NAME=PORT is needed, for example 5300"),
+        (["--namespace", "a=0", "--listen-tls", "a=65536"], "PORT or NAME=PORT is needed"),
+        (["--namespace", "a=0", "--listen-tls", "b=443"], "there is no namespace 'b'"),
+        (["--namespace", "a=0", "--namespace", "b=0", "--listen-http", "5300"], "say which, as NAME=5300"),
     ],
 )
 def test_wrong_values_are_told_in_one_line(
@@ -235,9 +240,8 @@ def test_wrong_values_are_told_in_one_line(
     ("namespace", "words"),
     [
         ({"Name": "b"}, "describes namespace 'b'; give it a port with --namespace b=PORT"),
-        ({"Name": "a", "Topics": [{"Name": "t"}]}, "Topics are not supported yet"),
-        ({"Name": "a", "Queues": [{"Name": "q", "Properties": {"RequiresSession": True}}]}, "RequiresSession"),
-        ({"Name": "a", "Queues": [{"Name": "q", "Properties": {"ForwardTo": "r"}}]}, "ForwardTo"),
+        ({"Name": "a", "Topics": [{"Name": "t", "Rules": []}]}, "topic 't': unknown key 'Rules'"),
+        ({"Name": "a", "Queues": [{"Name": "q", "Properties": {"ForwardTo": "q"}}]}, "ForwardTo"),
     ],
 )
 def test_a_configuration_that_cannot_be_served_is_named(
@@ -249,6 +253,47 @@ def test_a_configuration_that_cannot_be_served_is_named(
     error = refused(capsys, "--namespace", "a=0", "--data", tmp_path / "data", "--config", config)
     assert words in error
     assert not (tmp_path / "data").exists()
+
+
+def test_entities_of_the_configuration_are_served(tmp_path: Path) -> None:
+    """Topics with subscriptions and rules too; an entity may forward to one that comes later in the file."""
+    rule = {"Name": "red", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "color = 'red'"}}}
+    namespace = {
+        "Name": "a",
+        "Queues": [{"Name": "first", "Properties": {"ForwardTo": "last"}}, {"Name": "last"}],
+        "Topics": [
+            {
+                "Name": "events",
+                "Subscriptions": [
+                    {"Name": "reds", "Rules": [rule], "Properties": {"ForwardDeadLetteredMessagesTo": "last"}},
+                    {"Name": "all"},
+                ],
+            }
+        ],
+    }
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
+    for _ in range(2):  # the second time everything is there already
+        with broker("--namespace", "a=0", "--data", tmp_path / "data", "--config", config) as running:
+            with ServiceBusAdministrationClient.from_connection_string(
+                running.connection_string(), connection_verify=str(tmp_path / "data" / "ca.pem")
+            ) as admin:
+                assert str(admin.get_queue("first").forward_to).endswith("/last")
+                assert [found.name for found in admin.list_subscriptions("events")] == ["all", "reds"]
+                assert [found.name for found in admin.list_rules("events", "reds")] == ["red"]
+                assert [found.name for found in admin.list_rules("events", "all")] == ["$Default"]
+            assert running.stop() == 0
+
+
+def test_a_missing_destination_keeps_the_broker_from_starting(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Messages would have nowhere to go."""
+    namespace = {"Name": "a", "Queues": [{"Name": "q", "Properties": {"ForwardTo": "r"}}]}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
+    error = refused(capsys, "--namespace", "a=0", "--data", ":memory:", "--config", config)
+    assert "namespace 'a': ForwardTo of 'q': there is no queue or topic 'r'" in error
 
 
 def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
 
 @pytest.fixture
 def server(running: AdminServer, monkeypatch: pytest.MonkeyPatch) -> AdminServer:
-    running.namespace.infos.clear()
+    running.namespace.reset()
     running.namespace.planned_error = None
     monkeypatch.setenv("PAIRBUS_PRIMARY", PRIMARY)
     monkeypatch.setenv("PAIRBUS_SECONDARY", running.connection_string(host="127.0.0.1"))
@@ -110,7 +110,7 @@ def test_wrong_usage_is_exit_code_2(
     """And names what is wrong."""
     code, _, err = pair_create(*arguments)
     assert code == 2 and words in " ".join(err.split())
-    assert server.namespace.infos == {}
+    assert not server.namespace.catalog.queues
 
 
 def test_a_secondary_that_nobody_answers_for_is_one_line(server: AdminServer, pair_create: Command) -> None:
@@ -123,4 +123,4 @@ def test_a_namespace_is_not_its_own_secondary(server: AdminServer, pair_create: 
     """Backlog queues in it would be of no use."""
     code, _, err = pair_create("--primary", server.connection_string(host="127.0.0.1"))
     assert code == 1 and "a pair needs two" in err
-    assert not server.namespace.infos
+    assert not server.namespace.catalog.queues

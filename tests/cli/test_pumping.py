@@ -11,11 +11,11 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from pairbus import sdk
-from pairbus.cli import pumping
+from pairbus.cli import backlogs, pumping
 from pairbus.cli.pumping import Pumping, Settings
-from pairbus.ledger import read
 from pairbus.client.sides import Side
+from pairbus.ledger import read
+from tests.backlog import put_diverted
 from tests.brokers import BrokerProcess
 
 BACKLOG = "contoso/x-servicebus-transfer"
@@ -56,8 +56,7 @@ class Running:
 
 
 async def divert(broker: BrokerProcess, queue: str) -> None:
-    async with ServiceBusClient.from_connection_string(broker.connection_string("fabrikam")) as client:
-        await client.get_queue_sender(queue).send_messages(sdk.wrapped(ServiceBusMessage("1"), path="orders"))
+    await put_diverted(broker.connection_string("fabrikam"), queue, "orders", [ServiceBusMessage("1")])
 
 
 async def arrived(broker: BrokerProcess) -> None:
@@ -82,7 +81,7 @@ async def test_where_there_are_many_other_queues_those_of_the_backlog_are_asked_
     broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list is a request for each hundred queues of the namespace."""
-    monkeypatch.setattr(pumping, "PAGE_SIZE", 1)
+    monkeypatch.setattr(backlogs, "PAGE_SIZE", 1)
     with broker.admin("fabrikam") as admin:
         admin.create_queue("other")
         running = Running(broker, tmp_path / "ledger")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pairbus import __version__
 from pairbus.broker.description import QueueDescription
-from pairbus.cli import main
 from pairbus.errors import StoreFull
 from pairbus.sas import SharedAccessKey
 from tests.broker.admin_world import LISTEN_KEY, ROOT_KEY, AdminServer, serve
+from tests.cli.command import Command, Outcome
+
+
+@pytest.fixture
+def pairbus(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
 
 
 @pytest.fixture(scope="module")
@@ -28,40 +34,14 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
 
 @pytest.fixture
 def server(running: AdminServer, monkeypatch: pytest.MonkeyPatch) -> AdminServer:
-    running.namespace.infos.clear()
+    running.namespace.reset()
     running.namespace.planned_error = None
     monkeypatch.setenv("PAIRBUS_CONNECTION_STRING", running.connection_string())
     return running
 
 
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-class Command:
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str) -> Outcome:
-        with pytest.raises(SystemExit) as caught:
-            main(arguments)
-        captured = self._capsys.readouterr()
-        assert "Traceback" not in captured.err
-        code = caught.value.code
-        assert code is None or isinstance(code, int)
-        return Outcome(code or 0, captured.out, captured.err)
-
-
-@pytest.fixture
-def pairbus(capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(capsys)
-
-
 def stored(server: AdminServer, path: str) -> QueueDescription:
-    return replace(server.namespace.infos[path].description, created_ms=0, updated_ms=0)
+    return replace(server.namespace.catalog.queues[path].description, created_ms=0, updated_ms=0)
 
 
 def test_create_without_options_leaves_the_defaults_to_the_service(pairbus: Command, server: AdminServer) -> None:
@@ -104,8 +84,13 @@ def test_list_shows_counts_and_narrows_by_prefix(pairbus: Command, server: Admin
     """Outside a terminal: one line per queue, tab-separated, for scripts."""
     for path in ("contoso/1", "contoso/0", "Contoso/2", "other"):
         server.namespace.add(path)
-    infos = server.namespace.infos
-    infos["contoso/0"] = replace(infos["contoso/0"], active=5, dead_lettered=1, scheduled=2, deferred=3, size_bytes=77)
+    server.namespace.counts["contoso/0"] = {
+        "active": 5,
+        "dead_lettered": 1,
+        "scheduled": 2,
+        "deferred": 3,
+        "size_bytes": 77,
+    }
     lines = pairbus("queue", "list", "--prefix", "CONTOSO/").out.splitlines()
     assert lines == [
         "name\tstatus\tactive\tdead_lettered\tscheduled\tdeferred\tsize_bytes",
@@ -141,9 +126,9 @@ def test_in_a_terminal_a_listing_is_a_table(
 def test_show_tells_settings_and_counts(pairbus: Command, server: AdminServer) -> None:
     """JSON has seconds, and null where there is no limit."""
     pairbus("queue", "create", "orders", "--ttl", "PT1H", "--duplicate-window", "30")
-    infos = server.namespace.infos
-    infos["orders"] = replace(infos["orders"], active=2, deferred=1, size_bytes=10)
+    server.namespace.counts["orders"] = {"active": 2, "deferred": 1, "size_bytes": 10, "accessed_ms": 0}
     shown = json.loads(pairbus("queue", "show", "orders", "--json").out)
+    assert shown.pop("created_at") == shown.pop("updated_at")
     assert shown == {
         "name": "orders",
         "status": "Active",
@@ -155,14 +140,18 @@ def test_show_tells_settings_and_counts(pairbus: Command, server: AdminServer) -
         "duplicate_window_s": 30,
         "max_delivery_count": 10,
         "auto_delete_on_idle_s": None,
+        "requires_session": False,
+        "partitioned": False,
+        "forward_to": None,
+        "forward_dead_lettered_to": None,
         "user_metadata": None,
         "active": 2,
         "dead_lettered": 0,
         "scheduled": 0,
         "deferred": 1,
         "size_bytes": 10,
-        "created_at": "2027-01-15T08:00:00.123000+00:00",
-        "updated_at": "2027-01-15T08:00:00.123000+00:00",
+        "transfer": 0,
+        "transfer_dead_lettered": 0,
         "accessed_at": None,
     }
     assert "auto_delete_on_idle_s\t-\n" in pairbus("queue", "show", "orders").out
@@ -171,8 +160,8 @@ def test_show_tells_settings_and_counts(pairbus: Command, server: AdminServer) -
 def test_delete_deletes(pairbus: Command, server: AdminServer) -> None:
     """In any case of the name."""
     server.namespace.add("orders")
-    assert pairbus("queue", "delete", "ORDERS") == Outcome(0, "deleted ORDERS\n", "")
-    assert not server.namespace.infos
+    assert pairbus("queue", "delete", "ORDERS", "--yes") == Outcome(0, "deleted ORDERS\n", "")
+    assert not server.namespace.catalog.queues
 
 
 def test_the_connection_string_comes_from_an_option_a_file_or_the_environment(
@@ -204,7 +193,7 @@ def test_the_connection_string_is_given_by_its_place(
     assert pairbus("queue", "list").code == 0
     monkeypatch.setenv("PAIRBUS_CONNECTION_STRING", "wrong")
     assert pairbus("queue", "list", "--connection-string", "env:CONTOSO").code == 0
-    for command in (["create", "orders"], ["list"], ["show", "orders"], ["delete", "orders"]):
+    for command in (["create", "orders"], ["list"], ["show", "orders"], ["delete", "orders", "--yes"]):
         assert pairbus("queue", *command, "--connection-string", f"@{file}").code == 0, command
 
 
@@ -286,10 +275,10 @@ def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(
     ("arguments", "words"),
     [
         (("show", "absent"), ["not found", "'absent' does not exist", "pairbus queue list"]),
-        (("delete", "absent"), ["not found", "'absent' does not exist"]),
+        (("delete", "absent", "--yes"), ["not found", "'absent' does not exist"]),
         (("create", "orders"), ["'orders' exists already"]),
         (("create", "a b"), ["'a b'", "are allowed"]),
-        (("create", "q", "--lock-duration", "301"), ["lock_duration_ms", "1000 to 300000"]),
+        (("create", "q", "--lock-duration", "301"), ["LockDuration", "1000 to 300000"]),
     ],
 )
 def test_a_refusal_is_one_line_in_the_brokers_words(
@@ -314,7 +303,7 @@ def test_a_wrong_key_says_so_and_does_not_show_it(pairbus: Command, server: Admi
     assert "does not match" in outcome.err
     assert "wrong-secret" not in outcome.err
     listener = server.connection_string(LISTEN_KEY)
-    assert "needs the right Manage" in pairbus("queue", "create", "q", "--connection-string", listener).err
+    assert "Manage claim is required" in pairbus("queue", "create", "q", "--connection-string", listener).err
 
 
 def test_a_full_disk_is_told(pairbus: Command, server: AdminServer) -> None:
@@ -368,7 +357,7 @@ def test_a_wrong_connection_string_is_told_in_one_line(pairbus: Command, text: s
 def test_wrong_usage_exits_with_2(pairbus: Command, server: AdminServer, arguments: tuple[str, ...]) -> None:
     """So that scripts can tell a typing mistake from a refusal."""
     assert pairbus("queue", *arguments).code == 2
-    assert not server.namespace.infos
+    assert not server.namespace.catalog.queues
 
 
 def test_help_has_examples_and_whole_option_names(pairbus: Command) -> None:
@@ -385,3 +374,58 @@ def test_the_installed_module_runs_as_a_program() -> None:
         [sys.executable, "-m", "pairbus", "--version"], capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stdout) == (0, f"pairbus {__version__}\n")
+
+
+def test_delete_asks_and_takes_no_for_an_answer(
+    pairbus: Command, server: AdminServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages are gone for good; where nobody can be asked, --yes is needed."""
+    server.namespace.add("orders")
+    outcome = pairbus("queue", "delete", "orders")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "queue orders with every message in it would be deleted; give --yes" in outcome.err
+    for answer, code in (("n", 1), ("y", 0)):
+        assert "orders" in server.namespace.catalog.queues
+        monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
+        outcome = pairbus("queue", "delete", "orders")
+        assert outcome.code == code
+        assert "Delete queue orders with every message in it?" in outcome.err
+    assert not server.namespace.catalog.queues
+
+
+class Terminal(io.StringIO):
+    """Standard input with somebody who answers."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_update_changes_what_was_given(pairbus: Command, server: AdminServer) -> None:
+    """The other settings stay; an empty text clears one, and `never` takes a limit away."""
+    server.namespace.add("graveyard")
+    pairbus("queue", "create", "orders", "--ttl", "PT1H", "--max-delivery-count", "3", "--user-metadata", "note")
+    assert pairbus(
+        "queue", "update", "Orders", "--ttl", "never", "--lock-duration", "30", "--user-metadata", "",
+        "--forward-dead-lettered-to", "graveyard", "--status", "senddisabled",
+    ) == Outcome(0, "updated Orders\n", "")  # fmt: skip
+    assert stored(server, "orders") == QueueDescription(
+        "orders",
+        lock_duration_ms=30_000,
+        max_delivery_count=3,
+        status="SendDisabled",
+        forward_dead_lettered_to="graveyard",
+    )
+    nothing = pairbus("queue", "update", "orders")
+    assert nothing.code == 2
+    assert "no setting was given" in nothing.err
+
+
+def test_create_takes_sessions_partitions_and_forwarding(pairbus: Command, server: AdminServer) -> None:
+    """And show tells of them."""
+    server.namespace.add("orders")
+    pairbus("queue", "create", "inbox", "--forward-to", "orders", "--partitioned")
+    pairbus("queue", "create", "talks", "--requires-session")
+    assert stored(server, "inbox") == QueueDescription("inbox", forward_to="orders", enable_partitioning=True)
+    assert stored(server, "talks") == QueueDescription("talks", requires_session=True)
+    assert json.loads(pairbus("queue", "show", "inbox", "--json").out)["forward_to"] == "orders"
+    assert "no queue or topic 'absent'" in pairbus("queue", "create", "x", "--forward-to", "absent").err

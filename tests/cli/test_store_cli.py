@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.store import Insert, PutQueue, box_of, dead_box_of
+from pairbus.broker.store import Insert, PutEntity, box_of, dead_box_of
 from pairbus.broker.store.schema import PAGE_BYTES
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.cli import main
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
         store = SqliteStore(folder)
         store.recover()
         for queue_id, path in ((1, "orders"), (2, "invoices")):
-            assert await commit(store, PutQueue(queue_id, QueueDescription(path).to_json())) is None
+            assert await commit(store, PutEntity(queue_id, QueueDescription(path).to_json())) is None
         for box, seqs in ((box_of(1), range(1, 41)), (dead_box_of(1), range(41, 46))):
             assert await commit(store, Insert(box, [sample_message(seq) for seq in seqs])) is None
         await store.close()
@@ -46,7 +46,7 @@ def served(folder: Path) -> list[int]:
     async def read() -> list[int]:
         store = SqliteStore(folder)
         assert store.recover().damage == []
-        seqs = [row[0] for box in (box_of(1), dead_box_of(1)) for row in store.index(box)]
+        seqs = [row.seq for row in store.index()]
         await store.close()
         return seqs
 

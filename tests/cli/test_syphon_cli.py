@@ -15,11 +15,11 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
-from pairbus import sdk
 from pairbus.cli import main
-from pairbus.ledger import read
 from pairbus.client.sides import Side
+from pairbus.ledger import read
 from pairbus.testing import Reject, ScriptedThread
+from tests.backlog import put_diverted_sync
 from tests.brokers import BrokerProcess
 
 RUN_S = 40.0  # for a command that takes two seconds, on a machine that is busy with other things
@@ -73,9 +73,8 @@ def code_of(arguments: list[str]) -> int:
 def divert(broker: BrokerProcess, path: str, count: int, queue: int = 0) -> list[str]:
     """Messages as a paired client leaves them in a backlog queue; their bodies."""
     bodies = [f"{path}-{number}" for number in range(count)]
-    with ServiceBusClient.from_connection_string(broker.connection_string("fabrikam")) as client:
-        sender = client.get_queue_sender(f"{NAME}/x-servicebus-transfer/{queue}")
-        sender.send_messages([sdk.wrapped(ServiceBusMessage(body), path=path) for body in bodies])
+    messages = [ServiceBusMessage(body) for body in bodies]
+    put_diverted_sync(broker.connection_string("fabrikam"), f"{NAME}/x-servicebus-transfer/{queue}", path, messages)
     return bodies
 
 
@@ -93,7 +92,7 @@ def drain(broker: BrokerProcess, path: str, count: int, namespace: str = "contos
     return [str(message) for message in found]
 
 
-def bury(broker: BrokerProcess, path: str, count: int) -> None:
+def dead_letter(broker: BrokerProcess, path: str, count: int) -> None:
     """Dead letters m0, m1 … of a queue of contoso."""
     with ServiceBusClient.from_connection_string(broker.connection_string("contoso")) as client:
         client.get_queue_sender(path).send_messages(
@@ -325,7 +324,7 @@ def test_a_redrive_loses_nothing_where_the_queue_detects_duplicates(broker: Brok
     admin = broker.admin("contoso")
     for name in ("remembers", "renamed"):
         admin.create_queue(name, requires_duplicate_detection=True)
-        bury(broker, name, 3)
+        dead_letter(broker, name, 3)
     done = run(broker, "redrive", "remembers")
     assert (done.returncode, done.stdout) == (1, "moved 0 messages, 3 left\n")
     assert "remembers 3 messages stay dead-lettered: MaybeRemembered" in done.stderr and "--new-ids" in done.stderr
@@ -347,7 +346,7 @@ def test_a_redrive_that_may_not_ask_takes_the_longest_window(
 
     monkeypatch.setattr(Side, "new_admin", refuse)
     key = ["--connection-string", broker.connection_string("contoso")]
-    bury(broker, queue_name, 1)
+    dead_letter(broker, queue_name, 1)
     assert code_of(["redrive", queue_name, *key]) == 1
     out, err = capsys.readouterr()
     assert out == "moved 0 messages, 1 left\n"
@@ -358,7 +357,7 @@ def test_a_redrive_that_may_not_ask_takes_the_longest_window(
 
 def test_a_redrive_says_why_dead_letters_stay(broker: BrokerProcess, queue_name: str) -> None:
     """Refused as such, by a namespace that takes everything else: a person has to look at them."""
-    bury(broker, queue_name, 2)
+    dead_letter(broker, queue_name, 2)
     with ScriptedThread() as other:
         other.on("transfer", Reject("com.microsoft:argument-error", "the label is wrong"), path=queue_name)
         done = run(broker, "redrive", queue_name, "--target", other.connection_string, "--duplicate-window", "0")

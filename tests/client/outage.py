@@ -43,8 +43,8 @@ class Application:
         return await self.world.send(self.other, message("other"))
 
     async def works(self) -> None:
-        await self.send_other()
-        if not self.loss.before_connection:
+        if not self.loss.before_connection:  # both entities share one connection
+            await self.send_other()
             await self.send()
 
     async def diverts_at_once(self) -> None:

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusMessage
 
-from pairbus import sdk
+from tests.backlog import put_diverted_sync
 from tests.client.messages import id_of
 from tests.client.world import SEND_ONLY, SideName, World, message
 
@@ -59,10 +59,13 @@ async def run(world: World, *arguments: str, named: bool = True) -> tuple[int, s
 
 
 @contextmanager
-def running(world: World, *arguments: str, stderr: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
+def running(
+    world: World, *arguments: str, stderr: int = subprocess.PIPE, **environ: str
+) -> Iterator[subprocess.Popen[str]]:
     """Killed at the end if the test did not end it."""
+    given = {**environment(world), **environ}
     with subprocess.Popen(
-        command(world, *arguments), env=environment(world), stdout=subprocess.PIPE, stderr=stderr, text=True
+        command(world, *arguments), env=given, stdout=subprocess.PIPE, stderr=stderr, text=True
     ) as process:
         try:
             yield process
@@ -76,13 +79,11 @@ def make_backlog(world: World) -> None:
 
 
 def divert(world: World, path: str, count: int) -> list[str]:
-    """Messages as a paired client leaves them in the first backlog queue; their ids."""
+    """Leave messages in the first backlog queue as a paired client does; return their ids."""
     ids = [f"{number:05}" for number in range(count)]
-    with ServiceBusClient.from_connection_string(world.namespaces.connection_string("secondary")) as client:
-        sender = client.get_queue_sender(world.backlog[0])
-        for start in range(0, count, 500):
-            some = ids[start : start + 500]
-            sender.send_messages([sdk.wrapped(ServiceBusMessage("x", message_id=one), path=path) for one in some])
+
+    messages = [ServiceBusMessage("x", message_id=one) for one in ids]
+    put_diverted_sync(world.namespaces.connection_string("secondary"), world.backlog[0], path, messages)
     return ids
 
 
@@ -147,6 +148,25 @@ async def test_sigterm_while_messages_are_moved_ends_in_time_and_loses_nothing(w
     assert sorted(home + left) == ids
 
 
+async def test_an_absent_primary_is_one_line_and_sigterm_leaves_nothing_locked(world: World) -> None:
+    """Backlog queues lock for a minute; the next receiver gets everything at once."""
+    make_backlog(world)
+    queue = world.namespaces.make_queue()
+    world.nemesis().refuse()
+    ids = divert(world, queue, 20)
+    with running(world, "syphon", PAIRBUS_PRIMARY=world.connection_string("primary")) as process:
+        assert process.stderr is not None
+        while "unreachable" not in (line := await asyncio.to_thread(process.stderr.readline)):
+            assert line, "it ended"
+        told = r"\d{4}-\d\d-\d\dT[\d:]{8}Z WARNING primary \S+ unreachable for \d+ s; "
+        assert re.fullmatch(told + r"20 messages wait in 1 queue; next try in [124] s\n", line), line
+        process.send_signal(signal.SIGTERM)
+        out, err = await asyncio.to_thread(process.communicate, timeout=STOP_S)
+    assert (process.returncode, out) == (0, "moved 0 messages, 20 left\n"), err
+    left = [id_of(payload) for payload in await world.take(world.backlog[0], 20, "secondary", within_s=8.0)]
+    assert sorted(left) == ids
+
+
 async def test_on_a_terminal_one_line_shows_how_far_the_syphon_is(world: World) -> None:
     """Queues, waiting, moved, rate, errors: written over itself every second."""
     make_backlog(world)
@@ -183,12 +203,14 @@ def read_all(terminal: int) -> str:
 
 
 async def test_without_a_terminal_lines_follow_each_other(world: World) -> None:
-    """A log has no line that is written over: what begins, how it stands, and what goes wrong."""
+    """A log has no line that is written over. Each line has its time and level."""
     make_backlog(world)
     divert(world, "not-there", 3)
     code, _, err = await run(world, "syphon", "--once")
     assert code == 1 and "\r" not in err
-    begins, stands, *events = err.splitlines()
+    logged = [re.fullmatch(r"[\dT:-]{19}Z (INFO   |WARNING) (.+)", line) for line in err.splitlines()]
+    begins, stands, *events = [found[2] for found in logged if found is not None]
+    assert all(logged), err
     assert f"2 backlog queues of {world.primary_name}" in begins
     assert LINE.fullmatch(stands)
     assert any(line.startswith("not-there skipped in this pass") for line in events)

@@ -7,20 +7,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
-from pairbus.guard import Guard, burials
+from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.performatives import Modified, Released
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
-from pairbus.testing import Answer, Delay, LoseAnswer, ScriptedEndpoint, Silent, short_rejection
+from pairbus.testing import Answer, LoseAnswer, ScriptedEndpoint, Silent, short_rejection
 from tests.client.forking import EACH, WORKERS
 from tests.client.losses import QUICK_S, slowness
 from tests.client.messages import id_of
@@ -83,60 +81,6 @@ async def test_two_hundred_tasks_share_a_sender(world: World) -> None:
 
     await asyncio.gather(*(work(mine) for mine in ids))
     await assert_each_once(world, queue, {one for mine in ids for one in mine})
-
-
-class LosesTheRace:
-    """A link's line, of which another thread has made use between a look at the link and taking the line."""
-
-    def __init__(self, line: Any, meanwhile: Callable[[], object]) -> None:
-        self._line = line
-        self._meanwhile: Callable[[], object] | None = meanwhile
-
-    def acquire(self, *given: Any, **named: Any) -> bool:
-        meanwhile, self._meanwhile = self._meanwhile, None
-        if meanwhile is not None:
-            meanwhile()
-        return bool(self._line.acquire(*given, **named))
-
-    def release(self) -> None:
-        self._line.release()
-
-
-async def test_a_connection_that_another_thread_has_just_thrown_away_is_not_used(world: World) -> None:
-    """Its SDK sender says that it was shut down, a ValueError, which would be the caller's fault."""
-    queue = world.namespaces.make_queue()
-    client = await world.client("sync")
-    sender = client.sender(queue)
-    await sender.send(message(message_id="before"))
-    link = sender.sender._home
-
-    def thrown_away() -> None:
-        link.drop()
-        burials()
-
-    link.line = LosesTheRace(link.line, thrown_away)
-    await sender.send(message(message_id="after"))
-    await assert_each_once(world, queue, {"before", "after"})
-
-
-async def test_a_send_that_could_not_be_given_a_deadline_leaves_the_sender_free(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process may be out of threads for a moment; others who share the sender must not wait for ever."""
-    queue = world.namespaces.make_queue()
-    client = await world.client("sync")
-    sender = client.sender(queue)
-    await sender.send(message(message_id="before"))
-    sender.sender._home.guard.watch = None
-
-    def out_of_threads(_guard: Guard) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Guard, "rouse", out_of_threads)
-        assert "new thread" in str(await sender.error(message()))
-    await sender.send(message(message_id="after"), within_s=5)
-    await assert_each_once(world, queue, {"before", "after"})
 
 
 async def test_a_shared_sender_goes_through_an_outage_with_all_its_users(world: World, flavour: Flavour) -> None:
@@ -222,90 +166,6 @@ async def test_a_burst_of_schedules_says_nothing_about_a_healthy_primary(world: 
     numbers = await asyncio.gather(*(sender.schedule(message(), due) for _ in range(60)))
     assert len({number for [number] in numbers}) == 60
     assert client.state(queue) is State.HEALTHY
-
-
-async def test_who_waits_in_line_until_his_time_is_over_is_spooled(
-    world: World, flavour: Flavour, tmp_path: Path
-) -> None:
-    """With both namespaces silent the line does not move; the local disk does."""
-    queue = world.namespaces.make_queue()
-    nemeses = world.nemesis(), world.nemesis("secondary")
-    client = await world.client(flavour, spool_dir=tmp_path / "spool")
-    sender = client.sender(queue)
-    await sender.send(message())
-    for nemesis in nemeses:
-        nemesis.black_hole()
-    await asyncio.gather(*(sender.send(message(), timeout=5) for _ in range(8)))
-    assert client.client.counters["total"]["spooled"] == 8
-
-
-@pytest.mark.parametrize("timeout", [None, 3.0], ids=["usual", "with a time-out"])
-async def test_who_waits_too_long_behind_a_slow_send_is_spooled(
-    stage: Stage, flavour: Flavour, tmp_path: Path, timeout: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The primary is not away, and nothing is diverted; but the disk takes what has no time left to wait."""
-    for module in ("hub", "sender", "aio_sender"):
-        monkeypatch.setattr(f"pairbus.{module}.SEND_TIMEOUT_S", 3.0)  # it is a minute
-    client = stage.client(flavour, spool_dir=tmp_path, attempt_timeout=10)
-    sender = client.sender("orders")
-    await sender.send(message())
-    rule = stage.primary.on("transfer", Delay(5.0), path="orders", times=1)
-    slow = asyncio.create_task(sender.send(message(), timeout=20))
-    await until(lambda: rule.hits, "the primary has it")
-    took = await asyncio.gather(*(sender.send(message(), timeout=timeout) for _ in range(3)))
-    assert min(took) > 2.0 and max(took) < 3.0 + slowness()
-    assert client.client.counters["total"]["spooled"] == 3
-    await slow
-    await until(lambda: len(stage.primary.stored("orders")) == 5, "forwarded", within_s=20)
-    assert (client.state("orders"), stage.in_backlog()) == (State.HEALTHY, [])
-
-
-@pytest.mark.parametrize("how", ["cleared", "disabled"])
-async def test_a_plain_client_has_no_spool_for_those_who_wait_too_long(
-    stage: Stage, flavour: Flavour, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody would forward it."""
-    for module in ("hub", "sender", "aio_sender"):
-        monkeypatch.setattr(f"pairbus.{module}.SEND_TIMEOUT_S", 2.0)
-    if how == "disabled":
-        monkeypatch.setenv("PAIRBUS_DISABLED", "1")
-    client = stage.client(flavour, spool_dir=tmp_path)
-    sender = client.sender("orders")
-    await sender.send(message())
-    if how == "cleared":
-        await client.call(client.client.clear_pairing)
-    rule = stage.primary.on("transfer", Delay(3.0), path="orders", times=1)
-    slow = asyncio.create_task(sender.send(message(), timeout=20))
-    await until(lambda: rule.hits, "the primary has it")
-    for error in await asyncio.gather(*(sender.error(message(), timeout=timeout) for timeout in (None, 2.0))):
-        assert isinstance(error, OperationTimeoutError) and "before it" in str(error), repr(error)
-    await slow
-
-
-async def test_a_short_wait_in_line_costs_a_short_time_out_nothing(stage: Stage, flavour: Flavour) -> None:
-    client = stage.client(flavour)
-    sender = client.sender("orders")
-    await sender.send(message())
-    await asyncio.gather(*(sender.send(message(), timeout=0.29 * slowness()) for _ in range(4)))
-    assert len(stage.primary.stored("orders")) == 5
-
-
-async def test_a_turn_that_comes_too_late_says_nothing_about_the_primary(
-    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An attempt with a moment left would time out, and fail the entity over."""
-    for module in ("hub", "sender", "aio_sender"):
-        monkeypatch.setattr(f"pairbus.{module}.SEND_TIMEOUT_S", 3.0)
-    client = stage.client(flavour, attempt_timeout=10)
-    sender = client.sender("orders")
-    await sender.send(message())
-    rule = stage.primary.on("transfer", Delay(2.8), path="orders", times=1)
-    slow = asyncio.create_task(sender.send(message(), timeout=20))
-    await until(lambda: rule.hits, "the primary has it")
-    stage.primary.on("transfer", Delay(0.4), path="orders")
-    assert isinstance(await sender.error(message()), OperationTimeoutError)
-    await slow
-    assert (client.state("orders"), client.told(FailedOver)) == (State.HEALTHY, [])
 
 
 async def with_stages(check: Any, flavour: Flavour) -> None:

@@ -8,10 +8,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from pairbus import forks, sdk
+from pairbus import sdk
+from pairbus.client import face
 from pairbus.client.errors import SecondaryUnreachable, SendAvailabilityBacklogError
 from pairbus.spool import Entry, Spool, spools_in
 from pairbus.testing.script import Reject
@@ -276,11 +278,11 @@ def test_after_a_fork_every_client_is_looked_after(caplog: pytest.LogCaptureFixt
 
     failing = [Failing(), Failing()]
     for one in failing:
-        forks.clients.add(one)
+        face._clients.add(cast(Any, one))
     try:
         with caplog.at_level(logging.ERROR):
-            forks._after_fork()
+            face._after_fork()
     finally:
         for one in failing:
-            forks.clients.discard(one)
+            face._clients.discard(cast(Any, one))
     assert len(seen) == 2 and len(caplog.records) == 2

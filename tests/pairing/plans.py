@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.sending import (
     Command,
     Pause,
+    Plan,
     Receipt,
     Reply,
     SenderState,
@@ -21,6 +22,7 @@ from pairbus.pairing.sending import (
     ToPrimary,
     ToSpool,
     Where,
+    requesting,
     sending,
 )
 
@@ -35,7 +37,7 @@ class Answer:
     kind: Kind | None = None
     after_s: float = 0.01
     unknown: bool = False
-    rerouted: bool = False
+    is_alive: bool = False
     meanwhile: Callable[[float], object] | None = None
     "Something else happens while the command is under way; it is told when."
 
@@ -43,7 +45,9 @@ class Answer:
 OK = Answer()
 LOST, FULL, BUSY = Answer(Kind.COMMUNICATION), Answer(Kind.FULL), Answer(Kind.BUSY)
 SILENT = Answer(Kind.TIMEOUT, after_s=-1.0, unknown=True)
-"No answer: it takes all the time that the command has."
+"No answer and no sign of life: it takes all the silence that the command grants."
+SLOW = Answer(Kind.TIMEOUT, after_s=-1.0, unknown=True, is_alive=True)
+"Signs of life and no answer: it takes all the time that the command has."
 
 
 class World:
@@ -72,10 +76,16 @@ class World:
 
     def send(self, *script: Answer, timeout_s: float = 60.0, behind_spool: bool = False) -> Receipt:
         """Perform the plan; pauses take their time, everything else is answered by the script, all of it."""
+        return self.carry_out(sending(self.pair, self.sender, timeout_s, self.now, behind_spool=behind_spool), script)
+
+    def request(self, *script: Answer, timeout_s: float = 60.0) -> Receipt:
+        """Perform the plan of a request that only the primary can answer."""
+        return self.carry_out(requesting(self.pair, self.sender, timeout_s, self.now), script)
+
+    def carry_out(self, plan: Plan, script: Iterable[Answer]) -> Receipt:
         self.commands, answers = [], iter(script)
-        plan = sending(self.pair, self.sender, timeout_s, self.now, behind_spool=behind_spool)
-        command = next(plan)
         try:
+            command = next(plan)
             while True:
                 self.commands.append(command)
                 command = plan.send(self.perform(command, answers))
@@ -91,12 +101,14 @@ class World:
             return Reply(self.now)
         answer = next(answers, None)
         assert answer is not None, f"no answer for {command}"
-        limit_s = 1.0 if isinstance(command, ToSpool) else command.timeout_s
+        limit_s = 1.0
+        if not isinstance(command, ToSpool):
+            limit_s = command.timeout_s if answer.is_alive else min(command.silence_s, command.timeout_s)
         self.now += limit_s if answer.after_s < 0 else min(answer.after_s, limit_s)
         if answer.meanwhile is not None:
             answer.meanwhile(self.now)
         failure = None if answer.kind is None else Failure(answer.kind, answer.kind.value, answer.unknown)
-        return Reply(self.now, failure, answer.rerouted)
+        return Reply(self.now, failure, answer.is_alive)
 
     @property
     def steps(self) -> list[str]:

@@ -49,16 +49,16 @@ def test_every_kind_of_failure_has_a_fate() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.TOO_LARGE, Kind.INVALID)])
-def test_a_failing_destination_is_skipped_and_buries_nothing(kind: Kind) -> None:
+def test_a_failing_destination_is_skipped_and_nothing_dead_lettered(kind: Kind) -> None:
     """Unreachable, busy, full, disabled, unauthorized, missing: all of it may be over tomorrow."""
     assert failed(Destinations(900), kind, 0.0) is Fate.SKIP
 
 
 @pytest.mark.parametrize("kind", [Kind.TOO_LARGE, Kind.INVALID])
-def test_a_message_that_is_refused_as_such_is_buried(kind: Kind) -> None:
+def test_a_message_that_is_refused_as_such_is_dead_lettered(kind: Kind) -> None:
     """No waiting helps it, and the description says what a person can do."""
     ruling = Destinations(900).failed("orders", Failure(kind, "300000 bytes"), 0.0)
-    assert (ruling.fate, ruling.reason) == (Fate.BURY, REFUSED)
+    assert (ruling.fate, ruling.reason) == (Fate.DEAD_LETTER, REFUSED)
     assert "'orders'" in ruling.description and "300000 bytes" in ruling.description
 
 
@@ -69,7 +69,7 @@ def test_a_missing_destination_is_waited_for_as_long_as_its_grace() -> None:
     for now in (400.0, 700.0, 999.9):
         assert failed(destinations, Kind.NOT_FOUND, now, path="/ORDERS") is Fate.SKIP
     ruling = destinations.failed("orders", Failure(Kind.NOT_FOUND, "no such entity"), 1000.0)
-    assert (ruling.fate, ruling.reason) == (Fate.BURY, MISSING)
+    assert (ruling.fate, ruling.reason) == (Fate.DEAD_LETTER, MISSING)
     assert "900 s" in ruling.description and "re-drive" in ruling.description
     destinations.delivered("Orders")
     assert failed(destinations, Kind.NOT_FOUND, 1001.0) is Fate.SKIP
@@ -82,7 +82,7 @@ def test_a_destination_that_was_missing_days_ago_is_waited_for_again() -> None:
     days = 3 * 86_400.0
     assert failed(destinations, Kind.NOT_FOUND, days) is Fate.SKIP
     assert failed(destinations, Kind.NOT_FOUND, days + MISSING_MEMORY_S) is Fate.SKIP
-    assert failed(destinations, Kind.NOT_FOUND, days + 900.0) is Fate.BURY
+    assert failed(destinations, Kind.NOT_FOUND, days + 900.0) is Fate.DEAD_LETTER
 
 
 def test_a_destination_that_answers_anything_else_is_not_missing() -> None:
@@ -97,7 +97,7 @@ def test_a_refused_link_is_no_messages_fault() -> None:
     """The path itself may be impossible: that is as good as missing."""
     destinations = Destinations(10)
     assert failed(destinations, Kind.INVALID, 0.0, at_attach=True) is Fate.SKIP
-    assert failed(destinations, Kind.INVALID, 10.0, at_attach=True) is Fate.BURY
+    assert failed(destinations, Kind.INVALID, 10.0, at_attach=True) is Fate.DEAD_LETTER
 
 
 def test_a_busy_destination_is_left_alone_for_ten_seconds() -> None:

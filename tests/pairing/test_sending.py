@@ -10,14 +10,14 @@ from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
 from pairbus.pairing.policy import Kind
 from pairbus.pairing.sending import (
+    CONCLUSIVE_S,
     Receipt,
     ToBacklog,
     ToPrimary,
     Unsent,
     Where,
-    sending,
 )
-from tests.pairing.plans import BUSY, HOME, LOST, OK, SILENT, Answer, World
+from tests.pairing.plans import BUSY, HOME, LOST, OK, SILENT, SLOW, Answer, World
 
 # ── healthy ──
 
@@ -25,25 +25,87 @@ from tests.pairing.plans import BUSY, HOME, LOST, OK, SILENT, Answer, World
 def test_a_healthy_send_is_one_command_and_nothing_else() -> None:
     world = World()
     assert world.send(OK) == HOME
-    assert world.commands == [ToPrimary(3, fresh=False, trial=False)]
+    assert world.commands == [ToPrimary(59.0, 3, fresh=False, trial=False)]
     assert world.events == []
 
 
-def test_the_primary_gets_at_most_a_third_of_the_callers_time() -> None:
-    """What is left must be enough to reach a backlog queue."""
+def test_a_silent_primary_gets_a_third_of_the_callers_time() -> None:
+    """The time that is left must be enough to reach a backlog queue."""
     world = World(failover_interval=0)
     world.send(SILENT, OK, timeout_s=6.0)
     assert world.commands == [
-        ToPrimary(2.0, fresh=False, trial=False),
-        ToBacklog("b/0", 3, False, first_attempt_at=0.0),
+        ToPrimary(5.0, 2.0, fresh=False, trial=False),
+        ToBacklog("b/0", 4.0, 3, False, first_attempt_at=0.0),
     ]
 
 
-def test_the_third_is_shared_by_all_attempts() -> None:
+def test_all_attempts_share_the_primarys_third() -> None:
     """A service that takes its time to say no does not get three times the third."""
     world = World(failover_interval=0)
-    world.send(Answer(Kind.INTERNAL, after_s=1.5), Answer(Kind.INTERNAL, after_s=0.5), OK, timeout_s=6.0)
-    assert [c.timeout_s for c in world.commands if isinstance(c, ToPrimary)] == [2.0, 0.5]
+    world.send(Answer(Kind.INTERNAL, after_s=1.2), Answer(Kind.INTERNAL, after_s=0.75), OK, timeout_s=6.0)
+    assert [c.silence_s for c in world.commands if isinstance(c, ToPrimary)] == pytest.approx([2.0, 0.8])
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "allowed_s", "silence_s"), [(60, 59, 3), (6, 5, 2), (2, 1.5, 0.75), (0.4, 0.3, 0.3)]
+)
+def test_a_slow_primary_gets_all_but_a_second(timeout_s: float, allowed_s: float, silence_s: float) -> None:
+    """A slow peer has the caller's time but what a backlog queue needs; a silent one has the share of silence."""
+    world = World()
+    world.send(OK, timeout_s=timeout_s)
+    [command] = world.commands
+    assert isinstance(command, ToPrimary)
+    assert (command.timeout_s, command.silence_s) == pytest.approx((allowed_s, silence_s))
+
+
+def test_a_primary_without_an_alternative_gets_all_the_time() -> None:
+    world = World(queues=0)
+    world.send(OK, timeout_s=60.0)
+    assert world.commands == [ToPrimary(60.0, 60.0, fresh=False, trial=False)]
+
+
+# ── slow is not dead ──
+
+
+@pytest.mark.parametrize("timeout_s", [0.4, 2.0, 60.0])
+def test_a_slow_but_living_primary_never_counts(timeout_s: float) -> None:
+    """Its caller gets the time-out: a peer that works on a send is not away."""
+    world = World(failover_interval=0)
+    for _ in range(3):
+        with pytest.raises(Unsent) as raised:
+            world.send(SLOW, timeout_s=timeout_s)
+        assert (raised.value.failure.kind, raised.value.where) == (Kind.TIMEOUT, Where.PRIMARY)
+        assert raised.value.outcome_unknown
+    assert (world.entity.state, world.entity.failed_sends) == (State.HEALTHY, 0)
+    assert world.events == []
+
+
+def test_a_send_on_a_slow_primary_may_be_spooled() -> None:
+    """The message is safe, and the entity stays healthy."""
+    world = World(failover_interval=0, spool=True)
+    assert world.send(SLOW, OK) == Receipt(Where.SPOOL)
+    assert world.entity.state is State.HEALTHY
+
+
+def test_silence_counts() -> None:
+    world = World(failover_interval=0)
+    assert world.send(SILENT, OK) == Receipt(Where.BACKLOG, "b/0")
+    assert world.entity.state is State.FAILED_OVER
+
+
+@pytest.mark.parametrize(("timeout_s", "counts"), [(0.6, False), (0.66, False), (0.68, True)])
+def test_a_moment_of_silence_says_nothing(timeout_s: float, counts: bool) -> None:
+    """An attempt that granted less than half a second of silence is no evidence: a connection may take as long."""
+    world = World(failover_interval=60)
+    with pytest.raises(Unsent):
+        world.send(SILENT, timeout_s=timeout_s)
+    assert (world.commands[0].silence_s >= CONCLUSIVE_S) is counts  # type: ignore[union-attr]
+    assert (world.entity.state is State.SUSPECT) is counts
+
+
+def test_a_short_attempt_timeout_of_the_operator_is_conclusive() -> None:
+    world = World(failover_interval=0, attempt_timeout=0.2)
+    assert world.send(SILENT, OK) == Receipt(Where.BACKLOG, "b/0")
 
 
 # ── suspicion ──
@@ -62,17 +124,21 @@ def test_a_quick_error_is_tried_three_times_and_the_first_retry_is_fresh() -> No
     assert (world.entity.state, world.entity.failed_sends) == (State.SUSPECT, 1)
 
 
-def test_attempts_that_take_their_time_are_not_paused_between_and_soon_are_no_more() -> None:
-    """The SDK needs half a second for a connection: three of those and two pauses would be more than a second and a
-    half. The one repetition on a fresh connection is made in any case."""
+@pytest.mark.parametrize("after_s", [0.5, 1.0, 5.0])
+def test_three_attempts_are_three_over_a_distance(after_s: float) -> None:
+    """An attempt that takes its time is not paused after, and is not made up for by fewer attempts."""
     world = World(failover_interval=60)
     with pytest.raises(Unsent):
-        world.send(LOST, replace(LOST, after_s=0.5), replace(LOST, after_s=0.5))
-    assert world.steps == ["primary", "pause 0.09", "primary fresh", "primary"]
-    world = World(failover_interval=60)
-    with pytest.raises(Unsent):
-        world.send(replace(LOST, after_s=2.0), replace(LOST, after_s=0.8))
-    assert world.steps == ["primary", "primary fresh"]
+        world.send(*[replace(LOST, after_s=after_s)] * 3)
+    assert world.steps == ["primary", "primary fresh", "primary"]
+    assert world.entity.failed_sends == 1
+
+
+def test_repetitions_end_with_the_primarys_share() -> None:
+    """Three attempts of a second each would leave a backlog queue too little of six seconds."""
+    world = World(failover_interval=0)
+    assert world.send(*[replace(LOST, after_s=1.0)] * 2, OK, timeout_s=6.0) == Receipt(Where.BACKLOG, "b/0")
+    assert world.steps == ["primary", "primary fresh", "b/0"]
 
 
 @pytest.mark.parametrize("losses", [1, 2])
@@ -154,12 +220,6 @@ def test_a_message_that_is_to_blame_is_not_rerouted(kind: Kind) -> None:
     assert raised.value.failure.kind is kind
 
 
-def test_a_send_that_waited_in_line_while_the_entity_failed_over_follows_it() -> None:
-    world = World(failover_interval=60)
-    waited = Answer(rerouted=True, meanwhile=lambda now: world.pair.force_failover("orders", now))
-    assert world.send(waited, OK) == Receipt(Where.BACKLOG, "b/0")
-
-
 def test_without_anywhere_else_to_go_the_primary_is_asked_however_often_it_failed() -> None:
     """A client that started without its secondary is a plain client."""
     world = World(failover_interval=0, queues=0)
@@ -220,25 +280,80 @@ def test_a_success_ends_the_time_of_throttling() -> None:
     assert world.send(BUSY, BUSY, OK) == HOME
 
 
-# ── the first attempt without a plan ──
+# ── requests that only the primary can answer ──
 
 
-@pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("unknown", [False, True])
-def test_a_plan_that_is_told_of_the_first_attempt_goes_on_as_if_it_had_made_it(kind: Kind, unknown: bool) -> None:
-    """The shells make the first attempt on a healthy entity without a plan, which is cheaper."""
-    first = Answer(kind, unknown=unknown)
-    ended: list[tuple[object, ...]] = []
-    for by_plan in (True, False):
-        world = World(failover_interval=0)
-        began = world.now
-        tried = None if by_plan else world.perform(ToPrimary(3, fresh=False, trial=False), iter([first]))
-        plan = sending(world.pair, world.sender, 60.0, began, tried=tried)
-        try:
-            command = next(plan)
-            if by_plan:
-                command = plan.send(world.perform(command, iter([first])))
-            ended.append((str(command), world.now, world.entity.state))
-        except Unsent as unsent:
-            ended.append((str(unsent), world.now, unsent.outcome_unknown))
-    assert ended[0] == ended[1]
+def test_a_request_is_made_once_when_it_is_answered() -> None:
+    world = World()
+    assert world.request(OK) == HOME
+    assert world.steps == ["primary"]
+
+
+def test_a_request_waits_while_the_primary_is_busy() -> None:
+    world = World(failover_interval=0)
+    assert world.request(BUSY, BUSY, OK) == HOME
+    assert world.steps == ["primary", "pause 10", "primary", "pause 10", "primary"]
+    assert world.entity.state is State.HEALTHY
+
+
+@pytest.mark.parametrize("kind", [Kind.INTERNAL, Kind.COMMUNICATION, Kind.FULL])
+def test_one_error_of_a_request_does_not_count(kind: Kind) -> None:
+    """It counts after its retries, as that of a send does."""
+    world = World(failover_interval=0)
+    assert world.request(Answer(kind), OK) == HOME
+    assert world.entity.state is State.HEALTHY
+
+
+def test_a_request_that_fails_three_times_counts() -> None:
+    """Failed over, nobody can be asked: no backlog queue has sequence numbers."""
+    world = World(failover_interval=0)
+    with pytest.raises(Unsent) as raised:
+        world.request(Answer(Kind.INTERNAL), Answer(Kind.INTERNAL, unknown=True), Answer(Kind.INTERNAL))
+    assert (raised.value.where, raised.value.outcome_unknown) == (Where.BACKLOG, True)
+    assert raised.value.failure.kind is Kind.INTERNAL
+    assert world.entity.state is State.FAILED_OVER
+
+
+def test_a_request_before_the_interval_gets_the_error() -> None:
+    world = World(failover_interval=60)
+    with pytest.raises(Unsent) as raised:
+        world.request(LOST, LOST, LOST)
+    assert raised.value.where is Where.PRIMARY
+    assert world.entity.state is State.SUSPECT
+
+
+def test_a_request_while_failed_over_asks_nobody() -> None:
+    """A trial that a probe has earned is left to a send, which has another place to go."""
+    world = World()
+    world.fail_over()
+    world.entity.trial = True
+    with pytest.raises(Unsent) as raised:
+        world.request()
+    assert raised.value.where is Where.BACKLOG and world.entity.trial
+    assert not raised.value.outcome_unknown
+
+
+def test_a_request_never_goes_to_the_spool() -> None:
+    world = World(failover_interval=0, spool=True)
+    with pytest.raises(Unsent) as raised:
+        world.request(LOST, LOST, LOST)
+    assert raised.value.where is Where.BACKLOG
+    assert "spool" not in world.steps
+
+
+@pytest.mark.parametrize("spool", [False, True])
+def test_a_request_on_a_slow_primary_gets_its_time_out(spool: bool) -> None:
+    """Neither counted nor spooled: a request is no message."""
+    world = World(failover_interval=0, spool=spool)
+    with pytest.raises(Unsent) as raised:
+        world.request(SLOW)
+    assert (raised.value.where, raised.value.failure.kind) == (Where.PRIMARY, Kind.TIMEOUT)
+    assert world.entity.state is State.HEALTHY
+
+
+@pytest.mark.parametrize("kind", [Kind.UNAUTHORIZED, Kind.NOT_FOUND, Kind.INVALID])
+def test_a_request_that_is_refused_raises_at_once(kind: Kind) -> None:
+    world = World(failover_interval=0)
+    with pytest.raises(Unsent) as raised:
+        world.request(Answer(kind))
+    assert raised.value.failure.kind is kind

@@ -5,26 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from pairbus.client.errors import SendAvailabilityBacklogError
+from pairbus.client.outgoing import Outgoing
+from pairbus.client.verdicts import error_of
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed
 from pairbus.pairing.failover import State
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.sending import (
-    Command,
-    Pause,
+    CONCLUSIVE_S,
     Receipt,
     Reply,
     SenderState,
     ToBacklog,
-    ToPrimary,
-    ToSpool,
     Unsent,
     Where,
+    first_attempt,
     sending,
 )
-from tests.pairing.plans import BUSY, FULL, HOME, LOST, OK, SILENT, Answer, World
+from tests.pairing.plans import BUSY, FULL, HOME, LOST, OK, SILENT, SLOW, Answer, World
+
+TRIED = ToBacklog("b/0", 60.0, 3.0, False, None)
 
 # ── away ──
 
@@ -48,14 +49,55 @@ def test_a_queue_stays_when_the_spool_left_an_attempt_too_little_time() -> None:
     assert not world.pair.rotation.has("b/0"), "that had its time"
 
 
-def test_without_a_spool_silence_counts_however_short_it_was() -> None:
-    """Whoever sends with short time-outs only would never get to another queue."""
+@pytest.mark.parametrize(("timeout_s", "stays"), [(0.45, True), (0.8, False)])
+def test_a_moment_of_silence_takes_no_queue_out(timeout_s: float, stays: bool) -> None:
+    """Less than half a second is no evidence: all other senders would be without the queue for a minute."""
     world = World()
     world.fail_over()
-    assert world.send(SILENT, OK, timeout_s=4.0) == Receipt(Where.BACKLOG, "b/1", unanswered="b/0")
-    with pytest.raises(Unsent):
-        world.send(SILENT, timeout_s=0.8)
-    assert not world.pair.rotation.has("b/1")
+    with pytest.raises(Unsent) as raised:
+        world.send(SILENT, timeout_s=timeout_s)
+    assert raised.value.outcome_unknown
+    assert world.pair.rotation.has("b/0") is stays
+
+
+def test_a_slow_but_living_queue_stays_in() -> None:
+    """It works on the message: neither it nor the others are asked again with the caller's time over."""
+    world = World()
+    world.fail_over()
+    with pytest.raises(Unsent) as raised:
+        world.send(SLOW, timeout_s=9.0)
+    assert (raised.value.where, raised.value.outcome_unknown) == (Where.BACKLOG, True)
+    assert world.pair.rotation.is_whole
+
+
+def test_a_slow_queue_gives_way_to_the_spool() -> None:
+    world = World(spool=True)
+    world.fail_over()
+    assert world.send(SLOW, OK, timeout_s=9.0) == Receipt(Where.SPOOL, unanswered="b/0")
+    assert world.commands[0] == ToBacklog("b/0", 8.5, 3, False, None)
+    assert world.pair.rotation.is_whole
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_lost_secondary_is_asked_no_more(is_kept: bool) -> None:
+    """It was closed or faulted: no queue is left, whoever kept one."""
+    world = World(failover_interval=0)
+    world.fail_over()
+    world.sender.queue = "b/0" if is_kept else None
+    world.pair.rotation.is_lost = True
+    assert first_attempt(world.pair, world.sender, 60.0) is None
+    with pytest.raises(Unsent) as raised:
+        world.send()
+    assert raised.value.where is Where.BACKLOG
+    assert raised.value.failure.text == "no backlog queue is in rotation"
+    error = error_of(raised.value, "orders", Outgoing([b""], ["id"], is_batch=False), ordered=False)
+    assert isinstance(error, SendAvailabilityBacklogError) and not error.outcome_unknown
+
+
+def test_without_its_secondary_a_healthy_primary_goes_on() -> None:
+    world = World(failover_interval=0)
+    world.pair.rotation.is_lost = True
+    assert world.send(OK) == HOME
 
 
 def test_no_queue_is_asked_without_time_for_the_answer() -> None:
@@ -66,19 +108,20 @@ def test_no_queue_is_asked_without_time_for_the_answer() -> None:
     assert world.pair.rotation.is_whole
 
 
-def test_an_attempt_in_a_hurry_counts_for_nothing_and_goes_nowhere_else() -> None:
-    """Its caller has less time than any connection takes; whoever else has the queue, or the entity, keeps it."""
+def test_a_moment_before_the_plan_counts_for_nothing() -> None:
+    """Its caller has less time than any connection takes; every other send keeps the queue, or the entity."""
     late = Failure(Kind.TIMEOUT, "late")
     world = World(failover_interval=0)
-    for tried_queue in (None, "b/0"):
-        if tried_queue is not None:
+    for is_away in (False, True):
+        if is_away:
             world.fail_over()
-            world.sender.queue = tried_queue
-        hurried = Reply(world.now + 0.3, late, hurried=True)
+            world.sender.queue = "b/0"
+        attempt = first_attempt(world.pair, world.sender, 0.4)
+        assert attempt is not None and attempt.silence_s < CONCLUSIVE_S
         with pytest.raises(Unsent) as raised:
-            next(sending(world.pair, world.sender, 0.4, world.now, tried=hurried, tried_queue=tried_queue))
+            next(sending(world.pair, world.sender, 0.4, world.now, tried=(attempt, Reply(world.now + 0.3, late))))
         assert raised.value.failure is late
-        assert (world.entity.state is State.HEALTHY, world.pair.rotation.is_whole) == (tried_queue is None, True)
+        assert (world.entity.state is State.HEALTHY, world.pair.rotation.is_whole) == (not is_away, True)
 
 
 def test_a_receipt_names_the_first_queue_that_may_have_a_copy_too() -> None:
@@ -96,8 +139,10 @@ def test_an_attempt_at_a_queue_that_another_send_has_taken_out_meanwhile_is_not_
     began = world.now
     world.pair.rotation.failed("b/0", "lost", began + 2.0)
     silence = Reply(began + 3.0, Failure(Kind.TIMEOUT, "no answer", outcome_unknown=True))
-    plan = sending(world.pair, world.sender, 60.0, began, tried=silence, tried_queue="b/0")
-    assert next(plan) == ToBacklog("b/1", 3, False, first_attempt_at=began)
+    plan = sending(world.pair, world.sender, 60.0, began, tried=(TRIED, silence))
+    command = next(plan)
+    assert isinstance(command, ToBacklog)
+    assert (command.queue, command.fresh, command.first_attempt_at) == ("b/1", False, began)
     with pytest.raises(StopIteration) as end:
         plan.send(Reply(began + 3.1))
     assert end.value.value == Receipt(Where.BACKLOG, "b/1", unanswered="b/0")
@@ -111,7 +156,7 @@ def test_when_it_was_the_only_queue_the_error_says_that_it_may_have_the_message(
     world.pair.rotation.failed("b/0", "lost", world.now)
     silence = Reply(world.now + took_s, Failure(Kind.TIMEOUT, "no answer", outcome_unknown=True))
     with pytest.raises(Unsent) as raised:
-        next(sending(world.pair, world.sender, 60.0, world.now, tried=silence, tried_queue="b/0"))
+        next(sending(world.pair, world.sender, 60.0, world.now, tried=(TRIED, silence)))
     assert raised.value.outcome_unknown
 
 
@@ -121,7 +166,7 @@ def test_an_attempt_that_took_all_the_time_is_not_forgotten() -> None:
     assert world.send(OK) == Receipt(Where.BACKLOG, "b/0")
     silence = Reply(world.now + 3.0, Failure(Kind.TIMEOUT, "no answer", outcome_unknown=True))
     with pytest.raises(Unsent) as raised:
-        next(sending(world.pair, world.sender, 3.0, world.now, tried=silence, tried_queue="b/0"))
+        next(sending(world.pair, world.sender, 3.0, world.now, tried=(TRIED, silence)))
     assert raised.value.outcome_unknown
 
 
@@ -193,13 +238,6 @@ def test_a_queue_is_tried_again_after_the_retry_interval() -> None:
     assert world.events[-1] == BacklogQueueBack("b/0")
 
 
-def test_a_send_that_waited_in_line_for_a_queue_that_went_out_picks_another() -> None:
-    world = World()
-    world.fail_over()
-    out = Answer(rerouted=True, meanwhile=lambda now: world.pair.rotation.failed("b/0", "lost", now))
-    assert world.send(out, OK) == Receipt(Where.BACKLOG, "b/1")
-
-
 def test_a_send_that_waits_for_a_busy_queue_goes_home_when_the_entity_recovers() -> None:
     world = World()
     world.fail_over()
@@ -235,7 +273,7 @@ def test_an_unknown_outcome_of_one_backlog_queue_is_carried_to_the_next() -> Non
     world.fail_over()
     began = world.now
     world.send(SILENT, OK)
-    assert world.commands[-1] == ToBacklog("b/1", 3, False, first_attempt_at=began)
+    assert world.commands[-1] == ToBacklog("b/1", 57.0, 3, False, first_attempt_at=began)
 
 
 def test_an_unknown_outcome_of_a_backlog_queue_is_told_when_nobody_else_takes_the_message() -> None:
@@ -294,26 +332,6 @@ def test_a_call_whose_trial_failed_makes_no_other_one() -> None:
     assert world.send(OK) == HOME and world.steps == ["trial"]
 
 
-def test_who_waits_in_line_until_its_time_is_over_says_nothing_about_the_primary() -> None:
-    world = World(failover_interval=0)
-    plan = sending(world.pair, world.sender, 5.0, 0.0)
-    next(plan)
-    with pytest.raises(Unsent) as raised:
-        plan.send(Reply(5.0, Failure(Kind.TIMEOUT, "the line is long"), waited=True))
-    assert (raised.value.where, raised.value.outcome_unknown) == (Where.PRIMARY, False)
-    assert world.entity.state is State.HEALTHY
-
-
-def test_who_waits_in_line_for_a_backlog_queue_takes_it_not_out_and_is_spooled() -> None:
-    world = World(spool=True)
-    world.fail_over()
-    plan = sending(world.pair, world.sender, 5.0, world.now)
-    next(plan)
-    late = Reply(world.now + 4.5, Failure(Kind.TIMEOUT, "the line is long"), waited=True)
-    assert isinstance(plan.send(late), ToSpool)
-    assert world.pair.rotation.is_whole
-
-
 def test_a_trial_with_a_message_that_is_to_blame_tells_the_caller() -> None:
     world = trial_world()
     with pytest.raises(Unsent):
@@ -329,105 +347,3 @@ def test_a_trial_that_is_granted_when_the_primary_had_its_share_does_not_cost_th
 
     answers = (SILENT, Answer(Kind.FULL, meanwhile=grant), OK)
     assert world.send(*answers, timeout_s=9.0) == Receipt(Where.BACKLOG, "b/1")
-
-
-# ── spool ──
-
-
-def test_with_every_queue_out_the_message_goes_to_the_spool() -> None:
-    world = World(spool=True, queues=2)
-    world.fail_over()
-    assert world.send(FULL, SILENT, OK) == Receipt(Where.SPOOL, unanswered="b/1")
-    assert world.steps == ["b/0", "b/1", "spool"]
-    assert isinstance(world.commands[-1], ToSpool)
-    assert world.commands[-1].first_attempt_at is not None
-
-
-def test_the_spool_gets_its_part_of_the_time_when_queues_stay_silent() -> None:
-    world = World(spool=True)
-    world.fail_over()
-    began = world.now
-    assert world.send(SILENT, SILENT, OK, timeout_s=6.0) == Receipt(Where.SPOOL, unanswered="b/0")
-    assert [c.timeout_s for c in world.commands if isinstance(c, ToBacklog)] == [3, 2.5]
-    assert world.now - began <= 6.0 + 0.5
-
-
-def test_a_busy_queue_with_too_little_time_left_gives_way_to_the_spool() -> None:
-    world = World(spool=True)
-    world.fail_over()
-    assert world.send(BUSY, OK, timeout_s=10.4) == Receipt(Where.SPOOL)
-
-
-def test_without_a_secondary_the_spool_is_where_an_entity_fails_over_to() -> None:
-    world = World(failover_interval=0, spool=True, queues=0)
-    assert world.send(LOST, LOST, LOST, OK) == Receipt(Where.SPOOL)
-
-
-def test_a_send_queues_behind_the_spool_whatever_the_state() -> None:
-    """Later messages must not overtake those that wait on this machine."""
-    world = World(spool=True)
-    assert world.send(OK, behind_spool=True) == Receipt(Where.SPOOL)
-    assert world.steps == ["spool"]
-
-
-def test_a_spool_that_takes_nothing_is_the_callers_error() -> None:
-    world = World(spool=True, queues=0)
-    world.fail_over()
-    with pytest.raises(Unsent) as raised:
-        world.send(FULL)
-    assert raised.value.where is Where.SPOOL
-
-
-# ── whatever happens ──
-
-ANSWERS = st.builds(
-    Answer,
-    kind=st.sampled_from([None, *Kind]),
-    after_s=st.sampled_from([0.0, 0.01, 0.5, 3.0, -1.0]),
-    unknown=st.booleans(),
-)
-
-
-@given(
-    script=st.lists(ANSWERS, max_size=60),
-    timeout_s=st.sampled_from([0.2, 1.0, 9.0, 15.0, 60.0, 120.0]),
-    failover_interval=st.sampled_from([0, 2, 60]),
-    spool=st.booleans(),
-    queues=st.integers(0, 3),
-    away=st.booleans(),
-    trial=st.booleans(),
-)
-def test_whatever_is_answered_the_plan_ends_in_time_and_tells_the_truth(
-    script: list[Answer], timeout_s: float, failover_interval: float, spool: bool, queues: int, away: bool, trial: bool
-) -> None:
-    """It never outlives the deadline by more than the write to the local disk, no command gets more time than is
-    left, and a receipt names the place that the last command went to, which accepted it."""
-    world = World(failover_interval=failover_interval, spool=spool, queues=queues)
-    if away:
-        world.fail_over()
-        world.entity.trial = trial
-    began, accepted, last = world.now, False, None
-    plan = sending(world.pair, world.sender, timeout_s, began)
-    answers = iter(script)
-    command = next(plan)
-    try:
-        while True:
-            left_s = began + timeout_s - world.now
-            assert isinstance(command, ToSpool) or 0 < _limit_s(command) <= left_s + 1e-6
-            reply = world.perform(command, iter([next(answers, OK)]))
-            accepted = reply.failure is None
-            last = command
-            command = plan.send(reply)
-    except StopIteration as end:
-        receipt: Receipt = end.value
-        assert accepted
-        assert type(last) is {Where.PRIMARY: ToPrimary, Where.BACKLOG: ToBacklog, Where.SPOOL: ToSpool}[receipt.where]
-        assert receipt.queue == (last.queue if isinstance(last, ToBacklog) else None)
-    except Unsent:
-        assert not accepted or isinstance(last, Pause)
-    assert world.now <= began + timeout_s + 1.0
-
-
-def _limit_s(command: Command) -> float:
-    assert not isinstance(command, ToSpool)
-    return command.seconds if isinstance(command, Pause) else command.timeout_s

@@ -1,4 +1,4 @@
-"""The first attempt at home, and the usual one away, are made without a plan. What follows is what a plan would do."""
+"""The first attempt is made without a plan. A plan that is told of it goes on as if it were its own."""
 
 from __future__ import annotations
 
@@ -16,62 +16,39 @@ from pairbus.pairing.sending import (
     ToPrimary,
     ToSpool,
     Unsent,
-    first_timeout_s,
+    first_attempt,
     sending,
-    usual_attempt,
-    usual_queue,
 )
 
 ANSWERS = [
     None,
     *(Failure(kind, kind.value, unknown) for kind in Kind for unknown in (False, True)),
 ]
+TIMES_S = [60.0, 2.0, 0.7]
 
 
-def after_the_first_attempt(answer: Failure | None, *, tried: bool) -> tuple[Command | Receipt | str, object]:
-    """The next step, and the state of the entity then."""
-    pair = Pair(SendAvailabilityPairedNamespaceOptions(failover_interval=0), lambda event: None, lambda count: 0)
-    pair.paired_with(["backlog/0"])
-    entity = pair.entity("orders", 0.0)
-    reply = Reply(1.0, answer)
-    plan = sending(pair, SenderState(entity), 60.0, 0.0, tried=reply if tried else None)
-    step: Command | Receipt | str
-    try:
-        step = next(plan)
-        if not tried:
-            assert step == ToPrimary(first_timeout_s(pair, 60.0), fresh=False, trial=False)
-            step = plan.send(reply)
-    except StopIteration as end:
-        step = end.value
-    except Unsent as unsent:
-        step = f"{unsent.where} {unsent.failure} {unsent.outcome_unknown}"
-    return step, (entity.state, entity.failed_sends, entity.busy_since)
+def home(spool_dir: str | None) -> tuple[Pair, SenderState]:
+    options = SendAvailabilityPairedNamespaceOptions(failover_interval=0, spool_dir=spool_dir)
+    pair = Pair(options, lambda event: None, lambda count: 0)
+    pair.paired_with(["backlog/0", "backlog/1"])
+    return pair, SenderState(pair.entity("orders", 0.0))
 
 
-@pytest.mark.parametrize("answer", ANSWERS, ids=str)
-def test_an_attempt_before_the_plan_counts_as_the_plans_own(answer: Failure | None) -> None:
-    """Both ways to send must agree, or a failure is judged by how busy the client was."""
-    assert after_the_first_attempt(answer, tried=True) == after_the_first_attempt(answer, tried=False)
-
-
-def away(*, queues: int = 2, spool_dir: str | None = None) -> tuple[Pair, SenderState]:
-    """A sender that has diverted before."""
-    pair = Pair(SendAvailabilityPairedNamespaceOptions(spool_dir=spool_dir), lambda event: None, lambda count: 0)
-    pair.paired_with([f"backlog/{number}" for number in range(queues)])
-    sender = SenderState(pair.entity("orders", 0.0))
+def away(spool_dir: str | None = None) -> tuple[Pair, SenderState]:
+    """Return a sender that has diverted before."""
+    pair, sender = home(spool_dir)
     pair.force_failover("orders", 0.0)
     sender.queue = "backlog/1"
     return pair, sender
 
 
-def after_the_first_attempt_away(
-    answer: Failure | None, timeout_s: float, spool_dir: str | None, *, tried: bool
+def next_step(
+    pair: Pair, sender: SenderState, timeout_s: float, reply: Reply, *, tried: bool
 ) -> tuple[Command | Receipt | str, str]:
-    pair, sender = away(spool_dir=spool_dir)
-    first = usual_attempt(pair, sender, timeout_s)
-    assert first is not None and first.queue == "backlog/1"
-    queue, reply = first.queue, Reply(1.0, answer)
-    plan = sending(pair, sender, timeout_s, 0.0, tried=reply if tried else None, tried_queue=queue if tried else None)
+    """Return the step after the first attempt, and what is known of the entity and the queues then."""
+    first = first_attempt(pair, sender, timeout_s)
+    assert first is not None
+    plan = sending(pair, sender, timeout_s, 0.0, tried=(first, reply) if tried else None)
     step: Command | Receipt | str
     try:
         step = next(plan)
@@ -82,42 +59,65 @@ def after_the_first_attempt_away(
         step = end.value
     except Unsent as unsent:
         step = f"{unsent.where} {unsent.failure} {unsent.outcome_unknown}"
-    return step, f"{sender.queue} of {pair.rotation}"
+    entity = sender.entity
+    return step, f"{entity.state} {entity.failed_sends} {entity.busy_since} {sender.queue} of {pair.rotation}"
 
 
+@pytest.mark.parametrize("is_alive", [False, True])
 @pytest.mark.parametrize("spool_dir", [None, "spool"])
-@pytest.mark.parametrize("timeout_s", [60.0, 2.0])
+@pytest.mark.parametrize("timeout_s", TIMES_S)
+@pytest.mark.parametrize("made", [home, away])
 @pytest.mark.parametrize("answer", ANSWERS, ids=str)
-def test_an_attempt_away_before_the_plan_counts_as_the_plans_own(
-    answer: Failure | None, timeout_s: float, spool_dir: str | None
+def test_an_attempt_before_the_plan_is_the_plans_own(
+    answer: Failure | None, made: object, timeout_s: float, spool_dir: str | None, is_alive: bool
 ) -> None:
-    """The same, of a backlog queue."""
-    case = (answer, timeout_s, spool_dir)
-    assert after_the_first_attempt_away(*case, tried=True) == after_the_first_attempt_away(*case, tried=False)
+    """Both ways to send must agree, or a failure is judged by the way that its send took."""
+    reply = Reply(min(1.0, timeout_s), answer, is_alive)
+    ways = [
+        next_step(*(home if made is home else away)(spool_dir), timeout_s, reply, tried=tried)
+        for tried in (True, False)
+    ]
+    assert ways[0] == ways[1]
 
 
-def test_a_call_whose_time_only_the_spool_can_use_needs_a_plan() -> None:
-    pair, sender = away(spool_dir="spool")
-    assert usual_attempt(pair, sender, 0.5) is None
+@pytest.mark.parametrize("timeout_s", TIMES_S)
+def test_a_healthy_entity_begins_at_the_primary(timeout_s: float) -> None:
+    pair, sender = home(None)
+    first = first_attempt(pair, sender, timeout_s)
+    assert isinstance(first, ToPrimary) and not first.fresh and not first.trial
+
+
+def test_a_call_that_only_the_spool_can_serve_needs_a_plan() -> None:
+    """Its time is less than the local disk and a queue need together."""
+    pair, sender = away("spool")
+    assert first_attempt(pair, sender, 0.5) is None
     assert isinstance(next(sending(pair, sender, 0.5, 0.0)), ToSpool)
 
 
-def test_a_queue_that_went_out_meanwhile_is_not_held_against_the_next_one() -> None:
+def test_a_queue_that_went_out_is_not_held_against_another() -> None:
     """Two sends of one sender fail at the same moment: the second must not take a queue out that it never asked."""
     pair, sender = away()
+    first = first_attempt(pair, sender, 60.0)
+    assert isinstance(first, ToBacklog)
     pair.rotation.failed("backlog/1", "the first of them", 0.5)
-    plan = sending(pair, sender, 60.0, 0.0, tried=Reply(1.0, Failure(Kind.TIMEOUT, "late")), tried_queue="backlog/1")
-    assert next(plan) == ToBacklog("backlog/0", pair.options.attempt_timeout, False, None)
+    plan = sending(pair, sender, 60.0, 0.0, tried=(first, Reply(1.0, Failure(Kind.TIMEOUT, "late"))))
+    assert next(plan) == ToBacklog("backlog/0", 59.0, pair.options.attempt_timeout, False, None)
     assert pair.rotation.has("backlog/0")
 
 
-def test_only_a_sender_whose_queue_is_no_question_sends_away_without_a_plan() -> None:
+def test_a_sender_without_its_queue_needs_a_plan() -> None:
+    """The plan picks one, looks whether one is back, or makes the trial."""
     pair, sender = away()
+    assert first_attempt(pair, sender, 60.0) == ToBacklog("backlog/1", 60.0, pair.options.attempt_timeout, False, None)
     sender.queue = None
-    assert usual_queue(pair, sender) is None
+    assert first_attempt(pair, sender, 60.0) is None
     pair, sender = away()
     pair.rotation.failed("backlog/0", "gone", 0.0)
-    assert usual_queue(pair, sender) is None, "a plan looks whether it is back"
+    assert first_attempt(pair, sender, 60.0) is None, "a plan looks whether it is back"
+    pair, sender = home(None)
+    pair.failed(sender.entity, Failure(Kind.COMMUNICATION, "lost"), 0.0)
+    sender.queue, sender.entity.trial = "backlog/1", True
+    assert first_attempt(pair, sender, 60.0) is None, "a plan makes the trial"
     pair, sender = away()
     pair.force_healthy("orders", 1.0)
-    assert usual_queue(pair, sender) is None
+    assert isinstance(first_attempt(pair, sender, 60.0), ToPrimary)

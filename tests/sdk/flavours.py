@@ -116,6 +116,10 @@ class Admin:
     async def list_queues_runtime_properties(self) -> list[QueueRuntimeProperties]:
         return cast(list[QueueRuntimeProperties], await self._listed(self._client.list_queues_runtime_properties))
 
+    async def listed(self, method: str, *names: str) -> list[Any]:
+        """All items of one of the client's listings, such as `list_rules` of a topic and a subscription."""
+        return await self._listed(lambda: getattr(self._client, method)(*names))
+
     async def close(self) -> None:
         await self.calls.close()
 
@@ -156,6 +160,13 @@ class Sdk:
     async def receiver(self, queue: str, **options: Any) -> aio.ServiceBusReceiver:
         """An open receiver; its SDK error when the broker refuses the link."""
         return cast(aio.ServiceBusReceiver, await self._open(self._client.get_queue_receiver(queue, **options)))
+
+    async def topic_sender(self, topic: str) -> aio.ServiceBusSender:
+        return cast(aio.ServiceBusSender, await self._open(self._client.get_topic_sender(topic)))
+
+    async def subscription_receiver(self, topic: str, name: str, **options: Any) -> aio.ServiceBusReceiver:
+        receiver = self._client.get_subscription_receiver(topic, name, **options)
+        return cast(aio.ServiceBusReceiver, await self._open(receiver))
 
     async def pair(self, queue: str, **receiver_options: Any) -> tuple[aio.ServiceBusSender, aio.ServiceBusReceiver]:
         """A sender and a receiver, opened side by side: opening takes the SDK half a second each."""

@@ -223,12 +223,11 @@ async def test_counts_are_true_in_every_state(sdk: Sdk, sdk_admin: Admin) -> Non
     assert runtime.size_in_bytes == 0
 
 
-@pytest.mark.parametrize("setting", ["requires_session", "enable_partitioning"])
-async def test_what_is_not_supported_yet_is_refused_by_name(sdk_admin: Admin, setting: str) -> None:
-    """A queue that silently lacked its sessions would be worse than none."""
-    settings: dict[str, Any] = {setting: True}
-    with pytest.raises(HttpResponseError, match="not supported"):
-        await sdk_admin.calls.create_queue(_name(), **settings)
+async def test_partitioned_queue_shows_its_flag(sdk_admin: Admin) -> None:
+    """Partitions are accepted everywhere; the broker itself has none."""
+    name = _name()
+    assert (await sdk_admin.calls.create_queue(name, enable_partitioning=True)).enable_partitioning is True
+    assert (await sdk_admin.calls.get_queue(name)).enable_partitioning is True
 
 
 async def test_the_namespace_describes_itself(sdk_admin: Admin) -> None:

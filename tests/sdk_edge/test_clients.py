@@ -1,4 +1,4 @@
-"""What is read out of clients and senders of the SDK."""
+"""What is read out of clients of the SDK."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 import pairbus
 import pairbus.aio
 from pairbus import sdk
-from tests.sdk_edge.conftest import Strings
 
 EMULATOR = "Endpoint=sb://127.0.0.1:7;SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
 AZURE = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
@@ -34,22 +33,6 @@ async def test_all_who_asked_are_told_when_somebody_closes_a_client(is_aio: bool
     else:
         client.close()
     assert sorted(told) == ["one", "two"]
-
-
-async def test_limits_are_known_once_the_link_was_open(is_aio: bool, strings: Strings, queue_name: str) -> None:
-    """The broker says 256 KB; before, nobody knows."""
-    if is_aio:
-        async with aio.ServiceBusClient.from_connection_string(strings.here) as client:
-            sender = sdk.new_sender(client, queue_name, topic=False)
-            assert sdk.link_limits(sender) == (0, 0)
-            async with sender:
-                assert sdk.link_limits(sender) == (262_144, 262_144)
-    else:
-        with ServiceBusClient.from_connection_string(strings.here, keep_alive=0) as sync:
-            sender = sdk.new_sender(sync, queue_name, topic=False)
-            assert sdk.link_limits(sender) == (0, 0)
-            with sender:
-                assert sdk.link_limits(sender) == (262_144, 262_144)
 
 
 def test_the_way_of_a_client_is_read_whole() -> None:
@@ -120,7 +103,7 @@ async def test_clients_of_the_other_flavour_are_refused(is_aio: bool, given: str
 def test_what_is_no_client_at_all_is_refused() -> None:
     with pytest.raises(TypeError, match=r"primary must be a ServiceBusClient of azure\.servicebus, not str$"):
         pairbus.PairedServiceBusClient(
-            EMULATOR,  # type: ignore[arg-type]
+            EMULATOR,
             pairbus.SendAvailabilityPairedNamespaceOptions(None, ServiceBusClient.from_connection_string(EMULATOR)),
         )
 
@@ -131,10 +114,3 @@ def test_a_client_on_uamqp_is_refused() -> None:
     client._amqp_transport = type("UamqpTransport", (), {"KIND": "uamqp"})
     with pytest.raises(ValueError, match="uamqp_transport"):
         sdk.config_of(client)
-
-
-def test_senders_have_no_retries_and_no_keep_alive(is_aio: bool) -> None:
-    """Retries and deadlines of sends are ours; a keep-alive thread would cost a second at every close."""
-    kind: Any = aio.ServiceBusClient if is_aio else ServiceBusClient
-    sender = sdk.new_sender(kind.from_connection_string(EMULATOR, retry_total=5, keep_alive=30), "q", topic=False)
-    assert (sender._config.retry_total, sender._config.keep_alive) == (0, 0)

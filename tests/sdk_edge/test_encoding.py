@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus import sdk
-from pairbus.pairing.envelope import Away, Home, aliases_alone, unwrap, wrap
+from pairbus.pairing.envelope import Away, Home, Wrapper, unwrap, wrap
 
 texts = st.none() | st.text(max_size=8) | st.sampled_from(["", "é" * 127, "é" * 128, "x" * 255, "x" * 256])
 ids = texts | st.uuids() | st.binary(min_size=1, max_size=8)
@@ -60,7 +60,7 @@ def test_a_message_that_is_encoded_at_hand_has_the_bytes_of_the_sdk(message: Amq
     plain = sdk.plainly_encoded(message)
     assert plain in (None, expected)
     if plain is not None:
-        wrapped = sdk.plainly_encoded(message, aliases_alone(Away("orders")))
+        wrapped = Wrapper(Away("orders")).wrap(plain)
         assert wrapped == wrap(plain, Away("orders"))
         home = unwrap(wrapped)
         assert isinstance(home, Home) and home.path == "orders" and home.payload == plain
@@ -104,16 +104,3 @@ def test_a_header_in_an_odd_form_is_left_to_the_sdk() -> None:
         message = AmqpAnnotatedMessage(data_body=b"x", properties={"message_id": "i"})
         message.header = header
         assert sdk.encode(message) == as_the_sdk_says_it(message)
-
-
-@pytest.mark.parametrize("aio", [False, True])
-@pytest.mark.parametrize("size", [10, 300])
-def test_a_batch_of_one_is_the_batch_that_was_filled_with_it(size: int, aio: bool) -> None:
-    """It is made in another way, and nothing that the SDK asks of it may be missing."""
-    payload = sdk.encode(ServiceBusMessage(b"x" * size, message_id="i"))
-    filled = sdk.EncodedBatch(amqp_transport=sdk.batch_transport(aio=aio))
-    assert filled.holds([payload])
-    alone, another = (sdk.EncodedBatch.alone(payload, aio=aio) for _ in range(2))
-    assert alone.__dict__ == filled.__dict__
-    another.payloads.clear()
-    assert alone.payloads == [payload], "each has a list of its own"

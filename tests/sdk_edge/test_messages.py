@@ -1,8 +1,7 @@
-"""Messages at the edge: every form that the SDK accepts, copies for the backlog, and the caller's objects untouched."""
+"""Messages at the edge: every form that the SDK accepts, and the caller's objects untouched."""
 
 from __future__ import annotations
 
-import copy
 import pickle
 import time
 import uuid
@@ -12,14 +11,10 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch, aio
 from azure.servicebus.amqp import AmqpAnnotatedMessage
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pairbus import sdk
-from pairbus.amqp.message import APPLICATION_PROPERTIES, HEADER, MESSAGE_ANNOTATIONS, PROPERTIES, sections
-from pairbus.amqp.types import decode
+from pairbus.amqp.message import PROPERTIES, sections
 from pairbus.pairing.aliases import RESERVED
-from pairbus.pairing.envelope import Away, Home, unwrap, wrap
 from pairbus.transport.client import connect
 from tests.conftest import MakeQueue
 from tests.sdk_edge.conftest import Strings
@@ -139,101 +134,7 @@ def test_the_size_of_a_body_is_a_lower_bound(message: Any, least: int) -> None:
     assert sdk.body_size(message) == least <= sdk.size(message)
 
 
-# ── the copy for the backlog ──
-
-values = st.one_of(
-    st.integers(-(2**31), 2**31 - 1),
-    st.text(max_size=20),
-    st.binary(max_size=20).map(lambda raw: raw.hex().encode()),
-    st.booleans(),
-    st.floats(allow_nan=False),
-    st.uuids(),
-    st.none(),
-    st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)),
-)
-names = st.text("abcdefgh-", min_size=1, max_size=12)
-texts = st.none() | st.text(max_size=30)
-bodies: st.SearchStrategy[dict[str, Any]] = st.one_of(
-    st.binary(max_size=300).map(lambda body: {"data_body": body}),
-    st.lists(st.binary(max_size=20), min_size=1, max_size=3).map(lambda body: {"data_body": body}),
-    st.lists(st.integers(0, 100) | st.text(max_size=5), min_size=1).map(lambda body: {"sequence_body": [body]}),
-    (st.integers(0, 100) | st.text(max_size=5) | st.dictionaries(names, st.integers(0, 9))).map(
-        lambda body: {"value_body": body}
-    ),
-)
-
-
-@st.composite
-def messages(draw: st.DrawFn) -> AmqpAnnotatedMessage:
-    properties = {
-        "message_id": draw(st.text(min_size=1, max_size=40) | st.uuids() | st.integers(0, 2**32)),
-        "subject": draw(texts),
-        "correlation_id": draw(texts),
-        "content_type": draw(st.none() | names),  # a symbol: ASCII
-        "reply_to": draw(texts),
-        "group_id": draw(texts),
-        "user_id": draw(st.none() | st.binary(max_size=9)),
-        "group_sequence": draw(st.none() | st.integers(0, 9)),
-        "creation_time": draw(st.none() | st.integers(1, 2**41)),
-    }
-    annotations: dict[Any, Any] = draw(st.dictionaries(names.map(lambda name: f"x-opt-{name}"), values, max_size=3))
-    if draw(st.booleans()):
-        annotations[b"x-opt-scheduled-enqueue-time"] = SCHEDULED
-    return AmqpAnnotatedMessage(
-        **draw(bodies),
-        properties=properties,
-        annotations=annotations or None,
-        application_properties=draw(st.none() | st.dictionaries(names, values, max_size=4)),
-        header=draw(
-            st.none()
-            | st.fixed_dictionaries(
-                {"time_to_live": st.none() | st.integers(1, 2**32 - 1), "durable": st.sampled_from([None, True])}
-            )
-        ),
-    )
-
-
-aways = st.builds(
-    lambda first, order: {"first_attempt_ms": first, "sender": order and "me", "counter": order},
-    st.none() | st.integers(1, 2**42),
-    st.none() | st.integers(1, 2**40),
-)
-
-
-@settings(max_examples=150)
-@given(messages(), aways)
-def test_the_copy_says_what_the_envelope_says(message: AmqpAnnotatedMessage, away: dict[str, Any]) -> None:
-    """The sender goes through the SDK and the spool through raw bytes: a syphon must not be able to tell."""
-    plain = sdk.encode(message)
-    copied = sdk.encode(sdk.wrapped(message, path="orders", **away))
-    assert meaning(copied) == meaning(wrap(plain, Away("orders", **away)))
-    home = unwrap(copied)
-    assert isinstance(home, Home) and home.path == "orders"
-    assert (home.first_attempt_ms, home.sender, home.counter) == tuple(away.values())
-    assert meaning(home.payload) == meaning(plain)
-
-
-def meaning(payload: bytes) -> dict[int, Any]:
-    """Section by section: maps without order, lists without nulls at their end, and nothing for what says nothing.
-
-    Times are left out where the SDK derives them from the clock of each encoding.
-    """
-    found: dict[int, Any] = {}
-    for code, start, value_at, end in sections(payload):
-        if code in (MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES):
-            pairs = decode(payload, value_at)[0].items()
-            value: Any = {key: (type(one).__name__, one) for key, one in pairs}
-        elif code in (HEADER, PROPERTIES):
-            value = [(type(one).__name__, one) for one in decode(payload, value_at)[0]]
-            if code == PROPERTIES and len(value) > 9 and value[8][1] is not None:
-                value[8:10] = []
-            while value and value[-1][1] is None:
-                value.pop()
-        else:
-            value = [*found.get(code, []), payload[start:end]]
-        if value:
-            found[code] = value
-    return found
+# ── the caller's objects ──
 
 
 def full_message() -> ServiceBusMessage:
@@ -248,49 +149,18 @@ def full_message() -> ServiceBusMessage:
 
 
 def test_the_callers_message_is_never_modified() -> None:
-    """Deeply: whoever sends the same object again sends the same message."""
+    """Deeply: the same object, sent again, is the same message."""
     message = full_message()
     before = pickle.dumps(message.raw_amqp_message)
-    sdk.wrapped(message, path="orders", first_attempt_ms=1, sender="me", counter=1)
+    later = sdk.scheduled(message, SCHEDULED + timedelta(days=1))
     sdk.encode(message)
     sdk.size(message)
+    assert later.scheduled_enqueue_time_utc == SCHEDULED + timedelta(days=1)
     assert pickle.dumps(message.raw_amqp_message) == before
 
 
-def test_the_copy_shares_the_body() -> None:
-    """A copy costs no copy of what is large."""
+def test_a_scheduled_copy_shares_the_body() -> None:
+    """A copy costs no copy of the large part."""
     message = ServiceBusMessage(bytes(200_000))
-    copied = sdk.wrapped(message, path="orders")
+    copied = sdk.scheduled(message, SCHEDULED)
     assert copied.raw_amqp_message._data_body is message.raw_amqp_message._data_body
-
-
-def test_session_time_to_live_and_scheduled_time_are_out_of_the_way() -> None:
-    """A backlog queue has no sessions, keeps for ever, and shows the message at once; the partition key stays."""
-    copied = sdk.wrapped(full_message(), path="orders")
-    assert (copied.session_id, copied.time_to_live, copied.scheduled_enqueue_time_utc) == (None, None, None)
-    assert copied.partition_key == "session"
-
-
-def test_creation_and_expiry_time_stay_as_the_sdk_would_have_set_them() -> None:
-    """It derives them from the time to live at each send."""
-    message = full_message()
-    copied, original = (
-        one.raw_amqp_message.properties for one in (sdk.wrapped(message, path="orders"), copy.deepcopy(message))
-    )
-    assert copied is not None and copied.absolute_expiry_time and copied.creation_time
-    assert original is not None and original.creation_time
-    assert copied.absolute_expiry_time - copied.creation_time == 90_000
-    assert abs(copied.creation_time - original.creation_time) < 60_000
-
-
-def test_a_time_to_live_that_amqp_cannot_carry_is_refused() -> None:
-    """The SDK fails to encode more than 49.7 days; a message that it cannot send home is not taken away either."""
-    with pytest.raises(ValueError, match="time_to_live"):
-        sdk.wrapped(ServiceBusMessage("x", time_to_live=timedelta(days=50)), path="orders")
-
-
-def test_the_sdks_longest_time_to_live_means_none() -> None:
-    """There is nothing to restore."""
-    message = AmqpAnnotatedMessage(data_body=b"x", header={"time_to_live": 922337203685477})
-    copied = sdk.wrapped(message, path="orders")
-    assert copied.application_properties == {"x-ms-path": "orders"} and copied.time_to_live is None

@@ -24,8 +24,8 @@ from azure.servicebus import (
 from azure.servicebus.exceptions import MessageLockLostError, OperationTimeoutError, ServiceBusConnectionError
 
 from pairbus import sdk
-from pairbus.guard import guarded
 from pairbus.sdk import receivers
+from pairbus.sdk.watchdog import guarded
 from pairbus.testing import Nemesis
 from tests.sdk.flavours import Guarded, Sdk
 from tests.sdk_edge.conftest import Strings

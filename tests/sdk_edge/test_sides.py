@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,10 +11,11 @@ from azure.core.credentials import AccessToken, AzureNamedKeyCredential
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType, aio
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
 
+from pairbus import sdk
+from pairbus.client.sides import Side
 from pairbus.errors import ConfigError
 from pairbus.pairing.options import primary_name_of
-from pairbus.client.sides import Side
-from pairbus.transport.client import connect
+from pairbus.transport import ConnectionLost
 from pairbus.transport.credential import AzureToken
 from tests.brokers import BrokerProcess
 from tests.sdk_edge.conftest import Strings
@@ -63,8 +61,7 @@ async def test_every_client_of_a_side_reaches_the_namespace(
     else:
         with client:
             client.get_queue_sender(queue_name).send_messages(ServiceBusMessage("x"), timeout=5)
-    connecting = connect(side.endpoint, credential=side.credential, ssl=side.ssl, proxy=side.proxy, timeout_s=5)
-    async with await connecting as connection:
+    async with await side.connect(5) as connection:
         assert len(await (await connection.receiver(queue_name)).receive(1, timeout_s=5)) == 1
 
 
@@ -85,74 +82,6 @@ async def test_the_administration_of_an_emulator_needs_nothing_passed(
     assert os.stat(file).st_mode & 0o077 == 0
     del side
     assert not os.access(file, os.F_OK)
-
-
-@pytest.mark.parametrize("kind", ["connection string", "TLS"])
-def test_a_probe_finds_a_namespace_that_speaks(kind: str, broker: BrokerProcess, strings: Strings) -> None:
-    """TCP, TLS with the same trust, and the echo of the AMQP header: under a millisecond, or five with TLS."""
-    made(kind, broker, strings).probe(2)
-
-
-def test_a_probe_does_not_trust_whom_the_sdk_would_not(broker: BrokerProcess, strings: Strings) -> None:
-    """Otherwise it would send the SDK into an error that it could have told."""
-    side = Side.from_connection_string(
-        strings.as_azure,
-        custom_endpoint_address=f"sb://127.0.0.1:{broker.ports['contoso']}",
-        transport_type=TransportType.Amqp,
-    )
-    with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
-        side.probe(2)
-
-
-@pytest.mark.parametrize("is_tls", [False, True], ids=["TCP", "TLS"])
-def test_a_probe_of_a_silent_peer_ends_in_time(is_tls: bool, strings: Strings, silent_port: int) -> None:
-    """Whatever phase is silent, the time given is for all of them."""
-    began = time.monotonic()
-    with pytest.raises(TimeoutError):
-        _at(silent_port, is_tls, strings).probe(0.3)
-    assert time.monotonic() - began < 1
-
-
-def _at(port: int, is_tls: bool, strings: Strings) -> Side:
-    if not is_tls:
-        return Side.from_connection_string(strings.at(port))
-    return Side.from_connection_string(
-        strings.as_azure, custom_endpoint_address=f"sb://127.0.0.1:{port}", transport_type=TransportType.Amqp
-    )
-
-
-def test_a_probe_says_that_nobody_is_there(strings: Strings, free_port: int) -> None:
-    """At once."""
-    with pytest.raises(ConnectionRefusedError):
-        _at(free_port, False, strings).probe(1)
-
-
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"AMQP", b""])
-def test_a_probe_is_not_satisfied_with_another_protocol(answer: bytes, strings: Strings) -> None:
-    """A load balancer that accepts and closes, or a web server, is no namespace."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        side = _at(server.getsockname()[1], False, strings)
-
-        def speak() -> None:
-            peer, _ = server.accept()
-            with peer:
-                peer.recv(8)
-                peer.sendall(answer)
-
-        with pytest.raises(ConnectionError), _thread(speak):
-            side.probe(2)
-
-
-def _thread(work: Any) -> ThreadPoolExecutor:
-    pool = ThreadPoolExecutor(1)
-    pool.submit(work)
-    return pool
-
-
-def test_a_probe_of_a_name_that_does_not_resolve_is_an_error_of_the_socket(strings: Strings) -> None:
-    """Resolving has no time-out of its own, so it is waited for no longer than the probe may last."""
-    with pytest.raises(OSError):
-        Side.from_connection_string(strings.here.replace("127.0.0.1", "no-such-host.invalid")).probe(5)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +109,6 @@ def test_the_endpoint_is_where_the_sdk_would_go(
     assert (endpoint.host, endpoint.port, endpoint.tls, endpoint.transport) == expected
     assert endpoint.hostname == side.name == "contoso.servicebus.windows.net"
     assert endpoint.audience("orders") == "sb://contoso.servicebus.windows.net/orders"
-    assert side.supports_probe is (expected[3] == "tcp")
     assert primary_name_of(side.authority) == "contoso"
 
 
@@ -200,7 +128,7 @@ def test_a_proxy_is_passed_on_with_its_user(strings: Strings) -> None:
     """To our transport as a URL, to the SDK as it was given."""
     proxy = {"proxy_hostname": "proxy", "proxy_port": 3128, "username": "me", "password": "p@ss"}
     side = Side.from_connection_string(strings.as_azure, http_proxy=proxy)
-    assert side.proxy == "http://me:p%40ss@proxy:3128" and not side.supports_probe
+    assert side.proxy == "http://me:p%40ss@proxy:3128"
     bare = Side.from_connection_string(strings.as_azure, http_proxy={"proxy_hostname": "proxy", "proxy_port": 3128})
     assert bare.proxy == "http://proxy:3128" and "p@ss" not in repr(side)
 
@@ -212,6 +140,31 @@ def test_clients_retry_as_the_sdk_has_it_unless_the_user_asked_otherwise(strings
     assert (ours.retry_total, ours.keep_alive) == (usual.retry_total, usual.keep_alive)
     theirs = Side.from_connection_string(strings.here, retry_total=2, keep_alive=10).new_client()._config
     assert (theirs.retry_total, theirs.keep_alive) == (2, 10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_carrier_of_a_side_reaches_the_namespace(
+    kind: str, broker: BrokerProcess, strings: Strings, queue_name: str
+) -> None:
+    """It is what sends go with; it is not connected before the first of them."""
+    side = made(kind, broker, strings)
+    carrier = side.new_carrier(5)
+    try:
+        await carrier.send(queue_name, sdk.encode(ServiceBusMessage("x")), timeout_s=5, silence_s=5)
+    finally:
+        await carrier.close()
+    async with await side.connect(5) as connection:
+        assert len(await (await connection.receiver(queue_name)).receive(1, timeout_s=5)) == 1
+
+
+async def test_a_side_trusts_nobody_whom_the_sdk_would_not(broker: BrokerProcess, strings: Strings) -> None:
+    side = Side.from_connection_string(
+        strings.as_azure,
+        custom_endpoint_address=f"sb://127.0.0.1:{broker.ports['contoso']}",
+        transport_type=TransportType.Amqp,
+    )
+    with pytest.raises(ConnectionLost, match="CERTIFICATE_VERIFY_FAILED"):
+        await side.connect(2)
 
 
 def test_an_unknown_keyword_is_refused(strings: Strings) -> None:

@@ -1,4 +1,4 @@
-"""Four ways to be wrong, each a small change of the genuine code, to see that the simulation notices."""
+"""Five ways to be wrong, each a small change of the genuine code, to see that the simulation notices."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from pairbus.pairing.at_home import AtHome
 from pairbus.pairing.backlog import Rotation
 from pairbus.spool import Entry
-from pairbus.syphon.pump import Pump
+from pairbus.syphon.order import Order
 from tests.sim.disk import Disk, SpoolModel
 from tests.sim.links import SimSender
 from tests.sim.processes import SyphonProcess
@@ -83,7 +84,14 @@ def syncs_later() -> Iterator[Variants]:
 @contextmanager
 def nothing_hidden() -> Iterator[Variants]:
     """A syphon takes what a queue gives for all that it has, whatever another one may have left locked."""
-    with patch.object(Pump, "_hidden_until", float("-inf")):
+    with patch.object(Order, "hidden_until", float("-inf")):
+        yield GENUINE
+
+
+@contextmanager
+def forgets_what_is_at_home() -> Iterator[Variants]:
+    """A syphon sends a message again whose completion was refused."""
+    with patch.object(AtHome, "knows", lambda at_home, queue, message: False):
         yield GENUINE
 
 
@@ -92,4 +100,5 @@ BROKEN = {
     "never back": never_back,
     "syncs later": syncs_later,
     "nothing hidden": nothing_hidden,
+    "forgets what is at home": forgets_what_is_at_home,
 }

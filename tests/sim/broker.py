@@ -65,6 +65,8 @@ class Copy:
     locked_until: float = 0.0
     reason: str = ""
     "Why it was dead-lettered."
+    patch: bytes = b""
+    "Application properties that a receiver has changed."
 
 
 @dataclass(slots=True)
@@ -76,6 +78,8 @@ class Queue:
     "Of duplicate detection; None: there is none."
     trouble: str | None = None
     "A key of CONDITIONS: how sends, and attaches where that makes sense, are answered."
+    stores_nothing: bool = False
+    "Messages are handed out, and settlements that would be written are refused: a disk is full."
     copies: dict[int, Copy] = field(default_factory=dict)
     dead: list[Copy] = field(default_factory=list)
     history: list[Copy] = field(default_factory=list)
@@ -186,6 +190,7 @@ def _delivered(copy: Copy) -> bytes:
         enqueued_ms=wall_ms(copy.at),
         ttl_ms=draft.ttl_ms or 0,
         delivery_count=copy.deliveries,
+        patch=copy.patch,
     )
     return encode_delivery(stored, wall_ms(copy.locked_until))
 

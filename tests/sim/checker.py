@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.sim.broker import Copy
     from tests.sim.world import World
 
+
 @dataclass(slots=True)
 class Call:
     """One send, and what its caller knows about it."""
@@ -36,6 +37,8 @@ class History:
     calls: dict[str, Call] = field(default_factory=dict)
     excused: set[str] = field(default_factory=set)
     "Ids that may be there twice: somebody stored them, or finished with them, and could not say so."
+    uncompleted: set[str] = field(default_factory=set)
+    "Ids whose completion was refused: another process, which cannot know, may bring them home once more."
     reported: set[str] = field(default_factory=set)
     "Ids of which somebody was told that they may be there twice."
     lost_links: int = 0
@@ -94,7 +97,8 @@ def _check_call(world: World, call: Call, copies: list[Copy]) -> list[str]:
     a_queue_works = not world.unreliable.issuperset(world.secondary.queues)
     if call.refusal.startswith(Where.BACKLOG.value) and a_queue_works:
         found.append(f"unavailable: {call.message_id} was refused ({call.refusal}), and a queue had no trouble at all")
-    if len(copies) > 1 and call.message_id not in world.history.excused:
+    by_others = call.message_id in world.history.uncompleted and len({copy.via for copy in copies}) == len(copies)
+    if len(copies) > 1 and not by_others and call.message_id not in world.history.excused:
         found.append(f"duplicate: {call.message_id} came via {[(copy.via, round(copy.at, 3)) for copy in copies]}")
     return found + _check_report(world, call, copies)
 

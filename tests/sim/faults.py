@@ -46,7 +46,24 @@ def plan(world: World, dice: Random, horizon_s: float) -> list[Fault]:
         found.append(Fault(at, lasts_s, "an operator's hand", world.force_away, world.force_home))
     if dice.random() < 0.1:
         found.append(Fault(dice.random() * horizon_s, 0.0, "a syphon is replaced", world.replace_syphon, lambda: None))
+    if dice.random() < 0.15:
+        found.append(_full_disk(world, dice.random() * horizon_s, dice.choice((5.0, 90.0, 300.0))))
     return found
+
+
+def _full_disk(world: World, at: float, lasts_s: float) -> Fault:
+    """The secondary hands out messages, and cannot store what became of them."""
+    queues = list(world.secondary.queues.values())
+
+    def begin() -> None:
+        for queue in queues:
+            queue.stores_nothing = True
+
+    def end() -> None:
+        for queue in queues:
+            queue.stores_nothing = False
+
+    return Fault(at, lasts_s, "the secondary's disk is full", begin, end)
 
 
 def _outage(world: World, dice: Random, namespace: Namespace, at: float, lasts_s: float) -> Fault:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from pairbus.amqp.message import BATCH_FORMAT, DATA, sections
 from pairbus.amqp.types import decode
+from pairbus.broker.messages import patch_of
 from pairbus.transport import ConnectionLost, Received, Refused, Timeout, TransportError
 from tests.sim.broker import Queue
 
@@ -274,11 +275,26 @@ class SimReceiver(SimLink):
         text = f"{reason}: {description}"
         await self._settle(deliveries, lambda lock: self.queue.remove(lock, reason=text), timeout_s)
 
-    async def abandon(self, deliveries: Iterable[Any], *, timeout_s: float | None = None) -> None:
-        await self._settle(deliveries, self.queue.unlock, timeout_s)
+    async def abandon(
+        self,
+        deliveries: Iterable[Any],
+        *,
+        properties: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        changes: dict[object, object] = {**properties} if properties else {}  # type: ignore[dict-item]
+        queue, patch = self.queue, patch_of(changes)
+
+        def change(lock: UUID) -> None:
+            copy = queue.held(lock)
+            assert copy is not None
+            copy.patch += patch
+            queue.unlock(lock)
+
+        await self._settle(deliveries, change, timeout_s)
 
     async def release(self, deliveries: Iterable[Any], *, timeout_s: float | None = None) -> None:
-        await self._settle(deliveries, self.queue.unlock, timeout_s)
+        await self._settle(deliveries, self.queue.unlock, timeout_s, writes=False)
 
     async def renew(self, messages: Iterable[Received], *, timeout_s: float | None = None) -> list[int]:
         self.check()
@@ -286,7 +302,9 @@ class SimReceiver(SimLink):
         future = self.wire.ask(lambda: [queue.renew(lock) for lock in locks], doubtful=True)
         return cast("list[int]", await self.within(future, timeout_s, "renewal", outcome_unknown=True))
 
-    async def _settle(self, deliveries: Iterable[Any], act: Callable[[UUID], None], timeout_s: float | None) -> None:
+    async def _settle(
+        self, deliveries: Iterable[Any], act: Callable[[UUID], None], timeout_s: float | None, *, writes: bool = True
+    ) -> None:
         self.check()
         ids = [item if isinstance(item, int) else item.delivery_id for item in deliveries]
         if not ids:
@@ -295,6 +313,9 @@ class SimReceiver(SimLink):
 
         def settle() -> None:
             lost = []
+            if writes and queue.stores_nothing:
+                self.wire.net.history.uncompleted.update(self._ids_of(locks.values()))
+                raise Refused("amqp:internal-error", "No space left", delivery_ids=tuple(locks))
             for number, lock in locks.items():
                 if queue.held(lock) is None:
                     lost.append(number)

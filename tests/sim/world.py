@@ -229,12 +229,12 @@ class World:
         path = path.title() if dice.random() < 0.1 else path  # paths compare without case
         count, haste = dice.randrange(1, 9), dice.choice((0.2, 0.9))
         await asyncio.sleep(dice.choice((0.0, 0.5)) * self._horizon_s)
-        for time in range(count):
+        for turn in range(count):
             pace_s = 2 * self._horizon_s / count if dice.random() > haste else 0.1
             await asyncio.sleep(dice.random() * pace_s)
             at_once = dice.choice((1, 1, 1, 3, 30))
             # Sends in flight together have no order among themselves: each is a lane of its own.
-            lanes = [lane] if at_once == 1 else [f"{lane} {time}.{place}" for place in range(at_once)]
+            lanes = [lane] if at_once == 1 else [f"{lane} {turn}.{place}" for place in range(at_once)]
             await asyncio.gather(*(self._send(process, each, path) for each in lanes))
 
     async def _send(self, process: SenderProcess, lane: str, path: str) -> None:

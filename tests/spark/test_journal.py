@@ -17,7 +17,8 @@ import pytest
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Long, Symbol
 from pairbus.errors import ConfigError
-from pairbus.spark.journal import MOVED, Journal, Location, Report, Row, encode_rows, read_reports, sequence_number_of
+from pairbus.pairing.at_home import sequence_number_of
+from pairbus.spark.journal import MOVED, Journal, Location, Report, Row, encode_rows, read_reports
 
 
 def row(number: int, **changes: object) -> Row:

@@ -199,11 +199,11 @@ def test_default_is_the_credential_of_azure_identity(monkeypatch: pytest.MonkeyP
 @pytest.fixture(autouse=True)
 def made_anew() -> Iterator[None]:
     """Credentials are kept for the life of a process; tests are not."""
-    from pairbus.spark.connections import _made
+    from pairbus.transport.named_credential import made_credential
 
-    _made.cache_clear()
+    made_credential.cache_clear()
     yield
-    _made.cache_clear()
+    made_credential.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_how_long_a_destination_is_missing_is_known_to_every_worker(tmp_path: Pa
     for _ in range(9):
         assert one.failed("Orders", missing, 5.0).fate is Fate.SKIP
         now[0] += 100.0
-    assert other.failed("orders", missing, 77.0).fate is Fate.BURY
+    assert other.failed("orders", missing, 77.0).fate is Fate.DEAD_LETTER
     other.look()
     other.delivered("orders")
     assert one.failed("orders", missing, 6.0).fate is Fate.SKIP

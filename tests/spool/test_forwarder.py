@@ -33,7 +33,6 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarding, "PAUSE_S", 0.02)
     monkeypatch.setattr(forwarding, "PAUSE_MAX_S", 0.1)
     monkeypatch.setattr(forwarding, "RETRY_PAUSES_S", (0.01, 0.04))
-    monkeypatch.setattr(forwarding, "LAST_RETRY_S", 60.0)  # however busy the machine is
 
 
 @pytest.fixture

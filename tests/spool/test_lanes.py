@@ -92,9 +92,8 @@ def test_quick_errors_of_the_primary_are_tried_three_times_within_a_moment() -> 
     """At the pace of a send. What takes long, or asking again cannot change, counts at once; a queue has others."""
     lane, gone = Lane("orders"), Failure(Kind.COMMUNICATION, "gone")
     assert [lane.again_s(PRIMARY, gone, at, at) for at in (0.0, 0.1, 0.5)] == [0.1, 0.4, None]
-    assert [lane.again_s(PRIMARY, gone, at, at + 0.35) for at in (9.0, 9.4)] == [0.0, None], (
-        "no third: it took too long"
-    )
+    slow = [lane.again_s(PRIMARY, gone, at, at + 1.0) for at in (9.0, 10.0, 11.0)]
+    assert slow == [0.0, 0.0, None], "three are three over a distance"
     for kind in set(Kind) - {Kind.COMMUNICATION, Kind.INTERNAL, Kind.FULL}:
         assert lane.again_s(PRIMARY, Failure(kind, "no"), 20.0, 20.0) is None
     assert lane.again_s(BACKLOG, gone, 30.0, 30.0) is None

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from pairbus.broker.store import Delete, Insert, PutQueue, StoredMessage, box_of
+from pairbus.broker.store import Delete, Insert, PutEntity, StoredMessage, box_of
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import StoreError
 
@@ -21,15 +21,15 @@ def body_of(seq: int) -> bytes:
 async def main(folder: Path) -> None:
     store = SqliteStore(folder)
     recovered = store.recover()
-    store.write(PutQueue(1, "{}"))
-    last = recovered.queues[0].last_seq if recovered.queues else 0
+    store.write(PutEntity(1, "{}"))
+    last = recovered.entities[0].last_seq if recovered.entities else 0
 
     def told(error: StoreError | None, seq: int) -> None:
         assert error is None
         os.write(1, f"{seq}\n".encode())
 
     while True:
-        store.write(Insert(BOX, [StoredMessage(seq, body_of(seq)) for seq in range(last + 1, last + 1 + GROUP)]))
+        store.write(Insert(BOX, [StoredMessage(seq, body_of(seq), n=seq) for seq in range(last + 1, last + 1 + GROUP)]))
         store.write(Delete(BOX, [last + 1]))  # of every group the first message is completed at once
         last += GROUP
         store.after_commit(lambda error, seq=last: told(error, seq))  # type: ignore[misc]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
+from collections.abc import Awaitable, Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from pairbus.broker.store import (
+    SCHEDULED,
     Insert,
-    PutQueue,
+    PutEntity,
+    Recovered,
     Remember,
     Store,
     StoredMessage,
@@ -18,6 +22,7 @@ from pairbus.broker.store import (
     box_of,
     dead_box_of,
 )
+from pairbus.broker.store.reader import Reader
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import StoreError
 
@@ -49,7 +54,16 @@ def sample_message(seq: int) -> StoredMessage:
         expires_ms=seq + 1,
         ttl_ms=1,
         patch=source.randbytes(seq % 3),
+        n=seq,
+        origin_seq=seq % 5,
+        hops=seq % 4,
+        session_id="s" * (seq % 2),
     )
+
+
+def rows_of(store: Store | Reader, box: int) -> list[int]:
+    """The numbers of the rows of a box, right after `recover`."""
+    return [row.n for row in store.index() if row.box == box]
 
 
 QUEUES = {1: '{"name": "one"}', 2: '{"name": "two"}'}
@@ -62,7 +76,7 @@ async def filled_store(
     """An open store with two queues, filled in several commits, and the numbers that each box holds."""
     store = SqliteStore(folder)
     store.recover()
-    assert await commit(store, *[PutQueue(queue_id, text) for queue_id, text in QUEUES.items()]) is None
+    assert await commit(store, *[PutEntity(queue_id, text) for queue_id, text in QUEUES.items()]) is None
     held: dict[int, set[int]] = {box: set() for box in BOXES}
     seq = 0
     for n in range(rounds):
@@ -76,3 +90,49 @@ async def filled_store(
             assert await commit(store, *ops) is None
             held[box].update(seqs)
     return store, held
+
+
+# ── the contract ──
+
+BOX, DEAD = box_of(1), dead_box_of(1)
+
+
+def message(seq: int, body: bytes = b"body", **others: object) -> StoredMessage:
+    """Its row has the same number, unless told otherwise."""
+    return StoredMessage(seq, body, **({"n": seq} | others))  # type: ignore[arg-type]
+
+
+def full_message(seq: int) -> StoredMessage:
+    return StoredMessage(
+        seq,
+        bytes(range(256)) * 5,
+        annotations=b"\xa3\x01a\x40",
+        message_id="größe-\N{SNOWMAN}",
+        state=SCHEDULED,
+        enqueued_ms=1_700_000_000_000,
+        expires_ms=2**62,
+        scheduled_ms=1_700_000_000_001,
+        ttl_ms=5,
+        delivery_count=2**31,
+        patch=b"\xa3\x01b\x41",
+        n=seq,
+        origin_seq=2**40,
+        hops=3,
+        session_id="sitzung-\N{SNOWMAN}",
+    )
+
+
+def everything(store: Store, box: int) -> list[tuple[object, ...]]:
+    return [fields(each) for each in store.load(box, range(1, 2000))[0]]
+
+
+def index(store: Store, box: int) -> list[int]:
+    return [row.n for row in store.index() if row.box == box]
+
+
+@dataclass
+class Opened:
+    """A store with one queue, and how to open it again with what it kept."""
+
+    store: Store
+    reopen: Callable[[], Awaitable[tuple[Store, Recovered]]]

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from pairbus.broker.store import Remember
 from pairbus.broker.store.salvage import SalvageReport, salvage
 from pairbus.broker.store.schema import PAGE_BYTES
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import StoreDamaged, StoreError
-from tests.store.common import BOXES, QUEUES, Fields, fields, filled_store, sample_message
+from tests.store.common import BOXES, QUEUES, Fields, commit, fields, filled_store, sample_message
 
 DATABASE, LOG, COMMITS = "messages.db", "messages.db-wal", "commits"
 FILES = [("closed", DATABASE), ("closed", COMMITS), ("killed", DATABASE), ("killed", LOG), ("killed", COMMITS)]
@@ -88,8 +89,9 @@ def check_opening(folder: Path, held: dict[int, set[int]]) -> str:
             return "refused"
         served: dict[int, set[int]] = {}
         unreadable: list[int] = []
+        rows = list(store.index())
         for box in BOXES:
-            seqs = [row[0] for row in store.index(box)]
+            seqs = [row.n for row in rows if row.box == box]
             messages, damaged = store.load(box, seqs)
             unreadable += damaged
             assert [fields(each) for each in messages] == [fields(sample_message(each.seq)) for each in messages]
@@ -98,9 +100,9 @@ def check_opening(folder: Path, held: dict[int, set[int]]) -> str:
             assert served[box] <= held[box], "a message turned up where it never was"
         remembered = len(store.remembered(1))
         await store.close()
-        queues = {queue.queue_id: queue.description for queue in recovered.queues}
+        queues = {queue.entity_id: queue.description for queue in recovered.entities}
         assert queues.items() <= QUEUES.items()
-        high = {queue.queue_id: queue.last_seq for queue in recovered.queues}
+        high = {queue.entity_id: queue.last_seq for queue in recovered.entities}
         last = {queue_id: max(max(held[box]) for box in BOXES if BOXES[box] == queue_id) for queue_id in QUEUES}
         if served == held and queues == QUEUES and high == last and remembered == 12:
             return "announced" if recovered.damage else "whole"
@@ -157,12 +159,21 @@ def test_the_rest_of_a_log_behind_a_flipped_bit_is_missed_in_numbers(killed: Ori
     async def damage() -> list[str]:
         store = SqliteStore(folder)
         told = store.recover().damage
-        for box in BOXES:
-            list(store.index(box))
+        list(store.index())
         await store.close()
         return told
 
+    async def write_on() -> None:
+        store = SqliteStore(folder)
+        store.recover()
+        list(store.index())
+        for _ in range(3):
+            assert await commit(store, Remember(1, [("more", 1)])) is None
+        await store.close()
+
     [sentence] = asyncio.run(damage())
+    asyncio.run(write_on())
+    assert asyncio.run(damage()) == []
     assert "the last 1 acknowledged commits are missing" in sentence
     assert DATABASE in sentence
 
@@ -195,9 +206,8 @@ def salvaged(folder: Path, to_folder: Path) -> tuple[SalvageReport, dict[int, li
     async def content() -> dict[int, list[Fields]]:
         store = SqliteStore(to_folder)
         recovered = store.recover()
-        boxes = {box: [fields(each) for each in store.scan(box, 0, 10_000)] for box in BOXES}
-        for box in BOXES:
-            assert len(list(store.index(box))) == len(boxes[box])
+        boxes = {box: [fields(each) for each in store.load(box, range(1, 10_000))[0]] for box in BOXES}
+        assert len(list(store.index())) == sum(map(len, boxes.values()))
         assert recovered.damage == []
         await store.close()
         return boxes
@@ -217,8 +227,8 @@ def test_salvage_copies_everything_of_an_intact_store(
     original: Original = request.getfixturevalue(state)
     report, boxes = salvaged(original.copy(tmp_path / "store"), tmp_path / "new")
     assert boxes == intact(original.held)
-    assert [(queue.queue_id, queue.copied, queue.lost) for queue in report.queues] == [(1, 72, 0), (2, 72, 0)]
-    assert [queue.description for queue in report.queues] == list(QUEUES.values())
+    assert [(queue.entity_id, queue.copied, queue.lost) for queue in report.entities] == [(1, 72, 0), (2, 72, 0)]
+    assert [queue.description for queue in report.entities] == list(QUEUES.values())
     assert report.notes == []
 
 
@@ -245,8 +255,8 @@ def test_salvage_goes_around_pages_that_cannot_be_read(tmp_path: Path) -> None:
     for box, messages in boxes.items():
         assert [each for each in messages if each not in complete[box]] == []
     copied = sum(len(messages) for messages in boxes.values())
-    assert sum(queue.copied for queue in report.queues) == copied
-    assert sum(queue.lost or 0 for queue in report.queues) == 2000 - copied
+    assert sum(queue.copied for queue in report.entities) == copied
+    assert sum(queue.lost or 0 for queue in report.entities) == 2000 - copied
     assert 0 < 2000 - copied < 9 * 8, "each of nine pages holds no more than eight messages"
 
 
@@ -271,7 +281,9 @@ def test_salvage_of_any_damage_copies_only_what_was_written_and_reports_the_rest
         for box, messages in boxes.items():
             assert [each for each in messages if each not in complete[box]] == []
         if boxes != complete:
-            told = report.notes or any(queue.lost != 0 for queue in report.queues) or len(report.queues) < len(QUEUES)
+            told = (
+                report.notes or any(queue.lost != 0 for queue in report.entities) or len(report.entities) < len(QUEUES)
+            )
             assert told, f"attempt {attempt} lost messages without a word"
 
 

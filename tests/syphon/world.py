@@ -64,9 +64,14 @@ class World:
         *,
         age_s: float = LOCK_S,
         clock: Callable[[], float] = time.monotonic,
+        proven: bool = True,
         **options: Any,
     ) -> Syphon:
-        """`age_s`: how long it has been there. A younger one keeps lanes waiting for what others may have locked."""
+        """Make a syphon.
+
+        `age_s`: how long it has been there. A younger one keeps lanes waiting for what others may have locked.
+        `proven`: its queues have stored a completion before. Others let one message go first to each destination.
+        """
         ago_s = age_s
         syphon = Syphon(
             options.pop("primary", self.primary),
@@ -78,6 +83,8 @@ class World:
             clock=lambda: clock() - ago_s,
             **options,
         )
+        for pump in syphon._pumps:
+            pump._trust.proven = proven
         ago_s = 0.0  # all that it asks its clock for at birth is when that was
         return syphon
 

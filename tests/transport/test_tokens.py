@@ -14,8 +14,8 @@ from azure.core.credentials import AzureNamedKeyCredential
 from azure.core.exceptions import ServiceRequestError
 
 from pairbus.amqp.performatives import Error
-from pairbus.pairing.policy import Kind
 from pairbus.client.sides import Side
+from pairbus.pairing.policy import Kind
 from pairbus.transport import Carrier, ConnectionLost, Refused, SasKey, Timeout, TokenRefused, connect
 from pairbus.transport import cbs as transport_cbs
 from pairbus.wire_failures import failure_of

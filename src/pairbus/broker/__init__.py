@@ -11,16 +11,19 @@ import logging
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from pairbus.amqp.connection import Trace
 from pairbus.broker.admin.app import admin_app
+from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.certificate import ca_path, server_context
 from pairbus.broker.config import load_config
-from pairbus.broker.description import QueueDescription
+from pairbus.broker.config_entities import SubscriptionConfig
+from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.meter import Meter
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.server import Port
@@ -28,13 +31,21 @@ from pairbus.broker.store import Store
 from pairbus.broker.store.folder import FOLDER_MODE, is_data_file, tighten_folder
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
-from pairbus.errors import ConfigError, EntityExists
+from pairbus.errors import ConfigError, EntityExists, InvalidDescription
 from pairbus.hosts import in_url, is_loopback
 from pairbus.ledger import Ledger
 from pairbus.ledger.room import SUFFIX
 from pairbus.sas import KeyRing, SharedAccessKey
 
-__all__ = ["Broker", "NamespaceOptions", "QueueDescription", "load_config"]
+__all__ = [
+    "Broker",
+    "NamespaceOptions",
+    "QueueDescription",
+    "SubscriptionConfig",
+    "SubscriptionDescription",
+    "TopicDescription",
+    "load_config",
+]
 
 logger = logging.getLogger("pairbus.broker")
 
@@ -51,9 +62,15 @@ class NamespaceOptions:
     port: int = 0
     "0 = any free one."
     queues: tuple[QueueDescription, ...] = ()
-    "Created at start when they are not there; queues that exist are left as they are."
+    "Created at start when they are not there; entities that exist are left as they are."
     keys: tuple[SharedAccessKey, ...] = ()
     "Besides the root key, which is the broker's `key` unless one of that name is here."
+    topics: tuple[TopicDescription, ...] = ()
+    "Created at start like the queues."
+    subscriptions: tuple[SubscriptionConfig, ...] = ()
+    "Created at start like the queues, with their first rules."
+    extra_ports: tuple[int, ...] = ()
+    "Further ports that lead to the same namespace, where some clients look for it: 5300, 443. 0 = any free one."
 
 
 class Broker:
@@ -117,6 +134,10 @@ class Broker:
             f"SharedAccessKey={key};UseDevelopmentEmulator=true"
         )
 
+    def extra_ports(self, name: str) -> list[int]:
+        """The further ports of a namespace, as they were taken."""
+        return list(self._ports[name.lower()].extra_numbers)
+
     def namespace(self, name: str) -> Namespace:
         """A namespace while it is served: its queues and their counts, without a round trip over the wire."""
         return self._namespaces[name.lower()]
@@ -172,11 +193,7 @@ class Broker:
 
     async def _listen(self, options: NamespaceOptions, tls: ssl.SSLContext, loop: asyncio.AbstractEventLoop) -> None:
         namespace = self._namespaces[options.name.lower()]
-        for description in options.queues:
-            try:
-                await namespace.create_queue(description)
-            except EntityExists:
-                logger.info("%s: queue '%s' exists and is left as it is", options.name, description.path)
+        await _create_missing(namespace, options)
         port = Port(namespace, loop=loop, tls=tls, trace=self._trace)
         app = admin_app(
             namespace,
@@ -185,7 +202,7 @@ class Broker:
             websocket=port.web_socket,
             meter=namespace.meter,
         )
-        await port.open(self._host, options.port, app)
+        await port.open(self._host, options.port, app, options.extra_ports)
         self._ports[options.name.lower()] = port
 
     def _root_key(self, options: NamespaceOptions) -> list[SharedAccessKey]:
@@ -205,3 +222,31 @@ class Broker:
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="pairbus-")
         return Path(self._scratch.name)
+
+
+async def _create_missing(namespace: Namespace, options: NamespaceOptions) -> None:
+    """Create what is not there yet; an entity may forward to one that comes later in this list."""
+    namespace.plan([*[topic.path for topic in options.topics], *[queue.path for queue in options.queues]])
+    for topic in options.topics:
+        with _left_as_it_is(options.name, "topic", topic.path):
+            await namespace.create(topic)
+    for queue in options.queues:
+        with _left_as_it_is(options.name, "queue", queue.path):
+            await namespace.create(queue)
+    for found in options.subscriptions:
+        with _left_as_it_is(options.name, "subscription", found.description.path):
+            if found.rules is None:
+                await namespace.create(found.description)
+            else:
+                await namespace.create_subscription(found.description, found.rules)
+    namespace.plan(())
+
+
+@contextmanager
+def _left_as_it_is(name: str, kind: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except EntityExists:
+        logger.info("%s: %s '%s' exists and is left as it is", name, kind, path)
+    except InvalidDescription as error:
+        raise ConfigError(f"namespace {name!r}: {in_words_of_the_service(str(error))}") from error

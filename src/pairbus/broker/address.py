@@ -1,4 +1,9 @@
-"""Link addresses: `amqps://host/path`, `sb://host/path` or a bare path, and what the path's last segments mean."""
+"""Names of entities as they stand in addresses and URLs.
+
+A link address is `amqps://host/path`, `sb://host/path` or a bare path. The path names a queue, a topic or
+`<topic>/Subscriptions/<name>`, in any case, and may end in `/$DeadLetterQueue`, `/$Transfer/$DeadLetterQueue` and
+`/$management`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,37 @@ from pairbus.broker.description import path_key
 _AUTHORITY = re.compile(r"[a-z]+://[^/]*", re.IGNORECASE)
 _MANAGEMENT = "/$management"
 _DEAD_LETTERS = "/$deadletterqueue"
+_TRANSFER = "/$transfer"
+_BELOW_TOPIC = re.compile(
+    r"(?P<root>.+?)/(?P<subscriptions>subscriptions)"
+    r"(?:/(?P<subscription>[^/]+)(?:/(?P<rules>rules)(?:/(?P<rule>[^/]+))?)?)?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EntityName:
+    """A queue or topic, or something below a topic."""
+
+    root: str
+    "Path of the queue or topic."
+    subscription: str | None = None
+    rule: str | None = None
+    lists: str | None = None
+    "`subscriptions` or `rules` when the path names all of them."
+
+
+def parse_entity(path: str) -> EntityName:
+    """Tell which entity a path names; spelling is kept."""
+    path = path.strip("/")
+    match = _BELOW_TOPIC.fullmatch(path)
+    if match is None:
+        return EntityName(path)
+    if match["subscription"] is None:
+        return EntityName(match["root"], lists="subscriptions")
+    if match["rules"] is not None and match["rule"] is None:
+        return EntityName(match["root"], match["subscription"], lists="rules")
+    return EntityName(match["root"], match["subscription"], match["rule"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +57,27 @@ class Address:
     entity: str
     "Key of the entity: lower case, without the suffixes below."
     is_dead_letter: bool = False
+    is_transfer_dead_letter: bool = False
     is_management: bool = False
 
     @property
     def is_cbs(self) -> bool:
         return self.entity == "$cbs"
 
+    @property
+    def name(self) -> EntityName:
+        return parse_entity(self.entity)
+
 
 def parse_address(raw: str) -> Address:
+    """Read a link address; whether the entity exists is not known here."""
     text = _AUTHORITY.sub("", raw, count=1).strip("/")
     key = path_key(text)
     is_management = key.endswith(_MANAGEMENT)
-    if is_management:
-        key = key[: -len(_MANAGEMENT)]
+    key = key.removesuffix(_MANAGEMENT)
     is_dead_letter = key.endswith(_DEAD_LETTERS)
-    if is_dead_letter:
-        key = key[: -len(_DEAD_LETTERS)]
-    return Address(text, key, is_dead_letter, is_management)
+    key = key.removesuffix(_DEAD_LETTERS)
+    is_transfer = is_dead_letter and key.endswith(_TRANSFER)
+    if is_transfer:
+        key = key.removesuffix(_TRANSFER)
+    return Address(text, key, is_dead_letter and not is_transfer, is_transfer, is_management)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pairbus.broker.box import Box
-from pairbus.broker.queue import Queue
+from pairbus.broker.catalog import Holder, Receivable
 from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ class Dispatcher:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: Receivable,
         box: Box,
         *,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
-        on_locked: Callable[[Queue], None],
+        on_locked: Callable[[Holder], None],
         is_metered: bool = False,
     ) -> None:
         self.queue = queue
@@ -51,7 +51,7 @@ class Dispatcher:
             self.outlets.remove(outlet)
             self.wake()
 
-    def wake(self) -> None:
+    def wake(self, outlet: Outlet | None = None) -> None:
         """Something changed: a message came, credit came, a window opened. Cheap, and safe to call from anywhere."""
         if not self._is_scheduled and self.outlets:
             self._is_scheduled = True

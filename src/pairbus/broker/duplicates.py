@@ -7,7 +7,7 @@ answered yet (if the commit fails, the message was never stored), so it waits fo
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 PURGE_MAX = 1000  # ids forgotten in one call: below a millisecond
@@ -85,3 +85,15 @@ class DuplicateWindow:
             self._until_ms.popitem(last=False)
             last_ms = max(until_ms, last_ms or 0)
         return last_ms
+
+    def run_due(self, now_ms: int, forget: Callable[[int], None]) -> None:
+        """`purge` when it is time for it; `forget(until_ms)` writes it down."""
+        next_ms = self.next_ms()
+        if next_ms is not None and next_ms <= now_ms:
+            until_ms = self.purge(now_ms)
+            if until_ms is not None:
+                forget(until_ms)
+
+    def ends(self) -> list[int]:
+        """When each id stops to count, ascending."""
+        return sorted(self._until_ms.values())

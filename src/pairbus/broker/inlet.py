@@ -14,14 +14,17 @@ from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, ProtocolError
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import MASK, ReceiverLink, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES
+from pairbus.broker.description import QueueDescription
+from pairbus.broker.draft import Draft, check_session_ids
 from pairbus.broker.messages import DraftReader, drafts_of
 from pairbus.broker.meter import sizes_of
-from pairbus.broker.queue import Draft, Queue
 from pairbus.broker.refusal import Refusal, refusal_of, refused
 from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
     from pairbus.broker.peer import Peer
+    from pairbus.broker.queue import Queue
+    from pairbus.broker.topic import Topic
 
 CREDIT = 1000
 Sizes = tuple[list[int], list[int]] | None
@@ -30,9 +33,9 @@ BATCH_ENVELOPE_SIZE = 1024  # the SDKs do not count the envelope of a batch agai
 
 
 class Inlet:
-    """One sending client on one queue."""
+    """One sending client on one queue or topic."""
 
-    def __init__(self, peer: Peer, link: ReceiverLink, queue: Queue, path: str) -> None:
+    def __init__(self, peer: Peer, link: ReceiverLink, queue: Queue | Topic, path: str) -> None:
         self.peer = peer
         self.link = link
         self.queue = queue
@@ -40,6 +43,7 @@ class Inlet:
         "As the client spelled it: what its token must cover."
         self._run: list[Delivery] = []
         self._reader = DraftReader()
+        self._needs_session = isinstance(queue.description, QueueDescription) and queue.description.requires_session
 
     def __repr__(self) -> str:
         return f"<Inlet {self.queue.path} {self.link!r}>"
@@ -61,9 +65,12 @@ class Inlet:
             payload = delivery.payload
             try:
                 if delivery.message_format == 0 and not delivery.too_large and len(payload) <= size_max:
-                    drafts.append(read(payload))
+                    new = [read(payload)]
                 else:
-                    drafts += self._drafts_of(delivery)
+                    new = self._drafts_of(delivery)
+                if self._needs_session:
+                    check_session_ids(new, self.queue.path)
+                drafts += new
             except (ProtocolError, Refusal) as error:
                 self._refuse(delivery, Refusal(error.condition, error.description))
                 continue

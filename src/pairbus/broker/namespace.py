@@ -1,36 +1,65 @@
-"""One namespace: its queues, their receivers, and what falls due. Everything here runs on the event loop."""
+"""One namespace: its entities, their receivers, and what falls due. Everything here runs on the event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.link import Link
-from pairbus.broker.admin import QueueInfo
+from pairbus.broker.admin import D, QueueInfo, SubscriptionInfo, TopicInfo
+from pairbus.broker.administration import Administration
 from pairbus.broker.box import Box
-from pairbus.broker.description import QueueDescription, path_key
+from pairbus.broker.catalog import (
+    Catalog,
+    Entity,
+    Holder,
+    Receivable,
+    boxes_of,
+    queue_info,
+    subscription_info,
+    topic_info,
+)
+from pairbus.broker.description import (
+    AnyDescription,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    description_from_json,
+    path_key,
+)
 from pairbus.broker.dispatch import Dispatcher
 from pairbus.broker.due import Agenda
+from pairbus.broker.forward import Forwarder
 from pairbus.broker.health import Health
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.meter import Meter
 from pairbus.broker.outlet import Outlet
+from pairbus.broker.payloads import Payloads
 from pairbus.broker.peer import Peer
 from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import Refusal, entity_not_found
-from pairbus.broker.store import DropQueue, PutQueue, Store
-from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError
+from pairbus.broker.session_links import Applicant, SessionDispatcher
+from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
+from pairbus.broker.subscription import Rule, Subscription
+from pairbus.broker.sweep import Remains, Sweeper
+from pairbus.broker.topic import Topic
+from pairbus.errors import EntityNotFound, InvalidDescription, StoreError
 from pairbus.sas import KeyRing
 
 logger = logging.getLogger("pairbus.broker")
 
-_T = TypeVar("_T")
-
-IMMUTABLE = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
+_CLASSES: dict[type, Any] = {
+    QueueDescription: Queue,
+    TopicDescription: Topic,
+    SubscriptionDescription: Subscription,
+}
+MANY_ENTITIES = 1000
+SWEEP_PAUSE_S = 1.0  # before the rows of deleted entities are tried again
 
 
 class Namespace:
@@ -55,40 +84,100 @@ class Namespace:
         self.links: set[Link] = set()
         "Links to entities; they are told when their queue is deleted or disabled."
         self._loop = loop
+        self.catalog = Catalog()
+        self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=now_ms)
         self._health = Health(store, loop)
-        self._queues: dict[str, Queue] = {}
-        self._changing: set[str] = set()
-        "Paths of queues whose creation or deletion is being committed: neither there nor free."
-        self._dispatchers: dict[Box, Dispatcher] = {}
-        self._agenda: Agenda[Queue] = Agenda()
-        self._changed: set[Queue] = set()
+        self._dispatchers: dict[Box, Dispatcher | SessionDispatcher] = {}
+        self._forwarders: dict[Box, Forwarder] = {}
+        self._agenda: Agenda[Holder] = Agenda()
+        self._changed: set[Holder] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
-        self._last_queue_id = 0
         self._is_stopping = False
-        self._changes: set[asyncio.Task[Any]] = set()
-        "Queues that are being created, updated or deleted."
+        self._has_frozen = False
+        "Whether the entities found at the start are kept from the search for garbage."
+        self._payloads = Payloads()
+        self._sweeper = Sweeper(store, self._payloads, retry_later=lambda step: loop.call_later(SWEEP_PAUSE_S, step))
 
     def __repr__(self) -> str:
-        return f"<Namespace {self.name} queues={len(self._queues)} peers={len(self.peers)}>"
+        counts = f"queues={len(self.catalog.queues)} topics={len(self.catalog.topics)} peers={len(self.peers)}"
+        return f"<Namespace {self.name} {counts}>"
 
     # ── life ──
 
     def recover(self) -> list[str]:
         """Read what the store holds; one sentence for everything that is damaged."""
-        recovered = self.store.recover()
-        self._last_queue_id = recovered.last_queue_id
-        damage = recovered.damage  # reading the indexes adds to it
-        for found in recovered.queues:
-            try:
-                description = QueueDescription.from_json(found.description)
-            except (ValueError, TypeError) as error:
-                damage.append(f"queue {found.queue_id}: its description cannot be read ({error}); it is left alone")
-                continue
-            queue = self._make(found.queue_id, description, last_seq=found.last_seq)
-            queue.recover(self.now_ms())
-            self._add(queue)
+        # Nothing made here becomes garbage. Looking for some again and again would take as long as the rest, and
+        # later, with thousands of entities, each look would hold every client up for most of a second.
+        gc.disable()
+        try:
+            damage = self._recover()
+            if len(self.catalog.queues) + len(self.catalog.topics) >= MANY_ENTITIES:
+                self._has_frozen = True
+                gc.freeze()
+        finally:
+            gc.enable()
         return damage
+
+    def _recover(self) -> list[str]:
+        recovered = self.store.recover()
+        self._administration.last_id = recovered.last_entity_id
+        damage = recovered.damage  # reading the index adds to it
+        found: list[tuple[RecoveredEntity, AnyDescription]] = []
+        for each in recovered.entities:
+            try:
+                found.append((each, description_from_json(each.description)))
+            except (ValueError, TypeError, InvalidDescription) as error:
+                damage.append(f"entity {each.entity_id}: its description cannot be read ({error}); it is left alone")
+        entities = {each.entity_id: self._recovered(each, description) for each, description in found}
+        damage += self._recover_rows(entities, recovered.dropped)
+        # Topics before their subscriptions, subscriptions before their rules; each kind in the order of creation.
+        for kind in (QueueDescription, TopicDescription, SubscriptionDescription, RuleDescription):
+            for each, description in found:
+                if isinstance(description, kind):
+                    try:
+                        self._administration.add(entities[each.entity_id])
+                    except EntityNotFound as error:
+                        damage.append(f"{kind.KIND} '{description.path}': {error}; it is left alone")
+        return damage
+
+    def _recovered(self, found: RecoveredEntity, description: AnyDescription) -> Entity:
+        if isinstance(description, RuleDescription):
+            return Rule(found.entity_id, description)
+        return self.make(found.entity_id, description, last_seq=found.last_seq)
+
+    def _recover_rows(self, entities: Mapping[int, Entity], dropped: Iterable[int]) -> list[str]:
+        """Give every row of the index to its entity, and those of dropped entities to the sweeper."""
+        self._payloads.recover(self.store.payloads())
+        holders = {number: entity for number, entity in entities.items() if not isinstance(entity, Rule)}
+        remains: dict[int, list[IndexRow]] = {entity_id: [] for entity_id in dropped}
+        takers: dict[int, Callable[[IndexRow], bool]] = {}
+        incomplete = 0
+        for row in self.store.index():
+            if (take := takers.get(row[1])) is not None:
+                incomplete += not take(row)
+                continue
+            entity_id = entity_of(row.box)
+            holder = holders.get(entity_id)
+            if holder is not None:
+                takers[row.box] = take = holder.taker(row.box)
+                incomplete += not take(row)
+            elif entity_id in remains:
+                remains[entity_id].append(row)
+        states: dict[int, list[int]] = {entity_id: [] for entity_id in remains}
+        for state in self.store.session_states():
+            holder = holders.get(state.entity_id)
+            if isinstance(holder, Queue | Subscription) and holder.sessions is not None:
+                holder.sessions.recover_state(state)
+            elif state.entity_id in states:
+                states[state.entity_id].append(state.n)
+        for holder in holders.values():
+            holder.recovered(self.now_ms())
+        for entity_id, rows in remains.items():
+            self._sweeper.recover(entity_id, rows, states[entity_id])
+        if incomplete:
+            return [f"{self.name}: {incomplete} messages are not served because their payloads are missing"]
+        return []
 
     async def close(self) -> None:
         """Finish what is being committed and say so, tell every client, release the store.
@@ -96,17 +185,22 @@ class Namespace:
         What falls due from now on is left to the next start, which finds it in the store.
         """
         self._is_stopping = True
+        if self._has_frozen:
+            gc.unfreeze()
+        self._sweeper.stop()
         if self._timer is not None:
             self._timer.cancel()
-        for queue in self._queues.values():
-            queue.stop()
+        for holder in self.catalog.holders():
+            holder.stop()
+        for forwarder in self._forwarders.values():
+            forwarder.stop()
         for peer in self.peers:
             peer.stop_reading()
         # What receive-and-delete has already deleted still leaves with the commits below; nothing more is taken.
         for dispatcher in self._dispatchers.values():
             dispatcher.outlets.clear()
         try:
-            await self._commit()
+            await self._administration.commit()
         except StoreError as error:
             logger.error("%s: the last commit failed, its senders have been told: %s", self.name, error)
         for peer in list(self.peers):
@@ -120,13 +214,13 @@ class Namespace:
     # ── queues ──
 
     def queue(self, path: str) -> Queue | None:
-        return self._queues.get(path_key(path))
+        return self.catalog.queues.get(path_key(path))
 
-    def wake(self, box: Box) -> None:
-        """Receivers of the box may get something now. A box whose queue is deleted has nobody to wake."""
+    def wake(self, box: Box, outlet: Outlet | None = None) -> None:
+        """Receivers of the box, or this one, may get something now. A box whose queue is deleted has nobody to wake."""
         dispatcher = self._dispatchers.get(box)
         if dispatcher is not None:
-            dispatcher.wake()
+            dispatcher.wake(outlet)
 
     def wake_later(self, box: Box) -> None:
         dispatcher = self._dispatchers.get(box)
@@ -135,181 +229,235 @@ class Namespace:
 
     def listen(self, outlet: Outlet) -> None:
         if not self._is_stopping:
-            self._dispatchers[outlet.box].add(outlet)
+            self._dispatcher(outlet.queue, outlet.box).add(outlet)
+
+    def apply(self, applicant: Applicant) -> None:
+        """A link wants a session."""
+        dispatcher = self._dispatcher(applicant.queue, applicant.box)
+        if not self._is_stopping and isinstance(dispatcher, SessionDispatcher):
+            dispatcher.apply(applicant)
+
+    def stop_applying(self, applicant: Applicant) -> None:
+        dispatcher = self._dispatchers.get(applicant.box)
+        if isinstance(dispatcher, SessionDispatcher):
+            dispatcher.stop_applying(applicant)
 
     def stop_listening(self, outlet: Outlet) -> None:
         dispatcher = self._dispatchers.get(outlet.box)
         if dispatcher is not None:
             dispatcher.remove(outlet)
 
-    def _make(self, queue_id: int, description: QueueDescription, last_seq: int = 0) -> Queue:
-        return Queue(
-            queue_id,
+    def make(
+        self,
+        entity_id: int,
+        description: QueueDescription | TopicDescription | SubscriptionDescription,
+        last_seq: int = 0,
+    ) -> Holder:
+        """Make the object of an entity that holds messages."""
+        holder: Holder = _CLASSES[type(description)](
+            entity_id,
             description,
             self.store,
+            self._payloads,
             now_ms=self.now_ms(),
             last_seq=last_seq,
-            on_ready=self._on_ready,
+            on_ready=lambda box: self._on_ready(holder, box),
         )
+        return holder
 
-    def _add(self, queue: Queue) -> None:
-        self._queues[path_key(queue.path)] = queue
-        for box in (queue.main, queue.dead):
-            self._dispatchers[box] = Dispatcher(
-                queue,
+    def _on_ready(self, holder: Holder, box: Box) -> None:
+        self.wake(box)
+        self.changed(holder)
+        if box in self._forwarders:
+            self._forwarders[box].wake()
+
+    def _forward(self, holder: Holder) -> None:
+        """Make the forwarders that the settings of the entity ask for, and end those that they do not."""
+        if isinstance(holder, Topic):
+            return
+        settings = holder.description
+        for box, path in ((holder.main, settings.forward_to), (holder.dead, settings.forward_dead_lettered_to)):
+            forwarder = self._forwarders.get(box)
+            if forwarder is not None and forwarder.path != path:
+                self._forwarders.pop(box).stop()
+            if path is not None and box not in self._forwarders:
+                self._forwarders[box] = Forwarder(
+                    holder, box, path, self.store, find=self._destination, loop=self._loop, now_ms=self.now_ms
+                )
+            if path is not None:
+                self._forwarders[box].wake()
+
+    def _destination(self, path: str) -> Queue | Topic | None:
+        key = path_key(path)
+        return self.catalog.queues.get(key) or self.catalog.topics.get(key)
+
+    def _dispatcher(self, receivable: Receivable, box: Box) -> Dispatcher | SessionDispatcher:
+        """The dispatcher of a box; made when the first receiver comes."""
+        dispatcher = self._dispatchers.get(box)
+        if dispatcher is None:
+            kind = Dispatcher if box.sessions is None else SessionDispatcher
+            dispatcher = self._dispatchers[box] = kind(
+                receivable,
                 box,
                 loop=self._loop,
                 now_ms=self.now_ms,
                 on_locked=self.changed,
                 is_metered=self.meter is not None,
             )
-        self.changed(queue)
+        return dispatcher
 
-    def _remove(self, queue: Queue) -> None:
-        self._queues.pop(path_key(queue.path), None)
-        self._agenda.set(queue, None)
-        self._changed.discard(queue)
-        for box in (queue.main, queue.dead):
+    def _forget(self, holder: Holder) -> None:
+        self._agenda.set(holder, None)
+        self._changed.discard(holder)
+        for box in boxes_of(holder):
             self._dispatchers.pop(box, None)
-
-    def _on_ready(self, box: Box) -> None:
-        dispatcher = self._dispatchers.get(box)
-        if dispatcher is not None:
-            dispatcher.wake()
-            self.changed(dispatcher.queue)
+            forwarder = self._forwarders.pop(box, None)
+            if forwarder is not None:
+                forwarder.stop()
 
     # ── administration ──
 
+    async def create(self, description: D) -> D:
+        return await self._administration.create(description)
+
+    async def create_subscription(
+        self, description: SubscriptionDescription, rules: Sequence[RuleDescription]
+    ) -> SubscriptionDescription:
+        """Create a subscription with these rules instead of `$Default`."""
+        return await self._administration.create_subscription(description, rules)
+
+    def plan(self, paths: Iterable[str]) -> None:
+        """Name the queues and topics that are about to be created, so that entities may forward to them already."""
+        self._administration.planned = frozenset(map(path_key, paths))
+
+    async def update(self, description: D) -> D:
+        return await self._administration.update(description)
+
+    async def delete(self, path: str) -> None:
+        """Delete the entity of any kind that the path names."""
+        await self._administration.delete(path)
+
     async def create_queue(self, description: QueueDescription) -> QueueDescription:
-        return await self._to_its_end(self._create_queue(description))
+        return await self.create(description)
 
     async def update_queue(self, description: QueueDescription) -> QueueDescription:
-        return await self._to_its_end(self._update_queue(description))
+        return await self.update(description)
 
     async def delete_queue(self, path: str) -> None:
-        await self._to_its_end(self._delete_queue(path))
-
-    def _to_its_end(self, change: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
-        """A change goes on when whoever asked for it is cancelled: what is written must be in memory as well."""
-        task = self._loop.create_task(change)
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        return asyncio.shield(task)
-
-    async def _create_queue(self, description: QueueDescription) -> QueueDescription:
-        now_ms = self.now_ms()
-        description = replace(description.checked(), created_ms=now_ms, updated_ms=now_ms)
-        key = path_key(description.path)
-        if key in self._queues or key in self._changing:
-            raise EntityExists(f"queue '{description.path}' exists already")
-        self._last_queue_id += 1
-        queue_id = self._last_queue_id
-        self._changing.add(key)
-        try:
-            self.store.write(PutQueue(queue_id, description.to_json()))
-            await self._commit()
-        finally:
-            self._changing.discard(key)
-        self._add(self._make(queue_id, description))
-        logger.info("%s: queue '%s' created", self.name, description.path)
-        return description
-
-    async def _update_queue(self, description: QueueDescription) -> QueueDescription:
-        queue = self._required(description.path)
-        current = queue.description
-        for name in IMMUTABLE:
-            if getattr(description, name) != getattr(current, name):
-                raise InvalidDescription(f"{name} of '{current.path}' cannot be changed after creation")
-        description = replace(
-            description.checked(), path=current.path, created_ms=current.created_ms, updated_ms=self.now_ms()
-        )
-        self.store.write(PutQueue(queue.queue_id, description.to_json()))
-        await self._commit()
-        queue.update(description, self.now_ms())
-        self._detach_disabled(queue)
-        self.changed(queue)
-        for box in (queue.main, queue.dead):
-            self.wake(box)
-        logger.info("%s: queue '%s' updated, status %s", self.name, description.path, description.status)
-        return description
-
-    async def _delete_queue(self, path: str) -> None:
-        queue = self._required(path)
-        key = path_key(queue.path)
-        self._remove(queue)
-        self._changing.add(key)
-        self._detach(queue, entity_not_found(queue.path))
-        queue.close()
-        self.store.write(DropQueue(queue.queue_id))
-        try:
-            await self._commit()
-        except StoreError:
-            self._add(queue)
-            queue.reopen(self.now_ms())
-            raise
-        finally:
-            self._changing.discard(key)
-        logger.info("%s: queue '%s' deleted", self.name, queue.path)
+        await self.delete(self.catalog.queue(path).path)
 
     def queue_info(self, path: str) -> QueueInfo:
-        return _info(self._required(path))
+        return queue_info(self.catalog.queue(path))
+
+    def topic_info(self, path: str) -> TopicInfo:
+        return topic_info(self.catalog.topic(path))
+
+    def subscription_info(self, topic: str, name: str) -> SubscriptionInfo:
+        return subscription_info(self.catalog.subscription(topic, name))
+
+    def rule(self, topic: str, subscription: str, name: str) -> RuleDescription:
+        return self.catalog.rule(topic, subscription, name).description
 
     def queue_infos(self) -> list[QueueInfo]:
-        return [_info(queue) for _, queue in sorted(self._queues.items())]
+        return self.catalog.queue_infos()
 
-    def _required(self, path: str) -> Queue:
-        queue = self.queue(path)
-        if queue is None:
-            raise EntityNotFound(f"queue '{path}' does not exist")
-        return queue
+    def topic_infos(self) -> list[TopicInfo]:
+        return self.catalog.topic_infos()
 
-    async def _commit(self) -> None:
-        """Wait until everything written so far is durable."""
-        committed: asyncio.Future[None] = self._loop.create_future()
+    def queue_keys(self) -> list[str]:
+        return self.catalog.queue_keys()
 
-        def done(error: StoreError | None) -> None:
-            if committed.cancelled():
-                return
-            if error is None:
-                committed.set_result(None)
-            else:
-                committed.set_exception(error)
+    def topic_keys(self) -> list[str]:
+        return self.catalog.topic_keys()
 
-        self.store.after_commit(done)
-        await committed
+    def subscription_keys(self, topic: str) -> list[str]:
+        return self.catalog.subscription_keys(topic)
+
+    def rule_keys(self, topic: str, subscription: str) -> list[str]:
+        return self.catalog.rule_keys(topic, subscription)
+
+    def rules(self, topic: str, subscription: str) -> list[RuleDescription]:
+        return self.catalog.rules(topic, subscription)
+
+    # ── changes, as the administration tells of them ──
+
+    def added(self, entity: Entity) -> None:
+        """The entity is stored and in the catalog."""
+        if isinstance(entity, Rule):
+            rule = entity.description
+            self.catalog.subscription(rule.topic, rule.subscription).touch(self.now_ms())  # it is in use
+        else:
+            self.changed(entity)
+            self._forward(entity)
+        self._share_keys(entity)
+
+    def updated(self, entity: Entity) -> None:
+        """The entity has new settings."""
+        self._share_keys(entity)
+        if not isinstance(entity, Rule):
+            self._detach_disabled(entity)
+            self.changed(entity)
+            self._forward(entity)
+            for box in boxes_of(entity):
+                self.wake(box)
+
+    def removed(self, entity: Entity) -> None:
+        """The entity is out of the catalog; its deletion is about to be written."""
+        if isinstance(entity, Queue | Topic):
+            self.keys.set_entity_keys(path_key(entity.path), ())
+        if not isinstance(entity, Rule):
+            self._forget(entity)
+            self._detach(entity, entity_not_found(entity.path))
+
+    def deleted(self, entity: Entity) -> None:
+        """The deletion is durable: the rows of the entity go step by step."""
+        self._sweeper.add(Remains(entity.rule_id, []) if isinstance(entity, Rule) else entity.remains())
+
+    def _share_keys(self, entity: Entity) -> None:
+        if isinstance(entity, Queue | Topic):
+            keys = [rule.as_key() for rule in entity.description.authorization]
+            self.keys.set_entity_keys(path_key(entity.path), keys)
+
+    def in_background(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run something that nobody awaits to its end."""
+        self._administration.to_its_end(work)
 
     # ── links ──
 
-    def _detach(self, queue: Queue, refusal: Refusal, kinds: tuple[type, ...] = (Inlet, Outlet)) -> None:
+    def _detach(self, holder: Holder, refusal: Refusal, kinds: tuple[type, ...] = (Inlet, Outlet)) -> None:
         for link in list(self.links):
             context = link.context
-            if isinstance(context, Inlet | Outlet) and context.queue is queue and isinstance(context, kinds):
+            if isinstance(context, Applicant) and context.queue is holder:
+                context.refuse(refusal)
+            elif isinstance(context, Inlet | Outlet) and context.queue is holder and isinstance(context, kinds):
                 context.peer.detach(link, refusal)
 
-    def _detach_disabled(self, queue: Queue) -> None:
-        """Receivers of a queue that was switched off must hear of it; a sender hears it as the answer to its send,
+    def _detach_disabled(self, holder: Holder) -> None:
+        """Receivers of an entity that was switched off must hear of it; a sender hears it as the answer to its send,
         because the Python SDK reads a detach as a lost connection, whatever its condition."""
+        if isinstance(holder, Topic):
+            return
         try:
-            queue.check_receive()
+            holder.check_receive()
         except Refusal as refusal:
-            self._detach(queue, refusal, (Outlet,))
+            self._detach(holder, refusal, (Outlet,))
 
     # ── time ──
 
-    def changed(self, queue: Queue) -> None:
-        """The next time at which the queue has something to do may have moved."""
-        if queue.closed or self._is_stopping:
+    def changed(self, holder: Holder) -> None:
+        """The next time at which the entity has something to do may have moved."""
+        if holder.closed or self._is_stopping:
             return
         if not self._changed:
             self._loop.call_soon(self._arm)
-        self._changed.add(queue)
+        self._changed.add(holder)
 
     def _arm(self) -> None:
         if self._is_stopping:
             return
-        for queue in self._changed:
-            times = [at for at in (queue.next_due_ms(), queue.idle_until_ms) if at is not None]
-            self._agenda.set(queue, min(times, default=None))
+        for holder in self._changed:
+            times = [at for at in (holder.next_due_ms(), holder.idle_until_ms) if at is not None]
+            self._agenda.set(holder, min(times, default=None))
         self._changed.clear()
         at_ms = self._agenda.next_ms()
         if at_ms is None or (self._timer_ms is not None and self._timer_ms <= at_ms):
@@ -320,44 +468,33 @@ class Namespace:
         self._timer = self._loop.call_later(max(at_ms - self.now_ms(), 0) / 1000, self.run_due)
 
     def run_due(self) -> None:
-        """Do what has fallen due by now in every queue, and set the timer for the rest."""
+        """Do what has fallen due by now in every entity, and set the timer for the rest."""
         self._timer = self._timer_ms = None
         now_ms = self.now_ms()
-        for queue in self._agenda.pop_due(now_ms):
-            if queue.idle_until_ms is not None and queue.idle_until_ms <= now_ms:
-                if not self._is_listened_to(queue):
-                    self._to_its_end(self._delete_idle(queue))
+        for holder in self._agenda.pop_due(now_ms):
+            if holder.idle_until_ms is not None and holder.idle_until_ms <= now_ms:
+                if not self._is_listened_to(holder):
+                    self._administration.to_its_end(self._delete_idle(holder))
                     continue
-                queue.touch(now_ms)
-            queue.run_due(now_ms)
-            self.changed(queue)
+                holder.touch(now_ms)
+            holder.run_due(now_ms)
+            self.changed(holder)
         if not self._changed:
             self._loop.call_soon(self._arm)
 
-    def _is_listened_to(self, queue: Queue) -> bool:
-        """A receiver that waits with credit uses the queue, although nothing happens."""
-        return any(outlet.link.credit for box in (queue.main, queue.dead) for outlet in self._dispatchers[box].outlets)
+    def _is_listened_to(self, holder: Holder) -> bool:
+        """A receiver that waits with credit uses the entity, although nothing happens."""
+        dispatchers = [self._dispatchers[box] for box in boxes_of(holder) if box in self._dispatchers]
+        return any(outlet.link.credit for dispatcher in dispatchers for outlet in dispatcher.outlets)
 
-    async def _delete_idle(self, queue: Queue) -> None:
-        until_ms = queue.idle_until_ms
-        if queue.closed or until_ms is None or until_ms > self.now_ms():
-            self.changed(queue)  # it was used or deleted in the turn of the loop since it fell due
+    async def _delete_idle(self, holder: Holder) -> None:
+        until_ms, kind = holder.idle_until_ms, holder.description.KIND
+        if holder.closed or until_ms is None or until_ms > self.now_ms():
+            self.changed(holder)  # it was used or deleted in the turn of the loop since it fell due
             return
-        logger.info("%s: queue '%s' was idle for its auto-delete time and is deleted", self.name, queue.path)
+        logger.info("%s: %s '%s' was idle for its auto-delete time and is deleted", self.name, kind, holder.path)
         try:
-            await self._delete_queue(queue.path)
+            await self._administration.delete_now(holder.path)
         except StoreError as error:
-            logger.error("%s: the idle queue '%s' could not be deleted: %s", self.name, queue.path, error)
-            queue.touch(self.now_ms())  # tried again when it has been idle as long once more, not in a tight loop
-
-
-def _info(queue: Queue) -> QueueInfo:
-    return QueueInfo(
-        description=queue.description,
-        active=queue.active_count,
-        dead_lettered=queue.dead_count,
-        scheduled=queue.scheduled_count,
-        deferred=queue.deferred_count,
-        size_bytes=queue.size_bytes,
-        accessed_ms=queue.accessed_ms,
-    )
+            logger.error("%s: the idle %s '%s' could not be deleted: %s", self.name, kind, holder.path, error)
+            holder.touch(self.now_ms())  # tried again when it has been idle as long once more, not in a tight loop

@@ -1,4 +1,4 @@
-"""Where a new link leads: `$cbs`, an entity's `$management`, a queue or its dead letters; or why it is refused."""
+"""Where a new link leads: `$cbs`, an entity's `$management`, an entity or its dead letters; or why it is refused."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ from pairbus.amqp.performatives import Attach, Coordinator
 from pairbus.broker.address import Address, parse_address
 from pairbus.broker.cbs import CbsNode
 from pairbus.broker.inlet import BATCH_ENVELOPE_SIZE, CREDIT, Inlet
-from pairbus.broker.management import ManagementNode
+from pairbus.broker.management import OPERATIONS, ManagementNode, Target
+from pairbus.broker.messages import SESSION_ID_LENGTH_MAX
 from pairbus.broker.outlet import Outlet
-from pairbus.broker.refusal import Refusal, dead_letters_take_no_sends, entity_not_found
+from pairbus.broker.queue import Queue
+from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal, dead_letters_take_no_sends, entity_not_found
 from pairbus.broker.requests import CREDIT as REQUEST_CREDIT
 from pairbus.broker.requests import Node, RequestLink, ResponseLink
+from pairbus.broker.session_links import SESSION_FILTER, Applicant
+from pairbus.broker.subscription import Rule, Subscription
+from pairbus.broker.topic import Topic
 from pairbus.sas import LISTEN, SEND
 
 if TYPE_CHECKING:
     from pairbus.broker.peer import Peer
 
-SESSION_FILTER = "com.microsoft:session-filter"
+SESSION_REQUIRED = (
+    "It is not possible for an entity that requires sessions to create a non-sessionful message receiver."
+)
+NO_SESSIONS = "A sessionful message receiver cannot be created on an entity that does not require sessions."
 TOKEN_REQUEST_SIZE_MAX = 1 << 16  # a token has a few KB, and whoever puts one is a stranger until then
 REQUEST_ENVELOPE_SIZE = 1 << 20  # around the largest message that a schedule-message request may carry
 
@@ -41,7 +49,7 @@ def attach_link(peer: Peer, link: Link, attach: Attach, cbs: CbsNode) -> None:
         _attach_node(peer, link, attach, cbs, TOKEN_REQUEST_SIZE_MAX)
     elif address.is_management:
         node = _management(peer, address)
-        _attach_node(peer, link, attach, node, node.queue.message_size_max + REQUEST_ENVELOPE_SIZE)
+        _attach_node(peer, link, attach, node, node.message_size_max + REQUEST_ENVELOPE_SIZE)
     else:
         _attach_entity(peer, link, attach, address)
 
@@ -55,52 +63,98 @@ def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node, size_max: i
         link.context = ResponseLink(peer, link, node)
 
 
+def find(peer: Peer, address: Address) -> Target:
+    """Look up the entity and the box that the address names, or raise the Refusal."""
+    entity = peer.namespace.catalog.find(address.entity)
+    if entity is None or isinstance(entity, Rule):
+        raise entity_not_found(address.text)
+    if isinstance(entity, Topic):
+        if address.is_dead_letter or address.is_transfer_dead_letter:
+            raise Refusal(NOT_ALLOWED, f"The topic '{entity.path}' has no dead-letter queue; its subscriptions have.")
+        return Target(entity, None)
+    box = entity.dead if address.is_dead_letter else entity.transfer if address.is_transfer_dead_letter else entity.main
+    return Target(entity, box)
+
+
 def _management(peer: Peer, address: Address) -> ManagementNode:
     if not peer.allows(address.text, None):
         raise _unauthorised(address, "A valid")
-    queue = peer.namespace.queue(address.entity)
-    if queue is None:
-        raise entity_not_found(address.text)
-    box = queue.dead if address.is_dead_letter else queue.main
     return ManagementNode(
         address.text.lower(),
-        queue,
-        box,
-        find=lambda: peer.namespace.queue(address.entity),
+        peer.namespace,
+        OPERATIONS,
+        find=lambda: find(peer, address),
         allows=lambda right: peer.allows(address.text, right),
-        changed=peer.namespace.changed,
-        meter=peer.namespace.meter,
+        is_mine=lambda holder: isinstance(holder, Outlet) and holder.peer is peer,
     )
 
 
 def _attach_entity(peer: Peer, link: Link, attach: Attach, address: Address) -> None:
     if not peer.allows(address.text, right_of(link)):
         raise _unauthorised(address, f"The {right_of(link)}")
-    queue = peer.namespace.queue(address.entity)
-    if queue is None:
-        raise entity_not_found(address.text)
+    target = find(peer, address)
     if isinstance(link, ReceiverLink):
-        if address.is_dead_letter:
-            raise dead_letters_take_no_sends(queue.path)
-        queue.check_send()
-        limit = queue.message_size_max
-        _answer(link, attach, limit)
-        link.max_message_size = limit + BATCH_ENVELOPE_SIZE
-        link.context = Inlet(peer, link, queue, address.text)
-        link.keep_credit(CREDIT)
+        _attach_sender(peer, link, attach, address, target)
     elif isinstance(link, SenderLink):
-        queue.check_receive()
-        if attach.source is not None and attach.source.filter and SESSION_FILTER in attach.source.filter:
-            raise Refusal(
-                NOT_ALLOWED,
-                "A sessionful message receiver cannot be created on an entity that does not require sessions.",
-            )
-        _answer(link, attach, None)
-        outlet = Outlet(peer, link, queue, queue.dead if address.is_dead_letter else queue.main, address.text)
-        link.context = outlet
-        peer.namespace.listen(outlet)
-    queue.touch(peer.namespace.now_ms())
+        _attach_receiver(peer, link, attach, address, target)
     peer.namespace.links.add(link)
+
+
+def _attach_sender(peer: Peer, link: ReceiverLink, attach: Attach, address: Address, target: Target) -> None:
+    entity = target.entity
+    if isinstance(entity, Subscription):
+        raise Refusal(
+            NOT_ALLOWED,
+            f"Messages cannot be sent to the subscription '{entity.path}';"
+            f" send to its topic '{entity.description.topic}'.",
+        )
+    if isinstance(entity, Queue) and target.box is not entity.main:
+        raise dead_letters_take_no_sends(entity.path)
+    entity.check_send()
+    limit = entity.message_size_max
+    _answer(link, attach, limit)
+    link.max_message_size = limit + BATCH_ENVELOPE_SIZE
+    link.context = Inlet(peer, link, entity, address.text)
+    link.keep_credit(CREDIT)
+    entity.touch(peer.namespace.now_ms())
+
+
+def _attach_receiver(peer: Peer, link: SenderLink, attach: Attach, address: Address, target: Target) -> None:
+    entity = target.entity
+    if isinstance(entity, Topic):
+        raise Refusal(
+            NOT_ALLOWED,
+            f"Messages cannot be received from the topic '{entity.path}';"
+            f" receive from a subscription, '{entity.path}/Subscriptions/<name>'.",
+        )
+    entity.check_receive()
+    forward_to = entity.description.forward_to
+    if forward_to is not None and target.box is entity.main:
+        raise Refusal(
+            NOT_ALLOWED, f"Messages cannot be received from '{entity.path}', which forwards them to '{forward_to}'."
+        )
+    assert target.box is not None
+    wants_session = attach.source is not None and SESSION_FILTER in (attach.source.filter or {})
+    if wants_session != (target.box.sessions is not None):
+        raise Refusal(NOT_ALLOWED, NO_SESSIONS if wants_session else SESSION_REQUIRED)
+    entity.touch(peer.namespace.now_ms())
+    if wants_session:
+        _check_session_id(attach)
+        link.context = Applicant(peer, link, attach, entity, target.box, address.text)
+        peer.namespace.apply(link.context)
+        return
+    _answer(link, attach, None)
+    outlet = Outlet(peer, link, entity, target.box, address.text)
+    link.context = outlet
+    peer.namespace.listen(outlet)
+
+
+def _check_session_id(attach: Attach) -> None:
+    assert attach.source is not None and attach.source.filter is not None
+    session_id = attach.source.filter[SESSION_FILTER]
+    if session_id is not None and not (isinstance(session_id, str) and len(session_id) <= SESSION_ID_LENGTH_MAX):
+        text = f"A session id is a text of at most {SESSION_ID_LENGTH_MAX} characters, not {session_id!r:.80}."
+        raise Refusal(ARGUMENT_ERROR, text)
 
 
 def _answer(link: Link, attach: Attach, max_message_size: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The port: one listening socket for AMQP, AMQP over TLS, HTTP and HTTPS, told apart by the first bytes.
+"""The port: every listening socket takes AMQP, AMQP over TLS, HTTP and HTTPS, told apart by the first bytes.
 
     0x16        a TLS handshake; what follows inside is looked at again
     AMQP        an AMQP protocol header
@@ -15,7 +15,7 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, cast
 
 from aiohttp import WSMsgType, http_exceptions, web
@@ -102,7 +102,7 @@ class Door(asyncio.Protocol):
 
 
 class Port:
-    """The listening socket of one namespace."""
+    """The listening sockets of one namespace: its own, and extra ones where clients expect them."""
 
     def __init__(
         self,
@@ -116,35 +116,36 @@ class Port:
         self.loop = loop
         self.trace = trace
         self.number = 0
+        self.extra_numbers: list[int] = []
         self.doors: set[Door] = set()
         self._tls = tls
-        self._socket: socket.socket | None = None
+        self._listeners: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._awaited: dict[object, asyncio.TimerHandle] = {}
         "Connections that speak HTTP and have not made a request yet, and what will cut them."
 
-    async def open(self, host: str, port: int, app: web.Application) -> None:
-        """Listen; `number` then tells which port was taken."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    async def open(self, host: str, port: int, app: web.Application, extra_ports: Sequence[int] = ()) -> None:
+        """Listen on all ports or on none; `number` and `extra_numbers` then tell which were taken."""
         try:
-            listener.bind((host, port))
-        except OSError as error:
-            listener.close()
-            other = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "address"
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another {other}") from error
-        listener.listen(1024)
-        listener.setblocking(False)
-        self._socket = listener
+            for number in (port, *extra_ports):
+                self._listeners.append(_listen(host, number))
+        except ConfigError:
+            self._close_listeners()
+            raise
         app.middlewares.insert(0, self._on_request)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, logger=http_logger, shutdown_timeout=LAST_REQUESTS_S
         )
         await self._runner.setup()
-        self.number = int(listener.getsockname()[1])
-        self._spawn(self._accept(listener))
+        self.number, *self.extra_numbers = [int(listener.getsockname()[1]) for listener in self._listeners]
+        for listener in self._listeners:
+            self._spawn(self._accept(listener))
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
 
     def http_handler(self, transport: asyncio.Transport) -> asyncio.Protocol:
         """What speaks HTTP on the connection. A peer that never finishes the head of a request does not keep it."""
@@ -169,8 +170,7 @@ class Port:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._socket is not None:
-            self._socket.close()
+        self._close_listeners()
 
     async def close(self) -> None:
         """After the namespace has said goodbye: let what was written leave, then cut."""
@@ -207,7 +207,7 @@ class Port:
     def _connection_count(self) -> int:
         """Those that have not said what they are, AMQP, and HTTP with its web sockets."""
         assert self._runner is not None and self._runner.server is not None
-        welcoming = len(self._tasks) - 1  # one of them accepts
+        welcoming = len(self._tasks) - len(self._listeners)  # each of these has a task that accepts
         return welcoming + len(self.doors) + len(self._runner.server.connections)
 
     async def _welcome(self, client: socket.socket) -> None:
@@ -262,6 +262,21 @@ class Port:
                 await sending
             await response.close()
         return response
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        other = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "address"
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another {other}") from error
+    listener.listen(1024)
+    listener.setblocking(False)
+    return listener
 
 
 class WebSocketWire:

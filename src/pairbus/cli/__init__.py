@@ -10,7 +10,22 @@ from typing import Annotated
 import typer
 
 from pairbus import __version__
-from pairbus.cli import broker, demo, estimate, pair, queue, report, spool, standard, store, syphon
+from pairbus.cli import (
+    broker,
+    demo,
+    estimate,
+    namespace,
+    pair,
+    queue,
+    report,
+    rule,
+    spool,
+    standard,
+    store,
+    subscription,
+    syphon,
+    topic,
+)
 from pairbus.errors import PairbusError
 
 __all__ = ["app", "main"]
@@ -23,7 +38,21 @@ app = typer.Typer(
     rich_markup_mode=None,  # its panels cut option names off in a terminal of 80 columns
     pretty_exceptions_enable=False,  # their listing of local variables would print connection strings
 )
-for command in (broker, queue, pair, syphon, demo, estimate, report, spool, store):
+for command in (
+    broker,
+    queue,
+    topic,
+    subscription,
+    rule,
+    namespace,
+    pair,
+    syphon,
+    demo,
+    estimate,
+    report,
+    spool,
+    store,
+):
     command.register(app)
 
 

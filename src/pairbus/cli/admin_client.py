@@ -32,7 +32,7 @@ READ_WAIT_S = 60
 
 @contextmanager
 def administration(connection_string: str, ca_file: Path | None = None) -> Iterator[ServiceBusAdministrationClient]:
-    """A connected administration client; what it raises inside the `with` arrives as a PairbusError of one line.
+    """Connect an administration client; errors inside the `with` arrive as a PairbusError of one line.
 
     With `UseDevelopmentEmulator=true` and a loopback host the broker's own CA certificate is fetched from the
     broker and trusted: on this machine, whoever can answer on that port could read the certificate file as well.
@@ -54,18 +54,41 @@ def administration(connection_string: str, ca_file: Path | None = None) -> Itera
             )
         except ValueError as error:
             raise ConfigError(f"the connection string is wrong: {error}") from None
-        with client:
-            try:
-                yield client
-            except AzureError as error:
-                raise _in_one_line(error, authority) from error
+        with _one_line_errors(client, authority, "key of the connection string"):
+            yield client
+
+
+@contextmanager
+def administration_of(
+    host: str, credential: Any, ca_file: Path | None = None
+) -> Iterator[ServiceBusAdministrationClient]:
+    """Connect as `administration` does, with tokens of Microsoft Entra ID."""
+    client = ServiceBusAdministrationClient(
+        host,
+        credential,
+        connection_verify=True if ca_file is None else str(ca_file),
+        connection_timeout=CONNECT_WAIT_S,
+        read_timeout=READ_WAIT_S,
+        retry_connect=1,
+    )
+    with _one_line_errors(client, host, "token of the credential"):
+        yield client
+
+
+@contextmanager
+def _one_line_errors(client: ServiceBusAdministrationClient, authority: str, secret: str) -> Iterator[None]:
+    with client:
+        try:
+            yield
+        except AzureError as error:
+            raise _in_one_line(error, authority, secret) from error
 
 
 @contextmanager
 def _trust(emulator: str | None, authority: str, ca_file: Path | None) -> Iterator[str | bool]:
-    """What the SDK takes as `connection_verify`: a file of certificates, or True for the public authorities.
+    """Yield `connection_verify` for the SDK: a file of certificates, or True for the public authorities.
 
-    `emulator` is the host, when what is there says that it is one.
+    `emulator` is the host of an emulator, None for any other namespace.
     """
     if ca_file is not None:
         yield str(ca_file)
@@ -95,7 +118,7 @@ def _unreachable(authority: str, error: object) -> str:
     return f"cannot reach {authority}: {_first_line(error)}; is the broker running? `pairbus broker --help`"
 
 
-def _in_one_line(error: AzureError, authority: str) -> PairbusError:
+def _in_one_line(error: AzureError, authority: str, secret: str) -> PairbusError:
     detail = _detail(error)
     match error:
         case ResourceNotFoundError():
@@ -103,7 +126,7 @@ def _in_one_line(error: AzureError, authority: str) -> PairbusError:
         case ResourceExistsError():
             return EntityExists(f"refused by {authority}: {detail}")
         case ClientAuthenticationError():
-            return ConfigError(f"{authority} refused the key of the connection string: {detail}")
+            return ConfigError(f"{authority} refused the {secret}: {detail}")
         case HttpResponseError():
             return EntityError(f"refused by {authority}: {detail}")
         case ServiceRequestError() | ServiceResponseError():

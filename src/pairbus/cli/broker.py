@@ -8,6 +8,7 @@ import logging
 import re
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,8 +32,8 @@ Examples:
   pairbus broker --namespace contoso=5672 --namespace fabrikam=5673 --data /var/lib/pairbus
   # any free port, nothing kept
   pairbus broker --namespace test=0 --data :memory:
-  # queues and keys from the official emulator's configuration
-  pairbus broker --config Config.json
+  # entities and keys from the official emulator's configuration, on all the ports where SDKs look for it
+  pairbus broker --config Config.json --listen-http 5300 --listen-tls 443
 """
 
 
@@ -47,12 +48,20 @@ def broker(
     ] = None,
     data: Annotated[str, typer.Option(metavar="DIR", help="Folder for the data, or ':memory:'.")] = "pairbus-data",
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Queues and keys, in the official emulator's JSON format.")
+        Path | None, typer.Option(metavar="FILE", help="Entities and keys, in the official emulator's JSON format.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --key.")] = "127.0.0.1",
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A DNS name under which clients call this broker. Repeat for more."),
+    ] = None,
+    listen_http: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME=]PORT", help="An extra port for HTTP: .NET looks for the emulator's on 5300."),
+    ] = None,
+    listen_tls: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME=]PORT", help="An extra port for TLS and web sockets: SDKs look for them on 443."),
     ] = None,
     key: Annotated[
         str | None,
@@ -80,6 +89,10 @@ def broker(
     from pairbus.broker import Broker
 
     namespaces = _namespaces(namespace or [], config)
+    extra = [("--listen-http", text) for text in listen_http or []] + [
+        ("--listen-tls", text) for text in listen_tls or []
+    ]
+    namespaces = _with_extra_ports(namespaces, extra)
     served = Broker(
         namespaces,
         data=None if data == ":memory:" else Path(data),
@@ -123,9 +136,39 @@ def _namespaces(given: list[str], config: Path | None) -> list[NamespaceOptions]
     options = []
     for name, number in ports.items():
         found = configured.get(name)
-        queues, keys = (tuple(found.queues), tuple(found.keys)) if found is not None else ((), ())
-        options.append(NamespaceOptions(name, number, queues, keys))
+        if found is None:
+            options.append(NamespaceOptions(name, number))
+        else:
+            options.append(
+                NamespaceOptions(
+                    name,
+                    number,
+                    queues=tuple(found.queues),
+                    keys=tuple(found.keys),
+                    topics=tuple(found.topics),
+                    subscriptions=tuple(found.subscriptions),
+                )
+            )
     return options
+
+
+def _with_extra_ports(namespaces: list[NamespaceOptions], given: list[tuple[str, str]]) -> list[NamespaceOptions]:
+    """Add further ports to the namespaces that they name; without a name, to the only one.
+
+    Every port takes every protocol. The names of the options say what clients look for there.
+    """
+    ports: dict[str, list[int]] = {options.name.lower(): [] for options in namespaces}
+    for option, text in given:
+        name, _, port = text.rpartition("=")
+        if not port.isdecimal() or int(port) > 65535:
+            raise ConfigError(f"{option} {text!r}: PORT or NAME=PORT is needed, for example 5300")
+        if not name and len(namespaces) > 1:
+            raise ConfigError(f"{option} {text!r}: there are several namespaces; say which, as NAME={port}")
+        key = name.lower() or namespaces[0].name.lower()
+        if key not in ports:
+            raise ConfigError(f"{option} {text!r}: there is no namespace {name!r}")
+        ports[key].append(int(port))
+    return [replace(options, extra_ports=tuple(ports[options.name.lower()])) for options in namespaces]
 
 
 async def _serve(broker: Broker, names: list[str]) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import AsyncExitStack
-from pathlib import Path
 
+from pairbus.cli.backlogs import carrier_of
 from pairbus.cli.standard import ProgressLine, say
+from pairbus.client.sides import Side
 from pairbus.forwarder import Forwarder
 from pairbus.pairing.backlog import Rotation, queue_path
 from pairbus.pairing.events import Event, SpoolForwarded, SpoolRefused
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Failure, FailurePolicy, Kind, Reaction
 from pairbus.spool import Spool
-from pairbus.transport import Carrier, Endpoint
 
 OUT_FOR_GOOD_S = 1e9  # a backlog queue that fails during a drain is not tried again in it
 
@@ -35,7 +35,7 @@ class DrainWays:
         return None if self._kept is None else Way(self._kept)
 
     def accepted(self, path: str, way: Way, count: int, now: float) -> None:
-        """What works is kept."""
+        """Keep the way: it works."""
 
     def failed(self, path: str, way: Way, failure: Failure, now: float) -> None:
         if way.queue is not None:
@@ -50,23 +50,21 @@ class Drain:
 
     def __init__(
         self,
-        home: Endpoint,
-        away: Endpoint | None,
+        home: Side,
+        away: Side | None,
         primary_name: str,
         backlog_queues: int,
-        ca_file: Path | None,
         patience_s: float,
     ) -> None:
         self.forwarded = 0
         self._home = home
         self._away = away
         self._queues = [] if away is None else [queue_path(primary_name, index) for index in range(backlog_queues)]
-        self._ca_file = ca_file
         self._patience_s = patience_s
         self._line = ProgressLine()
 
     def run(self, spool: Spool) -> dict[str, str]:
-        """Path in lower case → why, for what is left."""
+        """Drain a spool; return why messages are left, by their path in lower case."""
         try:
             reasons = asyncio.run(self._run(spool))
         finally:
@@ -75,10 +73,10 @@ class Drain:
 
     async def _run(self, spool: Spool) -> dict[str, str]:
         async with AsyncExitStack() as open_carriers:
-            primary = await open_carriers.enter_async_context(Carrier(self._home, ssl=self._ca_file))
+            primary = await open_carriers.enter_async_context(carrier_of(self._home))
             secondary = None
             if self._away is not None:
-                secondary = await open_carriers.enter_async_context(Carrier(self._away, ssl=self._ca_file))
+                secondary = await open_carriers.enter_async_context(carrier_of(self._away))
             forwarder = Forwarder(spool, DrainWays(self._queues), primary, secondary, publish=self._tell)
             return await forwarder.drain_once(self._patience_s)
 

@@ -1,13 +1,14 @@
-"""`pairbus pair`: what pairing needs the Manage claim for, done once, so that applications need it no more."""
+"""`pairbus pair`: the part of pairing that needs the Manage claim, done once, so that applications need it no more."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Annotated
 
 import typer
 
-from pairbus.cli.secrets import KEPT_OFF, connection_string
+from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces
 from pairbus.cli.trust import CaFile
 from pairbus.errors import ConfigError, EntityError
 
@@ -15,7 +16,7 @@ _app = typer.Typer(
     help="Prepare a pair of namespaces.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    epilog=KEPT_OFF.format(variables="PAIRBUS_PRIMARY and PAIRBUS_SECONDARY"),
+    epilog=f"{KEPT_OFF.format(variables='PAIRBUS_PRIMARY and PAIRBUS_SECONDARY')} {ENTRA}",
 )
 
 
@@ -35,6 +36,7 @@ Examples:
   pairbus pair create --primary @contoso.txt --secondary @fabrikam.txt
   PAIRBUS_PRIMARY=… PAIRBUS_SECONDARY=… pairbus pair create --backlog-queue-count 20
   pairbus pair create --primary-name contoso --secondary @fabrikam.txt --json
+  pairbus pair create --primary-name contoso --secondary fabrikam.servicebus.windows.net --credential default
 """
 )
 def create(
@@ -42,8 +44,8 @@ def create(
         str | None,
         typer.Option(
             envvar="PAIRBUS_PRIMARY",
-            help="Connection string of the primary, or @FILE; only its name is used.",
-            metavar="CS",
+            help="Connection string of the primary, @FILE, or host; only its name is used.",
+            metavar="CS|HOST",
             show_default=False,
         ),
     ] = None,
@@ -51,8 +53,8 @@ def create(
         str | None,
         typer.Option(
             envvar="PAIRBUS_SECONDARY",
-            help="Connection string of the secondary, or @FILE, with the Manage claim.",
-            metavar="CS",
+            help="Connection string of the secondary, @FILE, or host; with the Manage claim.",
+            metavar="CS|HOST",
             show_default=False,
         ),
     ] = None,
@@ -63,6 +65,7 @@ def create(
             help="First part of their paths; derived from the primary's host when not given.", show_default=False
         ),
     ] = None,
+    credential: CredentialName = None,
     ca_file: CaFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -71,25 +74,24 @@ def create(
     Applications can then pair with create_backlog_queues=False and need only Send (and Listen for the syphon).
     """
     # Imported when needed: the SDK takes a quarter of a second, which other commands should not pay.
-    from pairbus.client.sides import Side
+    from pairbus.client.provisioning import find_or_create
     from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, primary_name_of
-    from pairbus.provisioning import find_or_create
 
-    away = connection_string(secondary, "--secondary", "PAIRBUS_SECONDARY")
+    namespaces = Namespaces(credential, ca_file)
+    there = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
     try:
         chosen = SendAvailabilityPairedNamespaceOptions(
             backlog_queue_count=backlog_queue_count, primary_name=primary_name
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    trust = {} if ca_file is None else {"connection_verify": str(ca_file)}
-    there = Side.from_connection_string(away, **trust)
     if chosen.primary_name is None:
-        home = Side.from_connection_string(connection_string(primary, "--primary", "PAIRBUS_PRIMARY"))
+        home = namespaces.side(primary, "--primary", "PAIRBUS_PRIMARY")
         if home.authority.lower() == there.authority.lower():
             raise ConfigError(f"primary and secondary are the same namespace, {home.name}: a pair needs two")
         chosen.primary_name = primary_name_of(home.authority)
-    result = find_or_create(there, chosen.primary_name, chosen.backlog_queue_count)
+    namespaces.check()
+    result = asyncio.run(find_or_create(there, chosen.primary_name, chosen.backlog_queue_count))
     found = [path for path in result.paths if path not in result.created]
     if as_json:
         shown = {"created": result.created, "found": found, "left_out": dict(result.left_out)}

@@ -1,56 +1,21 @@
-"""`pairbus queue`: create, list, show and delete queues of any namespace, ours or Azure's."""
+"""`pairbus queue`: create, list, show, update and delete queues of any namespace, ours or Azure's."""
 
 from __future__ import annotations
 
-import json
-import re
-from contextlib import AbstractContextManager
-from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pairbus.cli import secrets
-from pairbus.cli.table import print_table
-from pairbus.cli.trust import CaFile
+from pairbus.cli import entity_options as options
+from pairbus.cli.connection import connected
 
-# The service's words. The broker has them too, but these commands work without its extra.
-STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
-UNLIMITED = timedelta(days=10_675_199)
-_ISO_DURATION = re.compile(r"P(?=.)(\d{1,8}D)?(T(?=.)(\d{1,8}H)?(\d{1,8}M)?(\d{1,8}(\.\d{1,7})?S)?)?", re.ASCII)
-
-_app = typer.Typer(
-    help="Create, list, show and delete queues.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=secrets.KEPT_OFF.format(variables="PAIRBUS_CONNECTION_STRING"),
-)
-
-ConnectionString = Annotated[
-    str | None,
-    typer.Option(
-        "--connection-string",
-        envvar="PAIRBUS_CONNECTION_STRING",
-        help="Connection string of the namespace, or @FILE.",
-        metavar="CS",
-        show_default=False,
-    ),
-]
-ConnectionStringFile = Annotated[
-    Path | None, typer.Option("--connection-string-file", help="The same as @FILE.", metavar="FILE")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def _named(path: str) -> str:
-    if not path.strip():
-        raise typer.BadParameter("a queue has a name")
-    return path
-
+_app = options.group("Create, list, show, update and delete queues.")
 
 Name = Annotated[
-    str, typer.Argument(callback=_named, help="Path of the queue, such as orders or contoso/x-servicebus-transfer/0.")
+    str,
+    typer.Argument(
+        callback=options.named("queue"), help="Path of the queue, such as orders or contoso/x-servicebus-transfer/0."
+    ),
 ]
 
 
@@ -59,163 +24,156 @@ def register(app: typer.Typer) -> None:
     app.add_typer(_app, name="queue")
 
 
-def _duration(text: str) -> str:
-    """Seconds or ISO-8601, as the ISO text that the service takes."""
-    if re.fullmatch(r"\d{1,12}(\.\d{1,7})?", text, re.ASCII):
-        return f"PT{text}S"
-    if _ISO_DURATION.fullmatch(text.upper()):
-        return text.upper()
-    raise typer.BadParameter(f"{text!r} is neither a number of seconds nor an ISO-8601 duration such as PT5M or P1D")
-
-
-def _status(text: str) -> str:
-    for status in STATUSES:
-        if text.lower() == status.lower():
-            return status
-    raise typer.BadParameter(f"{text!r} is not one of {', '.join(STATUSES)}")
-
-
-def _duration_option(name: str, meaning: str) -> Any:
-    return typer.Option(name, help=f"{meaning}; seconds or ISO-8601.", metavar="DURATION", parser=_duration)
-
-
 @_app.command(
     epilog="""\b
 Examples:
   pairbus queue create orders --lock-duration 30 --max-delivery-count 5
   pairbus queue create contoso/x-servicebus-transfer/0 --max-size-mb 5120
   pairbus queue create payments --duplicate-window PT10M --ttl P14D
+  pairbus queue create inbox --forward-to orders
 """
 )
+@connected
 def create(
+    client: Any,
     name: Name,
-    connection_string: ConnectionString = None,
-    connection_string_file: ConnectionStringFile = None,
-    ca_file: CaFile = None,
-    lock_duration: Annotated[str | None, _duration_option("--lock-duration", "Peek-lock, up to 5 minutes")] = None,
-    max_size_mb: Annotated[int | None, typer.Option(help="Size of the queue in megabytes.", min=1)] = None,
-    ttl: Annotated[str | None, _duration_option("--ttl", "Default and ceiling of the time to live")] = None,
-    dead_letter_on_expiration: Annotated[
-        bool | None, typer.Option(help="Whether expired messages go to the dead-letter queue.", show_default=False)
-    ] = None,
-    duplicate_window: Annotated[
-        str | None, _duration_option("--duplicate-window", "Turns duplicate detection on, over this window")
-    ] = None,
-    max_delivery_count: Annotated[
-        int | None, typer.Option(help="Deliveries before a message is dead-lettered.", min=1)
-    ] = None,
-    max_message_size_kb: Annotated[int | None, typer.Option(help="Largest message in kilobytes.", min=1)] = None,
-    status: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(STATUSES)}.", metavar="STATUS", parser=_status)
-    ] = None,
-    auto_delete_on_idle: Annotated[
-        str | None,
-        _duration_option("--auto-delete-on-idle", "Deletes the queue when unused for so long (5 minutes up)"),
-    ] = None,
+    lock_duration: options.LockDuration = None,
+    max_size_mb: options.MaxSizeMb = None,
+    ttl: options.Ttl = None,
+    dead_letter_on_expiration: options.DeadLetterOnExpiration = None,
+    duplicate_window: options.DuplicateWindow = None,
+    max_delivery_count: options.MaxDeliveryCount = None,
+    max_message_size_kb: options.MaxMessageSizeKb = None,
+    status: options.Status = None,
+    auto_delete_on_idle: options.AutoDeleteOnIdle = None,
+    requires_session: options.Session = False,
+    partitioned: options.Partitioned = False,
+    forward_to: options.ForwardTo = None,
+    forward_dead_lettered_to: options.ForwardDeadLetteredTo = None,
+    user_metadata: options.Metadata = None,
 ) -> None:
-    """Create a queue. What is not given is the service's default."""
-    settings: dict[str, Any] = {
-        "lock_duration": lock_duration,
-        "max_size_in_megabytes": max_size_mb,
-        "default_message_time_to_live": ttl,
-        "dead_lettering_on_message_expiration": dead_letter_on_expiration,
-        "requires_duplicate_detection": True if duplicate_window is not None else None,
-        "duplicate_detection_history_time_window": duplicate_window,
-        "max_delivery_count": max_delivery_count,
-        "max_message_size_in_kilobytes": max_message_size_kb,
-        "status": status,
-        "auto_delete_on_idle": auto_delete_on_idle,
-    }
-    with _client(connection_string, connection_string_file, ca_file) as client:
-        client.create_queue(name, **settings)
+    """Create a queue. Settings that are not given have the service's defaults."""
+    client.create_queue(
+        name,
+        lock_duration=lock_duration,
+        max_size_in_megabytes=max_size_mb,
+        default_message_time_to_live=ttl,
+        dead_lettering_on_message_expiration=dead_letter_on_expiration,
+        requires_duplicate_detection=True if duplicate_window is not None else None,
+        duplicate_detection_history_time_window=duplicate_window,
+        max_delivery_count=max_delivery_count,
+        max_message_size_in_kilobytes=max_message_size_kb,
+        status=status,
+        auto_delete_on_idle=auto_delete_on_idle,
+        requires_session=requires_session or None,
+        enable_partitioning=partitioned or None,
+        forward_to=forward_to or None,
+        forward_dead_lettered_messages_to=forward_dead_lettered_to or None,
+        user_metadata=user_metadata or None,
+    )
     typer.echo(f"created {name}")
 
 
 @_app.command("list", epilog="Example: pairbus queue list --prefix contoso/ --json")
-def list_queues(
-    connection_string: ConnectionString = None,
-    connection_string_file: ConnectionStringFile = None,
-    ca_file: CaFile = None,
-    prefix: Annotated[str, typer.Option(help="Only queues whose path starts so, in any case.")] = "",
-    as_json: Json = False,
-) -> None:
+@connected
+def list_queues(client: Any, prefix: options.Prefix = "", as_json: options.Json = False) -> None:
     """List queues with their message counts."""
-    with _client(connection_string, connection_string_file, ca_file) as client:
-        status_of = {queue.name: str(queue.status) for queue in client.list_queues()}
-        queues = [
-            {"name": queue.name, "status": status_of[queue.name], **_counts(queue)}
-            for queue in client.list_queues_runtime_properties()
-            # A queue created between the two listings is missing in the first: it will be in the next answer.
-            if queue.name in status_of and queue.name.lower().startswith(prefix.lower())
-        ]
-    if as_json:
-        typer.echo(json.dumps(queues, indent=2))
-    else:
-        columns = ("name", "status", "active", "dead_lettered", "scheduled", "deferred", "size_bytes")
-        print_table(columns, [[queue[column] for column in columns] for queue in queues])
+    status_of = {queue.name: str(queue.status) for queue in client.list_queues()}
+    queues = [
+        {"name": queue.name, "status": status_of[queue.name], **_counts(queue)}
+        for queue in client.list_queues_runtime_properties()
+        # A queue created between the two listings is missing in the first: it will be in the next answer.
+        if queue.name in status_of and queue.name.lower().startswith(prefix.lower())
+    ]
+    columns = ("name", "status", "active", "dead_lettered", "scheduled", "deferred", "size_bytes")
+    options.print_entities(columns, queues, as_json)
 
 
 @_app.command(epilog="Example: pairbus queue show orders --json")
-def show(
-    name: Name,
-    connection_string: ConnectionString = None,
-    connection_string_file: ConnectionStringFile = None,
-    ca_file: CaFile = None,
-    as_json: Json = False,
-) -> None:
-    """Show a queue's settings and what is in it."""
-    with _client(connection_string, connection_string_file, ca_file) as client:
-        queue = client.get_queue(name)
-        runtime = client.get_queue_runtime_properties(name)
+@connected
+def show(client: Any, name: Name, as_json: options.Json = False) -> None:
+    """Show a queue's settings and counts."""
+    queue = client.get_queue(name)
+    runtime = client.get_queue_runtime_properties(name)
     shown: dict[str, Any] = {
         "name": queue.name,
         "status": str(queue.status),
-        "lock_duration_s": _seconds(queue.lock_duration),
+        "lock_duration_s": options.seconds(queue.lock_duration),
         "max_size_mb": queue.max_size_in_megabytes,
         "max_message_size_kb": queue.max_message_size_in_kilobytes,
-        "ttl_s": _seconds(queue.default_message_time_to_live),
+        "ttl_s": options.seconds(queue.default_message_time_to_live),
         "dead_letter_on_expiration": queue.dead_lettering_on_message_expiration,
-        "duplicate_window_s": _seconds(queue.duplicate_detection_history_time_window)
+        "duplicate_window_s": options.seconds(queue.duplicate_detection_history_time_window)
         if queue.requires_duplicate_detection
         else None,
         "max_delivery_count": queue.max_delivery_count,
-        "auto_delete_on_idle_s": _seconds(queue.auto_delete_on_idle),
+        "auto_delete_on_idle_s": options.seconds(queue.auto_delete_on_idle),
+        "requires_session": queue.requires_session,
+        "partitioned": queue.enable_partitioning,
+        "forward_to": options.path_of(queue.forward_to),
+        "forward_dead_lettered_to": options.path_of(queue.forward_dead_lettered_messages_to),
         "user_metadata": queue.user_metadata,
         **_counts(runtime),
-        "created_at": _time(runtime.created_at_utc),
-        "updated_at": _time(runtime.updated_at_utc),
-        "accessed_at": _time(runtime.accessed_at_utc),
+        **options.transfers(runtime),
+        **options.times(runtime),
     }
-    if as_json:
-        typer.echo(json.dumps(shown, indent=2))
-    else:
-        print_table(("setting", "value"), [[key, "-" if value is None else value] for key, value in shown.items()])
+    options.print_settings(shown, as_json)
 
 
-@_app.command(epilog="Example: pairbus queue delete orders")
-def delete(
+@_app.command(
+    epilog="""\b
+Examples:
+  pairbus queue update orders --status SendDisabled
+  pairbus queue update orders --ttl never --forward-dead-lettered-to graveyard
+"""
+)
+@connected
+def update(
+    client: Any,
     name: Name,
-    connection_string: ConnectionString = None,
-    connection_string_file: ConnectionStringFile = None,
-    ca_file: CaFile = None,
+    lock_duration: options.LockDuration = None,
+    max_size_mb: options.MaxSizeMb = None,
+    ttl: options.Ttl = None,
+    dead_letter_on_expiration: options.DeadLetterOnExpiration = None,
+    duplicate_window: options.ChangedDuplicateWindow = None,
+    max_delivery_count: options.MaxDeliveryCount = None,
+    max_message_size_kb: options.MaxMessageSizeKb = None,
+    status: options.Status = None,
+    auto_delete_on_idle: options.AutoDeleteOnIdle = None,
+    forward_to: options.ForwardTo = None,
+    forward_dead_lettered_to: options.ForwardDeadLetteredTo = None,
+    user_metadata: options.Metadata = None,
 ) -> None:
-    """Delete a queue with every message in it."""
-    with _client(connection_string, connection_string_file, ca_file) as client:
-        client.delete_queue(name)
+    """Change settings of a queue; the others stay as they are."""
+    queue = client.get_queue(name)
+    options.change(
+        queue,
+        {
+            "lock_duration": lock_duration,
+            "max_size_in_megabytes": max_size_mb,
+            "default_message_time_to_live": ttl,
+            "dead_lettering_on_message_expiration": dead_letter_on_expiration,
+            "duplicate_detection_history_time_window": duplicate_window,
+            "max_delivery_count": max_delivery_count,
+            "max_message_size_in_kilobytes": max_message_size_kb,
+            "status": status,
+            "auto_delete_on_idle": auto_delete_on_idle,
+            "forward_to": forward_to,
+            "forward_dead_lettered_messages_to": forward_dead_lettered_to,
+            "user_metadata": user_metadata,
+        },
+    )
+    client.update_queue(queue)
+    typer.echo(f"updated {name}")
+
+
+@_app.command(epilog="Example: pairbus queue delete orders --yes")
+@connected
+def delete(client: Any, name: Name, yes: options.Yes = False) -> None:
+    """Delete a queue with every message in it. Asks first, unless --yes is given."""
+    options.confirm_deletion(f"queue {name} with every message in it", yes)
+    client.delete_queue(name)
     typer.echo(f"deleted {name}")
-
-
-def _client(text: str | None, file: Path | None, ca_file: Path | None) -> AbstractContextManager[Any]:
-    # Imported when needed: the SDK takes a quarter of a second, which `pairbus broker` should not pay.
-    from pairbus.cli.admin_client import administration
-
-    return administration(_connection(text, file), ca_file)
-
-
-def _connection(text: str | None, file: Path | None) -> str:
-    if file is not None:  # before the environment: what is typed wins over what was set once
-        return secrets.connection_string(f"@{file}", "--connection-string-file", "PAIRBUS_CONNECTION_STRING")
-    return secrets.connection_string(text, "--connection-string", "PAIRBUS_CONNECTION_STRING")
 
 
 def _counts(runtime: Any) -> dict[str, int]:
@@ -224,20 +182,12 @@ def _counts(runtime: Any) -> dict[str, int]:
         runtime.dead_letter_message_count,
         runtime.scheduled_message_count,
     )
+    transferred = sum(options.transfers(runtime).values())
     return {
         "active": active,
         "dead_lettered": dead_lettered,
         "scheduled": scheduled,
         # No answer carries this count; it is what the total has beyond the others. Azure counts them as active.
-        "deferred": max(0, runtime.total_message_count - active - dead_lettered - scheduled),
+        "deferred": max(0, runtime.total_message_count - active - dead_lettered - scheduled - transferred),
         "size_bytes": runtime.size_in_bytes,
     }
-
-
-def _seconds(duration: timedelta | str | None) -> float | None:
-    """None for unlimited. The SDK's types allow texts, which it takes but never returns."""
-    return duration.total_seconds() if isinstance(duration, timedelta) and duration < UNLIMITED else None
-
-
-def _time(moment: Any) -> str | None:
-    return None if moment is None or moment.year == 1 else moment.isoformat()

@@ -61,6 +61,8 @@ class Places:
     ca_file: Path | None
     primary: str
     secondary: str
+    credential: str | None = None
+    "Name of a credential, when primary and secondary are hosts."
 
 
 class SparkPump:
@@ -90,6 +92,7 @@ class SparkPump:
             max_messages_per_second=settings.max_messages_per_second,
             ttl_policy=settings.ttl_policy,
             missing_destination_grace=settings.missing_destination_grace_s,
+            credential=places.credential,
             checkpoint=places.checkpoint,
             ledger=places.ledger,
             ca_file=None if places.ca_file is None else str(places.ca_file),
@@ -119,6 +122,7 @@ class SparkPump:
             duplicate_window=duplicate_window_s,
             new_ids=new_ids,
             max_messages_per_second=self._settings.max_messages_per_second,
+            credential=places.credential,
             checkpoint=places.checkpoint,
             ledger=places.ledger,
             ca_file=None if places.ca_file is None else str(places.ca_file),

@@ -1,4 +1,4 @@
-"""`pairbus spool`: look into the local spool of a client, and bring home what a client that is gone left in it."""
+"""`pairbus spool`: look into the local spool of a client, and bring home the messages of a client that is gone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pairbus.cli.secrets import KEPT_OFF, connection_string
+from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces
 from pairbus.cli.table import print_table
 from pairbus.cli.trust import CaFile
 from pairbus.errors import SpoolError, SpoolOfAnotherPair
@@ -24,7 +24,7 @@ _app = typer.Typer(
     help="Look into a client's local spool, and drain one whose client is gone.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    epilog=KEPT_OFF.format(variables="PAIRBUS_PRIMARY and PAIRBUS_SECONDARY"),
+    epilog=f"{KEPT_OFF.format(variables='PAIRBUS_PRIMARY and PAIRBUS_SECONDARY')} {ENTRA}",
 )
 
 HEADS = ("spool", "pair", "path", "waiting", "bytes", "oldest", "refused", "why")
@@ -66,19 +66,20 @@ Examples:
   pairbus spool drain /var/spool/orders --primary @primary.cs
   PAIRBUS_PRIMARY=… PAIRBUS_SECONDARY=… pairbus spool drain /var/spool/orders
   pairbus spool drain /var/spool/orders --primary @primary.cs --retry-refused
+  pairbus spool drain /var/spool/orders --primary contoso.servicebus.windows.net --credential default
 """
 )
 def drain(
     folder: Folder,
     primary: Annotated[
-        str, typer.Option(envvar="PAIRBUS_PRIMARY", metavar="CS", help="Connection string, or @FILE that holds it.")
+        str, typer.Option(envvar="PAIRBUS_PRIMARY", metavar="CS|HOST", help="Connection string, @FILE, or host.")
     ],
     secondary: Annotated[
         str | None,
         typer.Option(
             envvar="PAIRBUS_SECONDARY",
-            metavar="CS",
-            help="Also: what the primary cannot take goes to its backlog queues.",
+            metavar="CS|HOST",
+            help="Also: messages that the primary cannot take go to its backlog queues.",
         ),
     ] = None,
     primary_name: Annotated[
@@ -87,6 +88,7 @@ def drain(
     backlog_queues: Annotated[
         int, typer.Option(min=1, max=int(RANGES["backlog_queue_count"].most), help="How many backlog queues there are.")
     ] = 10,
+    credential: CredentialName = None,
     ca_file: CaFile = None,
     timeout: Annotated[
         float, typer.Option(min=0, help="Seconds without progress after which a path is given up.")
@@ -110,13 +112,13 @@ def drain(
     from pairbus.pairing.options import primary_name_of
     from pairbus.spool import Spool
     from pairbus.spool.files import look
-    from pairbus.transport import Endpoint
 
-    home = Endpoint.parse(connection_string(primary, "--primary", "PAIRBUS_PRIMARY"))
-    given = None if secondary is None else connection_string(secondary, "--secondary", "PAIRBUS_SECONDARY")
-    away = None if given is None else Endpoint.parse(given)
+    namespaces = Namespaces(credential, ca_file)
+    home = namespaces.side(primary, "--primary", "PAIRBUS_PRIMARY")
+    away = None if secondary is None else namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
+    namespaces.check()
     name = primary_name_of(home.authority) if primary_name is None else _checked(primary_name)
-    drained = Drain(home, away, name, backlog_queues, ca_file, timeout)
+    drained = Drain(home, away, name, backlog_queues, timeout)
     left: list[list[object]] = []
     spools, passed_over = _spools(folder), 0
     for path in spools:

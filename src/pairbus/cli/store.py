@@ -57,8 +57,8 @@ def salvage(
     except OSError as error:
         raise StoreError(f"The salvage stopped: {error.strerror or error} ({error.filename or to}).") from error
     queues = [
-        {"queue": _path_of(queue.description, queue.queue_id), "copied": queue.copied, "lost": queue.lost}
-        for queue in report.queues
+        {"queue": _path_of(each.description, each.entity_id), "copied": each.copied, "lost": each.lost}
+        for each in report.entities
     ]
     if as_json:
         typer.echo(json.dumps({"queues": queues, "notes": report.notes}, indent=2))
@@ -81,10 +81,10 @@ def _check(folder: Path) -> None:
         )
 
 
-def _path_of(description: str, queue_id: int) -> str:
-    from pairbus.broker.description import QueueDescription
+def _path_of(description: str, entity_id: int) -> str:
+    from pairbus.broker.description import description_from_json
 
     try:
-        return QueueDescription.from_json(description).path
+        return description_from_json(description).path
     except (ValueError, TypeError):  # kept as found, although it is damaged
-        return f"queue {queue_id}"
+        return f"entity {entity_id}"

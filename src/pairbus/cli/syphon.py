@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pairbus.cli.secrets import KEPT_OFF, connection_string
+from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, connection_string
 from pairbus.cli.trust import CaFile
 from pairbus.errors import ConfigError
 from pairbus.loops import run
 from pairbus.pairing.options import RANGES
 
 if TYPE_CHECKING:
-    from pairbus.cli.pumping import Settings
-    from pairbus.cli.spark_pump import SparkPump
+    from pairbus.cli.spark_pump import Places
 
 MASTER = "local[*]"
 
@@ -41,8 +40,9 @@ Examples:
   pairbus syphon --once --max-messages-per-second 200
   pairbus syphon --primary-name contoso --secondary @fabrikam.txt --target @spare.txt --once
   pairbus syphon --engine spark --master local[4] --journal journal --once
+  pairbus syphon --credential default --primary contoso.servicebus.windows.net --secondary HOST
 \b
-{KEPT_OFF.format(variables="PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET")}"""
+{KEPT_OFF.format(variables="PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET")} {ENTRA}"""
     )(syphon)
     app.command(
         epilog=f"""\b
@@ -51,13 +51,14 @@ Examples:
   pairbus redrive orders --to orders-retry --connection-string @contoso.txt
   pairbus redrive orders --new-ids --connection-string @contoso.txt
   pairbus redrive events/Subscriptions/audit --connection-string @contoso.txt
+  pairbus redrive orders --namespace contoso.servicebus.windows.net --credential default
 \b
-{KEPT_OFF.format(variables="PAIRBUS_CONNECTION_STRING and PAIRBUS_TARGET")}"""
+{KEPT_OFF.format(variables="PAIRBUS_CONNECTION_STRING and PAIRBUS_TARGET")} {ENTRA}"""
     )(redrive)
 
 
 def _rate(given: float | None) -> float | None:
-    """What the option of the same name allows; `nan` is within any two numbers."""
+    """Check the rate as the option of the same name does; `nan` is within any two numbers."""
     try:
         RANGES["max_messages_per_second"].check("it", given)
     except ValueError as error:
@@ -85,6 +86,22 @@ Journal = Annotated[
         metavar="DIR", help="Of --engine spark, and needed by it: a folder that all its hosts share, for its journal."
     ),
 ]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PAIRBUS_TARGET",
+        metavar="CS|HOST",
+        help="Drain into this namespace instead, when the primary never returns.",
+    ),
+]
+Host = Annotated[
+    str | None,
+    typer.Option(metavar="HOST", help="Host of the namespace, with --credential instead of a connection string."),
+]
+WhichTtl = Annotated[
+    Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell every move, pause and cause.")]
 Checkpoint = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Spark's own notes; in the journal's folder unless said otherwise.")
 ]
@@ -93,43 +110,43 @@ Checkpoint = Annotated[
 def syphon(
     primary: Annotated[
         str | None,
-        typer.Option(envvar="PAIRBUS_PRIMARY", metavar="CS", help="Connection string of the primary, or @FILE."),
+        typer.Option(
+            envvar="PAIRBUS_PRIMARY", metavar="CS|HOST", help="Connection string of the primary, @FILE, or host."
+        ),
     ] = None,
     secondary: Annotated[
         str | None,
-        typer.Option(envvar="PAIRBUS_SECONDARY", metavar="CS", help="Connection string of the secondary, or @FILE."),
-    ] = None,
-    target: Annotated[
-        str | None,
         typer.Option(
-            envvar="PAIRBUS_TARGET",
-            metavar="CS",
-            help="Drain into this namespace instead, when the primary never returns.",
+            envvar="PAIRBUS_SECONDARY", metavar="CS|HOST", help="Connection string of the secondary, @FILE, or host."
         ),
     ] = None,
+    target: Target = None,
     primary_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
     ] = None,
     backlog_queue_count: QueueCount = None,
-    once: Annotated[bool, typer.Option("--once", help="Move what is there when it begins, then end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Move the messages that are there when it begins, then end.")
+    ] = False,
     engine: WhichEngine = Engine.local,
     master: Master = MASTER,
     journal: Journal = None,
     checkpoint: Checkpoint = None,
     max_messages_per_second: Rate = None,
-    ttl_policy: Annotated[
-        Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
-    ] = Ttl.restore,
+    ttl_policy: WhichTtl = Ttl.restore,
     missing_destination_grace: Annotated[
         float, typer.Option(min=0, help="Seconds that a destination may not exist before its messages are set aside.")
     ] = 900,
     ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
+    credential: CredentialName = None,
     ca_file: CaFile = None,
+    verbose: Verbose = False,
 ) -> None:
     """Move messages from the backlog queues of the secondary to their entities in the primary, until stopped.
 
     A message is completed in the secondary only after the primary has accepted it. Several may run at once. SIGTERM
-    ends it within 20 seconds, with nothing half moved. With --once it exits with 0 when nothing is left, with 1 when
+    ends it within 20 seconds, with nothing half moved and nothing locked. While the primary cannot be reached it holds
+    nothing, and asks after 1, 2, 4 … 120 seconds. With --once it exits with 0 when nothing is left, with 1 when
     messages had to stay, are new or are locked by somebody else, or when it was stopped, and says why.
 
     How many messages wait is asked for by administration: one request for each hundred queues of the secondary, or one
@@ -140,19 +157,19 @@ def syphon(
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping, Settings
-    from pairbus.client.sides import Side
 
-    trust = {} if ca_file is None else {"connection_verify": str(ca_file)}
-    away = Side.from_connection_string(connection_string(secondary, "--secondary", "PAIRBUS_SECONDARY"), **trust)
+    namespaces = Namespaces(credential, ca_file)
+    away = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
     home = None
     if target is not None and primary_name is None and not primary:
         raise typer.BadParameter("whose backlog queues go to --target? Give --primary-name NAME, or --primary CS")
     if target is None or primary_name is None:
-        home = Side.from_connection_string(connection_string(primary, "--primary", "PAIRBUS_PRIMARY"), **trust)
+        home = namespaces.side(primary, "--primary", "PAIRBUS_PRIMARY")
     name = _name(primary_name, None if home is None else home.authority)
     if target is not None:
-        home = Side.from_connection_string(connection_string(target, "--target", "PAIRBUS_TARGET"), **trust)
+        home = namespaces.side(target, "--target", "PAIRBUS_TARGET")
     assert home is not None
+    namespaces.check()
     settings = Settings(
         missing_destination_grace_s=missing_destination_grace,
         ttl_policy=ttl_policy.value,
@@ -161,10 +178,13 @@ def syphon(
     _check_engine(engine, journal, checkpoint)
     spark = None
     if engine is Engine.spark:
+        from pairbus.cli.spark_pump import SparkPump
+
         to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
         sides = (to, (secondary, "PAIRBUS_SECONDARY"))
-        spark = _on_spark(sides, settings, master, journal, checkpoint, ledger, ca_file)
-    pumping = Pumping(home, away, settings, ledger, spark)
+        places = _places(sides, master, journal, checkpoint, ledger, ca_file, credential)
+        spark = SparkPump(places, settings)
+    pumping = Pumping(home, away, settings, ledger, spark, verbose=verbose)
     _run(lambda: pumping.syphon(name, backlog_queue_count, once=once), once=once)
 
 
@@ -176,18 +196,19 @@ def redrive(
             "--connection-string", envvar="PAIRBUS_CONNECTION_STRING", metavar="CS", help="Connection string, or @FILE."
         ),
     ] = None,
+    namespace: Host = None,
     to: Annotated[
         str | None, typer.Option(metavar="ENTITY", help="Another entity than the one they came from.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(envvar="PAIRBUS_TARGET", metavar="CS", help="Another namespace to send them to.")
+        str | None, typer.Option(envvar="PAIRBUS_TARGET", metavar="CS|HOST", help="Another namespace to send them to.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until stopped, instead of once.")] = False,
     new_ids: Annotated[
         bool,
         typer.Option(
             "--new-ids",
-            help="What the entity may remember goes under another message id;"
+            help="Dead letters that the entity may remember go under another message id;"
             " the old one becomes the application property x-pairbus-original-message-id.",
         ),
     ] = False,
@@ -206,34 +227,41 @@ def redrive(
     checkpoint: Checkpoint = None,
     max_messages_per_second: Rate = None,
     ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
+    credential: CredentialName = None,
     ca_file: CaFile = None,
+    verbose: Verbose = False,
 ) -> None:
     """Send the dead letters that are there back to their entity, or to another one, then end.
 
-    What is refused stays where it is. So does what consumers dead-letter again meanwhile, unless --follow is given.
+    Messages that are refused stay where they are. So do those that consumers dead-letter again meanwhile, unless
+    --follow is given.
     Exits with 0 when nothing is left, with 1 when dead letters had to stay, are new or are locked by somebody else, or
     when it was stopped, and says why.
 
-    An entity that detects duplicates would drop what it remembers: a dead letter that came to it within its window
-    stays until the window is over, and is counted as left, unless --new-ids is given.
+    An entity that detects duplicates would drop messages that it remembers: a dead letter that came to it within its
+    window stays until the window is over, and is counted as left, unless --new-ids is given.
     """
     from pairbus.cli.pumping import Pumping, Settings
-    from pairbus.client.sides import Side
 
-    trust = {} if ca_file is None else {"connection_verify": str(ca_file)}
-    given = connection_string(source, "--connection-string", "PAIRBUS_CONNECTION_STRING")
-    origin = Side.from_connection_string(given, **trust)
+    namespaces = Namespaces(credential, ca_file)
+    if namespace is not None:
+        source = namespaces.host(namespace, "--namespace")
+    origin = namespaces.side(source, "--connection-string", "PAIRBUS_CONNECTION_STRING")
     home = origin
     if target is not None:
-        home = Side.from_connection_string(connection_string(target, "--target", "PAIRBUS_TARGET"), **trust)
+        home = namespaces.side(target, "--target", "PAIRBUS_TARGET")
+    namespaces.check()
     settings = Settings(max_messages_per_second=max_messages_per_second)
     _check_engine(engine, journal, checkpoint)
     spark = None
     if engine is Engine.spark:
+        from pairbus.cli.spark_pump import SparkPump
+
         back = (source, "PAIRBUS_CONNECTION_STRING")
         sides = ((target, "PAIRBUS_TARGET") if target is not None else back, back)
-        spark = _on_spark(sides, settings, master, journal, checkpoint, ledger, ca_file)
-    pumping = Pumping(home, origin, settings, ledger, spark)
+        places = _places(sides, master, journal, checkpoint, ledger, ca_file, credential)
+        spark = SparkPump(places, settings)
+    pumping = Pumping(home, origin, settings, ledger, spark, verbose=verbose)
     _run(
         lambda: pumping.redrive(queue, to, once=not follow, duplicate_window_s=duplicate_window, new_ids=new_ids),
         once=not follow,
@@ -245,28 +273,34 @@ def _check_engine(engine: Engine, journal: Path | None, checkpoint: Path | None)
         raise typer.BadParameter("--journal and --checkpoint are of --engine spark, which was not asked for")
 
 
-def _on_spark(
+def _places(
     sides: tuple[tuple[str | None, str], tuple[str | None, str]],
-    settings: Settings,
     master: str,
     journal: Path | None,
     checkpoint: Path | None,
     ledger: Path | None,
     ca_file: Path | None,
-) -> SparkPump:
-    """`sides`: how the connection strings of home and away were given, and their variables."""
-    from pairbus.cli.spark_pump import Places, SparkPump, place_of
+    credential: str | None,
+) -> Places:
+    """Say where Spark finds the secrets. `sides`: how home and away were given, and their variables."""
+    from pairbus.cli.spark_pump import Places, place_of
 
     if journal is None:
         raise typer.BadParameter("--engine spark needs --journal DIR, a folder that all hosts of Spark share")
-    home, away = (
-        place_of(given, connection_string(given, variable, variable), variable, master) for given, variable in sides
-    )
-    return SparkPump(Places(master, journal, checkpoint, ledger, ca_file, home, away), settings)
+    texts = [connection_string(given, variable, variable) for given, variable in sides]
+    if credential is not None:
+        if any("=" in text for text in texts):
+            raise typer.BadParameter("--engine spark with --credential takes hosts only, no connection strings")
+        home, away = texts
+    else:
+        home, away = (
+            place_of(given, text, variable, master) for (given, variable), text in zip(sides, texts, strict=True)
+        )
+    return Places(master, journal, checkpoint, ledger, ca_file, home, away, credential)
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, bool]], *, once: bool) -> None:
-    """Exits with 1 when messages had to stay. On Spark a Java that dies is answered by a new process."""
+    """Run, and exit with 1 when messages had to stay. On Spark a Java that dies is answered by a new process."""
     from pairbus.spark.syphon_job import SparkGone
 
     try:

@@ -113,8 +113,9 @@ class PairedServiceBusClient(PairedClientFace):
         """Stop pings and pumps (they get 5 seconds to finish what they hold) and close both sides."""
         if self._state.is_closed:
             return
+        engine = self._engine_here()
         self._state.is_closed = True
-        await self._engine_here().close()
+        await engine.close()
         await self._primary.close()
         await self._secondary.close()
         await in_thread("pairbus-release", self._state.release)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -65,7 +65,7 @@ async def find_or_create(
         while True:
             match plan.send(answer):
                 case List(prefix):
-                    with _metered(meter, LIST) as listed:
+                    with metered(meter, LIST) as listed:
                         listed += await _listed(admin)
                     answer = _matching(listed, prefix)
                 case Create(path, settings):
@@ -89,9 +89,9 @@ async def _listed(admin: Any) -> list[Any]:
     return await in_thread("pairbus-admin", list, queues)
 
 
-async def _created(admin: Any, path: str, settings: dict[str, Any], meter: Meter) -> Answer:
+async def _created(admin: Any, path: str, settings: Mapping[str, Any], meter: Meter) -> Answer:
     try:
-        with _metered(meter, path):
+        with metered(meter, path):
             if asyncio.iscoroutinefunction(admin.create_queue):
                 await admin.create_queue(path, **settings)
             else:
@@ -104,7 +104,7 @@ async def _created(admin: Any, path: str, settings: dict[str, Any], meter: Meter
 
 
 @contextmanager
-def _metered(meter: Meter, entity: str) -> Iterator[list[Any]]:
+def metered(meter: Meter, entity: str) -> Iterator[list[Any]]:
     """Count one request, or one for each page of the queues that are put into the list."""
     listed: list[Any] = []
     try:

@@ -6,6 +6,7 @@ Faces on an engine that runs in a thread: they hand it work and wait, and decide
 from __future__ import annotations
 
 import threading
+import weakref
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -40,7 +41,11 @@ class PairedServiceBusClient(PairedClientFace):
         super()._set_up(primary, client, secondary, options)
         self._thread: EngineThread | None = None
         self._starting = threading.Lock()
-        self._listener = None if options.on_event is None else ListenerThread(options.on_event)
+        self._listen()
+
+    def _listen(self) -> None:
+        listener = self._state.options.on_event
+        self._listener = None if listener is None else ListenerThread(listener)
         if self._listener is not None:
             self._state.events.listener = self._listener.put
 
@@ -66,6 +71,7 @@ class PairedServiceBusClient(PairedClientFace):
                 sdk.keep(self._thread)
                 self._state.after_loop()
                 self._thread = EngineThread(self._state)
+                weakref.finalize(self, self._thread.abandon).atexit = False
             return self._thread
 
     # ── pairing ──
@@ -137,6 +143,7 @@ class PairedServiceBusClient(PairedClientFace):
         self._thread = None
         self._starting = threading.Lock()
         super()._after_fork()
+        self._listen()
 
 
 class PairedSender(PairedSenderFace):

@@ -27,8 +27,9 @@ from typing import Any
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.client.engine import Engine
+from pairbus.client.errors import ClientClosed
 from pairbus.client.events import Listener, call_listener
-from pairbus.client.outgoing import Outgoing
+from pairbus.client.outgoing import THE_PRIMARY, Outgoing
 from pairbus.client.state import PairState
 from pairbus.errors import PairbusError
 from pairbus.loops import new_event_loop
@@ -120,6 +121,8 @@ class EngineThread:
             if self.is_usable:
                 self._loop.call_soon_threadsafe(self._drop, call)
             raise
+        if isinstance(call.error, asyncio.CancelledError):  # the thread was stopped under the call
+            raise ClientClosed(self._state.primary.name, (THE_PRIMARY, "a backlog queue"))
         if call.error is not None:
             try:
                 raise call.error
@@ -177,10 +180,14 @@ class EngineThread:
 
     def stop(self, timeout_s: float = STOP_S) -> None:
         """End the thread; what is under way is cancelled."""
+        self.abandon()
+        if self.is_usable and threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+
+    def abandon(self) -> None:
+        """Have the thread end soon: its client is closed, or was forgotten without being closed."""
         if self.is_usable:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            if threading.current_thread() is not self._thread:
-                self._thread.join(timeout_s)
 
 
 class ListenerThread:
@@ -190,13 +197,10 @@ class ListenerThread:
         self._listener = listener
         self._events: queue.SimpleQueue[Event | threading.Event] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._pid = os.getpid()
         self._is_behind = False
 
     def put(self, event: Event) -> None:
         """Hand an event over. Called by the engine alone."""
-        if self._pid != os.getpid():
-            self.__init__(self._listener)  # type: ignore[misc]  # in a forked child neither queue nor thread is ours
         if self._events.qsize() >= EVENTS_MAX:
             self._events.get()
             if not self._is_behind:
@@ -209,7 +213,7 @@ class ListenerThread:
 
     def flush(self, timeout_s: float) -> None:
         """Wait until the listener has heard everything; not when the listener itself asks."""
-        if self._thread is not None and self._thread is not threading.current_thread() and self._pid == os.getpid():
+        if self._thread is not None and self._thread is not threading.current_thread():
             heard = threading.Event()
             self._events.put(heard)
             heard.wait(timeout_s)

@@ -14,10 +14,12 @@ PATH = "x-ms-path"
 FIRST_ATTEMPT = "x-pairbus-first-attempt"
 SENDER = "x-pairbus-sender"
 COUNTER = "x-pairbus-counter"
+MISSING_SINCE = "x-pairbus-missing-since"
+"Written by a syphon that found the destination missing, and taken off on the way home; null: it is there again."
 FORM = "x-pairbus-form"
 "Constructor of the map of application properties; only when it was not the shortest, or the map was empty."
 
-RESERVED = frozenset({SESSION_ID, TIME_TO_LIVE, SCHEDULED, PATH, FIRST_ATTEMPT, SENDER, COUNTER, FORM})
+RESERVED = frozenset({SESSION_ID, TIME_TO_LIVE, SCHEDULED, PATH, FIRST_ATTEMPT, SENDER, COUNTER, FORM, MISSING_SINCE})
 "What an application may not call its own properties."
 
 _TIME_SPAN = "com.microsoft:timespan"
@@ -36,6 +38,7 @@ class Values(NamedTuple):
     sender: str | None = None
     counter: int | None = None
     form: int | None = None
+    missing_since_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ def read(encoded: dict[bytes, bytes]) -> Values | InvalidAlias:
             continue
         field, kinds, wanted = _TYPES[name]
         value = decode(raw)[0]
+        if value is None and name == MISSING_SINCE:
+            continue
         if isinstance(value, Described) and name == TIME_TO_LIVE:
             value = _milliseconds(value)
         if not isinstance(value, kinds) or isinstance(value, bool | Symbol) or (isinstance(value, int) and value < 0):
@@ -89,4 +94,5 @@ _TYPES: dict[str, tuple[str, type, str]] = {
     SENDER: ("sender", str, "a string"),
     COUNTER: ("counter", int, "a whole number (long), not negative"),
     FORM: ("form", int, "a constructor of a map"),
+    MISSING_SINCE: ("missing_since_ms", Timestamp, "a timestamp"),
 }

@@ -39,6 +39,7 @@ from pairbus.pairing.aliases import (
     COUNTER,
     FIRST_ATTEMPT,
     FORM,
+    MISSING_SINCE,
     PATH,
     RESERVED,
     SCHEDULED,
@@ -81,7 +82,7 @@ SERVICE_OWNED = frozenset(
         *("deadletter-source", "lock-token", "partition-id"),
     )
 )
-DEAD_LETTER_NAMES = frozenset({b"DeadLetterReason", b"DeadLetterErrorDescription"})
+DEAD_LETTER_NAMES = frozenset({b"DeadLetterReason", b"DeadLetterErrorDescription", MISSING_SINCE.encode()})
 _ALIASES = frozenset(name.encode() for name in RESERVED)
 _SEQUENCE_NUMBER = b"x-opt-sequence-number"
 _SCHEDULED_TIME = b"x-opt-scheduled-enqueue-time"
@@ -121,6 +122,8 @@ class Home(NamedTuple):
     enqueued_ms: int | None = None
     "When the queue that it was received from got it."
     locked_until_ms: int | None = None
+    missing_since_ms: int | None = None
+    "When a syphon first found the destination missing."
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,12 +374,12 @@ _HEAD_MAX = 512  # bytes before the sender's own annotations, by far
 
 
 def _home(said: Values, parts: _Parts) -> Home:
-    path, session_id, ttl_ms, scheduled_ms, first_attempt_ms, sender, counter, _ = said
+    path, session_id, ttl_ms, scheduled_ms, first_attempt_ms, sender, counter, _, missing_since_ms = said
     payload, message_id = parts.join(), parts.message_id()
     enqueued_ms, locked_ms = parts.enqueued_ms, parts.locked_until_ms
     return Home(
         *(path, payload, message_id, session_id, ttl_ms, scheduled_ms, first_attempt_ms, sender, counter),
-        *(enqueued_ms, locked_ms),
+        *(enqueued_ms, locked_ms, missing_since_ms),
     )
 
 

@@ -281,6 +281,50 @@ class PumpPaused(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class NotCompleted(Event):
+    """Messages are at home, and the secondary could not store that. Told once, until it stores completions again."""
+
+    queue: str
+    count: int
+    "Messages of this queue that are known to be at home."
+    reason: str
+
+    def __str__(self) -> str:
+        which = "1 message is" if self.count == 1 else f"{self.count} messages are"
+        return (
+            f"{self.queue}: {which} at home, but the secondary cannot complete them: {self.reason}."
+            " The queue is left alone, and they are not sent again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryUnreachable(Event):
+    """No connection to the primary can be opened: the syphon holds nothing, and asks again after a pause."""
+
+    primary: str
+    reason: str
+    for_s: float
+    "Since the first failure."
+    next_try_s: float | None
+    "None for a single drain, which ends."
+
+    def __str__(self) -> str:
+        again = "" if self.next_try_s is None else f"; next try in {self.next_try_s:.0f} s"
+        return f"primary {self.primary} unreachable for {self.for_s:.0f} s{again}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryReachable(Event):
+    """The primary answers again, and the syphon goes on."""
+
+    primary: str
+    after_s: float
+
+    def __str__(self) -> str:
+        return f"primary {self.primary} answers again after {self.after_s:.0f} s"
+
+
+@dataclass(frozen=True, slots=True)
 class Faulted(Event):
     side: str
     "`primary` or `secondary`."

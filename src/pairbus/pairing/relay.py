@@ -65,7 +65,7 @@ class SyphonSettings:
 class Fate(Enum):
     SKIP = "skip"
     "The destination, for the rest of the pass."
-    BURY = "bury"
+    DEAD_LETTER = "dead-letter"
     "Dead-letter the message; of several that failed together, find the guilty ones first."
 
 
@@ -79,8 +79,8 @@ FATES: Mapping[Kind, Fate] = MappingProxyType(
         Kind.DISABLED: Fate.SKIP,
         Kind.UNAUTHORIZED: Fate.SKIP,  # a key that was rotated comes back
         Kind.NOT_FOUND: Fate.SKIP,  # until the grace is over: it may be redeployed
-        Kind.TOO_LARGE: Fate.BURY,
-        Kind.INVALID: Fate.BURY,
+        Kind.TOO_LARGE: Fate.DEAD_LETTER,
+        Kind.INVALID: Fate.DEAD_LETTER,
     }
 )
 
@@ -101,6 +101,8 @@ class Destinations:
         self._missing_grace_s = missing_grace_s
         self._missing: dict[str, tuple[float, float]] = {}
         "Key of a destination → since when it is missing, and when that was seen last."
+        self._marked: set[tuple[str, str]] = set()
+        "(queue, key of a missing destination) that has a message with the mark."
         self._busy_until: dict[str, float] = {}
         self._no_batches: set[str] = set()
 
@@ -115,8 +117,33 @@ class Destinations:
         return f"server-busy, left alone for {until - now:.1f}s"
 
     def delivered(self, path: str) -> None:
+        """Note that the destination has accepted something."""
         if self._missing:
-            self._missing.pop(key_of(path), None)
+            self._is_there(key_of(path))
+
+    def marked(self, queue: str, path: str, since: float, now: float) -> None:
+        """Note the mark of a message: an earlier look, perhaps of another process, found the destination missing."""
+        key = key_of(path)
+        self._marked.add((queue, key))
+        known, seen = self._missing.get(key, (since, now))
+        self._missing[key] = since if now - seen > MISSING_MEMORY_S else min(known, since), now
+
+    def missing_since(self, path: str) -> float | None:
+        """Return since when the destination is missing; None while it is not known to be."""
+        known = self._missing.get(key_of(path))
+        return None if known is None else known[0]
+
+    def needs_mark(self, queue: str, path: str) -> bool:
+        """Tell whether the destination is missing and no message of the queue says since when; asked once for each."""
+        place = queue, key_of(path)
+        if place[1] not in self._missing or place in self._marked:
+            return False
+        self._marked.add(place)
+        return True
+
+    def _is_there(self, key: str) -> None:
+        if self._missing.pop(key, None) is not None:
+            self._marked = {place for place in self._marked if place[1] != key}
 
     def takes_batches(self, path: str) -> bool:
         return key_of(path) not in self._no_batches
@@ -136,11 +163,11 @@ class Destinations:
                 since = now  # another syphon may have delivered there meanwhile
             self._missing[key] = since, now
             if now - since >= self._missing_grace_s:
-                return Ruling(Fate.BURY, MISSING, _missing_text(path, now - since, failure))
+                return Ruling(Fate.DEAD_LETTER, MISSING, _missing_text(path, now - since, failure))
             return Ruling(Fate.SKIP, failure.text)
-        self._missing.pop(key, None)  # whatever else it answers, it is there
-        if FATES[kind] is Fate.BURY:
-            return Ruling(Fate.BURY, REFUSED, _refused_text(path, failure))
+        self._is_there(key)  # whatever else it answers
+        if FATES[kind] is Fate.DEAD_LETTER:
+            return Ruling(Fate.DEAD_LETTER, REFUSED, _refused_text(path, failure))
         return Ruling(Fate.SKIP, failure.text)
 
 

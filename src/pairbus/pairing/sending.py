@@ -121,23 +121,15 @@ class _Call:
     """The clock and the memory of one send."""
 
     __slots__ = (
-        "attempts",
-        "away_failure",
-        "deadline",
-        "failure",
-        "first_attempt_at",
-        "may_spool",
-        "now",
-        "primary_left_s",
-        "unanswered",
+        *("attempts", "away_failure", "deadline", "failure", "first_attempt_at", "is_request", "now"),
+        *("primary_left_s", "unanswered"),
     )
 
-    def __init__(self, timeout_s: float, now: float, primary_share: float, *, may_spool: bool = True) -> None:
+    def __init__(self, pair: Pair, timeout_s: float, now: float, *, is_request: bool = False) -> None:
         self.now = now
-        self.may_spool = may_spool
-        "A message can be kept on the disk; a request cannot."
+        self.is_request = is_request
         self.deadline = now + timeout_s
-        self.primary_left_s = timeout_s * primary_share
+        self.primary_left_s = timeout_s * (PRIMARY_SHARE if pair.has_elsewhere else 1.0)
         self.attempts = 0
         "Attempts on the primary since the last time that the entity was healthy."
         self.first_attempt_at: float | None = None
@@ -187,7 +179,7 @@ def sending(
     `behind_spool`: messages of this entity wait in the spool, and this one queues behind them. `tried`: the attempt
     that was made at `now` without a plan (`first_attempt`), and how it ended.
     """
-    call = _Call(timeout_s, now, PRIMARY_SHARE if pair.has_elsewhere else 1.0)
+    call = _Call(pair, timeout_s, now)
     if behind_spool:
         return (yield from _to_spool(call))
     receipt = None
@@ -209,7 +201,7 @@ def requesting(pair: Pair, sender: SenderState, timeout_s: float, now: float) ->
 
     Unsent with `Where.BACKLOG` says that the entity is failed over, so that nobody can be asked.
     """
-    call = _Call(timeout_s, now, PRIMARY_SHARE if pair.has_elsewhere else 1.0, may_spool=False)
+    call = _Call(pair, timeout_s, now, is_request=True)
     receipt = None
     while receipt is None:
         if pair.is_away(sender.entity, call.now):
@@ -378,8 +370,8 @@ def _no_queue(call: _Call, queue: str | None) -> Failure:
 
 
 def _nowhere_else(pair: Pair, call: _Call, failure: Failure, where: Where) -> Generator[Command, Reply, Receipt]:
-    """Try the spool where there is one; raise otherwise."""
-    if not pair.has_spool or not call.may_spool:
+    """Try the spool where there is one, for a message; raise otherwise."""
+    if not pair.has_spool or call.is_request:
         raise call.unsent(failure, where)
     return (yield from _to_spool(call))
 

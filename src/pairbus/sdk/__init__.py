@@ -6,35 +6,26 @@ only an aid (breaking a hung socket, for example) is asked for with care and doe
 | of                       | attribute                                              | because                         |
 | ------------------------ | ------------------------------------------------------ | ------------------------------- |
 | ServiceBusMessage        | constructor's `message`, `raw_amqp_message`            | a copy that shares the body     |
+|                          | `_raw_amqp_message`                                    | an id without counting fields   |
 | ServiceBusMessageBatch   | `_messages`                                            | its members                     |
-|                          | `_message`, `_count`, `_size`, `_amqp_transport`       | a batch of bytes                |
+|                          | `_message`                                             | their bytes                     |
 | AmqpAnnotatedMessage     | `_data_body`, `_value_body`                            | a size without encoding         |
 |                          | `_properties`, `_application_properties`, `_header`,   | a look that costs no call       |
 |                          | `_annotations`, `_delivery_annotations`, `_footer`,    |                                 |
 |                          | `_sequence_body`                                       |                                 |
-| PyamqpTransport          | `to_outgoing_amqp_message`, `encode_message`,          | the bytes that it would send    |
-|                          | `build_batch_message`                                  | a batch of bytes                |
+| PyamqpTransport          | `to_outgoing_amqp_message`                             | the bytes that it would send    |
 | ServiceBusError          | `_retryable`, `_condition`                             | whose fault is it?              |
-| `_pyamqp.error`          | `AuthenticationException`, `TokenAuthFailure`          | refused, or no answer?          |
-|                          | `MessageSendFailed`, every error's `condition`         | what was said, what not         |
-| any handler              | function names `_open`, module `_encode` in tracebacks | was anything sent?              |
-|                          | function `_negotiate` and its `fields`                 | refused by SASL?                |
-| sender                   | `_max_message_size_on_link`, `_max_batch_size_on_link` | limits without an exception     |
-|                          | `_error_policy`                                        | no retries but ours             |
-|                          | `_handle_exception`, `_close_handler`, `_running`      | a look before links are dropped |
-|                          | `_open`                                                | a look before each send         |
-| its handler              | `_link`, `_connection`, `_cbs_authenticator`,          | their `_error` is what the peer |
-|                          | `_mgmt_links`, and in the last two                     | said when it ended them         |
-|                          | `_mgmt_link._request_link`, `._response_link`          |                                 |
-|                          | `_cbs_authenticator.state`, its `_expires_on` and      | no tokens, no send              |
-|                          | `_refresh_window`;                                     |                                 |
-|                          | `_connection._last_frame_received_time`                |                                 |
-| sync sender, receiver    | `_handler._connection._transport.sock`                 | what a hung call hangs on       |
-|                          | `_handler`, `_running`                                 | a new connection after a fork   |
+| PyamqpTransport          | `create_servicebus_exception`,                         | its errors for conditions that  |
+|                          | `_handle_amqp_exception_with_condition`                | our own transport was told      |
+| `_pyamqp.error`          | `AMQPException`, `AMQPLinkError`                       | the same                        |
+| `_common.tracing`        | names, attributes and functions of spans               | the same spans                  |
 | ServiceBusClient         | `_credential`, `_config`, `_entity_name`, `_handlers`, | another client like it; to see  |
 |                          | `_custom_endpoint_address`                             | it closed                       |
 |                          | `_amqp_transport`                                      | uamqp is refused                |
-| ServiceBusReceiver       | `_inner_next` / `_inner_anext`, `_receive_mode`,       | pings skipped, operations       |
+| ServiceBusReceiver       | `_handler`, `_running`                                 | a new connection after a fork   |
+|                          | `_handler._connection._transport.sock` / `.writer`     | the socket of a call that hangs |
+|                          | `_open`, `_backoff` / `_close_handler`                 | calls end in time               |
+|                          | `_inner_next` / `_inner_anext`, `_receive_mode`,       | pings skipped, operations       |
 |                          | `_max_wait_time`, `_settle_message_with_retry`,        | counted                         |
 |                          | `_mgmt_request_response_with_retry`                    |                                 |
 """
@@ -58,7 +49,6 @@ from pairbus.sdk.messages import (
     message_id_of,
     reserved_property,
     scheduled,
-    spared,
 )
 from pairbus.sdk.receivers import PING_CONTENT_TYPE, Meter, end_async_receiver, end_receiver, skip_pings
 from pairbus.sdk.sockets import CAN_BREAK, break_socket
@@ -104,44 +94,31 @@ __all__ = [
     "size",
     "skip_pings",
     "span",
-    "spared",
     "traced",
     "when_closed",
 ]
 
 PRIVATE: dict[str, tuple[str, ...]] = {
-    "ServiceBusMessageBatch": ("_messages", "_message", "_count", "_size", "_amqp_transport"),
+    "ServiceBusMessage": ("_raw_amqp_message",),
+    "ServiceBusMessageBatch": ("_messages", "_message"),
     "AmqpAnnotatedMessage": (
         *("_application_properties", "_data_body", "_properties", "_value_body"),
         *("_header", "_annotations", "_delivery_annotations", "_footer", "_sequence_body"),
     ),
-    "PyamqpTransport": ("to_outgoing_amqp_message", "encode_message", "build_batch_message"),
-    "ServiceBusError": ("_retryable", "_condition"),
-    "ServiceBusSender": (
-        *("_open", "_handler", "_running", "_max_message_size_on_link", "_max_batch_size_on_link"),
-        *("_error_policy", "_handle_exception", "_close_handler"),
+    "PyamqpTransport": (
+        *("to_outgoing_amqp_message", "create_servicebus_exception", "_handle_amqp_exception_with_condition"),
     ),
-    "SendClient": ("_link", "_connection", "_cbs_authenticator", "_mgmt_links"),
-    "CBSAuthenticator": ("_mgmt_link", "state", "_expires_on", "_refresh_window"),
-    "ManagementOperation": ("_mgmt_link",),
-    "ManagementLink": ("_request_link", "_response_link"),
-    "SenderLink": ("_error", "delivery_count"),
-    "Connection": ("_error", "_last_frame_received_time"),
+    "ServiceBusError": ("_retryable", "_condition"),
     "ServiceBusClient": (
-        "_credential",
-        "_config",
-        "_entity_name",
-        "_handlers",
-        "_custom_endpoint_address",
-        "_amqp_transport",
+        *("_credential", "_config", "_entity_name", "_handlers", "_custom_endpoint_address", "_amqp_transport"),
     ),
     "Configuration": ("transport_type", "http_proxy", "ssl_context", "connection_verify", "use_tls"),
     "ServiceBusReceiver": (
-        *("_open", "_handler", "_running", "_inner_next", "_receive_mode", "_max_wait_time"),
+        *("_open", "_backoff", "_handler", "_running", "_inner_next", "_receive_mode", "_max_wait_time"),
         *("_settle_message_with_retry", "_mgmt_request_response_with_retry"),
     ),
     "ServiceBusReceiver (aio)": (
-        *("_open", "_handler", "_inner_anext", "_receive_mode", "_max_wait_time"),
+        *("_close_handler", "_handler", "_running", "_inner_anext", "_receive_mode", "_max_wait_time"),
         *("_settle_message_with_retry", "_mgmt_request_response_with_retry"),
     ),
 }

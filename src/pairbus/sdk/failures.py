@@ -51,20 +51,20 @@ def failure_of_transport(error: TransportError, *, request: bool = False) -> Fai
     `request`: the error is of a request to `$management`, whose texts begin otherwise.
     """
     failure = failure_on_wire(error)
-    sdk_error = _request_error(error) if request and isinstance(error, Refused) else _send_error(error, failure.kind)
+    sdk_error = _request_error(error) if request and isinstance(error, Refused) else _send_error(error)
     sdk_error.__cause__ = error
     return Failure(failure.kind, failure.text, failure.outcome_unknown, sdk_error)
 
 
-def _send_error(error: TransportError, kind: Kind) -> exceptions.ServiceBusError:
+def _send_error(error: TransportError) -> exceptions.ServiceBusError:
     if isinstance(error, Timeout):
         return exceptions.OperationTimeoutError(message=str(error), error=error)
     if isinstance(error, TokenRefused):
-        refused = _as_the_sdk_says_it(amqp_error.TokenAuthFailure(error.status, error.description))
+        refused = _as_the_sdk_says_it(
+            amqp_error.TokenAuthFailure(error.status, error.description)  # type: ignore[no-untyped-call]
+        )
         refused.add_note(str(error))  # the SDK drops what the service said of the token
         return refused
-    if isinstance(error, Refused) and kind is Kind.TOO_LARGE:
-        return exceptions.MessageSizeExceededError(message=error.description, error=error)
     if isinstance(error, Refused):
         return _as_the_sdk_says_it(amqp_error.AMQPLinkError(error.condition.encode(), description=error.description))
     if isinstance(error, ConnectionLost) and error.condition is not None:

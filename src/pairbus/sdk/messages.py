@@ -76,17 +76,6 @@ def ensure_message_id(message: ServiceBusMessage) -> ServiceBusMessage:
     return _message_of(raw)
 
 
-def spared(message: ServiceBusMessage) -> ServiceBusMessage:
-    """The message, or a copy when it has binary application properties: the SDK turns them into text where they are,
-    which is in the caller's own dictionary."""
-    properties = message.raw_amqp_message.application_properties
-    if not properties or not any(isinstance(one, bytes) for item in properties.items() for one in item):
-        return message
-    raw = clone(message.raw_amqp_message)
-    raw.application_properties = dict(properties)
-    return _message_of(raw)
-
-
 def message_id_of(message: ServiceBusMessage) -> str:
     """As text, whatever type it has. The SDK's own property counts all fields first."""
     properties = message._raw_amqp_message.properties

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 from azure.core.settings import settings
 from azure.servicebus import ServiceBusMessageBatch
@@ -24,7 +24,7 @@ class Traced:
 
     def trace(self, message: Any) -> Any:
         """Give an outgoing message of the SDK a span of its own, and the span's context as properties."""
-        message = tracing.trace_message(message, PyamqpTransport, self._attributes)
+        message = tracing.trace_message(message, cast(Any, PyamqpTransport), self._attributes)
         link = tracing.get_span_link_from_message(message)
         if link:
             self.links.append(link)

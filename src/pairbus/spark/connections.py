@@ -7,15 +7,11 @@ what nobody has used for a while is closed.
 from __future__ import annotations
 
 import asyncio
-import importlib
-import inspect
 import os
-import re
 import socket
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +20,7 @@ from pairbus.errors import ConfigError
 from pairbus.loops import new_event_loop
 from pairbus.transport import Carrier, Endpoint
 from pairbus.transport.endpoint import TransportKind
+from pairbus.transport.named_credential import is_credential_name, made_credential
 
 IDLE_S = 60.0
 LOOK_S = 10.0
@@ -31,8 +28,6 @@ LOOK_S = 10.0
 T = TypeVar("T")
 _Key = tuple[Endpoint, str | None, str | None]
 "Where to, by which credential, trusting whom."
-_DEFAULT = "azure.identity:DefaultAzureCredential"
-_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,7 @@ class Secret:
                 host_and_port(text, option)
             except ConfigError:
                 raise ConfigError(f"{option}: {text!r} is not the host of a namespace") from None
-            if credential != "default" and not _CALLABLE.fullmatch(credential):
+            if not is_credential_name(credential):
                 raise ConfigError(
                     f"{option}: the credential must be 'default' or 'MODULE:CALLABLE', not {credential!r}"
                 )
@@ -107,25 +102,9 @@ class Secret:
         if self.credential is None:
             return None
         try:
-            return _made(self.credential)
+            return made_credential(self.credential)
         except ConfigError as error:
             raise ConfigError(f"{self.option}: {error}") from None
-
-
-@cache
-def _made(credential: str) -> object:
-    on_host = f"credential {credential} on host {socket.gethostname()}"
-    module, _, name = (_DEFAULT if credential == "default" else credential).partition(":")
-    try:
-        make: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        fix = "; pip install azure-identity" if credential == "default" else ""
-        raise ConfigError(f"{on_host}: {error}{fix}") from None
-    made = make()
-    # An async one belongs to the event loop on which it was first used; tasks come and go, each with its own.
-    if not hasattr(made, "get_token") or inspect.iscoroutinefunction(made.get_token):
-        raise ConfigError(f"{on_host} made a {type(made).__name__}, which has no get_token that is not async")
-    return made
 
 
 class _Loop:

@@ -24,7 +24,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from pairbus.amqp.message import Message
 from pairbus.errors import ConfigError
 from pairbus.ledger.rows import day_of
 
@@ -33,8 +32,6 @@ MODE = 0o600  # entities and message ids are nobody else's business
 MOVED, DEAD_LETTERED = "moved", "dead-lettered"
 _MARK = "location.json"
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
-_SEQUENCE_NUMBER = b"x-opt-sequence-number"
-_HEAD_MAX = 512  # bytes in which the service's annotations stand, usually
 
 
 class Row(NamedTuple):
@@ -79,16 +76,6 @@ def _text(value: str | None) -> str:
 
 def _number(value: int | None) -> str:
     return "null" if value is None else str(value)
-
-
-def sequence_number_of(payload: bytes) -> int | None:
-    """Of a message as it was received."""
-    at = payload.find(_SEQUENCE_NUMBER, 0, _HEAD_MAX) + len(_SEQUENCE_NUMBER)
-    if at >= len(_SEQUENCE_NUMBER) and payload[at : at + 1] == b"\x81":
-        return int.from_bytes(payload[at + 1 : at + 9], "big", signed=True)
-    annotations = Message.decode(payload).annotations or {}
-    found = annotations.get(_SEQUENCE_NUMBER.decode())
-    return found if isinstance(found, int) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from typing import Literal, cast
 
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
+from pairbus.pairing.at_home import AtHome, sequence_number_of
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, Stayed
 from pairbus.pairing.pace import Budget
 from pairbus.pairing.reader import Reader
@@ -33,12 +34,12 @@ from pairbus.spark.journal import (
     Report,
     Row,
     encode_rows,
-    sequence_number_of,
 )
 from pairbus.spark.missing import SharedDestinations
 from pairbus.syphon.loads import AHEAD
-from pairbus.syphon.mover import Opener, Shared
+from pairbus.syphon.presence import Presence
 from pairbus.syphon.pump import Pump
+from pairbus.syphon.shared import Opener, Shared
 from pairbus.transport import Carrier, Received, TransportError
 
 STOP_LOOK_S = 0.5
@@ -146,11 +147,15 @@ class _Draining:
             time.monotonic,
             _wall_ms,
             job.new_opener,
-            buries=job.redriving is None,
+            dead_letters=job.redriving is None,
             destinations=_destinations(job, home),
             budget=self._share,
             tide=Tide([lane.queue]),
+            presence=Presence(job.settings.retry_interval_s),
+            at_home=_at_home.setdefault(away.endpoint.authority, AtHome()),
             may_follow=False,  # a task is shorter than a lock; order is kept within a round
+            marks=False,  # the shared folder remembers what is missing
+            trusts=True,
             before_complete=self._note,
         )
         self._pump = Pump(shared, lane.queue, self._stopping, job.sub_queue)
@@ -223,9 +228,9 @@ class _Draining:
             self._problems[str(event)] += 1
         elif isinstance(event, DeadLettered):
             self._problems[str(event)] += 1
-            self._bury(event)
+            self._note_dead_letter(event)
 
-    def _bury(self, event: DeadLettered) -> None:
+    def _note_dead_letter(self, event: DeadLettered) -> None:
         """The dead-letter queue has it, with the reason: a row that a crash loses here is not the only trace."""
         lane = self._lane
         row = Row(
@@ -263,6 +268,8 @@ def _batch_max(most: int, per_s: float | None) -> int:
 
 _all_destinations: dict[tuple[str, str, float], SharedDestinations] = {}
 _ledgers: dict[str, Ledger] = {}
+_at_home: dict[str, AtHome] = {}
+"Host of a secondary → messages that this worker brought home and could not complete."
 
 
 def _destinations(job: Job, home: Carrier) -> SharedDestinations:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pairbus.errors import ConfigError
+from pairbus.pairing.at_home import sequence_number_of
 from pairbus.pairing.envelope import Home
 from pairbus.pairing.policy import Kind
 from pairbus.spark.connections import Borrowed, Secret, run
-from pairbus.spark.journal import sequence_number_of
 from pairbus.spark.lane import Job
 from pairbus.transport import Carrier, Refused, TransportError
 from pairbus.wire_failures import failure_of

@@ -2,13 +2,15 @@
 
     syphon = Syphon(primary, secondary, queues, settings=SyphonSettings(), publish=print)
     await syphon.run()                              # until `stop`
-    await syphon.run_once()                         # or: what is there now
+    await syphon.run_once()                         # or: the messages that are there now
 
-`pumps` starts and stops them, a `pump` makes passes over one queue, a `mover` brings one batch home.
+From the outside in: `pumps` starts and stops pumps, a `pump` makes passes over one queue, whose first messages a `poll`
+waits for and whose links an `intake` keeps; a `mover` gives each batch its turn at its destinations, a `trip` brings it
+there, and `settling` completes it. `order` is for ordered=True only; `presence` knows whether the primary is there.
 """
 
 from pairbus.pairing.relay import SyphonSettings
-from pairbus.syphon.mover import Meter
 from pairbus.syphon.pumps import Progress, Syphon, redrive
+from pairbus.syphon.shared import Meter
 
 __all__ = ["Meter", "Progress", "Syphon", "SyphonSettings", "redrive"]

@@ -1,5 +1,5 @@
-"""Batches of one queue on their way home. What comes while others are on their way gathers, and goes with the next:
-the more destinations a queue has, the fewer of its messages could share a send otherwise.
+"""Batches of one queue on their way home. Messages that come while others are on their way gather, and go with the
+next load: the more destinations a queue has, the fewer of its messages could share a send otherwise.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 
 from pairbus.pairing.pace import BatchSize
 from pairbus.pairing.relay import Item
-from pairbus.syphon.mover import Trip
+from pairbus.syphon.trip import Trip
 
 AHEAD = 2  # loads on their way at once
 LOAD_BYTES = 4 << 20
@@ -18,7 +18,7 @@ Move = Callable[[Trip, list[Item]], Coroutine[None, None, None]]
 
 
 class Loads:
-    """A load: messages of one link, of one batch or of several."""
+    """Loads of one pump: messages of one link, of one batch or of several."""
 
     def __init__(self, move: Move, size: BatchSize) -> None:
         self._move = move
@@ -30,7 +30,7 @@ class Loads:
         self._bytes = 0
 
     async def add(self, trip: Trip, items: list[Item]) -> None:
-        """Returns when there is room for more."""
+        """Add messages; return when there is room for more."""
         if self._trip is None or len(self._items) + len(items) > self._size.load or not self._trip.joined_by(trip):
             await self._depart()
             self._trip = trip
@@ -40,7 +40,7 @@ class Loads:
             await self._depart()
 
     async def all_home(self) -> None:
-        """Wait for all of them. Raises what went wrong with any."""
+        """Wait for all loads. Raises the error of any of them."""
         await self._depart()
         while self._under_way:
             await asyncio.wait(self._under_way)
@@ -53,7 +53,7 @@ class Loads:
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _depart(self) -> None:
-        """What has gathered goes, as soon as not too much is on its way."""
+        """Let the gathered messages go, as soon as not too much is on its way."""
         while self._trip is not None and len(self._under_way) >= AHEAD:
             await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
         self._go()

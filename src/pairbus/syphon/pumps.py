@@ -1,4 +1,4 @@
-"""A syphon: its pumps, how they are stopped, and what they have come to."""
+"""A syphon: its pumps, the probe of the primary, how they are stopped, and their progress."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pairbus.pairing.events import Event
+from pairbus.pairing.events import Event, PrimaryUnreachable
 from pairbus.pairing.pace import Budget
+from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.reader import Reader
 from pairbus.pairing.redriving import Redriving, queue_of_dead_letters
 from pairbus.pairing.relay import NOTHING_KNOWN, Destinations, SyphonSettings, Tide, entity_of_dead_letters
-from pairbus.syphon.mover import Meter, Opener, Shared
-from pairbus.syphon.pump import LINGER_S, Pump
+from pairbus.syphon.poll import LINGER_S
+from pairbus.syphon.presence import Presence
+from pairbus.syphon.pump import Pump
+from pairbus.syphon.shared import Meter, Opener, Shared
 from pairbus.transport import Carrier
 
 STOP_GRACE_S = 5.0
@@ -28,18 +31,23 @@ def wall_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a syphon has come to."""
+    """Counts of a syphon so far."""
 
     queues: int
     moved: int
+    "Messages that are at home; each counts once."
     per_s: float
-    "Over the last seconds."
+    "Messages moved a second, over the last seconds."
     blocked: int
-    "Messages that wait for their destination; of `run_once`, in all its passes: what came again counts again."
+    "Messages that wait for their destination; of `run_once`, in all its passes: one that came again counts again."
     dead_lettered: int
     errors: int
     waiting: int | None = None
-    "In the queues; None when nobody has counted them."
+    "Messages in the queues; None when nobody has counted them."
+    uncompleted: int = 0
+    "Messages that are at home and still in their queue, because the secondary failed to complete them."
+    is_away: bool = False
+    "The primary as a whole cannot be reached."
 
 
 class Syphon:
@@ -68,10 +76,11 @@ class Syphon:
             clock,
             wall_ms,
             new_opener,
-            buries=sub_queue is None,
+            dead_letters=sub_queue is None,
             destinations=Destinations(settings.missing_destination_grace_s),
             budget=Budget(settings.max_messages_per_second),
             tide=Tide(queues),
+            presence=Presence(settings.retry_interval_s),
             pumps=max(len(queues), 1),
         )
         self._sub_queue = sub_queue
@@ -86,14 +95,38 @@ class Syphon:
         return f"<Syphon {now.queues} queues moved={now.moved} blocked={now.blocked} errors={now.errors}>"
 
     async def run(self) -> None:
-        """Until `stop`; what goes wrong with a queue or a destination is told in events and tried again."""
-        await self._run([pump.run() for pump in self._pumps], to_first_failure=True)
+        """Run until `stop`; trouble with a queue or a destination is told in events and tried again."""
+        shared = self._shared
+        watch = shared.presence.watch(
+            shared.primary, shared.settings.send_timeout_s, shared.clock, shared.publish, self._answered
+        )
+        probe = asyncio.create_task(watch)
+        try:
+            await self._run([pump.run() for pump in self._pumps], to_first_failure=True)
+        finally:
+            probe.cancel()
+            await asyncio.gather(probe, return_exceptions=True)
 
     async def run_once(self, wait_s: float = LINGER_S) -> Progress:
-        """Drain each queue of what is there now, until nothing comes for `wait_s`. What comes meanwhile stays there,
-        and what is blocked goes back at the end. TransportError when a queue cannot be read."""
-        await self._run([pump.run_once(wait_s) for pump in self._pumps], to_first_failure=False)
+        """Drain each queue of the messages that are there now, until nothing comes for `wait_s`.
+
+        Messages that come meanwhile stay there, and blocked ones go back at the end. It ends early when the primary
+        cannot be reached. TransportError when a queue cannot be read.
+        """
+        try:
+            await self._run([pump.run_once(wait_s) for pump in self._pumps], to_first_failure=False)
+        finally:
+            presence = self._shared.presence
+            if presence.is_away:
+                name = self._shared.primary.endpoint.authority
+                away_s = self._shared.clock() - presence.since
+                self._shared.publish(PrimaryUnreachable(name, presence.reason, away_s, None))
         return self.progress()
+
+    def _answered(self, path: str, failure: Failure) -> None:
+        """Heed the probe's answer: an entity that is busy is left alone for ten seconds."""
+        if failure.kind is Kind.BUSY:
+            self._shared.destinations.failed(path, failure, self._shared.clock(), at_attach=True)
 
     def adopt(self, queues: Iterable[str]) -> None:
         """Drain these too, which were created while `run` goes on."""
@@ -106,7 +139,7 @@ class Syphon:
         self._adopted.set()
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """Receive nothing more, and give what is on its way `grace_s` to arrive."""
+        """Receive nothing more, give messages on their way `grace_s` to arrive, and leave nothing locked."""
         self._stopping.set()
         tasks = [task for task in self._tasks if not task.done()]
         if tasks:
@@ -124,10 +157,12 @@ class Syphon:
             blocked=sum(pump.blocked for pump in self._pumps),
             dead_lettered=sum(pump.dead_lettered for pump in self._pumps),
             errors=sum(pump.errors for pump in self._pumps),
+            uncompleted=sum(pump.uncompleted for pump in self._pumps),
+            is_away=self._shared.presence.is_away,
         )
 
     def _rate(self, moved: int) -> float:
-        """Since the oldest look within the window: whoever asks every second sees the last seconds."""
+        """Return the rate since the oldest call within the window."""
         now = self._shared.clock()
         while self._samples and now - self._samples[0][0] > RATE_WINDOW_S:
             self._samples.popleft()
@@ -172,7 +207,7 @@ def redrive(
     duplicate_window_s: float | None = None,
     new_ids: bool = False,
 ) -> Syphon:
-    """A syphon from the dead-letter queue of `queue` (or of `topic/Subscriptions/name`) back to its entity.
+    """Make a syphon from the dead-letter queue of `queue` (or of `topic/Subscriptions/name`) back to its entity.
 
     `target` is another entity, `destination` another namespace. Messages that cannot go stay where they are.
     So do those that the entity may remember, and would drop as duplicates: `duplicate_window_s` says for how long it

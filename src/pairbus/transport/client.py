@@ -17,13 +17,17 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+        """Open a link that receives from the entity; see `receiver.py` for what `credit` means.
+
+        `filters` of the source: `com.microsoft:session-filter` with a session id, or None for the next available one.
+        """
 
 import aiohttp
 
 from pairbus.amqp.connection import Settings, Trace
 from pairbus.amqp.performatives import Source, Target
 from pairbus.amqp.session import Session
+from pairbus.amqp.types import Symbol
 from pairbus.errors import ConfigError
 from pairbus.transport.cbs import TokenRefused, Tokens
 from pairbus.transport.credential import credential_for
@@ -186,6 +190,7 @@ class Connection:
         sub_queue: Literal["dead-letter"] | None = None,
         credit: int = CREDIT,
         timeout_s: float = TIMEOUT_S,
+        filters: dict[str, Any] | None = None,
     ) -> Receiver:
         """Open a link that receives from the entity; see `receiver.py` for what `credit` means."""
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
@@ -197,11 +202,13 @@ class Connection:
             management = await self.management(entity, timeout_s=timeout_s)
             return await management.renew_lock(tokens, deadline - self._wire.loop.time())
 
+        source_filter = {Symbol(key): value for key, value in (filters or {}).items()}
+
         def attach(session: Session) -> Receiver:
             link = session.new_receiver(f"receiver-{uuid.uuid4().hex[:12]}")
             receiver = Receiver(self._wire, link, f"receiver {entity}", timeout_s, credit, renew)
             link.attach(
-                source=Source(address=entity),
+                source=Source(address=entity, filter=source_filter or None),
                 target=Target(address=link.name),
                 snd_settle_mode=0 if locking else 1,
                 # "second" is what Service Bus expects of whoever asks before it settles; RabbitMQ refuses the link over

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pairbus.amqp.events import Delivery, SettlementAnswered
@@ -141,9 +141,12 @@ class Receiver(LinkEnd):
         """Done with these: the queue forgets them. Refused, with the ids, when locks were lost."""
         await self._settle(deliveries, Accepted(), timeout_s)
 
-    async def abandon(self, deliveries: Deliveries, *, timeout_s: float | None = None) -> None:
-        """Back to the queue, counted as a failed delivery."""
-        await self._settle(deliveries, Modified(delivery_failed=True, undeliverable_here=False), timeout_s)
+    async def abandon(
+        self, deliveries: Deliveries, *, properties: Mapping[str, Any] | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Back to the queue, counted as a failed delivery; `properties` change its application properties."""
+        changed = None if properties is None else {Symbol(name): value for name, value in properties.items()}
+        await self._settle(deliveries, Modified(True, False, changed), timeout_s)
 
     async def defer(self, deliveries: Deliveries, *, timeout_s: float | None = None) -> None:
         """Set aside: from now on received only by sequence number."""

@@ -4,6 +4,8 @@
 import "./messages.mjs";
 import "./settlement.mjs";
 import "./namespace.mjs";
+import "./sessions.mjs";
+import "./topics.mjs";
 import { main } from "./harness.mjs";
 
 await main();

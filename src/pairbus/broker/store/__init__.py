@@ -1,8 +1,13 @@
 """The durable contract of the broker: what a store keeps, and what it promises.
 
-Words. A *box* is an ordered set of messages keyed by sequence number. Every queue owns two: its own
-(`box_of(queue_id)`) and its dead-letter sub-queue's (`dead_box_of(queue_id)`); both draw their sequence numbers from
-one counter, so a message keeps its number when it is dead-lettered.
+Words. An *entity* is a queue, a topic or a subscription. It owns up to four *boxes*, ordered sets of messages: its own
+(`box_of(entity_id)`), its dead letters (`dead_box_of`), its transfer dead letters (`transfer_box_of`). All messages of
+a namespace are rows of one table. A row is known by its *number* `n`, which the store gives out (`number`), ascending
+and never twice; the sequence number that clients see is a field of the row. Within a box the order by `n` is the order
+by sequence number: each new sequence number comes with a new `n`.
+
+A message has its body in its row, or shares a *payload* with other rows: a body that is kept once, under a number from
+the same sequence as the rows'.
 
 Promises.
  1. Writes are applied in the order in which `write` was called. Everything written before one `after_commit` call is
@@ -12,8 +17,14 @@ Promises.
     callback of it gets the `StoreError`, none of its writes happened, and the store goes on with the next group.
  3. Callbacks run on the thread that owns the store (the event loop), in the order of their `after_commit` calls.
  4. Reads see committed data only. A message whose checksum does not match is never returned; it is reported.
- 5. `Recovered.last_seq` is never smaller than a sequence number that was ever committed, also when all messages and
-    their rows are long gone.
+ 5. `RecoveredEntity.last_seq` is never smaller than a sequence number that was ever committed for the entity, and
+    `number` never gives out the number of a row that was ever committed, also when all rows are long gone.
+ 6. A payload is deleted in the commit that deletes the last row that shares it. Reference counts are in memory and
+    counted again at each start; a payload that no row shares is deleted then.
+ 7. `DropEntity` costs the same whatever the entity holds. Its rows and states stay, and are listed after a restart,
+    until the owner has deleted them, which it does in bounded steps, and writes `EraseEntity`.
+
+What the owner promises: a `Delete`, `Update` or `Move` names rows that are there, and their payloads.
 
 Two implementations keep one contract test: `memory.MemoryStore` (the oracle, and `--data :memory:`) and
 `sqlite.SqliteStore`.
@@ -22,20 +33,32 @@ Two implementations keep one contract test: `memory.MemoryStore` (the oracle, an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 from pairbus.errors import StoreError
 
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2  # also the wire values of x-opt-message-state
 
 
-def box_of(queue_id: int) -> int:
-    return queue_id * 2
+BOX_KINDS = 4
+MAIN, DEAD, TRANSFER = 0, 1, 2
 
 
-def dead_box_of(queue_id: int) -> int:
-    return queue_id * 2 + 1
+def box_of(entity_id: int) -> int:
+    return entity_id * BOX_KINDS + MAIN
+
+
+def dead_box_of(entity_id: int) -> int:
+    return entity_id * BOX_KINDS + DEAD
+
+
+def transfer_box_of(entity_id: int) -> int:
+    return entity_id * BOX_KINDS + TRANSFER
+
+
+def entity_of(box: int) -> int:
+    return box // BOX_KINDS
 
 
 class StoredMessage:
@@ -47,10 +70,15 @@ class StoredMessage:
         "delivery_count",
         "enqueued_ms",
         "expires_ms",
+        "hops",
         "message_id",
+        "n",
+        "origin_seq",
         "patch",
+        "payload",
         "scheduled_ms",
         "seq",
+        "session_id",
         "state",
         "ttl_ms",
     )
@@ -69,9 +97,24 @@ class StoredMessage:
         ttl_ms: int = 0,
         delivery_count: int = 0,
         patch: bytes = b"",
+        n: int = 0,
+        payload: int = 0,
+        origin_seq: int = 0,
+        hops: int = 0,
+        session_id: str = "",
     ) -> None:
+        self.n = n
+        "Number of the row: the key."
         self.seq = seq
-        "Sequence number: the key within a box."
+        "Sequence number within the entity, as clients see it."
+        self.payload = payload
+        "Number of the payload that holds the body; 0: the row has its own."
+        self.origin_seq = origin_seq
+        "Sequence number in the entity that the message was first sent to; 0: in this one."
+        self.hops = hops
+        "How often the message was forwarded."
+        self.session_id = session_id
+        "Session id; empty when the message belongs to no session."
         self.body = body
         "The bare message as it came: properties, application properties, body, footer sections, never re-encoded."
         self.annotations = annotations
@@ -116,14 +159,26 @@ class Insert:
 
 
 @dataclass(slots=True)
+class InsertPayload:
+    """A body that rows of the same group share; `topic_id` is the topic whose quota it counts towards."""
+
+    payload: int
+    topic_id: int
+    body: bytes
+
+
+@dataclass(slots=True)
 class Delete:
+    """Rows of one box; `payloads`: the payload of each of them that has one."""
+
     box: int
-    seqs: Sequence[int]
+    numbers: Sequence[int]
+    payloads: Sequence[int] = ()
 
 
 @dataclass(slots=True)
 class Update:
-    """Every field but the body is written again: state, delivery count, patch, times."""
+    """Every field of the row `message.n` but its body is written again, and it is in `box` from now on."""
 
     box: int
     message: StoredMessage
@@ -131,76 +186,135 @@ class Update:
 
 @dataclass(slots=True)
 class Move:
-    """The message leaves `box` (where it is `seq`) and enters `to_box` as `message`; the body moves along unread.
+    """The row `n` of `box` becomes the row `message.n` of `to_box`; the body, or the payload, moves along unread.
 
-    Used for dead-lettering (same seq, other box) and for activating a scheduled message (same box, new seq).
-    `message.body` is ignored and may be empty: only the stored body counts.
+    Used where a message gets a new sequence number: activation of a scheduled message, forwarding.
     """
 
     box: int
-    seq: int
+    n: int
     to_box: int
     message: StoredMessage
 
 
 @dataclass(slots=True)
 class Remember:
-    """Duplicate detection: (message id, Unix ms until which it counts) pairs of one queue."""
+    """Duplicate detection: (message id, Unix ms until which it counts) pairs of one entity."""
 
-    queue_id: int
+    entity_id: int
     ids: Sequence[tuple[str, int]]
 
 
 @dataclass(slots=True)
 class Forget:
-    """Duplicate detection: ids of one queue whose time ended at or before `until_ms`."""
+    """Duplicate detection: ids of one entity whose time ended at or before `until_ms`."""
 
-    queue_id: int
+    entity_id: int
     until_ms: int
 
 
 @dataclass(slots=True)
-class PutQueue:
-    """Create a queue or replace its description (JSON text, opaque to the store)."""
+class SetSessionState:
+    """The state of one session is in the row `n` of the states from now on; None: that row is deleted.
 
-    queue_id: int
+    A session keeps its row, whose number is from the same sequence as those of messages.
+    """
+
+    entity_id: int
+    n: int
+    session_id: str
+    updated_ms: int
+    state: bytes | None
+
+
+@dataclass(slots=True)
+class PutEntity:
+    """Create an entity or replace its description (JSON text, opaque to the store)."""
+
+    entity_id: int
     description: str
 
 
 @dataclass(slots=True)
-class DropQueue:
-    """The queue, both of its boxes, and its remembered ids are gone."""
+class DropEntity:
+    """The entity is gone; its rows and remembered ids are left to be deleted in steps."""
 
-    queue_id: int
+    entity_id: int
 
 
-Write = Insert | Delete | Update | Move | Remember | Forget | PutQueue | DropQueue
+@dataclass(slots=True)
+class EraseEntity:
+    """Nothing is left of a dropped entity."""
+
+    entity_id: int
+
+
+Write = (
+    Insert
+    | InsertPayload
+    | Delete
+    | Update
+    | Move
+    | Remember
+    | Forget
+    | SetSessionState
+    | PutEntity
+    | DropEntity
+    | EraseEntity
+)
 
 
 # ── reads ──
 
 
 @dataclass(slots=True)
-class RecoveredQueue:
-    queue_id: int
+class RecoveredEntity:
+    entity_id: int
     description: str
     last_seq: int
-    "The highest sequence number ever committed for the queue; 0 = none."
+    "The highest sequence number ever committed for the entity; 0 = none."
 
 
 @dataclass(slots=True)
 class Recovered:
     """What a store held when it was opened."""
 
-    queues: list[RecoveredQueue]
+    entities: list[RecoveredEntity]
     damage: list[str]
     "One sentence for each thing that could not be read; empty when the store is intact."
-    last_queue_id: int
-    "The highest queue id ever used, also by queues that were dropped; 0 = none."
+    last_entity_id: int
+    "The highest entity id ever used, also by entities that were dropped; 0 = none."
+    dropped: list[int] = field(default_factory=list)
+    "Entities that were dropped and not yet erased."
 
 
-IndexRow = tuple[int, int, int, int, int]
-"(seq, state, expires_ms, scheduled_ms, size): what the broker keeps of a waiting message."
+class IndexRow(NamedTuple):
+    """What the broker keeps of a waiting message."""
+
+    n: int
+    box: int
+    seq: int
+    state: int
+    expires_ms: int
+    scheduled_ms: int
+    size: int
+    "Without the payload, where it has one."
+    payload: int
+    session_id: str
+
+
+class StateRow(NamedTuple):
+    """The state of one session, without the state itself."""
+
+    n: int
+    entity_id: int
+    session_id: str
+    updated_ms: int
+    size: int
+
+
+PayloadRow = tuple[int, int, int]
+"(payload, topic id, size)"
 
 Done = Callable[[StoreError | None], None]
 
@@ -212,12 +326,31 @@ class Store(Protocol):
         """Read what is there. Called once, before anything else."""
         ...
 
-    def index(self, box: int) -> Iterator[IndexRow]:
-        """The rows of a box in ascending order of sequence number; only right after `recover`, before any write."""
+    def index(self) -> Iterator[IndexRow]:
+        """The rows of every box, those of dropped entities too, in ascending order of `n`.
+
+        Read to its end right after `recover`, before any write: the references of payloads are counted by it.
+        """
         ...
 
-    def remembered(self, queue_id: int) -> list[tuple[str, int]]:
-        """The (message id, until_ms) pairs of a queue; only right after `recover`."""
+    def payloads(self) -> Iterator[PayloadRow]:
+        """The payloads, ascending; only right after `recover`."""
+        ...
+
+    def remembered(self, entity_id: int) -> list[tuple[str, int]]:
+        """The (message id, until_ms) pairs of an entity; only right after `recover`."""
+        ...
+
+    def session_states(self) -> Iterator[StateRow]:
+        """The states of sessions, those of dropped entities too; only right after `recover`."""
+        ...
+
+    def load_state(self, n: int) -> bytes | None:
+        """The committed state in this row; None: the row is not there. StoreError: it is damaged."""
+        ...
+
+    def number(self, count: int = 1) -> int:
+        """The first of `count` numbers for new rows or payloads, each one higher than the one before."""
         ...
 
     def write(self, op: Write) -> None:
@@ -238,15 +371,19 @@ class Store(Protocol):
         """
         ...
 
-    def load(self, box: int, seqs: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
-        """(the intact messages among `seqs`, ascending; the sequence numbers that are damaged).
+    def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+        """(the intact messages of `box` among `numbers`, ascending; the numbers of those that are damaged).
 
-        A number that is simply not in the box is in neither list.
+        A number that no row of the box has is in neither list.
         """
         ...
 
-    def scan(self, box: int, from_seq: int, limit: int) -> list[StoredMessage]:
-        """Up to `limit` intact messages with seq >= from_seq, ascending, of every state."""
+    def seq_of(self, box: int, n: int) -> int:
+        """The sequence number of a row of the box; 0 when it is not there or damaged."""
+        ...
+
+    def payloads_of(self, numbers: Sequence[int]) -> list[int]:
+        """The payload of each of these rows that has one; those of damaged rows are left out."""
         ...
 
     async def close(self) -> None:

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pairbus.broker.store import DropQueue, Forget, PutQueue, box_of, dead_box_of
+from pairbus.broker.store import DropEntity, EraseEntity, Forget, PutEntity, SetSessionState, states
 from pairbus.broker.store.folder import CommitFile
-from pairbus.broker.store.group import BoxStep, Group, MoveStep, RememberStep, Step
-from pairbus.broker.store.records import COLUMNS, counters_crc, text_crc
+from pairbus.broker.store.group import Group, RememberStep, RowStep, Step
+from pairbus.broker.store.records import (
+    COLUMN_COUNT,
+    COLUMNS,
+    counters_crc,
+    journal_crc,
+    pack_changes,
+    text_crc,
+)
 from pairbus.broker.store.reserve import PLENTY_BYTES, RESERVE_BYTES, Reserve
-from pairbus.broker.store.schema import PAGE_BYTES, STORE_COUNTER, box_table, create_box, full, store_error
+from pairbus.broker.store.schema import PAGE_BYTES, full, store_error
 from pairbus.errors import StoreError, StoreFull
 
 logger = logging.getLogger("pairbus.broker.store")
@@ -33,13 +40,35 @@ RUN_LENGTH = 32
 "From so many neighbouring numbers on a range is worth a statement of its own."
 
 
-@dataclass(slots=True)
-class Counters:
-    """What is kept of one queue beside its rows (see schema.py); of the store itself: commits, last queue id, 0."""
+FOLD_COMMITS = 256
+"So many commits the journal may have before the counters are written to their own table."
+ORPHANS_MAX = 200  # payloads that no row shares, deleted with one commit
+
+
+class Counters(NamedTuple):
+    """What is kept of one entity beside its rows."""
 
     high: int = 0
-    live: int = 0
-    dead: int = 0
+    "The highest sequence number ever."
+    rows: int = 0
+
+
+@dataclass(slots=True)
+class Totals:
+    """What is kept of the store as a whole, and of its entities, beside the rows."""
+
+    commits: int = 0
+    last_id: int = 0
+    "The highest entity id ever."
+    last_n: int = 0
+    "The highest number of a row or payload ever."
+    counters: dict[int, Counters] = field(default_factory=dict)
+    shared: dict[int, int] = field(default_factory=dict)
+    "Payload → how many rows share it."
+    orphans: list[int] = field(default_factory=list)
+    "Payloads that no row shares."
+    unfolded: set[int] = field(default_factory=set)
+    "Entities whose counters are newer in the journal than in their own table."
 
 
 def log_size(path: Path) -> int:
@@ -87,41 +116,42 @@ def _insert_sql(table: str, columns: str, width: int, rows: int, verb: str) -> s
     return f"{verb} INTO {table} ({columns}) VALUES {','.join([row] * rows)}"
 
 
-@lru_cache(maxsize=512)
-def _update_sql(table: str, rows: int) -> str:
+@lru_cache(maxsize=64)
+def _update_sql(rows: int) -> str:
     return (
-        f"UPDATE {table} SET head = new.column2, head_crc = new.column3 "
-        f"FROM (VALUES {','.join(['(?,?,?)'] * rows)}) AS new WHERE seq = new.column1"
+        "UPDATE messages SET box = new.column2, head = new.column3, head_crc = new.column4 "
+        f"FROM (VALUES {','.join(['(?,?,?,?)'] * rows)}) AS new WHERE n = new.column1"
     )
 
 
-@lru_cache(maxsize=512)
-def _move_sql(table: str, to_table: str, rows: int) -> str:
+@lru_cache(maxsize=64)
+def _move_sql(rows: int) -> str:
     return (
-        f"INSERT INTO {to_table} SELECT new.column2, new.column3, new.column4, old.body_crc, old.body "
-        f"FROM (VALUES {','.join(['(?,?,?,?)'] * rows)}) AS new CROSS JOIN {table} AS old ON old.seq = new.column1"
+        "INSERT INTO messages SELECT new.column2, new.column3, new.column4, new.column5, old.body_crc, old.body "
+        f"FROM (VALUES {','.join(['(?,?,?,?,?)'] * rows)}) AS new CROSS JOIN messages AS old ON old.n = new.column1"
     )
 
 
-@lru_cache(maxsize=512)
-def _delete_sql(table: str, rows: int) -> str:
-    return f"DELETE FROM {table} WHERE seq IN ({','.join('?' * rows)})"
+@lru_cache(maxsize=64)
+def _delete_sql(table: str, key: str, rows: int) -> str:
+    return f"DELETE FROM {table} WHERE {key} IN ({','.join('?' * rows)})"
 
 
 class Committer:
     """Commits groups on one connection, one after the other."""
 
-    def __init__(
-        self, path: Path, connection: sqlite3.Connection, counters: dict[int, Counters], commits: CommitFile
-    ) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, totals: Totals, commits: CommitFile) -> None:
         self._path = path
         self._connection = connection
-        self._counters = counters
+        self._totals = totals
         self._commits = commits
         self._reserve = Reserve(path.parent)
         self._reserve.hold()
-        self._changed: dict[int, Counters] = {}
-        self._dropped: set[int] = set()
+        self._changed: dict[int, Counters | None] = {}
+        "Counters as the group in hand changes them; None: erased."
+        self._sharing: dict[int, int] = {}
+        self._last_id = self._last_n = 0
+        self._fold_at = totals.commits + 1  # the numbers of lost commits leave a gap, which must not be there for long
         # Estimate of what the write-ahead log holds since the last checkpoint. What a killed process left in it counts:
         # otherwise the log of one that is killed often would only ever grow.
         self._log_bytes = log_size(path)
@@ -160,13 +190,18 @@ class Committer:
         return bool(unused >= min(pages // 2, RESERVE_BYTES // PAGE_BYTES))
 
     def _attempt(self, group: Group) -> StoreError | None:
-        self._changed = {}
-        self._dropped = set()
+        totals = self._totals
+        self._changed, self._sharing = {}, {}
+        self._last_id, self._last_n = totals.last_id, totals.last_n
+        orphans = totals.orphans[:ORPHANS_MAX]
+        number = totals.commits + 1
         try:
             self._connection.execute("BEGIN")
             for step in group.steps:
                 self._perform(step)
-            self._write_counters()
+            gone = [payload for payload, rows in self._sharing.items() if rows <= 0]
+            self._delete("payloads", "id", gone + orphans)
+            self._write_journal(number)
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
@@ -176,16 +211,31 @@ class Committer:
             self._roll_back()
             logger.exception("%s: a group of writes was wrong", self._path)
             return StoreError(f"{self._path}: {error}")
-        for queue_id in self._dropped:
-            self._counters.pop(queue_id, None)
-        self._counters.update(self._changed)
+        self._note_committed(number, gone, len(orphans))
         try:
-            self._commits.write(self._counters[STORE_COUNTER].high)
+            self._commits.write(number)
         except OSError as error:
             logger.warning("%s: cannot note the commit: %s", self._commits.path, error)
         return None
 
-    def checkpoint_if_due(self) -> None:
+    def _note_committed(self, number: int, gone: list[int], orphans: int) -> None:
+        totals = self._totals
+        totals.commits, totals.last_id, totals.last_n = number, self._last_id, self._last_n
+        for entity_id, counters in self._changed.items():
+            if counters is None:
+                totals.counters.pop(entity_id, None)
+            else:
+                totals.counters[entity_id] = counters
+        totals.shared.update(self._sharing)
+        for payload in gone:
+            del totals.shared[payload]
+        del totals.orphans[:orphans]
+        totals.unfolded.update(self._changed)
+
+    def tidy_up_if_due(self) -> None:
+        """Between two groups, when nobody waits for a commit: the journal is put together, the log copied back."""
+        if self._totals.commits >= self._fold_at:
+            self._fold()
         if self._log_bytes >= self._log_limit():
             self._checkpoint("PASSIVE")
 
@@ -220,80 +270,94 @@ class Committer:
 
     # ── counters ──
 
-    def _counter(self, counter_id: int) -> Counters:
-        """The counters of a queue as this group changes them; the known ones stay until the commit succeeds."""
-        changed = self._changed.get(counter_id)
-        if changed is None:
-            known = self._counters.get(counter_id, Counters())
-            if counter_id in self._dropped:
-                known = Counters()
-            changed = self._changed[counter_id] = Counters(known.high, known.live, known.dead)
-        return changed
+    def _counter(self, entity_id: int) -> Counters:
+        """The counters of an entity as this group changes them; the known ones stay until the commit succeeds."""
+        if entity_id in self._changed:
+            return self._changed[entity_id] or Counters()
+        return self._totals.counters.get(entity_id, Counters())
 
-    def _count(self, box: int, rows: int) -> None:
-        counter = self._counter(box // 2)
-        if box % 2:
-            counter.dead += rows
-        else:
-            counter.live += rows
-
-    def _write_counters(self) -> None:
-        self._counter(STORE_COUNTER).high += 1
-        flat: list[Any] = []
-        for counter_id, one in self._changed.items():
-            crc = counters_crc(counter_id, one.high, one.live, one.dead)
-            flat += (counter_id, one.high, one.live, one.dead, crc)
-        self._insert("counters", "id, high, live, dead, crc", 5, flat, "INSERT OR REPLACE")
+    def _write_journal(self, number: int) -> None:
+        """One row for the commit, however many entities it changed."""
+        changes = pack_changes(
+            (entity_id, *counters) for entity_id, counters in self._changed.items() if counters is not None
+        )
+        crc = journal_crc(number, self._last_id, self._last_n, changes)
+        sql = "INSERT INTO journal (number, last_id, last_n, crc, changes) VALUES (?, ?, ?, ?, ?)"
+        self._connection.execute(sql, (number, self._last_id, self._last_n, crc, changes))
         self._log_bytes += 2 * PAGE_BYTES
+
+    def _fold(self) -> None:
+        """Write what the journal says to the counters' own table. Of the journal the last commit stays."""
+        totals = self._totals
+        flat: list[Any] = []
+        for entity_id in sorted(totals.unfolded & totals.counters.keys()):
+            counters = totals.counters[entity_id]
+            flat += (entity_id, *counters, counters_crc(entity_id, *counters))
+        self._fold_at = totals.commits + FOLD_COMMITS  # also after a failure
+        try:
+            self._connection.execute("BEGIN")
+            self._insert("counters", "id, high, rows, crc", 4, flat, "INSERT OR REPLACE")
+            self._connection.execute("DELETE FROM journal WHERE number < ?", (totals.commits,))
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:  # nothing is lost: the journal keeps what was not folded
+            self._roll_back()
+            logger.warning("%s: the journal of counters was not put together: %s", self._path, error)
+            return
+        totals.unfolded = set()
+        self._log_bytes += PAGE_BYTES * (2 + len(flat) // 1024)
 
     # ── steps ──
 
     def _perform(self, step: Step) -> None:
         match step:
-            case BoxStep():
-                self._perform_box(step)
-            case MoveStep():
-                self._perform_move(step)
+            case RowStep():
+                self._perform_rows(step)
             case RememberStep():
-                self._insert("remembered", "queue_id, until_ms, crc, message_id", 4, step.rows)
+                self._insert("remembered", "entity_id, until_ms, crc, message_id", 4, step.rows)
                 self._log_bytes += 32 * len(step.rows)
             case Forget():
                 self._connection.execute(
-                    "DELETE FROM remembered WHERE queue_id = ? AND until_ms <= ?", (step.queue_id, step.until_ms)
+                    "DELETE FROM remembered WHERE entity_id = ? AND until_ms <= ?", (step.entity_id, step.until_ms)
                 )
-            case PutQueue():
-                self._put_queue(step)
-            case DropQueue():
-                self._drop_queue(step.queue_id)
+            case SetSessionState():
+                self._log_bytes += states.carry_out(self._connection, step) + PAGE_BYTES
+                self._last_n = max(self._last_n, step.n)
+            case PutEntity():
+                self._put_entity(step)
+            case DropEntity():
+                self._drop_entity(step.entity_id)
+            case EraseEntity():
+                self._erase_entity(step.entity_id)
 
-    def _perform_box(self, step: BoxStep) -> None:
-        table = box_table(step.box)
+    def _perform_rows(self, step: RowStep) -> None:
+        if step.payloads:
+            self._insert("payloads", "id, topic, crc, body", 4, step.payloads)
+            self._log_bytes += sum(map(len, step.payloads[3::4])) + PAGE_BYTES
         if step.rows:
-            self._insert(table, COLUMNS, 5, step.rows)
-            self._count(step.box, len(step.rows) // 5)
-            counter = self._counter(step.box // 2)
-            counter.high = max(counter.high, step.last_seq)
-            self._log_bytes += sum(map(len, step.rows[4::5])) + PAGE_BYTES
+            self._insert("messages", COLUMNS, COLUMN_COUNT, step.rows)
+            self._log_bytes += sum(map(len, step.rows[COLUMN_COUNT - 1 :: COLUMN_COUNT])) + PAGE_BYTES
+        if step.moves:
+            self._move(list(step.moves.values()))
         if step.updates:
-            self._update(table, list(step.updates.values()))
+            self._update(list(step.updates.values()))
         if step.deletes:
-            self._count(step.box, -self._delete(table, step.deletes))
+            self._delete("messages", "n", step.deletes)
+        for entity_id, rows in step.counts.items():
+            known = self._counter(entity_id)
+            high = max(known.high, step.highs.get(entity_id, 0))
+            self._changed[entity_id] = Counters(high, known.rows + rows)
+        for payload, rows in step.shared.items():
+            self._sharing[payload] = self._sharing.get(payload, self._totals.shared.get(payload, 0)) + rows
+        self._last_n = max(self._last_n, step.last_n)
 
-    def _perform_move(self, step: MoveStep) -> None:
-        table, to_table = box_table(step.box), box_table(step.to_box)
-        rows = list(step.moves.values())
-        moved = 0
+    def _move(self, rows: list[tuple[int, int, int, bytes, int]]) -> None:
         for at in range(0, len(rows), MAX_ROWS):
             part = rows[at : at + MAX_ROWS]
             size = padded_size(len(part))
             flat: list[Any] = [column for row in part for column in row]
-            flat += [None] * (4 * (size - len(part)))
-            moved += self._connection.execute(_move_sql(table, to_table, size), flat).rowcount
-        self._delete(table, step.moves)
-        self._count(step.box, -moved)
-        self._count(step.to_box, moved)
-        counter = self._counter(step.to_box // 2)
-        counter.high = max(counter.high, *step.targets)
+            flat += [None] * (5 * (size - len(part)))
+            self._connection.execute(_move_sql(size), flat)
+        self._delete("messages", "n", [row[0] for row in rows])
         self._log_bytes += PAGE_BYTES * len(rows)
 
     def _insert(self, table: str, columns: str, width: int, flat: list[Any], verb: str = "INSERT") -> None:
@@ -303,48 +367,44 @@ class Committer:
             self._connection.execute(sql, flat[at : at + rows * width])
             at += rows * width
 
-    def _update(self, table: str, rows: Sequence[tuple[int, bytes, int]]) -> None:
+    def _update(self, rows: list[tuple[int, int, bytes, int]]) -> None:
         for at in range(0, len(rows), MAX_ROWS):
-            part = list(rows[at : at + MAX_ROWS])
+            part = rows[at : at + MAX_ROWS]
             size = padded_size(len(part))
             part += [part[-1]] * (size - len(part))
-            self._connection.execute(_update_sql(table, size), [column for row in part for column in row])
+            self._connection.execute(_update_sql(size), [column for row in part for column in row])
         self._log_bytes += PAGE_BYTES * len(rows)
 
-    def _delete(self, table: str, seqs: Collection[int]) -> int:
-        """Returns how many of them there were."""
-        runs, others = runs_of(seqs)
-        deleted = 0
+    def _delete(self, table: str, key: str, numbers: Collection[int]) -> None:
+        if not numbers:
+            return
+        runs, others = runs_of(numbers)
         for first, last in runs:
-            sql = f"DELETE FROM {table} WHERE seq BETWEEN ? AND ?"
-            deleted += self._connection.execute(sql, (first, last)).rowcount
+            self._connection.execute(f"DELETE FROM {table} WHERE {key} BETWEEN ? AND ?", (first, last))
         for at in range(0, len(others), MAX_ROWS):
             part = others[at : at + MAX_ROWS]
             size = padded_size(len(part))
             part += [part[-1]] * (size - len(part))
-            deleted += self._connection.execute(_delete_sql(table, size), part).rowcount
+            self._connection.execute(_delete_sql(table, key, size), part)
         self._log_bytes += PAGE_BYTES * (2 * len(runs) + len(others))
-        return deleted
 
-    def _put_queue(self, op: PutQueue) -> None:
-        description = op.description.encode()
-        known = self._connection.execute("SELECT 1 FROM queues WHERE queue_id = ?", (op.queue_id,)).fetchone()
+    def _put_entity(self, op: PutEntity) -> None:
+        self._describe(op.entity_id, op.description)
+        self._changed[op.entity_id] = self._counter(op.entity_id)
+        self._last_id = max(self._last_id, op.entity_id)
+
+    def _drop_entity(self, entity_id: int) -> None:
+        """What is left is the mark that its rows are to be deleted."""
+        self._describe(entity_id, "")
+
+    def _describe(self, entity_id: int, description: str) -> None:
         self._connection.execute(
-            "INSERT OR REPLACE INTO queues VALUES (?, ?, ?)",
-            (op.queue_id, op.description, text_crc(op.queue_id, description)),
+            "INSERT OR REPLACE INTO entities VALUES (?, ?, ?)",
+            (entity_id, description, text_crc(entity_id, description.encode())),
         )
-        if known is None:
-            for box in (box_of(op.queue_id), dead_box_of(op.queue_id)):
-                self._connection.execute(create_box(box))
-            self._counter(op.queue_id)
-            store = self._counter(STORE_COUNTER)
-            store.live = max(store.live, op.queue_id)
 
-    def _drop_queue(self, queue_id: int) -> None:
-        for box in (box_of(queue_id), dead_box_of(queue_id)):
-            self._connection.execute(f"DROP TABLE IF EXISTS {box_table(box)}")
-        self._connection.execute("DELETE FROM queues WHERE queue_id = ?", (queue_id,))
-        self._connection.execute("DELETE FROM remembered WHERE queue_id = ?", (queue_id,))
-        self._connection.execute("DELETE FROM counters WHERE id = ?", (queue_id,))
-        self._changed.pop(queue_id, None)
-        self._dropped.add(queue_id)
+    def _erase_entity(self, entity_id: int) -> None:
+        self._connection.execute("DELETE FROM entities WHERE id = ?", (entity_id,))
+        self._connection.execute("DELETE FROM counters WHERE id = ?", (entity_id,))
+        self._connection.execute("DELETE FROM remembered WHERE entity_id = ?", (entity_id,))
+        self._changed[entity_id] = None

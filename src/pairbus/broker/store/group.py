@@ -2,91 +2,96 @@
 
 Why. Python's sqlite3 gives up the interpreter lock at every step of a statement, and beside a busy event loop each
 return can cost a whole switch interval. So the unit of work is not the message but the statement, and a group of 500
-inserts and 500 deletes is a handful of statements.
+inserts and 500 deletes, of however many entities, is a handful of statements.
 
-Law. Putting together may reorder writes only where no order can be told apart afterwards. The writes of a box collect
-in an open `BoxStep`, which will be carried out as: all inserts, then all updates, then all deletes. A write that would
-come out differently that way (an insert of a number that the step already updates or deletes) and everything that
-involves two boxes or whole queues closes the step; what follows opens a new one.
+Law. Putting together may reorder writes only where no order can be told apart afterwards. The writes of rows collect in
+an open `RowStep`, which will be carried out as: all payloads, all inserts, all moves, all updates, all deletes. A write
+that would come out differently that way (an insert of a number that the step already moves, updates or deletes) closes
+the step, as does what happens to whole entities; what follows opens a new one.
 
 Rows are packed here, on the owner's thread: a message that its owner changes later is stored as it was when written.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pairbus.broker.store import (
     Delete,
     Done,
-    DropQueue,
+    DropEntity,
+    EraseEntity,
     Forget,
     Insert,
+    InsertPayload,
     Move,
-    PutQueue,
+    PutEntity,
     Remember,
-    StoredMessage,
+    SetSessionState,
     Update,
     Write,
-    box_of,
-    dead_box_of,
+    entity_of,
 )
-from pairbus.broker.store.records import head_crc, pack_head, pack_rows, text_crc
+from pairbus.broker.store.records import COLUMN_COUNT, head_crc, pack_head, pack_rows, payload_crc, text_crc
 
 LARGE = 200  # writes of one kind; below that the fixed price of a commit still counts
-COLUMN_COUNT = 5
 
 
-class BoxStep:
-    """Inserts, then updates, then deletes of one box."""
+class RowStep:
+    """Payloads, then inserts, moves, updates and deletes of rows."""
 
-    __slots__ = ("box", "deletes", "last_seq", "rows", "updates")
+    __slots__ = ("counts", "deletes", "highs", "last_n", "moves", "payloads", "rows", "shared", "targets", "updates")
 
-    def __init__(self, box: int) -> None:
-        self.box = box
+    def __init__(self) -> None:
+        self.payloads: list[Any] = []
+        "Flat columns of the new payloads."
         self.rows: list[Any] = []
         "Flat columns of the inserted rows."
-        self.last_seq = 0
-        self.updates: dict[int, tuple[int, bytes, int]] = {}
-        "seq → (seq, head, head_crc): of two updates of one message the later counts."
-        self.deletes: set[int] = set()
-
-    def takes(self, seqs: list[int]) -> bool:
-        """May these be inserted before the updates and deletes that are already here?"""
-        return (not self.deletes or self.deletes.isdisjoint(seqs)) and (
-            not self.updates or self.updates.keys().isdisjoint(seqs)
-        )
-
-
-class MoveStep:
-    """Moves from one box to another (or within one), none of which depends on another of them."""
-
-    __slots__ = ("box", "moves", "targets", "to_box")
-
-    def __init__(self, box: int, to_box: int) -> None:
-        self.box = box
-        self.to_box = to_box
-        self.moves: dict[int, tuple[int, int, bytes, int]] = {}
-        "seq → (seq, seq in the other box, head, head_crc)"
+        self.moves: dict[int, tuple[int, int, int, bytes, int]] = {}
+        "n → (n, new n, new box, head, head_crc)"
         self.targets: set[int] = set()
+        "The new numbers of the moves."
+        self.updates: dict[int, tuple[int, int, bytes, int]] = {}
+        "n → (n, box, head, head_crc): of two updates of one row the later counts."
+        self.deletes: set[int] = set()
+        self.last_n = 0
+        self.counts: dict[int, int] = {}
+        "Entity → how many rows more or fewer it has."
+        self.highs: dict[int, int] = {}
+        "Entity → highest sequence number of a new row."
+        self.shared: dict[int, int] = {}
+        "Payload → how many rows more or fewer share it."
 
-    def takes(self, op: Move) -> bool:
-        if self.to_box != op.to_box or self.box != op.box or op.seq in self.moves:
-            return False
-        return op.box != op.to_box or (op.seq not in self.targets and op.message.seq not in self.moves)
+    def is_free(self, numbers: Iterable[int]) -> bool:
+        """Whether nothing that is carried out after the inserts has to do with these numbers."""
+        if not (self.deletes or self.updates or self.moves):
+            return True
+        return not any(n in self.deletes or n in self.updates or n in self.moves or n in self.targets for n in numbers)
+
+    def count(self, box: int, rows: int) -> None:
+        entity_id = entity_of(box)
+        self.counts[entity_id] = self.counts.get(entity_id, 0) + rows
+
+    def share(self, payload: int, rows: int) -> None:
+        self.shared[payload] = self.shared.get(payload, 0) + rows
+
+    def note(self, box: int, seq: int, n: int) -> None:
+        entity_id = entity_of(box)
+        self.highs[entity_id] = max(self.highs.get(entity_id, 0), seq)
+        self.last_n = max(self.last_n, n)
 
 
 class RememberStep:
-    """Remembered ids of one queue; flat columns (queue_id, until_ms, crc, message_id)."""
+    """Remembered ids of any entities; flat columns (entity_id, until_ms, crc, message_id)."""
 
-    __slots__ = ("queue_id", "rows")
+    __slots__ = ("rows",)
 
-    def __init__(self, queue_id: int) -> None:
-        self.queue_id = queue_id
+    def __init__(self) -> None:
         self.rows: list[Any] = []
 
 
-Step = BoxStep | MoveStep | RememberStep | Forget | PutQueue | DropQueue
+Step = RowStep | RememberStep | Forget | SetSessionState | PutEntity | DropEntity | EraseEntity
 
 
 class Group:
@@ -97,22 +102,22 @@ class Group:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.callbacks: list[Done] = []
-        self._open: dict[int, BoxStep | MoveStep] = {}
-        self._remembering: dict[int, RememberStep] = {}
+        self._open: RowStep | None = None
+        self._remembering: RememberStep | None = None
 
     @property
     def is_large(self) -> bool:
         """Worth a commit of its own: more writes would hardly make a message cheaper."""
-        return any(
-            type(step) is BoxStep and (len(step.rows) >= LARGE * COLUMN_COUNT or len(step.deletes) >= LARGE)
-            for step in self.steps
-        )
+        step = self._open
+        return step is not None and (len(step.rows) >= LARGE * COLUMN_COUNT or len(step.deletes) >= LARGE)
 
     @property
     def takes_room(self) -> bool:
         """Whether something new is stored: settlements and deletions only change or move what is there."""
         return any(
-            (type(step) is BoxStep and bool(step.rows)) or type(step) is RememberStep or type(step) is PutQueue
+            (type(step) is RowStep and bool(step.rows or step.payloads))
+            or type(step) in (RememberStep, PutEntity)
+            or (type(step) is SetSessionState and step.state is not None)
             for step in self.steps
         )
 
@@ -121,65 +126,78 @@ class Group:
             case Insert():
                 self._insert(op)
             case Delete():
-                self._box_step(op.box).deletes.update(op.seqs)
+                self._delete(op)
             case Update():
-                self._update(op.box, op.message)
-            case Move() if op.box == op.to_box and op.seq == op.message.seq:
-                self._update(op.box, op.message)  # it stays where it is
+                self._update(op)
             case Move():
                 self._move(op)
+            case InsertPayload():
+                step = self._row_step()
+                crc = payload_crc(op.payload, op.topic_id, op.body)
+                step.payloads += (op.payload, op.topic_id, crc, op.body)
+                step.last_n = max(step.last_n, op.payload)
             case Remember():
                 self._remember(op)
             case Forget():
-                self._remembering.pop(op.queue_id, None)
+                self._remembering = None
                 self.steps.append(op)
-            case PutQueue() | DropQueue():
-                self._remembering.pop(op.queue_id, None)
-                self._open.pop(box_of(op.queue_id), None)
-                self._open.pop(dead_box_of(op.queue_id), None)
+            case SetSessionState():  # in a table of its own: nothing that is put together can come before or after it
+                self.steps.append(op)
+            case PutEntity() | DropEntity() | EraseEntity():
+                self._remembering = self._open = None
                 self.steps.append(op)
 
-    def _box_step(self, box: int) -> BoxStep:
-        step = self._open.get(box)
-        if type(step) is BoxStep:
-            return step
-        return self._new_box_step(box)
+    def _row_step(self) -> RowStep:
+        return self._open or self._new_step()
 
-    def _new_box_step(self, box: int) -> BoxStep:
-        step = BoxStep(box)
-        self._open[box] = step
+    def _new_step(self) -> RowStep:
+        step = self._open = RowStep()
         self.steps.append(step)
         return step
 
     def _insert(self, op: Insert) -> None:
-        seqs = [message.seq for message in op.messages]
-        if not seqs:
+        messages = op.messages
+        if not messages:
             return
-        step = self._box_step(op.box)
-        if not step.takes(seqs):
-            step = self._new_box_step(op.box)
-        step.rows += pack_rows(op.box, op.messages)
-        step.last_seq = max(step.last_seq, *seqs)
+        step = self._row_step()
+        if not step.is_free([message.n for message in messages]):
+            step = self._new_step()
+        step.rows += pack_rows(op.box, messages)
+        step.count(op.box, len(messages))
+        step.note(op.box, max([message.seq for message in messages]), max([message.n for message in messages]))
+        for message in messages:
+            if message.payload:
+                step.share(message.payload, 1)
 
-    def _update(self, box: int, message: StoredMessage) -> None:
+    def _delete(self, op: Delete) -> None:
+        step = self._row_step()
+        step.deletes.update(op.numbers)
+        step.count(op.box, -len(op.numbers))
+        for payload in op.payloads:
+            step.share(payload, -1)
+
+    def _update(self, op: Update) -> None:
+        message = op.message
         head = pack_head(message)
-        self._box_step(box).updates[message.seq] = (message.seq, head, head_crc(box, message.seq, head))
+        self._row_step().updates[message.n] = (message.n, op.box, head, head_crc(op.box, message.n, head))
 
     def _move(self, op: Move) -> None:
-        step = self._open.get(op.box)
-        if type(step) is not MoveStep or self._open.get(op.to_box) is not step or not step.takes(op):
-            step = MoveStep(op.box, op.to_box)
-            self._open[op.box] = self._open[op.to_box] = step
-            self.steps.append(step)
-        to_seq = op.message.seq
-        head = pack_head(op.message)
-        step.moves[op.seq] = (op.seq, to_seq, head, head_crc(op.to_box, to_seq, head))
-        step.targets.add(to_seq)
+        message = op.message
+        step = self._row_step()
+        if not step.is_free((op.n, message.n)):
+            step = self._new_step()
+        head = pack_head(message)
+        step.moves[op.n] = (op.n, message.n, op.to_box, head, head_crc(op.to_box, message.n, head))
+        step.targets.add(message.n)
+        step.count(op.box, -1)
+        step.count(op.to_box, 1)
+        step.note(op.to_box, message.seq, message.n)
 
     def _remember(self, op: Remember) -> None:
-        step = self._remembering.get(op.queue_id)
+        step = self._remembering
         if step is None:
-            step = self._remembering[op.queue_id] = RememberStep(op.queue_id)
+            step = self._remembering = RememberStep()
             self.steps.append(step)
+        entity_id = op.entity_id
         for message_id, until_ms in op.ids:
-            step.rows += (op.queue_id, until_ms, text_crc(op.queue_id ^ until_ms, message_id.encode()), message_id)
+            step.rows += (entity_id, until_ms, text_crc(entity_id ^ until_ms, message_id.encode()), message_id)

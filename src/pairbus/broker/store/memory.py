@@ -5,26 +5,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from heapq import nsmallest
 from typing import Any
 
 from pairbus.broker.store import (
     Delete,
     Done,
-    DropQueue,
+    DropEntity,
+    EraseEntity,
     Forget,
     IndexRow,
     Insert,
+    InsertPayload,
     Move,
-    PutQueue,
+    PayloadRow,
+    PutEntity,
     Recovered,
-    RecoveredQueue,
+    RecoveredEntity,
     Remember,
+    SetSessionState,
+    StateRow,
     StoredMessage,
     Update,
     Write,
-    box_of,
-    dead_box_of,
+    entity_of,
 )
 from pairbus.errors import StoreError
 
@@ -36,14 +39,14 @@ def _snapshot(op: Write) -> Write:
     match op:
         case Insert(box, messages):
             return Insert(box, [message.revised() for message in messages])
-        case Delete(box, seqs):
-            return Delete(box, list(seqs))
+        case Delete(box, numbers, payloads):
+            return Delete(box, list(numbers), list(payloads))
         case Update(box, message):
             return Update(box, message.revised())
-        case Move(box, seq, to_box, message):
-            return Move(box, seq, to_box, message.revised())
-        case Remember(queue_id, ids):
-            return Remember(queue_id, list(ids))
+        case Move(box, n, to_box, message):
+            return Move(box, n, to_box, message.revised())
+        case Remember(entity_id, ids):
+            return Remember(entity_id, list(ids))
         case _:
             return op
 
@@ -58,10 +61,16 @@ class MemoryStore:
     def __init__(self, schedule: Callable[[Callable[[], None]], object] | None = None) -> None:
         self._schedule = schedule
         self._descriptions: dict[int, str] = {}
-        self._boxes: dict[int, dict[int, StoredMessage]] = {}
+        "Of a dropped entity that is not erased: an empty text."
+        self._rows: dict[int, tuple[int, StoredMessage]] = {}
+        "n → (box, message); a message that shares a payload has no body here."
         self._last_seq: dict[int, int] = {}
         self._remembered: dict[int, dict[str, int]] = {}
-        self._highest: dict[str, int] = {"queue_id": 0}
+        self._payloads: dict[int, tuple[int, bytes]] = {}
+        self._states: dict[int, SetSessionState] = {}
+        self._shared: dict[int, int] = {}
+        self._highest: dict[str, int] = {"id": 0}
+        self._last_n = 0
         self._writes: list[Write] = []
         self._callbacks: list[Done] = []
         self._scheduled = False
@@ -90,18 +99,40 @@ class MemoryStore:
 
     def recover(self) -> Recovered:
         self._closed = None  # opened again, with what it kept
-        queues = [
-            RecoveredQueue(queue_id, description, self._last_seq[queue_id])
-            for queue_id, description in sorted(self._descriptions.items())
+        entities = [
+            RecoveredEntity(entity_id, description, self._last_seq[entity_id])
+            for entity_id, description in sorted(self._descriptions.items())
+            if description
         ]
-        return Recovered(queues, [], self._highest["queue_id"])
+        dropped = [entity_id for entity_id, description in sorted(self._descriptions.items()) if not description]
+        return Recovered(entities, [], self._highest["id"], dropped)
 
-    def index(self, box: int) -> Iterator[IndexRow]:
-        for _, message in sorted(self._boxes.get(box, {}).items()):
-            yield message.seq, message.state, message.expires_ms, message.scheduled_ms, message.size
+    def index(self) -> Iterator[IndexRow]:
+        for n, (box, one) in sorted(self._rows.items()):
+            yield IndexRow(
+                n, box, one.seq, one.state, one.expires_ms, one.scheduled_ms, one.size, one.payload, one.session_id
+            )
 
-    def remembered(self, queue_id: int) -> list[tuple[str, int]]:
-        return list(self._remembered.get(queue_id, {}).items())
+    def payloads(self) -> Iterator[PayloadRow]:
+        for payload, (topic_id, body) in sorted(self._payloads.items()):
+            yield payload, topic_id, len(body)
+
+    def remembered(self, entity_id: int) -> list[tuple[str, int]]:
+        return list(self._remembered.get(entity_id, {}).items())
+
+    def session_states(self) -> Iterator[StateRow]:
+        for n, row in sorted(self._states.items()):
+            yield StateRow(n, row.entity_id, row.session_id, row.updated_ms, len(row.state or b""))
+
+    def load_state(self, n: int) -> bytes | None:
+        self._check_open()
+        row = self._states.get(n)
+        return None if row is None else row.state
+
+    def number(self, count: int = 1) -> int:
+        first = self._last_n + 1
+        self._last_n += count
+        return first
 
     def write(self, op: Write) -> None:
         self._writes.append(_snapshot(op))
@@ -114,18 +145,28 @@ class MemoryStore:
     def probe(self, done: Done) -> None:
         self.after_commit(done)
 
-    def load(self, box: int, seqs: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
-        messages = self._readable(box)
-        return [messages[seq].revised() for seq in sorted(set(seqs)) if seq in messages], []
+    def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+        self._check_open()
+        rows = [self._rows.get(n) for n in sorted(set(numbers))]
+        return [self._whole(row[1]) for row in rows if row is not None and row[0] == box], []
 
-    def scan(self, box: int, from_seq: int, limit: int) -> list[StoredMessage]:
-        messages = self._readable(box)
-        return [messages[seq].revised() for seq in nsmallest(limit, (seq for seq in messages if seq >= from_seq))]
+    def _whole(self, message: StoredMessage) -> StoredMessage:
+        body = self._payloads[message.payload][1] if message.payload else message.body
+        return message.revised(body=body)
 
-    def _readable(self, box: int) -> dict[int, StoredMessage]:
+    def seq_of(self, box: int, n: int) -> int:
+        self._check_open()
+        row = self._rows.get(n)
+        return 0 if row is None or row[0] != box else row[1].seq
+
+    def payloads_of(self, numbers: Sequence[int]) -> list[int]:
+        self._check_open()
+        rows = [self._rows[n][1] for n in numbers if n in self._rows]
+        return [message.payload for message in rows if message.payload]
+
+    def _check_open(self) -> None:
         if self._closed is not None:
             raise self._closed
-        return self._boxes.get(box, {})
 
     async def close(self) -> None:
         self.commit()
@@ -174,55 +215,69 @@ class MemoryStore:
         else:
             target[key] = value
 
-    def _box(self, box: int) -> dict[int, StoredMessage]:
-        if box not in self._boxes:
-            raise StoreError(f"There is no box {box}.")
-        return self._boxes[box]
-
     def _insert(self, box: int, message: StoredMessage) -> None:
-        messages = self._box(box)
-        if message.seq in messages:
-            raise StoreError(f"Box {box} has a message {message.seq} already.")
-        self._set(messages, message.seq, message)
-        self._set(self._last_seq, box // 2, max(message.seq, self._last_seq[box // 2]))
+        if message.n in self._rows:
+            raise StoreError(f"There is a row {message.n} already.")
+        self._put(box, message)
+        last_seq = self._last_seq.get(entity_of(box), 0)
+        self._set(self._last_seq, entity_of(box), max(message.seq, last_seq))
+
+    def _put(self, box: int, message: StoredMessage) -> None:
+        self._set(self._rows, message.n, (box, message.revised(body=b"") if message.payload else message))
+
+    def _share(self, payload: int, rows: int) -> None:
+        count = self._shared.get(payload, 0) + rows
+        self._set(self._shared, payload, count if count > 0 else _GONE)
 
     def _apply(self, op: Write) -> None:
         match op:
             case Insert(box, messages):
                 for message in messages:
                     self._insert(box, message)
-            case Delete(box, seqs):
-                for seq in seqs:
-                    self._set(self._box(box), seq, _GONE)
+                    if message.payload:
+                        self._share(message.payload, 1)
+            case InsertPayload(payload, topic_id, body):
+                if payload in self._payloads:
+                    raise StoreError(f"There is a payload {payload} already.")
+                self._set(self._payloads, payload, (topic_id, body))
+            case Delete(_, numbers, payloads):
+                for n in numbers:
+                    self._set(self._rows, n, _GONE)
+                for payload in payloads:
+                    self._share(payload, -1)
+                    if payload not in self._shared:
+                        self._set(self._payloads, payload, _GONE)
             case Update(box, message):
-                stored = self._box(box).get(message.seq)
-                if stored is not None:
-                    self._set(self._box(box), message.seq, message.revised(body=stored.body))
-            case Move(box, seq, to_box, message):
-                stored = self._box(box).get(seq)
-                if stored is not None:
-                    self._set(self._box(box), seq, _GONE)
-                    self._insert(to_box, message.revised(body=stored.body))
-            case Remember(queue_id, ids):
-                remembered = self._remembered.setdefault(queue_id, {})
+                row = self._rows.get(message.n)
+                if row is not None:
+                    self._put(box, message.revised(body=row[1].body))
+            case Move(_, n, to_box, message):
+                row = self._rows.get(n)
+                if row is not None:
+                    self._insert(to_box, message.revised(body=row[1].body))
+                    self._set(self._rows, n, _GONE)
+            case _:
+                self._apply_to_entity(op)
+
+    def _apply_to_entity(self, op: Write) -> None:
+        match op:
+            case Remember(entity_id, ids):
+                remembered = self._remembered.setdefault(entity_id, {})
                 for message_id, until_ms in ids:
                     self._set(remembered, message_id, max(until_ms, remembered.get(message_id, 0)))
-            case Forget(queue_id, until_ms):
-                remembered = self._remembered.get(queue_id, {})
+            case Forget(entity_id, until_ms):
+                remembered = self._remembered.get(entity_id, {})
                 for message_id in [each for each, until in remembered.items() if until <= until_ms]:
                     self._set(remembered, message_id, _GONE)
-            case PutQueue(queue_id, description):
-                self._put_queue(queue_id, description)
-            case DropQueue(queue_id):
+            case SetSessionState():
+                self._set(self._states, op.n, _GONE if op.state is None else op)
+            case PutEntity(entity_id, description):
+                if entity_id not in self._last_seq:
+                    self._set(self._last_seq, entity_id, 0)
+                self._set(self._descriptions, entity_id, description)
+                self._set(self._highest, "id", max(entity_id, self._highest["id"]))
+            case DropEntity(entity_id):
+                self._set(self._descriptions, entity_id, "")
+            case EraseEntity(entity_id):
                 for target in (self._descriptions, self._last_seq, self._remembered):
-                    self._set(target, queue_id, _GONE)
-                for box in (box_of(queue_id), dead_box_of(queue_id)):
-                    self._set(self._boxes, box, _GONE)
-
-    def _put_queue(self, queue_id: int, description: str) -> None:
-        if queue_id not in self._descriptions:
-            for box in (box_of(queue_id), dead_box_of(queue_id)):
-                self._set(self._boxes, box, {})
-            self._set(self._last_seq, queue_id, 0)
-        self._set(self._descriptions, queue_id, description)
-        self._set(self._highest, "queue_id", max(queue_id, self._highest["queue_id"]))
+                    self._set(target, entity_id, _GONE)

@@ -5,27 +5,47 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from pairbus.broker.store import IndexRow, RecoveredQueue, StoredMessage, box_of, dead_box_of
-from pairbus.broker.store.committer import MAX_ROWS, Counters, padded_size
-from pairbus.broker.store.records import COLUMNS, Row, counters_crc, index_row_of, messages_of, text_crc
-from pairbus.broker.store.schema import (
-    STORE_COUNTER,
-    box_table,
-    damaged,
-    expected_objects,
-    is_missing_table,
-    open_for_reading,
-    store_error,
+from pairbus.broker.store import (
+    BOX_KINDS,
+    DEAD,
+    MAIN,
+    TRANSFER,
+    IndexRow,
+    PayloadRow,
+    RecoveredEntity,
+    StateRow,
+    StoredMessage,
+    entity_of,
+    states,
 )
+from pairbus.broker.store.committer import MAX_ROWS, Counters, Totals, padded_size
+from pairbus.broker.store.records import (
+    COLUMNS,
+    Row,
+    changes_of,
+    counters_crc,
+    head_crc,
+    index_row_of,
+    index_rows_of,
+    journal_crc,
+    messages_of,
+    payload_crc,
+    seq_and_payload,
+    text_crc,
+)
+from pairbus.broker.store.schema import TABLES, damaged, open_for_reading, store_error
 
 logger = logging.getLogger("pairbus.broker.store")
 
 INDEX_ROWS = 4096  # between two looks at the clock
-SHOWN_SEQS = 10
+SHOWN = 10
 LARGE_FILE_BYTES = 512 * 1024 * 1024
 "A file of this size takes a noticeable time to check, during which no progress can be told: it is announced before."
 
@@ -44,13 +64,20 @@ class Progress:
             self._say(sentence)
 
 
+_BOX_NAMES = {
+    MAIN: "entity {}",
+    DEAD: "the dead-letter queue of entity {}",
+    TRANSFER: "the transfer dead letters of entity {}",
+}
+
+
 def box_name(box: int) -> str:
-    return f"the dead-letter queue of queue {box // 2}" if box % 2 else f"queue {box // 2}"
+    return _BOX_NAMES.get(box % BOX_KINDS, "an unknown box of entity {}").format(entity_of(box))
 
 
-def some_of(seqs: Sequence[int]) -> str:
-    more = f" and {len(seqs) - SHOWN_SEQS} more" if len(seqs) > SHOWN_SEQS else ""
-    return ", ".join(map(str, seqs[:SHOWN_SEQS])) + more
+def some_of(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
+    return ", ".join(map(str, numbers[:SHOWN])) + more
 
 
 class Reader:
@@ -60,7 +87,10 @@ class Reader:
         self._path = path
         self._progress = progress
         self.damage: list[str] = []
-        self.counters: dict[int, Counters] = {}
+        self.totals = Totals()
+        self.dropped: list[int] = []
+        self._undescribed: set[int] = set()
+        "Entities whose descriptions are damaged."
         self._connection = open_for_reading(path)
 
     def close(self) -> None:
@@ -68,8 +98,8 @@ class Reader:
 
     # ── opening ──
 
-    def recover(self) -> list[RecoveredQueue]:
-        """The queues; fills `damage` and `counters`. Raises StoreDamaged when writing on would do more harm.
+    def recover(self) -> list[RecoveredEntity]:
+        """The entities; fills `damage`, `totals` and `dropped`. StoreDamaged when writing on would do more harm.
 
         The structure is checked as a whole first: a page that two tables believe to own would let the next write
         destroy an intact message. It costs half a second for a million messages.
@@ -81,99 +111,174 @@ class Reader:
             [[verdict], *_] = self._connection.execute("PRAGMA quick_check(1)").fetchall()
             if verdict != b"ok":
                 raise damaged(self._path, verdict.decode("utf-8", "replace").replace("\n", " "))
-            queue_ids = [row[0] for row in self._connection.execute("SELECT queue_id FROM queues")]
-            self._check_objects(queue_ids)
-            self._read_counters(queue_ids)
-            return self._read_queues()
+            self._check_objects()
+            ids = [row[0] for row in self._connection.execute("SELECT id FROM entities")]
+            self._read_totals(ids)
+            for sql in ("SELECT max(n) FROM messages", "SELECT max(id) FROM payloads"):
+                [[last]] = self._connection.execute(sql).fetchall()
+                self.totals.last_n = max(self.totals.last_n, last or 0)
+            return self._read_entities()
         except sqlite3.Error as error:
             raise store_error(error, self._path) from error
 
-    def _check_objects(self, queue_ids: list[int]) -> None:
+    def _check_objects(self) -> None:
         found = {
             name.decode("utf-8", "replace"): (sql or b"").decode("utf-8", "replace")
             for name, sql in self._connection.execute("SELECT name, sql FROM sqlite_schema")
         }
-        for name, sql in expected_objects(queue_ids).items():
+        for name, sql in TABLES.items():
             if found.get(name) != sql:
                 raise damaged(self._path, f"the table {name} is not there or not as it was made")
 
-    def _read_counters(self, queue_ids: list[int]) -> None:
-        rows = {row[0]: row[1:] for row in self._connection.execute("SELECT id, high, live, dead, crc FROM counters")}
-        for counter_id in (STORE_COUNTER, *queue_ids):
-            values = rows.get(counter_id, (None,) * 4)
-            if all(type(value) is int for value in values) and counters_crc(counter_id, *values[:3]) == values[3]:
-                self.counters[counter_id] = Counters(*values[:3])
-            elif counter_id == STORE_COUNTER:
-                self.counters[counter_id] = Counters(live=max(queue_ids, default=0))
-                self.damage.append(f"{self._path}: the number of commits is damaged; missing ones cannot be noticed.")
+    def _read_totals(self, ids: list[int]) -> None:
+        """The counters as they were when they were last written, then what each commit since has changed."""
+        totals = self.totals
+        known = set(ids)
+        bad = set()
+        for entity_id, high, rows, crc in self._connection.execute("SELECT id, high, rows, crc FROM counters"):
+            if type(high) is int and type(rows) is int and counters_crc(entity_id, high, rows) == crc:
+                totals.counters[entity_id] = Counters(high, rows)
             else:
-                self.counters[counter_id] = self._counted(counter_id)
-                self.damage.append(
-                    f"{self._path}: the counters of queue {counter_id} are damaged; they were counted again, "
-                    "and sequence numbers of messages that are gone may be given a second time."
-                )
+                bad.add(entity_id)
+        journal_is_whole = self._read_journal()
+        if not journal_is_whole:
+            self.damage.append(f"{self._path}: the number of commits is damaged; missing ones cannot be noticed.")
+            totals.last_id = max([totals.last_id, *ids])
+        if journal_is_whole:
+            bad = (bad | (known - totals.counters.keys())) - totals.unfolded
+        else:
+            bad = known
+        self._count_again(sorted(bad & known))
+        totals.counters = {entity_id: totals.counters[entity_id] for entity_id in ids}
 
-    def _counted(self, queue_id: int) -> Counters:
-        live, last = self._count_and_last(box_of(queue_id))
-        dead, dead_last = self._count_and_last(dead_box_of(queue_id))
-        return Counters(max(last, dead_last), live, dead)
+    def _read_journal(self) -> bool:
+        totals, last = self.totals, None
+        is_whole = True
+        sql = "SELECT number, last_id, last_n, crc, changes FROM journal ORDER BY number"
+        for number, last_id, last_n, crc, changes in self._connection.execute(sql):
+            try:
+                is_intact = journal_crc(number, last_id, last_n, changes) == crc
+            except (TypeError, struct.error):
+                is_intact = False
+            if not is_intact or (last is not None and number != last + 1):
+                is_whole = False
+                continue
+            last = number
+            totals.commits, totals.last_id, totals.last_n = number, last_id, last_n
+            for entity_id, high, rows in changes_of(changes):
+                totals.counters[entity_id] = Counters(high, rows)
+                totals.unfolded.add(entity_id)
+        return is_whole and last is not None
 
-    def _count_and_last(self, box: int) -> tuple[int, int]:
-        [(count, last)] = self._connection.execute(f"SELECT count(*), max(seq) FROM {box_table(box)}").fetchall()
-        return count, last or 0
+    def _count_again(self, ids: list[int]) -> None:
+        """Highest sequence numbers and counts from the rows themselves: a look at every head."""
+        if not ids:
+            return
+        found: dict[int, Counters] = {}
+        totals = self.totals
+        for n, box, head, crc in self._connection.execute("SELECT n, box, head, head_crc FROM messages"):
+            if type(box) is int:
+                counters = found.get(entity_of(box), Counters())
+                row = index_row_of(n, box, head, crc, 0)
+                found[entity_of(box)] = Counters(max(counters.high, row.seq if row else 0), counters.rows + 1)
+        for entity_id in ids:
+            totals.counters[entity_id] = found.get(entity_id, Counters())
+            totals.unfolded.add(entity_id)
+            self.damage.append(
+                f"{self._path}: the counters of entity {entity_id} are damaged; they were counted again, "
+                "and sequence numbers of messages that are gone may be given a second time."
+            )
 
-    def _read_queues(self) -> list[RecoveredQueue]:
-        queues = []
-        for queue_id, description, crc in self._connection.execute("SELECT queue_id, description, crc FROM queues"):
-            if type(description) is bytes and text_crc(queue_id, description) == crc:
-                queues.append(RecoveredQueue(queue_id, description.decode(), self.counters[queue_id].high))
+    def _read_entities(self) -> list[RecoveredEntity]:
+        entities = []
+        for entity_id, description, crc in self._connection.execute("SELECT id, description, crc FROM entities"):
+            if type(description) is bytes and text_crc(entity_id, description) == crc:
+                if description:
+                    last_seq = self.totals.counters[entity_id].high
+                    entities.append(RecoveredEntity(entity_id, description.decode(), last_seq))
+                else:
+                    self.dropped.append(entity_id)
             else:
+                self._undescribed.add(entity_id)
                 self.damage.append(
-                    f"{self._path}: the description of queue {queue_id} is damaged; its messages are kept but not "
+                    f"{self._path}: the description of entity {entity_id} is damaged; its messages are kept but not "
                     "served. `pairbus store salvage` may recover them."
                 )
-        return queues
+        return entities
 
-    def index(self, box: int) -> Iterator[IndexRow]:
-        """Adds to `damage` what it finds, when it comes to the end."""
-        sql = f"SELECT seq, head, head_crc, length(body) FROM {box_table(box)} ORDER BY seq"
-        found = 0
-        bad: list[int] = []
+    def index(self) -> Iterator[IndexRow]:
+        """Adds to `damage` what it finds, and counts the references of payloads, when it comes to the end."""
+        sql = "SELECT n, box, head, head_crc, length(body) FROM messages ORDER BY n"
+        total = 0
+        found: Counter[Any] = Counter()
+        bad: dict[Any, list[int]] = {}
+        shared = self.totals.shared
         try:
             cursor = self._connection.execute(sql)
             while rows := cursor.fetchmany(INDEX_ROWS):
-                for seq, head, crc, body_size in rows:
-                    row = index_row_of(box, seq, head, crc, body_size)
-                    if row is None:
-                        bad.append(seq)
-                    else:
-                        yield row
-                found += len(rows)
-                self._progress.tell(f"recovering {self._path}: {found} messages of {box_name(box)} read")
+                found.update([row[1] for row in rows])
+                intact, damaged_rows = index_rows_of(rows)
+                for n, box in damaged_rows:
+                    bad.setdefault(box, []).append(n)
+                for row in intact:
+                    if row[7]:
+                        shared[row[7]] = shared.get(row[7], 0) + 1
+                yield from intact
+                total += len(rows)
+                self._progress.tell(f"recovering {self._path}: {total} messages read")
+            self._find_orphans(has_damage=bool(bad))
         except sqlite3.Error as error:
-            if is_missing_table(error):
-                return
             raise store_error(error, self._path) from error
-        if bad:
-            self.damage.append(
-                f"{self._path}: {len(bad)} messages of {box_name(box)} are damaged and not served "
-                f"(sequence numbers {some_of(bad)})."
-            )
-        counter = self.counters[box // 2]
-        expected = counter.dead if box % 2 else counter.live
-        if found != expected:
-            self.damage.append(f"{self._path}: {box_name(box)} should hold {expected} messages, {found} were found.")
+        self._tell_damage(found, bad)
 
-    def remembered(self, queue_id: int) -> list[tuple[str, int]]:
-        sql = "SELECT until_ms, crc, message_id FROM remembered WHERE queue_id = ? ORDER BY n"
+    def _find_orphans(self, *, has_damage: bool) -> None:
+        """A row whose head is damaged may share any of them: then they are left to a salvage."""
+        if not has_damage:
+            shared = self.totals.shared
+            ids = self._connection.execute("SELECT id FROM payloads")
+            self.totals.orphans = [payload for (payload,) in ids if payload not in shared]
+
+    def _tell_damage(self, found: Mapping[Any, int], bad: dict[Any, list[int]]) -> None:
+        for box, numbers in sorted(bad.items(), key=repr):
+            name = box_name(box) if type(box) is int else "an unknown entity"
+            self.damage.append(
+                f"{self._path}: {len(numbers)} messages of {name} are damaged and not served (rows {some_of(numbers)})."
+            )
+        counts: dict[int, int] = {}
+        strangers = 0
+        for box, count in found.items():
+            if type(box) is int and entity_of(box) in self.totals.counters:
+                counts[entity_of(box)] = counts.get(entity_of(box), 0) + count
+            else:
+                strangers += count - len(bad.get(box, ()))
+        if strangers:
+            self.damage.append(
+                f"{self._path}: {strangers} messages belong to entities that are not there; they are kept but not "
+                "served. `pairbus store salvage` tells more."
+            )
+        for entity_id, counters in sorted(self.totals.counters.items()):
+            if counts.get(entity_id, 0) != counters.rows:
+                self.damage.append(
+                    f"{self._path}: entity {entity_id} should hold {counters.rows} messages, "
+                    f"{counts.get(entity_id, 0)} were found."
+                )
+
+    def payloads(self) -> Iterator[PayloadRow]:
+        try:
+            yield from self._connection.execute("SELECT id, topic, length(body) FROM payloads ORDER BY id")
+        except sqlite3.Error as error:
+            raise store_error(error, self._path) from error
+
+    def remembered(self, entity_id: int) -> list[tuple[str, int]]:
+        sql = "SELECT until_ms, crc, message_id FROM remembered WHERE entity_id = ? ORDER BY n"
         latest: dict[str, int] = {}
         bad = 0
         try:
-            for until_ms, crc, message_id in self._connection.execute(sql, (queue_id,)):
+            for until_ms, crc, message_id in self._connection.execute(sql, (entity_id,)):
                 if (
                     type(message_id) is bytes
                     and type(until_ms) is int
-                    and text_crc(queue_id ^ until_ms, message_id) == crc
+                    and text_crc(entity_id ^ until_ms, message_id) == crc
                 ):
                     text = message_id.decode()
                     latest[text] = max(until_ms, latest.get(text, 0))
@@ -183,78 +288,112 @@ class Reader:
             raise store_error(error, self._path) from error
         if bad:
             self.damage.append(
-                f"{self._path}: {bad} message ids that queue {queue_id} remembered are damaged; duplicates of these "
+                f"{self._path}: {bad} message ids that entity {entity_id} remembered are damaged; duplicates of these "
                 "messages will not be recognised."
             )
         return list(latest.items())
 
+    def session_states(self) -> Iterator[StateRow]:
+        bad: list[int] = []
+        try:
+            for row in states.rows(self._connection, bad):
+                self.totals.last_n = max(self.totals.last_n, row.n)
+                yield row
+        except sqlite3.Error as error:
+            raise store_error(error, self._path) from error
+        if bad:
+            self.damage.append(f"{self._path}: {len(bad)} session states are damaged (rows {some_of(bad)}).")
+
     # ── running ──
 
-    def load(self, box: int, seqs: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
-        if not seqs:
-            return [], []
-        wanted = set(seqs)
-        ordered = sorted(wanted)
+    def load_state(self, n: int) -> bytes | None:
         try:
-            rows = self._rows(box, ordered)
-            bad: list[int] = []
+            return states.load(self._connection, n)
         except sqlite3.Error as error:
-            if is_missing_table(error):
-                return [], []
+            raise store_error(error, self._path) from error
+
+    def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+        if not numbers:
+            return [], []
+        ordered = sorted(set(numbers))
+        bad: list[int] = []
+        try:
+            rows = self._rows(ordered)
+        except sqlite3.Error as error:
             logger.error("%s: %s cannot be read: %s; trying one by one", self._path, box_name(box), error)
-            rows, bad = self._rows_one_by_one(box, ordered)
+            rows, bad = self._rows_one_by_one(ordered)
         if ordered[-1] - ordered[0] + 1 != len(ordered):  # a range may have brought neighbours along
+            wanted = set(ordered)
             rows = [row for row in rows if row[0] in wanted]
-        messages, altered = messages_of(box, rows)
+        messages, altered = messages_of(box, [row for row in rows if row[1] == box], self._payloads_of(rows))
         bad += altered
         self._log_damaged(box, bad)
         return messages, sorted(bad)
 
-    def scan(self, box: int, from_seq: int, limit: int) -> list[StoredMessage]:
-        sql = f"SELECT {COLUMNS} FROM {box_table(box)} WHERE seq >= ? ORDER BY seq LIMIT ?"
-        messages: list[StoredMessage] = []
-        while len(messages) < limit:  # again when damaged ones left room
-            missing = limit - len(messages)
+    def _payloads_of(self, rows: list[Row]) -> dict[int, bytes]:
+        """The intact payloads that these rows share; a row without a body of its own has one."""
+        wanted: set[int] = set()
+        for n, box, head, crc, _, body in rows:
+            if body == b"" and type(head) is bytes and type(box) is int and head_crc(box, n, head) == crc:
+                wanted.add(seq_and_payload(head)[1])
+        wanted.discard(0)
+        found: dict[int, bytes] = {}
+        for payload in sorted(wanted):
             try:
-                rows = self._connection.execute(sql, (from_seq, missing)).fetchall()
+                read = self._connection.execute("SELECT topic, crc, body FROM payloads WHERE id = ?", (payload,))
+                for topic_id, crc, body in read:
+                    if type(body) is bytes and type(topic_id) is int and payload_crc(payload, topic_id, body) == crc:
+                        found[payload] = body
             except sqlite3.Error as error:
-                if not is_missing_table(error):
-                    logger.error("%s: %s cannot be read to its end: %s", self._path, box_name(box), error)
-                break
-            intact, bad = messages_of(box, rows)
-            self._log_damaged(box, bad)
-            messages += intact
-            if len(rows) < missing:
-                break
-            from_seq = rows[-1][0] + 1
-        return messages
+                logger.error("%s: the payload %d cannot be read: %s", self._path, payload, error)
+        return found
 
-    def _rows(self, box: int, ordered: list[int]) -> list[Row]:
-        """The rows of a box with these numbers, and perhaps some between them, ascending."""
-        table = box_table(box)
+    def seq_of(self, box: int, n: int) -> int:
+        try:
+            read = self._connection.execute("SELECT head, head_crc FROM messages WHERE n = ?", (n,))
+            for head, crc in read:
+                row = index_row_of(n, box, head, crc, 0)
+                return 0 if row is None else row.seq
+        except sqlite3.Error as error:
+            logger.error("%s: %s cannot be read: %s", self._path, box_name(box), error)
+        return 0
+
+    def payloads_of(self, numbers: Sequence[int]) -> list[int]:
+        if not numbers:
+            return []
+        try:
+            rows = self._rows(sorted(numbers), "n, box, head, head_crc, 0, x''")
+        except sqlite3.Error as error:
+            raise store_error(error, self._path) from error
+        wanted = set(numbers)
+        found = [index_row_of(n, box, head, crc, 0) for n, box, head, crc, _, _ in rows if n in wanted]
+        return [row.payload for row in found if row is not None and row.payload]
+
+    def _rows(self, ordered: list[int], columns: str = COLUMNS) -> list[Row]:
+        """The rows with these numbers, and perhaps some between them, ascending."""
         first, last = ordered[0], ordered[-1]
         if last - first < 2 * len(ordered):
-            sql = f"SELECT {COLUMNS} FROM {table} WHERE seq BETWEEN ? AND ? ORDER BY seq"
+            sql = f"SELECT {columns} FROM messages WHERE n BETWEEN ? AND ? ORDER BY n"
             return self._connection.execute(sql, (first, last)).fetchall()
         rows: list[Row] = []
         for at in range(0, len(ordered), MAX_ROWS):
             part = ordered[at : at + MAX_ROWS]
             size = padded_size(len(part))
             part += part[-1:] * (size - len(part))
-            sql = f"SELECT {COLUMNS} FROM {table} WHERE seq IN ({','.join('?' * size)}) ORDER BY seq"
+            sql = f"SELECT {columns} FROM messages WHERE n IN ({','.join('?' * size)}) ORDER BY n"
             rows += self._connection.execute(sql, part).fetchall()
         return rows
 
-    def _rows_one_by_one(self, box: int, ordered: list[int]) -> tuple[list[Row], list[int]]:
+    def _rows_one_by_one(self, ordered: list[int]) -> tuple[list[Row], list[int]]:
         rows: list[Row] = []
         unreadable: list[int] = []
-        for seq in ordered:
+        for n in ordered:
             try:
-                rows += self._rows(box, [seq])
+                rows += self._rows([n])
             except sqlite3.Error:
-                unreadable.append(seq)
+                unreadable.append(n)
         return rows, unreadable
 
-    def _log_damaged(self, box: int, seqs: list[int]) -> None:
-        if seqs:
-            logger.error("%s: damaged messages of %s: sequence numbers %s", self._path, box_name(box), some_of(seqs))
+    def _log_damaged(self, box: int, numbers: list[int]) -> None:
+        if numbers:
+            logger.error("%s: damaged messages of %s: rows %s", self._path, box_name(box), some_of(numbers))

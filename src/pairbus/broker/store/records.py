@@ -1,54 +1,67 @@
 """How one message becomes one row, and how a row proves that it is what was written.
 
-A row is (seq, head, head_crc, body_crc, body). `head` holds every field but the body in one blob, so that a row costs
-five bindings instead of fourteen. `head_crc` covers the head and is seeded with box and seq: a row that turns up under
-another number or in another box does not match. `body_crc` covers the body alone, so that `Update` and `Move` can write
-a new head and carry the body over unread.
+A row is (n, box, head, head_crc, body_crc, body). `head` holds every field but the body in one blob, so that a row
+costs six bindings instead of eighteen. `head_crc` covers the head and is seeded with box and n: a row that turns up
+under another number or in another box does not match. `body_crc` covers the body alone, so that `Update` and `Move` can
+write a new head and carry the body over unread. A row that shares a payload has no body; a payload is (id, topic, crc,
+body), its checksum seeded with the two numbers.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
 from pairbus.broker.store import IndexRow, StoredMessage
 
-_FIXED = struct.Struct("<BIqqqqII")
-"state, delivery count, enqueued, expires, scheduled, ttl, length of message id, length of annotations; patch = rest"
-_COUNTERS = struct.Struct("<qqqq")
+_FIXED = struct.Struct("<qqBIqqqqqBHHI")
+"""seq, payload, state, delivery count, enqueued, expires, scheduled, ttl, origin seq, hops, lengths of message id,
+session id and annotations; patch = rest"""
+_COUNTERS = struct.Struct("<qqq")
+_CHANGE = struct.Struct("<qqq")
+_JOURNAL = struct.Struct("<qqq")
 _WORD = 0xFFFFFFFF
 _SPREAD = 0x9E3779B1  # the golden ratio in 32 bits: neighbouring boxes get seeds that lie far apart
 
-Row = tuple[Any, Any, Any, Any, Any]
+Row = tuple[Any, Any, Any, Any, Any, Any]
 "A row as it was read: of a damaged file, so any column may be of any type."
 
-COLUMNS = "seq, head, head_crc, body_crc, body"
+COLUMNS = "n, box, head, head_crc, body_crc, body"
+COLUMN_COUNT = 6
+NO_CRC = crc32(b"")
 
 
 def pack_head(message: StoredMessage) -> bytes:
     message_id = message.message_id.encode()
+    session_id = message.session_id.encode()
     annotations = message.annotations
     return (
         _FIXED.pack(
+            message.seq,
+            message.payload,
             message.state,
             message.delivery_count,
             message.enqueued_ms,
             message.expires_ms,
             message.scheduled_ms,
             message.ttl_ms,
+            message.origin_seq,
+            message.hops,
             len(message_id),
+            len(session_id),
             len(annotations),
         )
         + message_id
+        + session_id
         + annotations
         + message.patch
     )
 
 
-def head_crc(box: int, seq: int, head: bytes) -> int:
-    return crc32(head, (seq ^ (seq >> 32) ^ (box * _SPREAD)) & _WORD)
+def head_crc(box: int, n: int, head: bytes) -> int:
+    return crc32(head, (n ^ (n >> 32) ^ (box * _SPREAD)) & _WORD)
 
 
 def pack_rows(box: int, messages: Sequence[StoredMessage]) -> list[Any]:
@@ -59,83 +72,160 @@ def pack_rows(box: int, messages: Sequence[StoredMessage]) -> list[Any]:
     flat: list[Any] = []
     pack, salt = _FIXED.pack, box * _SPREAD
     for message in messages:
-        seq, body, annotations = message.seq, message.body, message.annotations
+        n, body, annotations = message.n, message.body, message.annotations
         message_id = message.message_id.encode()
+        session_id = message.session_id
         head = (
             pack(
+                message.seq,
+                message.payload,
                 message.state,
                 message.delivery_count,
                 message.enqueued_ms,
                 message.expires_ms,
                 message.scheduled_ms,
                 message.ttl_ms,
+                message.origin_seq,
+                message.hops,
                 len(message_id),
+                len(session_id.encode()) if session_id else 0,
                 len(annotations),
             )
             + message_id
         )
-        if annotations or message.patch:
-            head += annotations + message.patch
-        flat += (seq, head, crc32(head, (seq ^ (seq >> 32) ^ salt) & _WORD), crc32(body), body)
+        if session_id or annotations or message.patch:
+            head += session_id.encode() + annotations + message.patch
+        crc = crc32(head, (n ^ (n >> 32) ^ salt) & _WORD)
+        if message.payload:
+            flat += (n, box, head, crc, NO_CRC, b"")
+        else:
+            flat += (n, box, head, crc, crc32(body), body)
     return flat
 
 
-def messages_of(box: int, rows: Iterable[Row]) -> tuple[list[StoredMessage], list[int]]:
-    """(the messages of the intact rows, the numbers of the damaged ones).
+def messages_of(
+    box: int, rows: Iterable[Row], payloads: Mapping[int, bytes] | None = None
+) -> tuple[list[StoredMessage], list[int]]:
+    """(the messages of the intact rows of the box, the numbers of the damaged ones).
 
+    `payloads`: those that are intact; a row whose payload is not among them is damaged.
     Every delivered message passes here: hence a loop with local names and a bare object instead of a call for each.
     """
     messages: list[StoredMessage] = []
     damaged: list[int] = []
     unpack, fixed_size, new, salt = _FIXED.unpack_from, _FIXED.size, StoredMessage.__new__, box * _SPREAD
-    for seq, head, expected_head_crc, expected_body_crc, body in rows:
+    for n, _, head, expected_head_crc, expected_body_crc, body in rows:
         try:
             intact = (
-                crc32(body) == expected_body_crc
-                and crc32(head, (seq ^ (seq >> 32) ^ salt) & _WORD) == expected_head_crc
+                crc32(body) == expected_body_crc and crc32(head, (n ^ (n >> 32) ^ salt) & _WORD) == expected_head_crc
             )
         except TypeError:  # a flipped bit can turn a blob into NULL or a number
             intact = False
         if not intact:
-            damaged.append(seq)
+            damaged.append(n)
             continue
         message = new(StoredMessage)
-        message.seq = seq
-        message.body = body
+        message.n = n
         (
+            message.seq,
+            message.payload,
             message.state,
             message.delivery_count,
             message.enqueued_ms,
             message.expires_ms,
             message.scheduled_ms,
             message.ttl_ms,
+            message.origin_seq,
+            message.hops,
             id_size,
+            session_size,
             annotations_size,
         ) = unpack(head)
-        annotations_at = fixed_size + id_size
+        if message.payload:
+            body = payloads.get(message.payload) if payloads is not None else None
+            if body is None:
+                damaged.append(n)
+                continue
+        message.body = body
+        session_at = fixed_size + id_size
+        annotations_at = session_at + session_size
         patch_at = annotations_at + annotations_size
-        message.message_id = head[fixed_size:annotations_at].decode()
+        message.message_id = head[fixed_size:session_at].decode()
+        message.session_id = head[session_at:annotations_at].decode() if session_size else ""
         message.annotations = head[annotations_at:patch_at]
         message.patch = head[patch_at:]
         messages.append(message)
     return messages, damaged
 
 
-def index_row_of(box: int, seq: Any, head: Any, expected_head_crc: Any, body_size: Any) -> IndexRow | None:
+def index_rows_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[IndexRow], list[tuple[int, Any]]]:
+    """(the index rows of (n, box, head, head_crc, size of the body) rows, (n, box) of those that are damaged).
+
+    Every stored message passes here at a start: hence `index_row_of` once more, with local names and without the call.
+    """
+    found: list[IndexRow] = []
+    damaged: list[tuple[int, Any]] = []
+    unpack, fixed_size, new = _FIXED.unpack_from, _FIXED.size, tuple.__new__
+    for n, box, head, crc, body_size in rows:
+        try:
+            if crc32(head, (n ^ (n >> 32) ^ (box * _SPREAD)) & _WORD) != crc:
+                damaged.append((n, box))
+                continue
+            fixed = unpack(head)
+            rest_at = fixed_size + fixed[10]
+            session_size = fixed[11]
+            session_id = head[rest_at : rest_at + session_size].decode() if session_size else ""
+            size = body_size + len(head) - rest_at - session_size
+        except TypeError:
+            damaged.append((n, box))
+            continue
+        row = (n, box, fixed[0], fixed[2], fixed[5], fixed[6], size, fixed[1], session_id)
+        found.append(new(IndexRow, row))
+    return found, damaged
+
+
+def index_row_of(n: Any, box: Any, head: Any, expected_head_crc: Any, body_size: Any) -> IndexRow | None:
     """What the broker keeps of a waiting message, or None when the head is damaged. The body is not looked at."""
     try:
-        if head_crc(box, seq, head) != expected_head_crc:
+        if crc32(head, (n ^ (n >> 32) ^ (box * _SPREAD)) & _WORD) != expected_head_crc:
             return None
-        state, _, _, expires_ms, scheduled_ms, _, id_size, _ = _FIXED.unpack_from(head)
-        return seq, state, expires_ms, scheduled_ms, body_size + len(head) - _FIXED.size - id_size
+        fixed = _FIXED.unpack_from(head)
+        session_size = fixed[11]
+        rest_at = _FIXED.size + fixed[10]
+        session_id = head[rest_at : rest_at + session_size].decode() if session_size else ""
+        size = body_size + len(head) - rest_at - session_size
+        return IndexRow(n, box, fixed[0], fixed[2], fixed[5], fixed[6], size, fixed[1], session_id)
     except TypeError:
         return None
 
 
-def counters_crc(counter_id: int, high: int, live: int, dead: int) -> int:
-    return crc32(_COUNTERS.pack(counter_id, high, live, dead))
+def seq_and_payload(head: bytes) -> tuple[int, int]:
+    """Of a head that is intact."""
+    fixed = _FIXED.unpack_from(head)
+    return fixed[0], fixed[1]
+
+
+def payload_crc(payload: int, topic_id: int, body: bytes) -> int:
+    return crc32(body, (payload ^ (payload >> 32) ^ (topic_id * _SPREAD)) & _WORD)
+
+
+def counters_crc(entity_id: int, high: int, rows: int) -> int:
+    return crc32(_COUNTERS.pack(entity_id, high, rows))
+
+
+def pack_changes(changes: Iterable[tuple[int, int, int]]) -> bytes:
+    """(entity id, high, rows) triples of one commit."""
+    return b"".join([_CHANGE.pack(*change) for change in changes])
+
+
+def changes_of(packed: bytes) -> list[tuple[int, int, int]]:
+    return list(_CHANGE.iter_unpack(packed))
+
+
+def journal_crc(commit: int, last_id: int, last_n: int, changes: bytes) -> int:
+    return crc32(changes, crc32(_JOURNAL.pack(commit, last_id, last_n)))
 
 
 def text_crc(seed: int, text: bytes) -> int:
-    """Of a description (seeded with its queue's id) or a remembered message id (with its queue's id and its time)."""
+    """Of a description (seeded with its entity's id) or a remembered message id (with its entity's id and its time)."""
     return crc32(text, (seed ^ (seed >> 32)) & _WORD)

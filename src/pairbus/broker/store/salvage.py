@@ -8,27 +8,38 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
-from pairbus.broker.store import Insert, PutQueue, Remember, box_of, dead_box_of
-from pairbus.broker.store.committer import Committer, Counters
+from pairbus.broker.store import (
+    Insert,
+    InsertPayload,
+    PutEntity,
+    Remember,
+    SetSessionState,
+    Write,
+    entity_of,
+    states,
+)
+from pairbus.broker.store.committer import Committer, Counters, Totals
 from pairbus.broker.store.folder import FOLDER_MODE, CommitFile, FolderLock
 from pairbus.broker.store.group import Group
-from pairbus.broker.store.records import COLUMNS, counters_crc, messages_of, text_crc
-from pairbus.broker.store.schema import (
-    FILE_NAME,
-    STORE_COUNTER,
-    box_table,
-    create,
-    damaged,
-    open_damaged,
-    open_for_writing,
-    recognise,
+from pairbus.broker.store.records import (
+    COLUMNS,
+    Row,
+    changes_of,
+    counters_crc,
+    journal_crc,
+    messages_of,
+    payload_crc,
+    text_crc,
 )
+from pairbus.broker.store.schema import FILE_NAME, VERSION, create, damaged, open_damaged, open_for_writing, recognise
 from pairbus.errors import StoreError
 
 GROUP_ROWS = 500
@@ -41,8 +52,8 @@ LAST_KEY = 2**40
 
 
 @dataclass(slots=True)
-class SalvagedQueue:
-    queue_id: int
+class SalvagedEntity:
+    entity_id: int
     description: str
     copied: int
     lost: int | None
@@ -51,7 +62,7 @@ class SalvagedQueue:
 
 @dataclass(slots=True)
 class SalvageReport:
-    queues: list[SalvagedQueue] = field(default_factory=list)
+    entities: list[SalvagedEntity] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     "One sentence for each thing other than messages that could not be copied as it was."
 
@@ -65,7 +76,10 @@ def salvage(folder: Path, to_folder: Path) -> SalvageReport:
         raise StoreError(f"{to_folder} is not empty; a salvage needs a new folder.")
     lock = FolderLock(folder)
     try:
-        recognise(path, ours=(folder / "commits").exists())
+        if recognise(path, ours=(folder / "commits").exists()) < VERSION:
+            raise StoreError(
+                f"{path} was written by release 0.3: salvage it with that release, then start this one with the copy."
+            )
         with_log = path.with_name(path.name + "-wal").exists()
         source = _Source(path)
         try:
@@ -109,37 +123,61 @@ class _Source:
                     middle = (first + last) // 2
                     ranges += ((first, middle), (middle + 1, last))
 
-    def counters(self) -> dict[int, Counters]:
-        return {
-            counter_id: Counters(high, live, dead)
-            for counter_id, high, live, dead, crc in self.walk("counters", "id", "id, high, live, dead, crc")
-            if all(type(value) is int for value in (high, live, dead))
-            and counters_crc(counter_id, high, live, dead) == crc
-        }
+    def totals(self) -> tuple[Totals, bool]:
+        """(what is known of the store beside its rows, whether the last commits are known)."""
+        totals = Totals()
+        for entity_id, high, rows, crc in self.walk("counters", "id", "id, high, rows, crc"):
+            if type(high) is int and type(rows) is int and counters_crc(entity_id, high, rows) == crc:
+                totals.counters[entity_id] = Counters(high, rows)
+        is_known = False
+        journal = self.walk("journal", "number", "number, last_id, last_n, crc, changes")
+        for number, last_id, last_n, crc, changes in sorted(journal, key=lambda row: row[0]):
+            try:
+                if journal_crc(number, last_id, last_n, changes) != crc:
+                    continue
+            except (TypeError, struct.error):
+                continue
+            is_known = True
+            totals.commits, totals.last_id, totals.last_n = number, last_id, last_n
+            totals.counters |= {entity_id: Counters(high, rows) for entity_id, high, rows in changes_of(changes)}
+        return totals, is_known
 
-    def queues(self, notes: list[str]) -> dict[int, str]:
-        """Descriptions by queue id. One that does not match its checksum is kept when it is still JSON."""
+    def entities(self, notes: list[str]) -> dict[int, str]:
+        """Descriptions by entity id. One that does not match its checksum is kept when it is still JSON."""
         found: dict[int, str] = {}
-        for queue_id, description, crc in self.walk("queues", "queue_id", "queue_id, description, crc"):
+        for entity_id, description, crc in self.walk("entities", "id", "id, description, crc"):
             text = description.decode("utf-8", "replace") if type(description) is bytes else ""
-            if text_crc(queue_id, text.encode()) == crc:
-                found[queue_id] = text
+            if text_crc(entity_id, text.encode()) == crc:
+                if text:  # otherwise it was deleted
+                    found[entity_id] = text
             elif _is_json(text):
-                found[queue_id] = text
-                notes.append(f"The description of queue {queue_id} is damaged; it was kept as found: check it.")
+                found[entity_id] = text
+                notes.append(f"The description of entity {entity_id} is damaged; it was kept as found: check it.")
             else:
-                notes.append(f"The description of queue {queue_id} cannot be read; its messages were not copied.")
+                notes.append(f"The description of entity {entity_id} cannot be read; its messages were not copied.")
         return found
+
+    def payloads(self, last_key: int) -> Iterator[InsertPayload]:
+        for payload, topic_id, crc, body in self.walk("payloads", "id", "id, topic, crc, body", last_key):
+            if type(topic_id) is int and type(body) is bytes and payload_crc(payload, topic_id, body) == crc:
+                yield InsertPayload(payload, topic_id, body)
 
     def remembered(self) -> dict[int, list[tuple[str, int]]]:
         found: dict[int, list[tuple[str, int]]] = {}
-        for _, queue_id, until_ms, crc, message_id in self.walk(
-            "remembered", "n", "n, queue_id, until_ms, crc, message_id"
+        for _, entity_id, until_ms, crc, message_id in self.walk(
+            "remembered", "n", "n, entity_id, until_ms, crc, message_id"
         ):
-            if type(queue_id) is int and type(until_ms) is int and type(message_id) is bytes:
-                if text_crc(queue_id ^ until_ms, message_id) == crc:
-                    found.setdefault(queue_id, []).append((message_id.decode(), until_ms))
+            if type(entity_id) is int and type(until_ms) is int and type(message_id) is bytes:
+                if text_crc(entity_id ^ until_ms, message_id) == crc:
+                    found.setdefault(entity_id, []).append((message_id.decode(), until_ms))
         return found
+
+    def states(self, last_key: int) -> Iterator[SetSessionState]:
+        columns = f"{states.HEAD_COLUMNS}, state_crc, state"
+        for n, entity_id, updated_ms, session_id, crc, state_crc, state in self.walk("states", "n", columns, last_key):
+            row = states.row_of(n, entity_id, updated_ms, session_id, crc, 0)
+            if row is not None and type(state) is bytes and crc32(state) == state_crc:
+                yield SetSessionState(row.entity_id, row.n, row.session_id, row.updated_ms, state)
 
 
 def _is_json(text: str) -> bool:
@@ -152,77 +190,95 @@ def _is_json(text: str) -> bool:
 
 def _copy(source: _Source, to_folder: Path) -> SalvageReport:
     report = SalvageReport()
-    counters = source.counters()
-    queues = source.queues(report.notes)
-    if not queues and STORE_COUNTER not in counters:
-        raise damaged(source.path, "neither its queues nor its counters can be read")
+    totals, is_known = source.totals()
+    entities = source.entities(report.notes)
+    if not entities and not is_known:
+        raise damaged(source.path, "neither its entities nor its counters can be read")
     noted = CommitFile(source.path.parent).read()
-    if noted is None or STORE_COUNTER not in counters:
+    if noted is None or not is_known:
         report.notes.append("Whether the last commits are missing cannot be told: their number is damaged.")
-    elif noted > counters[STORE_COUNTER].high:
-        report.notes.append(f"The last {noted - counters[STORE_COUNTER].high} acknowledged commits are missing.")
+    elif noted > totals.commits:
+        report.notes.append(f"The last {noted - totals.commits} acknowledged commits are missing.")
     to_folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     lock = FolderLock(to_folder)
     try:
-        _fill(source, to_folder, queues, counters, report)
+        _fill(source, to_folder, entities, totals, LAST_KEY if not is_known else totals.last_n, report)
     finally:
         lock.release()
     return report
 
 
 def _fill(
-    source: _Source, to_folder: Path, queues: dict[int, str], counters: dict[int, Counters], report: SalvageReport
+    source: _Source, to_folder: Path, entities: dict[int, str], known: Totals, last_key: int, report: SalvageReport
 ) -> None:
     path = to_folder / FILE_NAME
     create(path)
     # The new store counts its own commits and messages; what was the highest number must stay so.
-    start = {queue_id: Counters(high=counters[queue_id].high) for queue_id in queues if queue_id in counters}
-    start[STORE_COUNTER] = Counters(live=max([*queues, counters.get(STORE_COUNTER, Counters()).live], default=0))
-    committer = Committer(path, open_for_writing(path), start, CommitFile(to_folder))
+    totals = Totals(last_id=max([*entities, known.last_id], default=0), last_n=known.last_n)
+    totals.counters = {
+        entity_id: Counters(high=known.counters[entity_id].high)
+        for entity_id in entities
+        if entity_id in known.counters
+    }
+    committer = Committer(path, open_for_writing(path), totals, CommitFile(to_folder))
     try:
-        for queue_id, description in sorted(queues.items()):
-            report.queues.append(_copy_queue(source, committer, queue_id, description, counters, report.notes))
-        for queue_id, ids in source.remembered().items():
-            if queue_id in queues:
-                _commit(committer, Remember(queue_id, ids))
+        _commit(committer, *[PutEntity(entity_id, text) for entity_id, text in sorted(entities.items())])
+        copied = _copy_rows(source, committer, entities, last_key)
+        for entity_id, ids in source.remembered().items():
+            if entity_id in entities:
+                _commit(committer, Remember(entity_id, ids))
+        for op in source.states(last_key):
+            if op.entity_id in entities:
+                _commit(committer, op)
     finally:
         committer.close()
+    for entity_id, description in sorted(entities.items()):
+        count, counters = copied.get(entity_id, 0), known.counters.get(entity_id)
+        lost = None if counters is None else max(0, counters.rows - count)
+        report.entities.append(SalvagedEntity(entity_id, description, count, lost))
+        if counters is None:
+            report.notes.append(
+                f"The counters of entity {entity_id} are damaged; sequence numbers may be given a second time."
+            )
 
 
-def _copy_queue(
-    source: _Source,
-    committer: Committer,
-    queue_id: int,
-    description: str,
-    counters: dict[int, Counters],
-    notes: list[str],
-) -> SalvagedQueue:
-    _commit(committer, PutQueue(queue_id, description))
-    known = counters.get(queue_id)
-    copied = 0
-    for box in (box_of(queue_id), dead_box_of(queue_id)):
-        rows: list[Any] = []
-        for row in source.walk(box_table(box), "seq", COLUMNS, LAST_KEY if known is None else known.high):
-            rows.append(row)
-            if len(rows) == GROUP_ROWS:
-                copied += _insert(committer, box, rows)
-                rows = []
-        copied += _insert(committer, box, rows)
-    if known is None:
-        notes.append(f"The counters of queue {queue_id} are damaged; sequence numbers may be given a second time.")
-        return SalvagedQueue(queue_id, description, copied, None)
-    return SalvagedQueue(queue_id, description, copied, max(0, known.live + known.dead - copied))
+def _copy_rows(source: _Source, committer: Committer, entities: dict[int, str], last_key: int) -> dict[int, int]:
+    """Returns how many messages of each entity were copied."""
+    payloads: dict[int, bytes] = {}
+    for op in source.payloads(last_key):
+        _commit(committer, op)
+        payloads[op.payload] = b""
+    copied: dict[int, int] = {}
+    rows: list[Row] = []
+    for row in source.walk("messages", "n", COLUMNS, last_key):
+        rows.append(row)
+        if len(rows) == GROUP_ROWS:
+            _insert(committer, rows, entities, payloads, copied)
+            rows = []
+    _insert(committer, rows, entities, payloads, copied)
+    return copied
 
 
-def _insert(committer: Committer, box: int, rows: list[Any]) -> int:
-    messages, _ = messages_of(box, rows)
-    _commit(committer, Insert(box, messages))
-    return len(messages)
+def _insert(
+    committer: Committer, rows: list[Row], entities: dict[int, str], payloads: dict[int, bytes], copied: dict[int, int]
+) -> None:
+    by_box: dict[int, list[Row]] = {}
+    for row in rows:
+        if type(row[1]) is int and entity_of(row[1]) in entities:
+            by_box.setdefault(row[1], []).append(row)
+    ops = []
+    for box, each in by_box.items():
+        messages, _ = messages_of(box, each, payloads)
+        ops.append(Insert(box, messages))
+        copied[entity_of(box)] = copied.get(entity_of(box), 0) + len(messages)
+    _commit(committer, *ops)
 
 
-def _commit(committer: Committer, op: Insert | PutQueue | Remember) -> None:
+def _commit(committer: Committer, *ops: Write) -> None:
     group = Group()
-    group.add(op)
+    for op in ops:
+        group.add(op)
     error = committer.commit(group)
     if error is not None:
         raise error
+    committer.tidy_up_if_due()

@@ -1,13 +1,20 @@
 """The database file: its tables, how it is created and opened, and how it is recognised.
 
-    queues      one row for each queue: its description
-    counters    one row for each queue: the highest sequence number ever, and how many messages either box holds, so
-                that rows that vanish are missed; row 0 is the store's own: number of commits, highest queue id ever
+    entities    one row for each queue, topic and subscription: its description; of a dropped one, whose rows are still
+                to be deleted, an empty text
+    counters    one row for each entity: the highest sequence number ever, and how many rows it has, so that rows that
+                vanish are missed
+    journal     one row for each of the last commits: its number, the highest entity id and the highest row number ever,
+                and the counters that it changed. Now and again these are written into `counters` and only the last
+                commit stays: however many entities a commit touches, it writes one row here
     remembered  message ids for duplicate detection, appended; of several rows for an id the latest time counts
-    box_N       the messages of one box; the body stands last, so that a scan of the heads skips it
+    messages    every message of the namespace; the body stands last, so that a scan of the heads skips it
+    payloads    bodies that several messages share
+    states      the states of sessions, see states.py
 
-Every row carries a checksum. `AUTOINCREMENT` and keys on message ids are left out on purpose: appending at the end of
-a table touches one page, inserting at random places touches one page for each row.
+Every row carries a checksum. A new entity makes no table: what is made at run time is rows. `AUTOINCREMENT` and keys on
+message ids are left out on purpose: appending at the end of a table touches one page, whatever entities the rows belong
+to; inserting at random places touches one page for each row.
 """
 
 from __future__ import annotations
@@ -17,47 +24,41 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
-from pairbus.broker.store import box_of, dead_box_of
 from pairbus.broker.store.folder import open_private, sync_folder
-from pairbus.broker.store.records import counters_crc
+from pairbus.broker.store.records import journal_crc
 from pairbus.errors import StoreDamaged, StoreError, StoreForeign, StoreFull, StoreNewer
 
 FILE_NAME = "messages.db"
 APPLICATION_ID = 0x50616972  # "Pair"
-VERSION = 1
+VERSION = 2
+OLDEST_VERSION = 1  # that can be migrated
 PAGE_BYTES = 16_384
 """With 1 KB messages an insert costs the writer a quarter less than with pages of 4096. Still larger pages gain little
-more, and every queue takes two of them."""
-STORE_COUNTER = 0
+more, and every commit writes at least two of them."""
 
 TABLES = {
-    "queues": "CREATE TABLE queues (queue_id INTEGER PRIMARY KEY, description TEXT, crc INTEGER)",
-    "counters": "CREATE TABLE counters (id INTEGER PRIMARY KEY, high INTEGER, live INTEGER, dead INTEGER, crc INTEGER)",
+    "entities": "CREATE TABLE entities (id INTEGER PRIMARY KEY, description TEXT, crc INTEGER)",
+    "counters": "CREATE TABLE counters (id INTEGER PRIMARY KEY, high INTEGER, rows INTEGER, crc INTEGER)",
+    "journal": (
+        "CREATE TABLE journal (number INTEGER PRIMARY KEY, last_id INTEGER, last_n INTEGER, crc INTEGER, changes BLOB)"
+    ),
     "remembered": (
-        "CREATE TABLE remembered (n INTEGER PRIMARY KEY, queue_id INTEGER, until_ms INTEGER, crc INTEGER, "
+        "CREATE TABLE remembered (n INTEGER PRIMARY KEY, entity_id INTEGER, until_ms INTEGER, crc INTEGER, "
         "message_id TEXT)"
     ),
-    "remembered_until": "CREATE INDEX remembered_until ON remembered (queue_id, until_ms)",
+    "remembered_until": "CREATE INDEX remembered_until ON remembered (entity_id, until_ms)",
+    "messages": (
+        "CREATE TABLE messages (n INTEGER PRIMARY KEY, box INTEGER, head BLOB, head_crc INTEGER, body_crc INTEGER, "
+        "body BLOB)"
+    ),
+    "payloads": "CREATE TABLE payloads (id INTEGER PRIMARY KEY, topic INTEGER, crc INTEGER, body BLOB)",
+    "states": (
+        "CREATE TABLE states (n INTEGER PRIMARY KEY, entity_id INTEGER, updated_ms INTEGER, session_id TEXT, "
+        "head_crc INTEGER, state_crc INTEGER, state BLOB)"
+    ),
 }
 
 _MAGIC = b"SQLite format 3\0"
-
-
-def box_table(box: int) -> str:
-    return f"box_{box}"
-
-
-def create_box(box: int) -> str:
-    return (
-        f"CREATE TABLE {box_table(box)} "
-        "(seq INTEGER PRIMARY KEY, head BLOB, head_crc INTEGER, body_crc INTEGER, body BLOB)"
-    )
-
-
-def expected_objects(queue_ids: list[int]) -> dict[str, str]:
-    """Name → SQL of everything that a store with these queues consists of."""
-    boxes = [box for queue_id in queue_ids for box in (box_of(queue_id), dead_box_of(queue_id))]
-    return TABLES | {box_table(box): create_box(box) for box in boxes}
 
 
 def create(path: Path) -> None:
@@ -73,8 +74,7 @@ def create(path: Path) -> None:
         connection.execute(f"PRAGMA user_version = {VERSION}")
         for sql in TABLES.values():
             connection.execute(sql)
-        crc = counters_crc(STORE_COUNTER, 0, 0, 0)
-        connection.execute("INSERT INTO counters VALUES (?, 0, 0, 0, ?)", (STORE_COUNTER, crc))
+        connection.execute("INSERT INTO journal VALUES (0, 0, 0, ?, x'')", (journal_crc(0, 0, 0, b""),))
         connection.execute("COMMIT")
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
     except sqlite3.Error as error:
@@ -85,8 +85,8 @@ def create(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def recognise(path: Path, *, ours: bool) -> None:
-    """Refuse a file that is not a store of this version, from its first bytes, before anything opens it.
+def recognise(path: Path, *, ours: bool) -> int:
+    """Refuse a file that is not a store, or a newer one, from its first bytes; returns the version otherwise.
 
     `ours` says that the folder has the other marks of a store: then an unknown header is damage, not a foreign file.
     """
@@ -104,8 +104,9 @@ def recognise(path: Path, *, ours: bool) -> None:
             f"{path} was written by a newer version of Pairbus (store version {version}, this one knows {VERSION}); "
             "it was not touched. Upgrade Pairbus, or choose another data folder."
         )
-    if version != VERSION:
+    if version < OLDEST_VERSION:
         raise damaged(path, f"its version is {version}")
+    return version
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
@@ -173,7 +174,3 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(path, str(error))
     return StoreError(f"{path}: {error}")
-
-
-def is_missing_table(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR and "no such table" in str(error)

@@ -16,14 +16,15 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pairbus.broker.store import Done, IndexRow, Recovered, StoredMessage, Write
-from pairbus.broker.store.committer import Committer, Counters
+from pairbus.broker.store import Done, IndexRow, PayloadRow, Recovered, StateRow, StoredMessage, Write
+from pairbus.broker.store.committer import Committer, Totals
 from pairbus.broker.store.folder import FOLDER_MODE, CommitFile, FolderLock, is_store_file, tighten_folder
 from pairbus.broker.store.group import Group
+from pairbus.broker.store.migration import clear_remains, migrate
 from pairbus.broker.store.reader import Progress, Reader
 from pairbus.broker.store.schema import (
     FILE_NAME,
-    STORE_COUNTER,
+    VERSION,
     create,
     damaged,
     open_for_writing,
@@ -62,6 +63,7 @@ class SqliteStore:
         self._closed: StoreError | None = None
         "What is said to whoever comes after the end."
         self._idle: asyncio.Future[None] | None = None
+        self._last_n = 0
 
     # ── opening and closing ──
 
@@ -93,27 +95,32 @@ class SqliteStore:
             commits.write(0)
             noted = 0
             create(self._path)
-        recognise(self._path, ours=known)
+        version = recognise(self._path, ours=known)
         tighten_folder(self._folder, is_store_file)  # not before: a foreign folder is left as it is
-        reader = self._reader = Reader(self._path, Progress(self._progress))
-        queues = reader.recover()
-        store = reader.counters[STORE_COUNTER]
-        last_queue_id = store.live
-        reader.damage += self._lost_commits(commits, noted, store)
+        progress = Progress(self._progress)
+        if version < VERSION:
+            migrate(self._path, noted, progress)
+        clear_remains(self._folder)
+        reader = self._reader = Reader(self._path, progress)
+        entities = reader.recover()
+        totals = reader.totals
+        self._last_n = totals.last_n
+        last_id = totals.last_id
+        reader.damage += self._lost_commits(commits, noted, totals)
         try:
             connection = open_for_writing(self._path)
         except sqlite3.Error as error:
             raise store_error(error, self._path) from error
-        self._committer = Committer(self._path, connection, reader.counters, commits)
-        return Recovered(queues, reader.damage, last_queue_id)
+        self._committer = Committer(self._path, connection, totals, commits)
+        return Recovered(entities, reader.damage, last_id, reader.dropped)
 
-    def _lost_commits(self, commits: CommitFile, noted: int | None, store: Counters) -> list[str]:
+    def _lost_commits(self, commits: CommitFile, noted: int | None, totals: Totals) -> list[str]:
         """What the number of commits says about the write-ahead log (see folder.py)."""
         if noted is None:
             state = "damaged" if commits.path.exists() else "missing"
             return [f"{commits.path} is {state}; if commits were lost with it, it cannot be noticed."]
-        lost = noted - store.high
-        store.high = max(store.high, noted)  # the count goes on above both, so that the same loss is told once
+        lost = noted - totals.commits
+        totals.commits = max(totals.commits, noted)  # the count goes on above both, so that the same loss is told once
         if lost <= 0:
             return []
         return [
@@ -215,17 +222,36 @@ class SqliteStore:
 
     # ── reading ──
 
-    def index(self, box: int) -> Iterator[IndexRow]:
-        return self._open_reader.index(box)
+    def index(self) -> Iterator[IndexRow]:
+        return self._open_reader.index()
 
-    def remembered(self, queue_id: int) -> list[tuple[str, int]]:
-        return self._open_reader.remembered(queue_id)
+    def payloads(self) -> Iterator[PayloadRow]:
+        return self._open_reader.payloads()
 
-    def load(self, box: int, seqs: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
-        return self._open_reader.load(box, seqs)
+    def remembered(self, entity_id: int) -> list[tuple[str, int]]:
+        return self._open_reader.remembered(entity_id)
 
-    def scan(self, box: int, from_seq: int, limit: int) -> list[StoredMessage]:
-        return self._open_reader.scan(box, from_seq, limit)
+    def session_states(self) -> Iterator[StateRow]:
+        for row in self._open_reader.session_states():
+            self._last_n = max(self._last_n, row.n)
+            yield row
+
+    def load_state(self, n: int) -> bytes | None:
+        return self._open_reader.load_state(n)
+
+    def number(self, count: int = 1) -> int:
+        first = self._last_n + 1
+        self._last_n += count
+        return first
+
+    def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+        return self._open_reader.load(box, numbers)
+
+    def seq_of(self, box: int, n: int) -> int:
+        return self._open_reader.seq_of(box, n)
+
+    def payloads_of(self, numbers: Sequence[int]) -> list[int]:
+        return self._open_reader.payloads_of(numbers)
 
     @property
     def _open_reader(self) -> Reader:

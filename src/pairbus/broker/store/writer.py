@@ -91,7 +91,7 @@ class WriterThread:
                 _switching.end()
                 self._committer.close()
                 return
-            self._committer.checkpoint_if_due()
+            self._committer.tidy_up_if_due()
             _switching.end()
         self._committer.close()
         self._loop.call_soon_threadsafe(self._closed.set_result, None)

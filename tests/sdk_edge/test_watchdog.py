@@ -1,4 +1,4 @@
-"""The one thread that gives every call of the sync SDK a deadline."""
+"""The one thread that gives every call of a sync receiver a deadline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pairbus import guard
+from pairbus.sdk import watchdog
 
 
 def test_a_call_is_freed_although_breaking_an_earlier_one_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,10 +26,10 @@ def test_a_call_is_freed_although_breaking_an_earlier_one_went_wrong(monkeypatch
         raise ConnectionError("the socket was shut down")
 
     def late(owner: str) -> None:
-        with pytest.raises(guard.Late):
-            guard.Guard().call(hangs, owner, time.monotonic())
+        with pytest.raises(watchdog.Late):
+            watchdog.Guard().call(hangs, owner, time.monotonic())
 
-    monkeypatch.setattr("pairbus.sdk.break_socket", break_socket)
+    monkeypatch.setattr("pairbus.sdk.watchdog.break_socket", break_socket)
     unlucky = threading.Thread(target=late, args=("unlucky",))
     unlucky.start()
     assert went_wrong.wait(5)
@@ -39,13 +39,13 @@ def test_a_call_is_freed_although_breaking_an_earlier_one_went_wrong(monkeypatch
 
 def test_a_call_without_any_hurry_does_not_end_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are longer times than a thread can wait."""
-    assert guard.Guard().call(lambda: "done", "owner", time.monotonic() + 1e12) == "done"
+    assert watchdog.Guard().call(lambda: "done", "owner", time.monotonic() + 1e12) == "done"
     freed = threading.Event()
-    monkeypatch.setattr("pairbus.sdk.break_socket", lambda owner: freed.set())
+    monkeypatch.setattr("pairbus.sdk.watchdog.break_socket", lambda owner: freed.set())
 
     def hangs() -> None:
         assert freed.wait(10)
         raise ConnectionError("the socket was shut down")
 
-    with pytest.raises(guard.Late):
-        guard.Guard().call(hangs, "owner", time.monotonic())
+    with pytest.raises(watchdog.Late):
+        watchdog.Guard().call(hangs, "owner", time.monotonic())

@@ -10,7 +10,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from pairbus import send_errors
+from pairbus.client import errors as send_errors
 from pairbus.errors import PairingError
 
 ERRORS: list[tuple[PairingError, type[Exception], list[str]]] = [
@@ -69,7 +69,7 @@ ERRORS: list[tuple[PairingError, type[Exception], list[str]]] = [
 def test_every_error_is_of_the_sdks_kind_and_says_where_the_message_is(
     error: PairingError, kind: type[Exception], words: list[str]
 ) -> None:
-    """Code that was written for the plain SDK catches it; whoever reads it at night knows what to do."""
+    """Code that was written for the plain SDK catches it; its reader knows what to do."""
     assert isinstance(error, kind) and isinstance(error, PairingError)
     text = str(error)
     assert [word for word in words if word not in text] == []

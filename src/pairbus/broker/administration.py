@@ -1,0 +1,318 @@
+"""Changes to the entities of a namespace: created, updated and deleted, each in one commit.
+
+Changes to one queue, or to one topic and all that belongs to it, happen one after the other: a subscription is never
+created in a topic whose deletion is being written. A change goes on when its caller is cancelled, because whatever is
+written must be in memory as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from pairbus.broker.address import parse_entity
+from pairbus.broker.admin import D
+from pairbus.broker.catalog import Catalog, Entity
+from pairbus.broker.description import (
+    AnyDescription,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    path_key,
+)
+from pairbus.broker.description.rule import DEFAULT_RULE
+from pairbus.broker.filters import CorrelationFilter
+from pairbus.broker.queue import Queue
+from pairbus.broker.store import DropEntity, PutEntity, Store
+from pairbus.broker.subscription import Rule, Subscription
+from pairbus.broker.topic import Topic
+from pairbus.errors import EntityExists, InvalidDescription, StoreError
+
+logger = logging.getLogger("pairbus.broker")
+
+_T = TypeVar("_T")
+SUBSCRIPTIONS_MAX = 2_000  # of one topic
+SQL_FILTERS_MAX = 2_000  # of one topic, over all subscriptions; true and false filters among them
+CORRELATION_FILTERS_MAX = 100_000
+
+
+class Hooks(Protocol):
+    """The namespace's part in a change: objects are made, and links and timers hear of it."""
+
+    def make(
+        self, entity_id: int, description: QueueDescription | TopicDescription | SubscriptionDescription
+    ) -> Queue | Topic | Subscription: ...
+    def added(self, entity: Entity) -> None: ...
+    def updated(self, entity: Entity) -> None: ...
+    def removed(self, entity: Entity) -> None: ...
+    def deleted(self, entity: Entity) -> None: ...
+
+
+class Administration:
+    """The only writer of descriptions."""
+
+    def __init__(
+        self,
+        name: str,
+        catalog: Catalog,
+        store: Store,
+        hooks: Hooks,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.last_id = 0
+        "The highest id ever given to an entity."
+        self.planned: frozenset[str] = frozenset()
+        "Keys of queues and topics that are about to be created: entities may forward to them already."
+        self._name = name
+        self._catalog = catalog
+        self._store = store
+        self._hooks = hooks
+        self._loop = loop
+        self._now_ms = now_ms
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        "One lock for each queue or topic that is being changed."
+        self._changes: set[asyncio.Task[Any]] = set()
+
+    async def create(self, description: D) -> D:
+        if isinstance(description, SubscriptionDescription):
+            default = RuleDescription(description.topic, description.name, DEFAULT_RULE)
+            return await self.to_its_end(self._create(description, [default]))
+        return await self.to_its_end(self._create(description, []))
+
+    async def create_subscription(
+        self, description: SubscriptionDescription, rules: Sequence[RuleDescription]
+    ) -> SubscriptionDescription:
+        return await self.to_its_end(self._create(description, rules))
+
+    async def update(self, description: D) -> D:
+        return await self.to_its_end(self._update(description))
+
+    async def delete(self, path: str) -> None:
+        await self.to_its_end(self.delete_now(path))
+
+    def to_its_end(self, change: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
+        """Run a change in a task of its own, which no caller can cancel."""
+        task = self._loop.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return asyncio.shield(task)
+
+    def _turn(self, path: str) -> asyncio.Lock:
+        key = path_key(parse_entity(path).root)
+        lock = self._turns.get(key)
+        if lock is None:
+            lock = self._turns[key] = asyncio.Lock()
+        return lock
+
+    # ── create ──
+
+    async def _create(self, description: D, rules: Sequence[RuleDescription]) -> D:
+        async with self._turn(description.path):
+            # Before the settings are looked at: clients that lose the race to create an entity expect this error.
+            if self._catalog.find(description.path) is not None:
+                raise EntityExists(f"{description.KIND} '{description.path}' exists already")
+            now_ms = self._now_ms()
+            description = replace(
+                description.checked(), **self._parents(description), created_ms=now_ms, updated_ms=now_ms
+            )
+            self._check_destinations(description)
+            new = self._make(description, rules, now_ms)
+            for entity in new:
+                self._store.write(PutEntity(id_of(entity), entity.description.to_json()))
+            await self.commit()
+            for entity in new:
+                self.add(entity)
+        logger.info("%s: %s '%s' created", self._name, description.KIND, description.path)
+        return description
+
+    def _parents(self, description: AnyDescription) -> dict[str, Any]:
+        """The names of the entities to which this one belongs, as their creators spelled them; or EntityNotFound."""
+        match description:
+            case SubscriptionDescription():
+                return {"topic": self._catalog.topic(description.topic).path}
+            case RuleDescription():
+                parent = self._catalog.subscription(description.topic, description.subscription).description
+                return {"topic": parent.topic, "subscription": parent.name}
+        return {}
+
+    def _make(self, description: AnyDescription, rules: Sequence[RuleDescription], now_ms: int) -> list[Entity]:
+        """Make the object for a new entity and, behind a subscription, those of its first rules."""
+        match description:
+            case QueueDescription() | TopicDescription():
+                return [self._hooks.make(self._next_id(), description)]
+            case RuleDescription():
+                self._check_filter_count([description])
+                return [Rule(self._next_id(), description)]
+            case SubscriptionDescription():
+                topic = self._catalog.topic(description.topic)
+                if len(topic.subscriptions) >= SUBSCRIPTIONS_MAX:
+                    raise InvalidDescription(f"topic '{topic.path}' has {SUBSCRIPTIONS_MAX} subscriptions already")
+                subscription = self._hooks.make(self._next_id(), description)
+                parents: dict[str, Any] = {"topic": topic.path, "subscription": description.name}
+                checked = [replace(rule.checked(), **parents, created_ms=now_ms, updated_ms=now_ms) for rule in rules]
+                if len({rule.name.lower() for rule in checked}) < len(checked):
+                    raise InvalidDescription(f"two rules of '{description.path}' have one name")
+                self._check_filter_count(checked)
+                return [subscription, *[Rule(self._next_id(), rule) for rule in checked]]
+
+    def _check_filter_count(self, rules: Sequence[RuleDescription]) -> None:
+        if not rules:
+            return
+        sql, correlation = self._catalog.topic(rules[0].topic).filter_counts()
+        new_correlation = sum(isinstance(rule.filter, CorrelationFilter) for rule in rules)
+        if correlation + new_correlation > CORRELATION_FILTERS_MAX:
+            raise InvalidDescription(f"topic '{rules[0].topic}' has {CORRELATION_FILTERS_MAX} correlation filters")
+        if sql + len(rules) - new_correlation > SQL_FILTERS_MAX:
+            raise InvalidDescription(f"topic '{rules[0].topic}' has {SQL_FILTERS_MAX} SQL filters")
+
+    def _check_destinations(self, description: AnyDescription) -> None:
+        """An entity forwards only to a queue or topic that exists."""
+        for setting in ("forward_to", "forward_dead_lettered_to"):
+            path = getattr(description, setting, None)
+            if path is None or path_key(path) in self.planned:
+                continue
+            if not isinstance(self._catalog.find(path), Queue | Topic):
+                raise InvalidDescription(f"{setting} of '{description.path}': there is no queue or topic '{path}'")
+
+    def _next_id(self) -> int:
+        self.last_id += 1
+        return self.last_id
+
+    def add(self, entity: Entity) -> None:
+        """Enter an entity that is stored into the catalog."""
+        match entity:
+            case Queue():
+                self._catalog.queues[path_key(entity.path)] = entity
+            case Topic():
+                self._catalog.topics[path_key(entity.path)] = entity
+            case Subscription():
+                topic = self._catalog.topic(entity.description.topic)
+                topic.subscriptions[entity.description.name.lower()] = entity
+            case Rule():
+                rule = entity.description
+                self._catalog.subscription(rule.topic, rule.subscription).put_rule(entity)
+        self._hooks.added(entity)
+
+    # ── update ──
+
+    async def _update(self, description: D) -> D:
+        async with self._turn(description.path):
+            entity = self._catalog.required(description.path)
+            current = entity.description
+            if type(current) is not type(description):
+                raise InvalidDescription(f"'{current.path}' is a {current.KIND}, not a {description.KIND}")
+            for name in description.IMMUTABLE:
+                if getattr(description, name) != getattr(current, name):
+                    raise InvalidDescription(f"{name} of '{current.path}' cannot be changed after creation")
+            now_ms = self._now_ms()
+            description = replace(
+                description.checked(), **_names(current), created_ms=current.created_ms, updated_ms=now_ms
+            )
+            self._check_destinations(description)
+            self._store.write(PutEntity(id_of(entity), description.to_json()))
+            await self.commit()
+            match entity, description:
+                case Rule(), RuleDescription():
+                    subscription = self._catalog.subscription(description.topic, description.subscription)
+                    subscription.put_rule(Rule(entity.rule_id, description))
+                case (Queue(), QueueDescription()) | (Topic(), TopicDescription()):
+                    entity.update(description, now_ms)
+                case Subscription(), SubscriptionDescription():
+                    entity.update(description, now_ms)
+            self._hooks.updated(entity)
+        logger.info("%s: %s '%s' updated", self._name, description.KIND, description.path)
+        return description
+
+    # ── delete ──
+
+    async def delete_now(self, path: str) -> None:
+        """Delete an entity and what belongs to it in one commit; the caller keeps this from being cancelled."""
+        async with self._turn(path):
+            entity = self._catalog.required(path)
+            family = _family(entity)
+            self._take_out(entity)
+            for each in family:
+                self._hooks.removed(each)
+                if not isinstance(each, Rule):
+                    each.close()
+            for each in family:
+                self._store.write(DropEntity(id_of(each)))
+            try:
+                await self.commit()
+            except StoreError:
+                for each in family:
+                    self.add(each)
+                    if not isinstance(each, Rule):
+                        each.reopen(self._now_ms())
+                raise
+            for each in family:
+                self._hooks.deleted(each)
+        logger.info("%s: %s '%s' deleted", self._name, entity.description.KIND, entity.description.path)
+
+    def _take_out(self, entity: Entity) -> None:
+        match entity:
+            case Queue():
+                self._catalog.queues.pop(path_key(entity.path), None)
+            case Topic():
+                self._catalog.topics.pop(path_key(entity.path), None)
+            case Subscription():
+                name = entity.description
+                self._catalog.topic(name.topic).subscriptions.pop(name.name.lower(), None)
+            case Rule():
+                rule = entity.description
+                self._catalog.subscription(rule.topic, rule.subscription).drop_rule(rule.name)
+
+    async def commit(self) -> None:
+        """Wait until everything written so far is durable."""
+        committed: asyncio.Future[None] = self._loop.create_future()
+
+        def done(error: StoreError | None) -> None:
+            if committed.cancelled():
+                return
+            if error is None:
+                committed.set_result(None)
+            else:
+                committed.set_exception(error)
+
+        self._store.after_commit(done)
+        await committed
+
+
+def id_of(entity: Entity) -> int:
+    """The id under which the store keeps the entity."""
+    match entity:
+        case Queue():
+            return entity.queue_id
+        case Topic():
+            return entity.topic_id
+        case Subscription():
+            return entity.subscription_id
+        case Rule():
+            return entity.rule_id
+
+
+def _family(entity: Entity) -> list[Entity]:
+    """The entity first, then all that is deleted with it."""
+    match entity:
+        case Topic():
+            return [entity, *[member for each in entity.subscriptions.values() for member in _family(each)]]
+        case Subscription():
+            return [entity, *entity.rules.values()]
+    return [entity]
+
+
+def _names(description: AnyDescription) -> dict[str, Any]:
+    """The names as the creator spelled them."""
+    match description:
+        case RuleDescription():
+            return {"topic": description.topic, "subscription": description.subscription, "name": description.name}
+        case SubscriptionDescription():
+            return {"topic": description.topic, "name": description.name}
+    return {"path": description.path}

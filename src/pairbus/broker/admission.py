@@ -1,0 +1,177 @@
+"""The way into a queue or a topic: duplicates are recognised, what is new is written, each send is answered once.
+
+Answers come in the order of the calls. The one exception: a send whose message id is in an uncommitted earlier send is
+answered after that one's commit, because until then nobody knows whether it is a duplicate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
+from typing import Any, Generic, Protocol, TypeVar
+
+from pairbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
+from pairbus.broker.draft import Draft
+from pairbus.broker.duplicates import Claim, DuplicateWindow
+from pairbus.broker.entity import Done, Entity, Settings
+from pairbus.broker.refusal import Refusal, entity_not_found, refusal_of
+from pairbus.broker.store import Forget, Remember
+from pairbus.errors import StoreError
+
+DROPPED = 0
+
+A = TypeVar("A")
+
+
+class SendingSettings(Settings, Protocol):
+    """The settings of an entity that is sent to."""
+
+    @property
+    def max_size_mb(self) -> int: ...
+    @property
+    def max_message_size_kb(self) -> int: ...
+    @property
+    def requires_duplicate_detection(self) -> bool: ...
+    @property
+    def duplicate_window_ms(self) -> int: ...
+
+
+class Admission(Generic[A]):
+    """Sends to one entity.
+
+    `accept(drafts, now_ms)` gives the drafts the entity's next sequence numbers, one each, and writes them;
+    `accepted(its result, error)` is called when that is committed or has failed, before the sender hears of it;
+    `admitted` when the sender has heard of a success; `size()` is compared with the quota.
+    """
+
+    def __init__(
+        self,
+        entity: Entity,
+        *,
+        accept: Callable[[Sequence[Draft], int], A],
+        accepted: Callable[[A, StoreError | None], None],
+        admitted: Callable[[A], None],
+        size: Callable[[], int],
+    ) -> None:
+        self._entity = entity
+        self._accept = accept
+        self._accepted = accepted
+        self._admitted = admitted
+        self._size = size
+        self._duplicates = DuplicateWindow()
+
+    def describe(self, settings: SendingSettings) -> None:
+        """After the entity itself was described."""
+        self._detects_duplicates = settings.requires_duplicate_detection
+        self._window_ms = settings.duplicate_window_ms
+        self._size_max = settings.max_size_mb << 20
+        self.message_size_max = settings.max_message_size_kb << 10
+
+    def recover(self) -> None:
+        self._duplicates.recover(self._entity.store.remembered(self._entity.entity_id))
+
+    def check_room(self) -> None:
+        entity = self._entity
+        if not entity.sendable:
+            entity.check_send()
+        if self._size() >= self._size_max:
+            raise Refusal(
+                RESOURCE_LIMIT_EXCEEDED,
+                f"The messaging entity '{entity.path}' has reached its maximum size of {self._size_max >> 20} MB"
+                f" ({self._size()} bytes are in use).",
+            )
+
+    def is_claimed(self, drafts: Sequence[Draft]) -> bool:
+        """Whether a send of these would have to wait for the end of an earlier one with the same message id."""
+        return (
+            self._detects_duplicates and self._duplicates.claim_on([draft.message_id for draft in drafts]) is not None
+        )
+
+    def send(self, drafts: Sequence[Draft], now_ms: int, done: Done) -> None:
+        """Take all or none. Refused at once by raising (disabled, full), otherwise `done` after the commit."""
+        self.check_room()
+        self._entity.accessed_ms = now_ms
+        self._offer(drafts, now_ms, False, done)
+
+    def schedule(self, drafts: Sequence[Draft], now_ms: int, done: Callable[[Refusal | list[int]], None]) -> None:
+        """`send` that answers with the sequence numbers; that of a dropped duplicate is 0, which no message bears.
+
+        A number of its own would not be stored with anything, and after a restart another message might get it.
+        """
+        self.check_room()
+        self._entity.accessed_ms = now_ms
+        self._offer(drafts, now_ms, True, done)
+
+    def _offer(
+        self, drafts: Sequence[Draft], now_ms: int, wants_seqs: bool, done: Any, *, was_parked: bool = False
+    ) -> None:
+        """Write what is no duplicate; `done` (of a send or a schedule) follows."""
+        claim: Claim | None = None
+        numbers: Iterator[int] = iter(range(self._entity.last_seq + 1, self._entity.last_seq + 1 + len(drafts)))
+        if self._detects_duplicates:
+            ids = [draft.message_id for draft in drafts]
+            earlier = self._duplicates.claim_on(ids)
+            if earlier is not None:
+                earlier.parked.append((drafts, now_ms, wants_seqs, done))
+                return
+            fresh = self._duplicates.fresh(ids, now_ms)
+            seqs = [next(numbers) if is_fresh else DROPPED for is_fresh in fresh] if wants_seqs else None
+            drafts = list(compress(drafts, fresh))
+            until_ms = now_ms + self._window_ms
+            claim = self._duplicates.claim([(draft.message_id, until_ms) for draft in drafts if draft.message_id])
+            if claim.ids:
+                self._entity.store.write(Remember(self._entity.entity_id, claim.ids))
+        else:
+            seqs = list(numbers) if wants_seqs else None
+        if drafts:
+            accepted = self._accept(drafts, now_ms)
+        elif was_parked:  # nothing but duplicates of what has just been committed
+            done(seqs)
+            return
+        else:
+            accepted = None
+        self._entity.commits.then(self._offered, (accepted, claim, seqs), done)
+
+    def _offered(
+        self,
+        subject: tuple[A | None, Claim | None, list[int] | None],
+        done: Callable[[Refusal | list[int] | None], None],
+        error: StoreError | None,
+    ) -> None:
+        accepted, claim, seqs = subject
+        if accepted is None:  # nothing was written, so a failed commit has nothing to say about it
+            done(seqs)
+        else:
+            self._accepted(accepted, error)
+            done(seqs if error is None else refusal_of(error))
+        if claim is not None:
+            self._duplicates.resolve(claim, committed=error is None)
+            self._unpark(claim, error)
+        if error is None and accepted is not None:
+            self._admitted(accepted)
+
+    def _unpark(self, claim: Claim, error: StoreError | None) -> None:
+        """Sends that repeated an id of this claim: they fail with it, or go on now that the id is known."""
+        for drafts, now_ms, wants_seqs, done in claim.parked:
+            if error is not None:
+                done(refusal_of(error))
+            elif self._entity.closed:
+                done(entity_not_found(self._entity.path))
+            else:
+                self._offer(drafts, now_ms, wants_seqs, done, was_parked=True)
+
+    # ── what falls due, and the end ──
+
+    def next_ms(self) -> int | None:
+        return self._duplicates.next_ms()
+
+    def run_due(self, now_ms: int) -> None:
+        """Forget message ids whose time is over."""
+        self._duplicates.run_due(now_ms, self._forget)
+
+    def _forget(self, until_ms: int) -> None:
+        self._entity.store.write(Forget(self._entity.entity_id, until_ms))
+
+    def ends(self) -> list[int]:
+        """When each remembered id stops to count, ascending."""
+        return self._duplicates.ends()

@@ -1,0 +1,30 @@
+"""What an entity does after its commits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from pairbus.broker.store import Store
+from pairbus.errors import StoreError
+
+Handler = Callable[[Any, Any, StoreError | None], None]
+
+
+class Commits:
+    """What to do after each commit, in order: one tuple and one shared callback instead of a closure per message."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._steps: deque[tuple[Handler, Any, Any]] = deque()
+        self._callback = self._committed
+
+    def then(self, handler: Handler, subject: Any, done: Any) -> None:
+        """Call `handler(subject, done, error)` when everything written so far is durable, or has failed."""
+        self._steps.append((handler, subject, done))
+        self._store.after_commit(self._callback)
+
+    def _committed(self, error: StoreError | None) -> None:
+        handler, subject, done = self._steps.popleft()
+        handler(subject, done, error)

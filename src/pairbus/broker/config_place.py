@@ -1,0 +1,106 @@
+"""JSON of a configuration file, read with its place at hand: comments are tolerated, unknown keys are not."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pairbus.broker.description import path_key
+from pairbus.errors import ConfigError
+
+_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_STRING_OR_TRAILING_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the file, for error texts: `config.json: namespace 'contoso': queue 'orders'`."""
+
+    text: str
+
+    def into(self, name: str) -> Place:
+        return Place(f"{self.text}: {name}")
+
+    def named(self, kind: str, value: Any) -> Place:
+        """Go into an object that has a name; one that has none is refused by whoever reads it."""
+        name = value.get("Name") if isinstance(value, dict) else None
+        return self.into(f"{kind} {name!r}") if isinstance(name, str) else self
+
+    def error(self, problem: str) -> ConfigError:
+        return ConfigError(f"{self.text}: {problem}")
+
+    def table(self, value: Any, allowed: Iterable[str]) -> dict[str, Any]:
+        """Return the value as an object that has no other keys than these."""
+        if not isinstance(value, dict):
+            raise self.error(f"expected is an object, found {kind_of(value)}")
+        names = tuple(allowed)
+        for name in value:
+            if name not in names:
+                close = difflib.get_close_matches(name, names, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else "."
+                raise self.error(f"unknown key {name!r}{hint} Allowed are {', '.join(names)}")
+        return value
+
+    def member(self, table: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:
+        """Return one entry of an object; without a default it must be there."""
+        value = table.get(name, default)
+        if value is None:
+            raise self.error(f"{name!r} is missing")
+        # JSON's true is an int to Python.
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise self.error(f"{name} must be {_KINDS[kind]}, found {kind_of(value)}")
+        return value
+
+    def items(self, table: dict[str, Any], name: str) -> list[Any]:
+        """Return a list that may be missing or null."""
+        return [] if table.get(name) is None else list(self.member(table, name, list))
+
+    def refuse_repeated(self, names: Iterable[str], kind: str) -> None:
+        seen: set[str] = set()
+        for name in names:
+            key = path_key(name)
+            if key in seen:
+                raise self.error(f"{kind} {name!r} occurs twice")
+            seen.add(key)
+
+
+_KINDS: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+}
+
+
+def kind_of(value: Any) -> str:
+    return "null" if value is None else f"{_KINDS.get(type(value), 'a number')} {json.dumps(value)[:40]}"
+
+
+def parse_json(text: str, root: Place) -> Any:
+    """Read JSON with comments and trailing commas; no object may have a key twice."""
+    plain = _STRING_OR_COMMENT.sub(_blank_comment, text)
+    plain = _STRING_OR_TRAILING_COMMA.sub(lambda match: " " if match[0] == "," else match[0], plain)
+
+    def one_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise root.error(f"key {name!r} occurs twice")
+            seen.add(name)
+        return dict(pairs)
+
+    try:
+        return json.loads(plain, object_pairs_hook=one_object)
+    except (ValueError, RecursionError) as error:
+        raise root.error(f"not JSON: {error}") from None
+
+
+def _blank_comment(match: re.Match[str]) -> str:
+    if match[0].startswith('"'):
+        return match[0]
+    return re.sub(r"[^\n]", " ", match[0])  # same length, same lines: the positions in error texts stay true

@@ -1,0 +1,95 @@
+"""The settings of a queue."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from pairbus.broker.description.authorization import AuthorizationRule, check_rules, rules_from_json, rules_to_json
+from pairbus.broker.description.common import (
+    DAY_MS,
+    UNLIMITED_MS,
+    check_metadata,
+    check_path,
+    check_ranges,
+    check_status,
+    destination,
+    dump,
+    known_values,
+)
+from pairbus.errors import InvalidDescription
+
+RANGES = (
+    ("lock_duration_ms", 1_000, 300_000, "ms"),
+    ("max_size_mb", 1, 1_048_576, "MB"),
+    ("default_ttl_ms", 1, UNLIMITED_MS, "ms"),
+    ("duplicate_window_ms", 1_000, 7 * DAY_MS, "ms"),
+    ("max_delivery_count", 1, 2_147_483_647, ""),
+    ("auto_delete_on_idle_ms", 300_000, UNLIMITED_MS, "ms"),
+    ("max_message_size_kb", 1, 102_400, "KB"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDescription:
+    """One queue's settings. Durations are milliseconds; `None` is unlimited or not set."""
+
+    KIND: ClassVar[str] = "queue"
+    IMMUTABLE: ClassVar[tuple[str, ...]] = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
+
+    path: str
+    "As the creator spelled it."
+    lock_duration_ms: int = 60_000
+    max_size_mb: int = 1024
+    requires_duplicate_detection: bool = False
+    requires_session: bool = False
+    default_ttl_ms: int | None = None
+    "Default and ceiling of the messages' time to live."
+    dead_letter_on_expiration: bool = False
+    duplicate_window_ms: int = 600_000
+    max_delivery_count: int = 10
+    enable_batched_operations: bool = True
+    status: str = "Active"
+    forward_to: str | None = None
+    "Path of the queue or topic that gets every message."
+    forward_dead_lettered_to: str | None = None
+    user_metadata: str | None = None
+    auto_delete_on_idle_ms: int | None = None
+    enable_partitioning: bool = False
+    enable_express: bool = False
+    max_message_size_kb: int = 256
+    authorization: tuple[AuthorizationRule, ...] = ()
+    created_ms: int = 0
+    updated_ms: int = 0
+
+    def to_json(self) -> str:
+        return dump(self, authorization=rules_to_json(self.authorization))
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> QueueDescription:
+        """Read the durable form."""
+        known = known_values(cls, values)
+        return cls(**{**known, "authorization": rules_from_json(values.get("authorization"))})
+
+    @classmethod
+    def from_json(cls, text: str) -> QueueDescription:
+        return cls.from_values(json.loads(text))
+
+    def checked(self) -> QueueDescription:
+        """Return the description with normal paths, or raise InvalidDescription that names the setting."""
+        check_ranges(self, RANGES)
+        check_status(self, self.status)
+        check_metadata(self, self.user_metadata)
+        forward_to = destination(self, "forward_to", self.forward_to)
+        if forward_to is not None and self.requires_session:
+            raise InvalidDescription(f"forward_to of {self.path!r}: an entity that requires sessions cannot forward")
+        return replace(
+            self,
+            path=check_path(self.path),
+            forward_to=forward_to,
+            forward_dead_lettered_to=destination(self, "forward_dead_lettered_to", self.forward_dead_lettered_to),
+            # Nobody receives from an entity that forwards: it would be idle for ever.
+            auto_delete_on_idle_ms=None if forward_to else self.auto_delete_on_idle_ms,
+            authorization=check_rules(self.path, self.authorization),
+        )

@@ -1,0 +1,128 @@
+"""Typed values of rules as text: names and spelling of XML schema types, for XML and for configuration files."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from pairbus.amqp.types import Int, Long, Timestamp
+from pairbus.broker.filters import Value, type_name
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_DURATION = re.compile(
+    r"(-?)P(?:([0-9]{1,8})D)?(?:T(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,12})(?:\.([0-9]{1,12}))?S)?)?",
+    re.ASCII,
+)
+
+
+def value_from_text(kind: str, text: str) -> Value:
+    """Read a value of an XML schema type; ValueError when the type is not known or the text does not fit."""
+    row = _TYPES.get(kind)
+    if row is None:
+        raise ValueError(f"the type {kind!r} is not known; known are {', '.join(_TYPES)}")
+    try:
+        value: Value = row(text)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r:.80} is not of the type {kind}") from None
+    return value
+
+
+def value_to_text(value: Value) -> tuple[str, str]:
+    """Give the XML schema type and the text of a value."""
+    kind = type_name(value)
+    match value:
+        case bool():
+            return kind, str(value).lower()
+        case float():
+            return kind, _XML_DOUBLES.get(repr(value), repr(value))
+        case timedelta():
+            return kind, _duration_text(value)
+        case bytes():
+            return "base64Binary", b64encode(value).decode()
+        case Timestamp():
+            moment = _EPOCH + int(value) * _MILLISECOND
+            return "dateTime", moment.isoformat(timespec="milliseconds" if int(value) % 1000 else "seconds")
+    return kind, str(value)
+
+
+_XML_DOUBLES = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
+
+
+def _integer(low: int, high: int, make: Callable[[int], Any]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        if not re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", text, re.ASCII) or not low <= int(text) <= high:
+            raise ValueError(text)
+        return make(int(text))
+
+    return read
+
+
+def _boolean(text: str) -> bool:
+    found = {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower())
+    if found is None:
+        raise ValueError(text)
+    return found
+
+
+def _double(text: str) -> float:
+    if "_" in text:  # Python's own spelling of numbers
+        raise ValueError(text)
+    return float(text)
+
+
+def _time(text: str) -> Timestamp:
+    # .NET writes seven digits of a second, Python reads six.
+    moment = datetime.fromisoformat(re.sub(r"(\.[0-9]{6})[0-9]+", r"\1", text.strip()))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return Timestamp((moment - _EPOCH) // _MILLISECOND)
+
+
+def _duration(text: str) -> timedelta:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or text.strip().endswith(("P", "T")):
+        raise ValueError(text)
+    sign, days, hours, minutes, seconds, fraction = match.groups()
+    span = timedelta(
+        days=int(days or 0),
+        hours=int(hours or 0),
+        minutes=int(minutes or 0),
+        seconds=int(seconds or 0),
+        microseconds=int((fraction or "").ljust(6, "0")[:6]),
+    )
+    return -span if sign else span
+
+
+def _duration_text(span: timedelta) -> str:
+    sign, span = ("-", -span) if span < timedelta(0) else ("", span)
+    seconds = f"{span.seconds}.{span.microseconds:06}".rstrip("0") if span.microseconds else str(span.seconds)
+    return f"{sign}P{span.days}DT{seconds}S"
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "string": str,
+    "int": _integer(-(1 << 31), (1 << 31) - 1, Int),
+    "long": _integer(-(1 << 63), (1 << 63) - 1, Long),
+    "double": _double,
+    "boolean": _boolean,
+    "dateTime": _time,
+    "duration": _duration,
+    "guid": lambda text: UUID(text.strip()),
+    "base64Binary": lambda text: b64decode(text, validate=True),
+    # Types of .NET that the broker keeps as the next larger one:
+    "byte": _integer(-(1 << 7), (1 << 7) - 1, Int),
+    "unsignedByte": _integer(0, (1 << 8) - 1, Int),
+    "short": _integer(-(1 << 15), (1 << 15) - 1, Int),
+    "unsignedShort": _integer(0, (1 << 16) - 1, Int),
+    "unsignedInt": _integer(0, (1 << 32) - 1, Long),
+    "unsignedLong": _integer(0, (1 << 63) - 1, Long),
+    "float": _double,
+    "decimal": _double,
+    "anyURI": str,
+    "char": str,
+}

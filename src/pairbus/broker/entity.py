@@ -1,0 +1,122 @@
+"""What the parts of a queue, a topic or a subscription share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pairbus.broker.box import Box
+from pairbus.broker.commits import Commits
+from pairbus.broker.description import UNLIMITED_MS
+from pairbus.broker.payloads import Payloads
+from pairbus.broker.refusal import ENTITY_DISABLED, Refusal, entity_not_found
+from pairbus.broker.store import Store
+from pairbus.errors import StoreError
+
+RETRY_PAUSE_MS = 1000  # before due work is tried again after the store failed
+
+Done = Callable[[Refusal | None], None]
+
+
+class Settings(Protocol):
+    """The settings that every entity has."""
+
+    @property
+    def status(self) -> str: ...
+    @property
+    def default_ttl_ms(self) -> int | None: ...
+    @property
+    def auto_delete_on_idle_ms(self) -> int | None: ...
+
+
+class Entity:
+    """Store, commits, numbers, status and time of last use of one entity."""
+
+    def __init__(
+        self,
+        entity_id: int,
+        path: str,
+        settings: Settings,
+        store: Store,
+        payloads: Payloads,
+        *,
+        now_ms: int,
+        last_seq: int,
+        on_ready: Callable[[Box], None],
+        run_due: Callable[[int], None],
+    ) -> None:
+        self.entity_id = entity_id
+        self.store = store
+        self.payloads = payloads
+        self.commits = Commits(store)
+        self.accessed_ms = now_ms
+        self.last_seq = last_seq
+        "The highest sequence number given out: never given again, also when its commit failed."
+        self.closed = False
+        self.is_stopping = False
+        self.paused_until_ms = 0
+        self.look_again_ms = 0
+        "While a batch of due work is under way: it may fail, and is then due again."
+        self._on_ready = on_ready
+        self._run_due = run_due
+        self.describe(path, settings)
+
+    def describe(self, path: str, settings: Settings) -> None:
+        self.path = path
+        self.settings = settings
+        ttl_ms = settings.default_ttl_ms
+        self.ttl_ceiling_ms = 0 if ttl_ms is None or ttl_ms >= UNLIMITED_MS else ttl_ms
+        "0: none."
+        self.sendable = settings.status in ("Active", "ReceiveDisabled") and not self.closed
+        self.receivable = settings.status in ("Active", "SendDisabled") and not self.closed
+
+    def check_send(self) -> None:
+        if not self.sendable:
+            raise self._refusal()
+
+    def check_receive(self) -> None:
+        """The status counts for the dead-letter queue as well."""
+        if not self.receivable:
+            raise self._refusal()
+
+    def _refusal(self) -> Refusal:
+        if self.closed:
+            return entity_not_found(self.path)
+        return Refusal(ENTITY_DISABLED, f"The messaging entity '{self.path}' is in status {self.settings.status}.")
+
+    def touch(self, now_ms: int) -> None:
+        """The entity is in use in a way that it cannot see itself, such as a receiver that waits with credit."""
+        self.accessed_ms = max(self.accessed_ms, now_ms)
+
+    def idle_until_ms(self, accessed_ms: int) -> int | None:
+        idle_ms = self.settings.auto_delete_on_idle_ms
+        return None if idle_ms is None or idle_ms >= UNLIMITED_MS else max(self.accessed_ms, accessed_ms) + idle_ms
+
+    def announce(self, box: Box) -> None:
+        if not self.closed:
+            self._on_ready(box)
+
+    def answer_later(self, answer: Any, done: Callable[[Any], None]) -> None:
+        """Behind the answers to earlier calls; a failing commit does not change this one."""
+        self.commits.then(_answer, answer, done)
+
+    # ── what falls due ──
+
+    def may_run_due(self, now_ms: int) -> bool:
+        return not (self.closed or self.is_stopping or now_ms < self.paused_until_ms)
+
+    def pause(self, now_ms: int) -> None:
+        """Due work failed: it is tried again later."""
+        self.paused_until_ms = now_ms + RETRY_PAUSE_MS
+
+    def go_on(self, box: Box, now_ms: int, error: StoreError | None) -> None:
+        """After a batch of due work: the rest of it, or a pause when the store failed."""
+        if error is not None:
+            self.pause(now_ms)
+            return
+        self.announce(box)
+        self._run_due(now_ms)
+
+
+def _answer(answer: Any, done: Callable[[Any], None], _error: StoreError | None) -> None:
+    done(answer)

@@ -1,0 +1,64 @@
+"""Messages whose time to live is over: dropped, or dead-lettered where the settings say so."""
+
+from __future__ import annotations
+
+from pairbus.broker.box import Box, deletion
+from pairbus.broker.entity import Entity
+from pairbus.broker.settlement import Change, Settlement, reason
+from pairbus.broker.store import StoredMessage
+from pairbus.errors import StoreError
+
+
+class Expiry:
+    """The ends of the times to live in an entity's own box."""
+
+    def __init__(self, entity: Entity) -> None:
+        self.dead_letters = False
+        "Whether expired messages are dead-lettered; set by the entity."
+        self._entity = entity
+        self._is_busy = False
+        "One batch at a time: a million messages that fall due together are not loaded together."
+
+    def attach(self, main: Box, dead: Box, settlement: Settlement) -> None:
+        """The boxes call this part, and this part calls them: they come after it."""
+        self._main, self._dead, self._settlement = main, dead, settlement
+
+    def next_ms(self) -> int | None:
+        return self._entity.look_again_ms if self._is_busy else self._main.next_expiry_ms()
+
+    def run(self, now_ms: int) -> None:
+        """Withdraw a batch of what has expired. StoreError: it cannot be read now, and still waits."""
+        if not self._is_busy and (expired := self._main.withdraw_expired(now_ms)):
+            self._is_busy = True
+            self._expire(expired, now_ms, is_batch=True)
+
+    def met(self, messages: list[StoredMessage], now_ms: int) -> None:
+        """A receiver's search came across them."""
+        self._expire(messages, now_ms, is_batch=False)
+
+    def _expire(self, messages: list[StoredMessage], now_ms: int, *, is_batch: bool) -> None:
+        changes: list[Change] | None = None
+        if self.dead_letters:
+            patch = reason("TTLExpiredException", "The message expired and was dead lettered.")
+            changes = [self._settlement.bury(message, patch) for message in messages]
+        else:
+            self._entity.store.write(deletion(self._main, messages))
+        self._entity.commits.then(self._expired, (messages, changes, is_batch), now_ms)
+
+    def _expired(
+        self, subject: tuple[list[StoredMessage], list[Change] | None, bool], now_ms: int, error: StoreError | None
+    ) -> None:
+        messages, changes, is_batch = subject
+        for message in messages:
+            if error is not None:
+                self._main.give_back(message)
+            elif changes is None:
+                self._main.forget(message)
+        if error is None and changes is not None:
+            for change in changes:
+                self._settlement.apply(self._main, change)
+            self._entity.announce(self._dead)
+        if is_batch:
+            self._is_busy = False
+            self._main.trim()
+        self._entity.go_on(self._main, now_ms, error)

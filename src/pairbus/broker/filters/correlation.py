@@ -1,0 +1,38 @@
+"""Correlation filters: a message is selected when it has all the values of the filter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pairbus.broker.filters.compile import Evaluate, Test, compiled
+from pairbus.broker.filters.kinds import CorrelationFilter, check_value
+from pairbus.broker.filters.operators import equal
+from pairbus.broker.filters.tree import Property
+from pairbus.broker.filters.view import SYSTEM
+
+_FIELDS = {
+    "correlation_id": "correlationid",
+    "message_id": "messageid",
+    "to": "to",
+    "reply_to": "replyto",
+    "label": "label",
+    "session_id": "sessionid",
+    "reply_to_session_id": "replytosessionid",
+    "content_type": "contenttype",
+}
+
+
+def compile_correlation(described: CorrelationFilter) -> Test:
+    """Compile a correlation filter. Strings are equal in the same case only; numbers are equal whatever their type."""
+    wanted: list[tuple[Evaluate, Any]] = []
+    for name, system in _FIELDS.items():
+        value = getattr(described, name)
+        if value is not None:
+            wanted.append((SYSTEM[system], value))
+    for name, value in described.properties.items():
+        check_value(name, value)
+        wanted.append((compiled(Property(1, name)), value))
+    if len(wanted) == 1:
+        (read, only) = wanted[0]
+        return lambda view: equal(read(view), only)
+    return lambda view: all(equal(read(view), value) for read, value in wanted)

@@ -1,0 +1,314 @@
+"""Texts of filters and actions → syntax trees, by recursive descent.
+
+Precedence from tight to loose: sign; * / %; + -; comparison, IN, LIKE, IS NULL; NOT; AND; OR. Values and conditions
+are one grammar here, because a parenthesis may begin either; `_value` and `_condition` then tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pairbus.broker.filters.errors import FilterSyntaxError
+from pairbus.broker.filters.kinds import Value, check_value
+from pairbus.broker.filters.lexer import END, NAME, NUMBER, PARAMETER, QUOTED, TEXT, Token, words
+from pairbus.broker.filters.tree import (
+    And,
+    Arithmetic,
+    Compare,
+    Condition,
+    Exists,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    NewId,
+    Node,
+    Not,
+    Or,
+    Property,
+    PropertyOf,
+    Remove,
+    Set,
+    Sign,
+)
+
+NESTING_MAX = 32  # 8 calls of this file for each parenthesis: far from Python's limit of 1000
+STATEMENTS_MAX = 32  # of an action, as on Azure
+INTEGER_MAX = 2**63 - 1
+
+RESERVED = ("AND", "ESCAPE", "EXISTS", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE")
+_CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
+_COMPARISONS = ("=", "<>", "!=", ">", ">=", "<", "<=")
+
+
+def parse_filter(text: str, parameters: Mapping[str, Value]) -> Node:
+    """Parse the condition of a filter; FilterSyntaxError names the column."""
+    return _Parser(text, parameters).filter()
+
+
+def parse_action(text: str, parameters: Mapping[str, Value]) -> list[Set | Remove]:
+    """Parse the statements of an action; FilterSyntaxError names the column."""
+    return _Parser(text, parameters).statements()
+
+
+class _Parser:
+    def __init__(self, text: str, parameters: Mapping[str, Value]) -> None:
+        self._tokens = words(text)
+        self._at = 0
+        self._depth = 0
+        self._parameters = {name.removeprefix("@").lower(): value for name, value in parameters.items()}
+
+    # ── tokens ──
+
+    @property
+    def _token(self) -> Token:
+        return self._tokens[self._at]
+
+    def _next(self) -> Token:
+        token = self._tokens[self._at]
+        self._at += 1
+        return token
+
+    def _take_symbol(self, *symbols: str) -> bool:
+        if self._token.is_symbol(*symbols):
+            self._at += 1
+            return True
+        return False
+
+    def _take_word(self, *wanted: str) -> bool:
+        if self._token.is_word(*wanted):
+            self._at += 1
+            return True
+        return False
+
+    def _expected(self, what: str) -> FilterSyntaxError:
+        token = self._token
+        if token.kind == END and self._at == 0:
+            return FilterSyntaxError(token.column, f"expected {what}, but the text is empty")
+        before = self._tokens[self._at - 1] if self._at else None
+        where = f" after {_name_of(before)}" if before else ""
+        return FilterSyntaxError(token.column, f"expected {what}{where}, found {token.shown}")
+
+    def _need_symbol(self, symbol: str, what: str = "") -> None:
+        if not self._take_symbol(symbol):
+            raise self._expected(what or f"{symbol!r}")
+
+    def _nested(self, parse: Callable[[], Node]) -> Node:
+        self._depth += 1
+        if self._depth > NESTING_MAX:
+            raise FilterSyntaxError(self._token.column, f"nested deeper than {NESTING_MAX} levels")
+        node = parse()
+        self._depth -= 1
+        return node
+
+    # ── whole texts ──
+
+    def filter(self) -> Node:
+        node = self._condition(self._or())
+        if self._token.kind != END:
+            raise self._expected("AND, OR or the end of the text")
+        return node
+
+    def statements(self) -> list[Set | Remove]:
+        found: list[Set | Remove] = []
+        while self._token.kind != END or not found:
+            if len(found) == STATEMENTS_MAX:
+                raise FilterSyntaxError(self._token.column, f"an action has at most {STATEMENTS_MAX} statements")
+            found.append(self._statement())
+            self._take_symbol(";", ",")
+        return found
+
+    def _statement(self) -> Set | Remove:
+        column = self._token.column
+        if self._take_word("SET"):
+            target = self._property("a property")
+            self._need_symbol("=")
+            return Set(column, target, self._value(self._sum()))
+        if self._take_word("REMOVE"):
+            return Remove(column, self._property("a property"))
+        raise self._expected("SET or REMOVE")
+
+    # ── conditions ──
+
+    def _condition(self, node: Node) -> Node:
+        if not isinstance(node, Condition):
+            raise self._expected("a comparison such as '='")
+        return node
+
+    def _value(self, node: Node) -> Node:
+        if isinstance(node, Condition):
+            raise FilterSyntaxError(node.column, "expected a value, found a condition")
+        return node
+
+    def _or(self) -> Node:
+        first = self._and()
+        if not self._token.is_word("OR"):
+            return first
+        operands = [self._condition(first)]
+        while self._take_word("OR"):
+            operands.append(self._condition(self._and()))
+        return Or(first.column, tuple(operands))
+
+    def _and(self) -> Node:
+        first = self._not()
+        if not self._token.is_word("AND"):
+            return first
+        operands = [self._condition(first)]
+        while self._take_word("AND"):
+            operands.append(self._condition(self._not()))
+        return And(first.column, tuple(operands))
+
+    def _not(self) -> Node:
+        column = self._token.column
+        if self._take_word("NOT"):
+            return Not(column, self._condition(self._nested(self._not)))
+        return self._comparison()
+
+    def _comparison(self) -> Node:
+        left = self._sum()
+        if self._token.is_symbol(*_COMPARISONS):
+            self._value(left)
+            operator = self._next().value
+            return Compare(left.column, "<>" if operator == "!=" else operator, left, self._value(self._sum()))
+        if self._token.is_word("IS"):
+            return self._is_null(left)
+        if not self._token.is_word("NOT", "IN", "LIKE"):
+            return left
+        self._value(left)
+        negated = self._take_word("NOT")
+        if self._take_word("IN"):
+            found: Condition = In(left.column, left, self._items())
+        elif self._take_word("LIKE"):
+            pattern = self._value(self._sum())
+            escape = self._value(self._sum()) if self._take_word("ESCAPE") else None
+            found = Like(left.column, left, pattern, escape)
+        else:
+            raise self._expected("IN or LIKE")
+        return Not(left.column, found) if negated else found
+
+    def _is_null(self, left: Node) -> Condition:
+        if not isinstance(left, Property | PropertyOf):
+            raise FilterSyntaxError(left.column, "expected a property before IS NULL")
+        self._next()
+        negated = self._take_word("NOT")
+        if not self._take_word("NULL"):
+            raise self._expected("NULL" if negated else "NULL or NOT NULL")
+        found = IsNull(left.column, left)
+        return Not(left.column, found) if negated else found
+
+    def _items(self) -> tuple[Node, ...]:
+        self._need_symbol("(")
+        items = [self._value(self._sum())]
+        while self._take_symbol(","):
+            items.append(self._value(self._sum()))
+        self._need_symbol(")", "',' or ')'")
+        return tuple(items)
+
+    # ── values ──
+
+    def _sum(self) -> Node:
+        return self._chain(self._product, "+", "-")
+
+    def _product(self) -> Node:
+        return self._chain(self._sign, "*", "/", "%")
+
+    def _chain(self, parse: Callable[[], Node], *operators: str) -> Node:
+        first = parse()
+        rest = []
+        while self._token.is_symbol(*operators):
+            self._value(first)
+            operator = self._next().value
+            rest.append((operator, self._value(parse())))
+        return Arithmetic(first.column, first, tuple(rest)) if rest else first
+
+    def _sign(self) -> Node:
+        token = self._token
+        if not self._take_symbol("+", "-"):
+            return self._primary()
+        number = self._token
+        if token.value == "-" and number.kind == NUMBER and number.value == INTEGER_MAX + 1:
+            self._next()  # the smallest integer, which has no positive counterpart
+            return Literal(token.column, -number.value)
+        return Sign(token.column, token.value, self._value(self._nested(self._sign)))
+
+    def _primary(self) -> Node:
+        token = self._token
+        if token.kind == NUMBER:
+            return self._number(self._next())
+        if token.kind == TEXT:
+            return Literal(token.column, self._next().value)
+        if token.kind == PARAMETER:
+            return self._parameter(self._next())
+        if token.kind == QUOTED:
+            return self._property("an operand")
+        if token.kind == NAME:
+            return self._word()
+        if self._take_symbol("("):
+            node = self._nested(self._or)
+            self._need_symbol(")")
+            return node
+        raise self._expected("an operand")
+
+    def _number(self, token: Token) -> Literal:
+        if isinstance(token.value, int) and token.value > INTEGER_MAX:
+            raise FilterSyntaxError(token.column, f"the integer {token.source:.40} is larger than {INTEGER_MAX}")
+        return Literal(token.column, token.value)
+
+    def _parameter(self, token: Token) -> Literal:
+        if token.value.lower() not in self._parameters:
+            raise FilterSyntaxError(token.column, f"the parameter {token.source} has no value")
+        value = self._parameters[token.value.lower()]
+        check_value(token.source, value)
+        return Literal(token.column, value)
+
+    def _word(self) -> Node:
+        token = self._token
+        constant = token.value.upper()
+        if constant in _CONSTANTS:
+            self._next()
+            return Literal(token.column, _CONSTANTS[constant])
+        if constant == "EXISTS":
+            self._next()
+            self._need_symbol("(")
+            operand = self._property("a property")
+            self._need_symbol(")")
+            return Exists(token.column, operand)
+        if self._tokens[self._at + 1].is_symbol("("):
+            return self._function()
+        return self._property("an operand")
+
+    def _function(self) -> Node:
+        if self._token.is_word(*RESERVED):
+            raise self._expected("an operand")
+        token = self._next()
+        name = token.value.lower()
+        if name not in ("newid", "property", "p"):
+            raise FilterSyntaxError(
+                token.column, f"unknown function {token.source!r:.42}; known are newid(), property(name) and p(name)"
+            )
+        self._need_symbol("(")
+        node: Node = NewId(token.column)
+        if name != "newid":
+            node = PropertyOf(token.column, self._value(self._nested(self._sum)))
+        self._need_symbol(")")
+        return node
+
+    def _property(self, what: str) -> Property:
+        """Parse [sys. | user.] name, of which `what` says what it is to the user."""
+        token = self._token
+        if token.kind not in (NAME, QUOTED) or token.is_word(*RESERVED):
+            raise self._expected(what)
+        self._next()
+        if not (token.is_word("SYS", "USER") and self._token.is_symbol(".")):
+            return Property(token.column, token.value)
+        self._next()
+        name = self._token
+        if name.kind not in (NAME, QUOTED):
+            raise self._expected("the name of a property")
+        self._next()
+        return Property(token.column, name.value, is_system=token.is_word("SYS"))
+
+
+def _name_of(token: Token) -> str:
+    """Name the token before the place of an error: keywords stand for themselves, everything else in quotes."""
+    return token.value.upper() if token.is_word(*RESERVED, "SET", "REMOVE") else token.shown

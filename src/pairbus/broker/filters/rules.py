@@ -1,0 +1,109 @@
+"""The compiled rules of one subscription: which copies of a message it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from pairbus.broker.filters.actions import Changed, CompiledAction, apply, compile_action
+from pairbus.broker.filters.compile import Test, compiled
+from pairbus.broker.filters.correlation import compile_correlation
+from pairbus.broker.filters.errors import FilterEvaluationError
+from pairbus.broker.filters.kinds import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
+from pairbus.broker.filters.parser import parse_filter
+from pairbus.broker.filters.view import MessageView
+
+
+class Copy(NamedTuple):
+    """One copy of a message that the subscription gets."""
+
+    rule: str
+    "Name of the rule that made the copy; of several rules without action, the first that matches."
+    changed: Changed | None = None
+    "The message as the rule's action changed it; None: the message as it was published."
+
+
+class CompiledRule(NamedTuple):
+    """One rule, compiled; it can be used for any number of `Rules`."""
+
+    name: str
+    test: Test
+    action: CompiledAction | None
+    takes_all: bool
+    "Whether the filter selects every message without looking at it."
+
+
+def compile_rule(name: str, described: Filter, action: SqlAction | None) -> CompiledRule:
+    """Compile a rule; FilterSyntaxError when a text is wrong."""
+    compiled_action = None if action is None else compile_action(action)
+    return CompiledRule(name, compile_filter(described), compiled_action, isinstance(described, TrueFilter))
+
+
+class Rules:
+    """The rules of one subscription, compiled."""
+
+    __slots__ = ("_acting", "_plain", "_takes_all")
+
+    def __init__(self, rules: Iterable[tuple[str, Filter, SqlAction | None]]) -> None:
+        """Compile (name, filter, action) of each rule; FilterSyntaxError when a text is wrong."""
+        self._collect(compile_rule(*rule) for rule in rules)
+
+    @classmethod
+    def of(cls, rules: Iterable[CompiledRule]) -> Rules:
+        """Collect rules that are compiled already."""
+        collected = cls.__new__(cls)
+        collected._collect(rules)
+        return collected
+
+    def _collect(self, rules: Iterable[CompiledRule]) -> None:
+        self._plain: list[tuple[str, Test]] = []
+        self._acting: list[tuple[str, Test, CompiledAction]] = []
+        self._takes_all: Copy | None = None
+        for rule in rules:
+            if rule.action is not None:
+                self._acting.append((rule.name, rule.test, rule.action))
+                continue
+            self._plain.append((rule.name, rule.test))
+            if rule.takes_all and self._takes_all is None:
+                self._takes_all = Copy(rule.name)
+
+    def __repr__(self) -> str:
+        names = [row[0] for row in self._plain] + [row[0] for row in self._acting]
+        return f"<Rules {' '.join(names)}>"
+
+    def evaluate(self, view: MessageView) -> list[Copy]:
+        """Give the copies of the message.
+
+        None when no rule matches; one for all matching rules without an action together; one for each matching rule
+        with an action. A rule without an action is not evaluated when another one has matched already.
+        FilterEvaluationError names the rule that failed; the message then has no copies at all.
+        """
+        copies = []
+        name = ""
+        try:
+            if self._takes_all is not None:
+                copies.append(self._takes_all)
+            else:
+                for name, test in self._plain:
+                    if test(view) is True:
+                        copies.append(Copy(name))
+                        break
+            for name, test, action in self._acting:
+                if test(view) is True:
+                    copies.append(Copy(name, apply(action, view, name)))
+        except FilterEvaluationError as error:
+            raise FilterEvaluationError(error.problem, name) from error
+        return copies
+
+
+def compile_filter(described: Filter) -> Callable[[MessageView], bool | None]:
+    """Compile a filter to a function of a message; FilterSyntaxError names the column.
+
+    The message is selected when the function gives True. It gives None for *unknown*, which does not select.
+    """
+    if isinstance(described, SqlFilter):
+        return compiled(parse_filter(described.expression, described.parameters))
+    if isinstance(described, CorrelationFilter):
+        return compile_correlation(described)
+    selects = not isinstance(described, FalseFilter)
+    return lambda view: selects

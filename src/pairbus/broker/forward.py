@@ -1,0 +1,194 @@
+"""Forwarding: messages that become active in one entity, or dead there, go on to another queue or topic.
+
+A forwarder takes messages like a receiver and sends them to their destination. That they leave the one and enter the
+other is one commit, so a kill leaves a message in exactly one of them: in the source, from which the next start
+forwards it, or in the destination.
+
+What cannot be forwarded, because the destination is missing, switched off or full, because it was forwarded too often,
+or because it has no session id for a destination that needs one, is dead-lettered in the source. A dead letter that
+cannot be forwarded stays where it is, and is tried again unless it was forwarded too often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pairbus.amqp.errors import NOT_FOUND, RESOURCE_LIMIT_EXCEEDED
+from pairbus.amqp.types import encode_string, encode_symbol
+from pairbus.broker.box import Box, deletion
+from pairbus.broker.draft import Draft
+from pairbus.broker.messages import with_patch
+from pairbus.broker.publication import SESSION_MISSING
+from pairbus.broker.refusal import ENTITY_DISABLED, Refusal, entity_not_found
+from pairbus.broker.store import Store, StoredMessage
+from pairbus.errors import StoreError
+
+if TYPE_CHECKING:
+    from pairbus.broker.catalog import Receivable
+    from pairbus.broker.queue import Queue
+    from pairbus.broker.topic import Topic
+
+logger = logging.getLogger("pairbus.broker")
+
+HOPS_MAX = 4
+BATCH_MAX = 100
+PAUSE_S = 1.0  # before forwarding is tried again after the store failed, or a dead letter found no destination
+TOO_MANY_HOPS = "MaxTransferHopCountExceeded"
+_REASONS = {
+    RESOURCE_LIMIT_EXCEEDED: "QuotaExceeded",
+    ENTITY_DISABLED: "MessagingEntityDisabled",
+    NOT_FOUND: "MessagingEntityNotFound",
+}
+_SOURCE_KEY = encode_symbol("x-opt-deadletter-source")
+
+
+class Forwarder:
+    """Moves the messages of one box to one destination."""
+
+    def __init__(
+        self,
+        source: Receivable,
+        box: Box,
+        path: str,
+        store: Store,
+        *,
+        find: Callable[[str], Queue | Topic | None],
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`path` names the destination, which `find` looks up."""
+        self.source = source
+        self.box = box
+        self.path = path
+        self._store = store
+        self._find = find
+        self._loop = loop
+        self._now_ms = now_ms
+        self._is_scheduled = self._is_busy = self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._stuck: set[int] = set()
+        "Rows of dead letters that were forwarded too often: they stay, and are met again in every batch."
+
+    def __repr__(self) -> str:
+        return f"<Forwarder {self.source.path} to {self.path}>"
+
+    def wake(self) -> None:
+        """Something may have come. Cheap, and safe to call from anywhere."""
+        if not (self._is_scheduled or self._is_busy or self._is_over):
+            self._is_scheduled = True
+            self._loop.call_soon(self.run)
+
+    def stop(self) -> None:
+        """Nothing is forwarded any more; what is being committed still counts."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def run(self) -> None:
+        """Forward one batch; the next follows its commit."""
+        self._is_scheduled = False
+        if self._is_busy or self._is_over or self.source.closed:
+            return
+        now_ms = self._now_ms()
+        try:
+            messages = self.box.withdraw(BATCH_MAX + len(self._stuck), now_ms)
+        except StoreError as error:
+            logger.error("%s: messages cannot be read, the next try is in %s s: %s", self, PAUSE_S, error)
+            self._pause()
+            return
+        if not messages:
+            return
+        tired = [message for message in messages if message.hops >= HOPS_MAX]
+        rested = [message for message in messages if message.hops < HOPS_MAX]
+        if tired:
+            self._refuse(tired, TOO_MANY_HOPS, f"The message was forwarded {HOPS_MAX} times already.", now_ms)
+        if rested:
+            self._forward(rested, now_ms)
+
+    def _forward(self, messages: list[StoredMessage], now_ms: int) -> None:
+        try:
+            destination = self._destination()
+        except Refusal as refusal:
+            reason = _REASONS.get(refusal.condition, refusal.condition)
+            self._refuse(messages, reason, f"The message could not be forwarded: {refusal.description}", now_ms)
+            return
+        if getattr(destination.description, "requires_session", False):
+            lost = [message for message in messages if not message.session_id]
+            if lost:
+                text = f"The message has no session id, and '{destination.path}' requires sessions."
+                self._refuse(lost, SESSION_MISSING, text, now_ms)
+            messages = [message for message in messages if message.session_id]
+            if not messages:
+                return
+        drafts = [self._draft(message) for message in messages]
+        if destination.is_claimed(drafts):  # whether one of them is a duplicate is known after the next commit
+            self._give_back(messages)
+            self._store.after_commit(lambda error: self.wake())
+            return
+        self._is_busy = True
+        # The deletion first: what follows ends with `after_commit`, and up to there everything is one group.
+        self._store.write(deletion(self.box, messages))
+        destination.send(drafts, now_ms, lambda refusal: None)
+        self._store.after_commit(lambda error: self._forwarded(messages, error))
+
+    def _destination(self) -> Queue | Topic:
+        """The destination, if it takes messages now."""
+        destination = self._find(self.path)
+        if destination is None:
+            raise entity_not_found(self.path)
+        destination.check_room()
+        return destination
+
+    def _draft(self, message: StoredMessage) -> Draft:
+        """The message as it enters its destination: changes made by settlements are part of it from now on."""
+        annotations = message.annotations
+        if self.box is self.source.dead:
+            annotations += _SOURCE_KEY + encode_string(self.source.path)
+        return Draft(
+            with_patch(message.body, message.patch) if message.patch else message.body,
+            annotations,
+            message.message_id,
+            message.ttl_ms,
+            session_id=message.session_id,
+            hops=message.hops + 1,
+            origin_seq=message.origin_seq or message.seq,
+            payload=0 if message.patch else message.payload,
+        )
+
+    def _forwarded(self, messages: list[StoredMessage], error: StoreError | None) -> None:
+        self._is_busy = False
+        if error is not None:
+            self._give_back(messages)
+            self._pause()
+            return
+        for message in messages:
+            self.box.forget(message)
+        self.wake()
+
+    # ── what cannot be forwarded ──
+
+    def _refuse(self, messages: list[StoredMessage], reason: str, text: str, now_ms: int) -> None:
+        """Dead-letter them in the source; dead letters stay where they are."""
+        if self.box is not self.source.dead:
+            logger.warning("%s: %d messages are dead-lettered: %s", self, len(messages), text)
+            self.source.dead_letter(messages, reason, text, self.wake)
+            return
+        fresh = {message.n for message in messages} - self._stuck
+        if reason == TOO_MANY_HOPS:
+            self._stuck |= fresh
+        elif fresh:
+            logger.warning("%s: %d dead letters wait: %s", self, len(messages), text)
+            self._pause()
+        self._give_back(messages)
+
+    def _give_back(self, messages: list[StoredMessage]) -> None:
+        for message in messages:
+            self.box.give_back(message)
+
+    def _pause(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(PAUSE_S, self.wake)

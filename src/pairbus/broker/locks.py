@@ -1,0 +1,142 @@
+"""The locks of a box: who holds which message until when."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+
+from pairbus.broker.store import StoredMessage
+
+TOKENS = 256  # made at once
+
+
+class Lock:
+    """One message, held by one receiver until `until_ms` (0: it was received and deleted, nothing is held)."""
+
+    __slots__ = ("message", "token", "until_ms")
+
+    def __init__(self, token: bytes, message: StoredMessage, until_ms: int) -> None:
+        self.token = token
+        self.message = message
+        self.until_ms = until_ms
+
+    def __repr__(self) -> str:
+        return f"<Lock {self.token.hex()} of {self.message.seq} until {self.until_ms}>"
+
+
+class Tokens:
+    """Lock tokens, made many at once."""
+
+    def __init__(self) -> None:
+        self._tokens: list[bytes] = []
+
+    def take(self) -> bytes:
+        if not self._tokens:
+            noise = os.urandom(16 * TOKENS)
+            self._tokens = [noise[at : at + 16] for at in range(0, len(noise), 16)]
+        return self._tokens.pop()
+
+
+class Locks:
+    """Locks by token, in the order in which they end, unless `_mixed_until_ms` says otherwise."""
+
+    __slots__ = ("_latest_ms", "_locks", "_mixed_until_ms", "_soonest_ms", "duration_ms", "new_token")
+
+    def __init__(self) -> None:
+        self.duration_ms = 0
+        "Of locks made from now on; set by the entity."
+        self._locks: OrderedDict[bytes, Lock] = OrderedDict()
+        self.new_token = Tokens().take
+        self._latest_ms = 0
+        self._mixed_until_ms = 0
+        self._soonest_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    def __iter__(self) -> Iterator[Lock]:
+        return iter(self._locks.values())
+
+    def clear(self) -> None:
+        self._locks.clear()
+
+    def make(self, message: StoredMessage, now_ms: int) -> Lock:
+        lock = Lock(self.new_token(), message, now_ms + self.duration_ms)
+        self._hold(lock)
+        return lock
+
+    def held(self, token: bytes, now_ms: int) -> Lock | None:
+        """The lock, if it is still held at `now_ms`."""
+        lock = self._locks.get(token)
+        return lock if lock is not None and lock.until_ms > now_ms else None
+
+    def renew(self, lock: Lock, now_ms: int) -> int:
+        lock.until_ms = now_ms + self.duration_ms
+        del self._locks[lock.token]
+        self._hold(lock)
+        return lock.until_ms
+
+    def remove(self, lock: Lock) -> None:
+        """Take out a lock that is held. Its message is the caller's now."""
+        del self._locks[lock.token]
+
+    def release(self, tokens: Sequence[bytes], now_ms: int) -> tuple[list[Lock], list[bytes]]:
+        """Take the locks out: (those held, the tokens that are lost). The messages are the caller's now."""
+        pop = self._locks.pop
+        held: list[Lock] = []
+        lost: list[bytes] = []
+        for token in tokens:
+            lock = pop(token, None)
+            if lock is None:
+                lost.append(token)
+            elif lock.until_ms > now_ms:
+                held.append(lock)
+            else:
+                self._hold(lock)  # it has ended, and `lapse` counts that
+                lost.append(token)
+        return held, lost
+
+    def restore(self, locks: Iterable[Lock]) -> None:
+        """The write that would have ended these locks failed: they run on, or have ended meanwhile."""
+        for lock in locks:
+            self._hold(lock)
+
+    def lapse(self, now_ms: int, limit: int) -> list[Lock]:
+        """Up to `limit` locks that have ended; they leave the box's books and their messages are the caller's."""
+        locks = self._locks
+        if not self._mixed_until_ms:
+            ended: list[Lock] = []
+            while locks and len(ended) < limit and next(iter(locks.values())).until_ms <= now_ms:
+                ended.append(locks.popitem(last=False)[1])
+            return ended
+        if self._soonest_ms > now_ms:
+            return []
+        ended = [lock for lock in locks.values() if lock.until_ms <= now_ms][:limit]
+        for lock in ended:
+            del locks[lock.token]
+        self._soonest_ms = min((lock.until_ms for lock in locks.values()), default=0)
+        if self._mixed_until_ms <= now_ms and len(ended) < limit:
+            self._mixed_until_ms = 0
+        return ended
+
+    def next_lapse_ms(self) -> int | None:
+        """Not later than the next end of a lock."""
+        if not self._locks:
+            return None
+        return self._soonest_ms if self._mixed_until_ms else next(iter(self._locks.values())).until_ms
+
+    def _hold(self, lock: Lock) -> None:
+        until_ms = lock.until_ms
+        if until_ms >= self._latest_ms:
+            self._latest_ms = until_ms
+        elif not self._locks:
+            self._latest_ms = until_ms
+            self._mixed_until_ms = 0
+        else:
+            # Out of order: the lock duration was shortened, a lock was restored, or the clock went back. Until the
+            # latest of them has ended, all locks are looked at; a heap instead would keep every settled lock.
+            first_ms = self.next_lapse_ms()
+            self._soonest_ms = until_ms if first_ms is None else min(until_ms, first_ms)
+            self._mixed_until_ms = self._latest_ms
+        self._locks[lock.token] = lock

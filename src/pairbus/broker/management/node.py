@@ -1,0 +1,264 @@
+"""One `$management` node: a request's operation is a row of a table, its map is read with care, its answer given once.
+
+A function of a row reads the request's map, calls the entity and answers; a key that is missing or wrong is a Refusal
+that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from pairbus.amqp.errors import (
+    INTERNAL_ERROR,
+    MESSAGE_SIZE_EXCEEDED,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    RESOURCE_LIMIT_EXCEEDED,
+    UNAUTHORIZED_ACCESS,
+    ProtocolError,
+)
+from pairbus.amqp.message import Message
+from pairbus.amqp.types import Int, Symbol
+from pairbus.broker.box import Box
+from pairbus.broker.queue import Queue
+from pairbus.broker.refusal import (
+    ARGUMENT_ERROR,
+    ENTITY_DISABLED,
+    ENTITY_EXISTS,
+    MESSAGE_LOCK_LOST,
+    MESSAGE_NOT_FOUND,
+    SESSION_LOCK_LOST,
+    Refusal,
+    refusal_of,
+)
+from pairbus.broker.requests import Reply
+from pairbus.broker.subscription import Subscription
+from pairbus.broker.topic import Topic
+from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError
+
+if TYPE_CHECKING:
+    from pairbus.broker.namespace import Namespace
+
+SEQUENCE_NUMBERS_MAX = 1000
+
+_STATUS_OF = {
+    MESSAGE_LOCK_LOST: 410,
+    SESSION_LOCK_LOST: 410,
+    MESSAGE_NOT_FOUND: 404,
+    NOT_FOUND: 404,
+    UNAUTHORIZED_ACCESS: 401,
+    ARGUMENT_ERROR: 400,
+    ENTITY_EXISTS: 409,
+    RESOURCE_LIMIT_EXCEEDED: 403,
+    MESSAGE_SIZE_EXCEEDED: 403,
+    ENTITY_DISABLED: 400,
+    INTERNAL_ERROR: 500,
+}
+
+Told = Callable[[dict[str, Any] | None, Refusal | None], None]
+"Hears the answer: what it says, or why it was refused."
+
+
+class Answer:
+    """The answer to one request; given exactly once, now or after a commit."""
+
+    def __init__(self, reply: Reply, told: Told) -> None:
+        self._reply = reply
+        self._told = told
+
+    def ok(self, body: dict[str, Any] | None = None) -> None:
+        self._told(body, None)
+        self._reply({"statusCode": Int(200), "statusDescription": "OK"}, body or {})
+
+    def nothing(self) -> None:
+        self._told(None, None)
+        self._reply({"statusCode": Int(204), "statusDescription": "No Content"}, None)
+
+    def refuse(self, refusal: Refusal) -> None:
+        self._told(None, refusal)
+        self._reply(
+            {
+                "statusCode": Int(_STATUS_OF.get(refusal.condition, 400)),
+                "statusDescription": refusal.description,
+                "errorCondition": Symbol(refusal.condition),
+            },
+            {},
+        )
+
+    def done(self, refusal: Refusal | None) -> None:
+        if refusal is None:
+            self.ok()
+        else:
+            self.refuse(refusal)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The entity that an address names, and the box in it that is read."""
+
+    entity: Queue | Topic | Subscription
+    box: Box | None
+    "None where nothing can be received."
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A row of the table."""
+
+    right: str
+    kinds: tuple[type, ...]
+    "Entities on which the operation makes sense."
+    run: Callable[[ManagementNode, Fields, Answer, int], None]
+
+
+class ManagementNode:
+    """The management of one entity or dead-letter sub-queue, for one peer."""
+
+    def __init__(
+        self,
+        address: str,
+        namespace: Namespace,
+        operations: dict[str, Operation],
+        *,
+        find: Callable[[], Target],
+        allows: Callable[[str], bool],
+        is_mine: Callable[[object], bool],
+    ) -> None:
+        """`find` looks the entity up and raises a Refusal when it does not exist; `is_mine` tells whether the holder of
+        a session is a link of this peer."""
+        self.address = address
+        self.namespace = namespace
+        self.target = find()
+        self._operations = operations
+        self._find = find
+        self._allows = allows
+        self.is_mine = is_mine
+
+    @property
+    def path(self) -> str:
+        return self.target.entity.path
+
+    @property
+    def message_size_max(self) -> int:
+        """The largest message that a request may carry."""
+        entity = self.target.entity
+        return 0 if isinstance(entity, Subscription) else entity.description.max_message_size_kb * 1024
+
+    @property
+    def sent_to(self) -> Queue | Topic:
+        """The entity of an operation that is possible where messages are sent to."""
+        assert not isinstance(self.target.entity, Subscription)
+        return self.target.entity
+
+    @property
+    def queue(self) -> Queue | Subscription:
+        """The entity of an operation that is possible where messages are received from."""
+        assert not isinstance(self.target.entity, Topic)
+        return self.target.entity
+
+    @property
+    def box(self) -> Box:
+        assert self.target.box is not None
+        return self.target.box
+
+    def on_request(self, request: Message, reply: Reply, now_ms: int) -> None:
+        name = request.property("operation")
+        meter = self.namespace.meter
+
+        def told(body: dict[str, Any] | None, refusal: Refusal | None) -> None:
+            if meter is not None:
+                meter.request(self.path, name, request.body, body, refusal)
+
+        answer = Answer(reply, told)
+        try:
+            operation = self._operations.get(name) if isinstance(name, str) else None
+            if operation is None:
+                raise Refusal(ARGUMENT_ERROR, f"The operation {name!r} is not supported.")
+            if not self._allows(operation.right):
+                raise Refusal(UNAUTHORIZED_ACCESS, f"{name} on '{self.path}' needs the {operation.right} claim.")
+            if self.target.entity.closed:
+                # Clients keep this link and hear of no deletion; there may be another entity of this name.
+                self.target = self._find()
+            if not isinstance(self.target.entity, operation.kinds):
+                kind = self.target.entity.description.KIND
+                raise Refusal(NOT_ALLOWED, f"{name} is not possible on the {kind} '{self.path}'.")
+            operation.run(self, Fields(request.body), answer, now_ms)
+            self.changed()
+        except Refusal as refusal:
+            answer.refuse(refusal)
+        except ProtocolError as error:
+            answer.refuse(Refusal(ARGUMENT_ERROR, error.description))
+
+    def changed(self) -> None:
+        """Locks were taken or moved: when something falls due may have changed."""
+        self.namespace.changed(self.target.entity)
+
+    def carry_out(self, change: Coroutine[Any, Any, object], answer: Answer) -> None:
+        """Run a change of the namespace and answer when it is durable."""
+
+        async def run() -> None:
+            try:
+                await change
+            except EntityExists as error:
+                answer.refuse(Refusal(ENTITY_EXISTS, str(error)))
+            except EntityNotFound as error:
+                answer.refuse(Refusal(NOT_FOUND, f"The messaging entity '{self.path}' could not be found: {error}"))
+            except InvalidDescription as error:
+                answer.refuse(Refusal(ARGUMENT_ERROR, str(error)))
+            except StoreError as error:
+                answer.refuse(refusal_of(error))
+            else:
+                answer.ok()
+
+        self.namespace.in_background(run())
+
+
+class Fields:
+    """The map of a request, read with care."""
+
+    def __init__(self, body: Any) -> None:
+        if not isinstance(body, dict):
+            raise Refusal(ARGUMENT_ERROR, "The body of the request must be a map.")
+        self._values = body
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the key has a value other than null, with which clients say: not set."""
+        return self._values.get(key) is not None
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self._values.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' must be an integer, is {value!r:.80}.")
+        return int(value)
+
+    def text(self, key: str) -> str | None:
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, str):
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' must be a string, is {value!r:.80}.")
+        return value
+
+    def binary(self, key: str) -> bytes | None:
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, bytes):
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' must be binary, is {value!r:.80}.")
+        return value
+
+    def mapping(self, key: str) -> dict[Any, Any]:
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' must be a map, is {value!r:.80}.")
+        return value or {}
+
+    def many(self, key: str, kind: type) -> list[Any]:
+        values = self._values.get(key)
+        if not isinstance(values, list) or not values or not all(isinstance(value, kind) for value in values):
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' must hold at least one {kind.__name__}, is {values!r:.80}.")
+        if len(values) > SEQUENCE_NUMBERS_MAX:
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' holds {len(values)} entries; {SEQUENCE_NUMBERS_MAX} are allowed.")
+        return values
+
+    def lock_tokens(self) -> list[bytes]:
+        return [token.bytes_le for token in self.many("lock-tokens", UUID)]

@@ -1,0 +1,111 @@
+"""What becomes of messages that are sent to a topic: copies for its subscriptions, written together.
+
+Copies that no action changed share a payload, unless there is only one of them, which then has the body itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pairbus.broker.box import Box
+from pairbus.broker.filters import Changed, FilterEvaluationError, MessageView
+from pairbus.broker.settlement import reason
+from pairbus.broker.store import Insert, InsertPayload, Store, StoredMessage
+from pairbus.broker.subscription import Subscription
+
+FILTER_FAILED = "FilterEvaluationException"
+SESSION_MISSING = "Session ID is null"
+
+
+class Outcome(NamedTuple):
+    """One copy that a subscription gets."""
+
+    subscription: Subscription
+    changed: Changed | None = None
+    "The copy as an action changed it; None: the message as it was sent."
+    patch: bytes = b""
+    "Why it is dead at once; empty: it is not."
+
+
+class Publication:
+    """The copies of one or several messages, from their writing to the end of the commit."""
+
+    def __init__(self, topic_id: int, store: Store) -> None:
+        self._topic_id = topic_id
+        self._store = store
+        self.scheduled: list[StoredMessage] = []
+        "Messages of the same send that wait in the topic."
+        self.payloads: list[tuple[int, int]] = []
+        "(payload, size)"
+        self._copies: dict[Box, tuple[Subscription, list[StoredMessage]]] = {}
+        self.size = 0
+        "Bytes that the copies take, payloads counted once."
+
+    def add(self, message: StoredMessage, subscriptions: Iterable[Subscription], now_ms: int) -> None:
+        """Evaluate the rules of every subscription for a message of the topic, and make the copies."""
+        view = MessageView(
+            message.body,
+            message.annotations,
+            ttl_ms=message.ttl_ms,
+            enqueued_ms=now_ms,
+            seq=message.seq,
+        )
+        outcomes = [outcome for each in subscriptions for outcome in outcomes_of(each, view, message.session_id)]
+        payload = 0
+        if sum(outcome.changed is None for outcome in outcomes) > 1:
+            payload = self._store.number()
+            self.payloads.append((payload, len(message.body)))
+            self._store.write(InsertPayload(payload, self._topic_id, message.body))
+            self.size += len(message.body)
+        for outcome in outcomes:
+            self._copy(message, outcome, payload, now_ms)
+
+    def _copy(self, message: StoredMessage, outcome: Outcome, payload: int, now_ms: int) -> None:
+        subscription, changed, patch = outcome
+        ttl_ms = subscription.ttl_ms(message.ttl_ms if changed is None else changed.ttl_ms or 0)
+        copy = StoredMessage(
+            subscription.next_seq(),
+            message.body if changed is None else changed.body,
+            annotations=message.annotations if changed is None else changed.annotations,
+            message_id=message.message_id if changed is None else changed.message_id,
+            enqueued_ms=now_ms,
+            ttl_ms=ttl_ms,
+            expires_ms=now_ms + ttl_ms if ttl_ms and not patch else 0,
+            patch=patch,
+            n=self._store.number(),
+            payload=payload if changed is None else 0,
+            origin_seq=message.origin_seq or message.seq,
+            hops=message.hops,
+            session_id=message.session_id if changed is None else changed.session_id or "",
+        )
+        box = subscription.dead if patch else subscription.main
+        self._copies.setdefault(box, (subscription, []))[1].append(copy)
+        self.size += copy.size - (len(copy.body) if copy.payload else 0)
+
+    def write(self) -> None:
+        for box, (_, copies) in self._copies.items():
+            self._store.write(Insert(box.number, copies))
+
+    def committed(self) -> None:
+        for box, (subscription, copies) in self._copies.items():
+            subscription.take_in(box, copies)
+
+
+def outcomes_of(subscription: Subscription, view: MessageView, session_id: str) -> list[Outcome]:
+    """The copies that one subscription gets."""
+    settings = subscription.description
+    try:
+        copies = subscription.compiled.evaluate(view)
+    except FilterEvaluationError as error:
+        if not settings.dead_letter_on_filter_error:
+            return []
+        return [Outcome(subscription, None, reason(FILTER_FAILED, str(error)))]
+    if not settings.requires_session:
+        return [Outcome(subscription, copy.changed) for copy in copies]
+    found = []
+    for copy in copies:
+        is_missing = not (session_id if copy.changed is None else copy.changed.session_id)
+        text = "The message has no session id, and the subscription requires sessions."
+        found.append(Outcome(subscription, copy.changed, reason(SESSION_MISSING, text) if is_missing else b""))
+    return found

@@ -1,0 +1,145 @@
+"""Scheduled messages: until their time comes they can be cancelled; then they are activated, in bounded batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from pairbus.broker.box import CHUNK_MAX, Box
+from pairbus.broker.due import Agenda
+from pairbus.broker.entity import Done, Entity
+from pairbus.broker.refusal import refusal_of
+from pairbus.broker.settlement import not_found
+from pairbus.broker.store import Delete, IndexRow, StoredMessage
+from pairbus.errors import StoreError
+
+
+class Waiting(NamedTuple):
+    """One scheduled message that no write carries."""
+
+    n: int
+    at_ms: int
+    size: int
+    payload: int
+    session_id: str
+
+
+class Schedule:
+    """The scheduled messages of an entity, known by their sequence numbers.
+
+    `activate(messages, now_ms)` writes what becomes of messages whose time has come; `activated` is to be called when
+    that is committed or has failed.
+    """
+
+    def __init__(self, entity: Entity, box: Box, activate: Callable[[list[StoredMessage], int], None]) -> None:
+        self._entity = entity
+        self._box = box
+        self._activate = activate
+        self._waiting: dict[int, Waiting] = {}
+        self._agenda: Agenda[int] = Agenda()
+        self._is_busy = False
+        "One batch at a time: a million messages that fall due together are not loaded together."
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def numbers(self, session_id: str | None = None) -> Iterator[tuple[int, int]]:
+        """(sequence number, row number) of each, of one session or of all."""
+        for seq, waiting in self._waiting.items():
+            if session_id is None or waiting.session_id == session_id:
+                yield seq, waiting.n
+
+    def drain(self, limit: int) -> list[int]:
+        """Every row number; they leave the books. For the end of the entity only."""
+        found = [waiting.n for waiting in self._waiting.values()]
+        self._waiting.clear()
+        return found
+
+    def recover(self, row: IndexRow) -> bool:
+        """Take a SCHEDULED row of the index; False: its payload is missing."""
+        size_before = self._box.size_bytes
+        if not self._box.recover_size(row):
+            return False
+        self._box.scheduled_count += 1
+        size = self._box.size_bytes - size_before
+        self._await(row.seq, Waiting(row.n, row.scheduled_ms, size, row.payload, row.session_id))
+        return True
+
+    def add(self, message: StoredMessage) -> None:
+        """A scheduled message that is committed."""
+        self._box.scheduled_count += 1
+        self.take_back(message)
+
+    def take_back(self, message: StoredMessage) -> None:
+        """A message whose activation failed."""
+        waiting = Waiting(message.n, message.scheduled_ms, message.size, message.payload, message.session_id)
+        self._await(message.seq, waiting)
+
+    def _await(self, seq: int, waiting: Waiting) -> None:
+        self._waiting[seq] = waiting
+        self._agenda.set(seq, waiting.at_ms)
+
+    # ── cancelling ──
+
+    def cancel(self, seqs: Sequence[int], now_ms: int, done: Done) -> None:
+        """All or none."""
+        self._entity.accessed_ms = now_ms
+        seqs = list(dict.fromkeys(seqs))
+        unknown = [seq for seq in seqs if self._entity.closed or seq not in self._waiting]
+        if unknown:
+            self._entity.answer_later(not_found(unknown, "scheduled", self._entity.path), done)
+            return
+        cancelled = [(seq, self._waiting.pop(seq)) for seq in seqs]
+        for seq in seqs:
+            self._agenda.set(seq, None)
+        numbers = [waiting.n for _, waiting in cancelled]
+        payloads = [waiting.payload for _, waiting in cancelled if waiting.payload]
+        self._entity.store.write(Delete(self._box.number, numbers, payloads))
+        self._entity.commits.then(self._cancelled, cancelled, done)
+
+    def _cancelled(self, cancelled: list[tuple[int, Waiting]], done: Done, error: StoreError | None) -> None:
+        for seq, waiting in cancelled:
+            if error is not None:
+                self._await(seq, waiting)
+                continue
+            self._box.size_bytes -= waiting.size
+            self._box.scheduled_count -= 1
+            if waiting.payload:
+                self._box.shared_bytes -= self._entity.payloads.size_of(waiting.payload) or 0
+                self._entity.payloads.release(waiting.payload)
+        done(None if error is None else refusal_of(error))
+        if error is not None:
+            self._entity.announce(self._box)
+
+    # ── activating ──
+
+    def next_ms(self) -> int | None:
+        return self._entity.look_again_ms if self._is_busy else self._agenda.next_ms()
+
+    def run(self, now_ms: int) -> None:
+        """Activate a batch of the messages whose time has come. StoreError: they cannot be read now, and wait on."""
+        seqs = [] if self._is_busy else self._agenda.pop_due(now_ms, CHUNK_MAX)
+        if not seqs:
+            return
+        try:
+            numbers = sorted(self._waiting[seq].n for seq in seqs)
+            loaded = {message.seq: message for message in self._entity.store.load(self._box.number, numbers)[0]}
+        except StoreError:
+            for seq in seqs:
+                self._agenda.set(seq, self._waiting[seq].at_ms)
+            raise
+        for seq in seqs:
+            del self._waiting[seq]
+        self._box.scheduled_count -= len(seqs) - len(loaded)  # damaged ones: the store reports them
+        self._is_busy = True
+        self._activate([loaded[seq] for seq in seqs if seq in loaded], now_ms)
+
+    def activated(self, messages: list[StoredMessage], now_ms: int, error: StoreError | None) -> None:
+        """The end of `activate`: these are scheduled no more, or again."""
+        self._is_busy = False
+        self._entity.touch(now_ms)
+        for message in messages:
+            if error is None:
+                self._box.scheduled_count -= 1
+            else:
+                self.take_back(message)

@@ -1,0 +1,227 @@
+"""One subscription: its settings, its rules, and a receiving half for the copies that its topic makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pairbus.broker.box import Box
+from pairbus.broker.description import RuleDescription, SubscriptionDescription
+from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
+from pairbus.broker.filters import CompiledRule, Rules, compile_rule
+from pairbus.broker.payloads import Payloads
+from pairbus.broker.receiving import Receiving
+from pairbus.broker.store import IndexRow, Store, StoredMessage
+from pairbus.broker.sweep import Remains
+
+
+class Rule:
+    """A rule as its subscription keeps it."""
+
+    __slots__ = ("_compiled", "description", "rule_id")
+
+    def __init__(self, rule_id: int, description: RuleDescription) -> None:
+        self.rule_id = rule_id
+        self.description = description
+        self._compiled: CompiledRule | None = None
+
+    @property
+    def compiled(self) -> CompiledRule:
+        """The rule, compiled once: when its subscription gets its first message."""
+        if self._compiled is None:
+            name, found, action = self.description.name, self.description.filter, self.description.action
+            self._compiled = compile_rule(name, found, action)
+        return self._compiled
+
+    def __repr__(self) -> str:
+        return f"<Rule {self.description.path}>"
+
+
+class Subscription:
+    """A subscription as its topic keeps it. The topic writes the copies; from their commit on they are received here
+    as from a queue."""
+
+    def __init__(
+        self,
+        subscription_id: int,
+        description: SubscriptionDescription,
+        store: Store,
+        payloads: Payloads,
+        *,
+        now_ms: int,
+        last_seq: int = 0,
+        on_ready: Callable[[Box], None],
+    ) -> None:
+        """`on_ready`: as for a queue."""
+        self.subscription_id = subscription_id
+        self.rules: dict[str, Rule] = {}
+        "By name in lower case, in the order of their creation."
+        self._compiled: Rules | None = None
+        self._entity = entity = Entity(
+            subscription_id,
+            description.path,
+            description,
+            store,
+            payloads,
+            now_ms=now_ms,
+            last_seq=last_seq,
+            on_ready=on_ready,
+            run_due=self.run_due,
+        )
+        self._receiving = Receiving(entity, description, lambda session_id: ())
+        self.main, self.dead = self._receiving.main, self._receiving.dead
+        self._describe(description)
+        settlement = self._receiving.settlement
+        self.settle, self.complete_many = settlement.settle, settlement.complete_many
+        self.renew, self.receive_deferred = settlement.renew, settlement.receive_deferred
+        self.peek, self.sessions = self._receiving.peek, self._receiving.sessions
+        self.dead_letter = settlement.dead_letter
+        self.check_receive, self.touch = entity.check_receive, entity.touch
+
+    def __repr__(self) -> str:
+        return (
+            f"<Subscription {self.path} {self.description.status} rules={len(self.rules)} active={self.active_count}"
+            f" dead={self.dead_count} deferred={self.deferred_count}>"
+        )
+
+    @property
+    def path(self) -> str:
+        return self.description.path
+
+    @property
+    def transfer(self) -> Box:
+        return self._receiving.transfer
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        return self._receiving.boxes
+
+    @property
+    def closed(self) -> bool:
+        return self._entity.closed
+
+    @property
+    def active_count(self) -> int:
+        return self.main.active_count
+
+    @property
+    def dead_count(self) -> int:
+        return self.dead.active_count + self.dead.deferred_count
+
+    @property
+    def deferred_count(self) -> int:
+        return self.main.deferred_count
+
+    @property
+    def transfer_dead_count(self) -> int:
+        return sum(box.active_count + box.deferred_count for box in self.boxes[2:])
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all its messages, payloads that other subscriptions share included."""
+        return self._receiving.size_bytes
+
+    @property
+    def own_bytes(self) -> int:
+        """Without payloads: its part of the topic's size."""
+        return self._receiving.size_bytes - self._receiving.shared_bytes
+
+    @property
+    def accessed_ms(self) -> int:
+        return max(self._entity.accessed_ms, self._receiving.accessed_ms)
+
+    @property
+    def idle_until_ms(self) -> int | None:
+        return self._entity.idle_until_ms(self._receiving.accessed_ms)
+
+    # ── rules ──
+
+    def put_rule(self, rule: Rule) -> None:
+        """Add a rule, or replace the one of the same name."""
+        self.rules[rule.description.name.lower()] = rule
+        self._compiled = None
+
+    def drop_rule(self, name: str) -> None:
+        del self.rules[name.lower()]
+        self._compiled = None
+
+    @property
+    def compiled(self) -> Rules:
+        """All rules; a rule that was there before a change is not compiled again."""
+        if self._compiled is None:
+            self._compiled = Rules.of(rule.compiled for rule in self.rules.values())
+        return self._compiled
+
+    # ── copies ──
+
+    def next_seq(self) -> int:
+        self._entity.last_seq += 1
+        return self._entity.last_seq
+
+    def ttl_ms(self, ttl_ms: int) -> int:
+        """The time to live of a copy: the topic's, but not above the ceiling here; 0 is unlimited."""
+        ceiling_ms = self._entity.ttl_ceiling_ms
+        return ceiling_ms if ceiling_ms and (not ttl_ms or ttl_ms > ceiling_ms) else ttl_ms
+
+    def take_in(self, box: Box, copies: Sequence[StoredMessage]) -> None:
+        """Copies for one of its boxes that are committed."""
+        box.accept(copies)
+        self._entity.announce(box)
+
+    # ── start, change, end ──
+
+    def recover(self, row: IndexRow) -> bool:
+        """Take a row of the store's index; False: its payload is missing."""
+        return self.taker(row.box)(row)
+
+    def taker(self, box: int) -> Callable[[IndexRow], bool]:
+        """`recover` for the rows of one box."""
+        return self._receiving.box_of(box).recover
+
+    def recovered(self, now_ms: int) -> None:
+        """The index was read to its end."""
+        self.touch(now_ms)
+
+    def update(self, description: SubscriptionDescription, now_ms: int) -> None:
+        """New settings for what happens from now on: locks and times to live given out stay as they are."""
+        self._describe(description)
+        self.touch(now_ms)
+        self._receiving.announce_available(now_ms)
+
+    def _describe(self, description: SubscriptionDescription) -> None:
+        self.description = description
+        self._entity.describe(description.path, description)
+        self._receiving.describe(description)
+
+    def close(self) -> None:
+        """Before `DropEntity` is written: nothing is handed out or written any more. Due answers still come."""
+        self._entity.closed = True
+        self._describe(self.description)
+
+    def stop(self) -> None:
+        """Before the store is closed: `run_due` does nothing any more."""
+        self._entity.is_stopping = True
+
+    def reopen(self, now_ms: int) -> None:
+        """Undo `close`: the deletion could not be stored."""
+        self._entity.closed = False
+        self.update(self.description, now_ms)
+
+    def remains(self) -> Remains:
+        """What is to be swept once the drop is committed."""
+        receiving = self._receiving
+        return Remains(
+            self.subscription_id, receiving.drains(), row_bytes=receiving.row_bytes(), states=receiving.state_rows()
+        )
+
+    # ── what falls due ──
+
+    def next_due_ms(self) -> int | None:
+        """When `run_due` has something to do: not later than that, perhaps earlier. Ask again after every call."""
+        known = [at_ms for at_ms in self._receiving.next_due_ms() if at_ms is not None]
+        return max(min(known), self._entity.paused_until_ms) if known else None
+
+    def run_due(self, now_ms: int) -> None:
+        """Do a bounded part of what is due: locks and times to live that end."""
+        if self._entity.may_run_due(now_ms):
+            self._receiving.run_due(now_ms)
+            self._entity.look_again_ms = now_ms + RETRY_PAUSE_MS

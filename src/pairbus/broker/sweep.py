@@ -1,0 +1,141 @@
+"""Deleting what a dropped entity left behind, in steps that hold no other commit up.
+
+The drop itself is one small write. What it leaves are rows that nobody sees: they go step by step, each step after the
+commit of the one before, and after a restart the store lists what is still there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pairbus.broker.payloads import Payloads
+from pairbus.broker.store import Delete, EraseEntity, Forget, IndexRow, SetSessionState, Store
+from pairbus.errors import StoreError
+
+logger = logging.getLogger("pairbus.broker")
+
+STEP_ROWS = 250
+STEP_BYTES = 1 << 20
+STEP_IDS = 1000
+
+Drain = Callable[[int], list[int]]
+"Gives up to so many row numbers of a box that are not deleted yet; none: there are no more."
+
+
+@dataclass(slots=True)
+class Remains:
+    """What is left of one dropped entity."""
+
+    entity_id: int
+    drains: list[tuple[int, Drain]]
+    "(box, where its row numbers come from)"
+    ends: list[int] = field(default_factory=list)
+    "Ends of remembered message ids, ascending."
+    row_bytes: int = 0
+    "Average size of a row."
+    numbers: list[tuple[int, list[int]]] = field(default_factory=list)
+    "(box, row numbers) that came from `drains` and are to be deleted first."
+    states: list[int] = field(default_factory=list)
+    "Rows of session states; taken from the end."
+
+    def next_rows(self) -> tuple[int, list[int]] | None:
+        """The rows of the next step; None: there are no more."""
+        count = max(1, min(STEP_ROWS, STEP_BYTES // (self.row_bytes + 1)))
+        while not self.numbers and self.drains:
+            box, drain = self.drains[0]
+            found = drain(count)
+            if found:
+                self.numbers.append((box, found))
+            else:
+                self.drains.pop(0)
+        if not self.numbers:
+            return None
+        box, found = self.numbers.pop()
+        if len(found) > count:
+            self.numbers.append((box, found[count:]))
+        return box, found[:count]
+
+
+class Sweeper:
+    """Deletes the rows of dropped entities, one step at a time."""
+
+    def __init__(
+        self, store: Store, payloads: Payloads, *, retry_later: Callable[[Callable[[], None]], object]
+    ) -> None:
+        """`retry_later(step)` calls `step` after a pause: the store failed."""
+        self._store = store
+        self._payloads = payloads
+        self._retry_later = retry_later
+        self._remains: deque[Remains] = deque()
+        self._is_busy = False
+        self._is_stopping = False
+
+    def recover(self, entity_id: int, rows: list[IndexRow], states: list[int]) -> None:
+        """An entity that was dropped before the start; `rows` and `states`: those that the store lists for it."""
+        numbers: dict[int, list[int]] = {}
+        for row in rows:
+            numbers.setdefault(row.box, []).append(row.n)
+            if row.payload and self._payloads.size_of(row.payload) is not None:
+                self._payloads.hold(row.payload)
+        ends = sorted(until_ms for _, until_ms in self._store.remembered(entity_id))
+        size = sum(row.size for row in rows) // (len(rows) + 1)
+        self.add(Remains(entity_id, [], ends, size, list(numbers.items()), states))
+
+    def add(self, remains: Remains) -> None:
+        """The drop of the entity is committed."""
+        self._remains.append(remains)
+        if not self._is_busy:
+            self._is_busy = True
+            self._step()
+
+    def stop(self) -> None:
+        """Before the store is closed: the rest is left to the next start."""
+        self._is_stopping = True
+
+    def _step(self) -> None:
+        if self._is_stopping or not self._remains:
+            self._is_busy = False
+            return
+        remains = self._remains[0]
+        rows = remains.next_rows()
+        delete: Delete | None = None
+        if rows is not None:
+            try:
+                delete = Delete(*rows, self._store.payloads_of(rows[1]))
+            except StoreError as error:
+                remains.numbers.append(rows)
+                self._failed(remains, error)
+                return
+            self._store.write(delete)
+        ends = remains.ends[:STEP_IDS]
+        if ends:
+            self._store.write(Forget(remains.entity_id, ends[-1]))
+        states = remains.states[-STEP_IDS:]
+        for n in states:
+            self._store.write(SetSessionState(remains.entity_id, n, "", 0, None))
+        is_last = rows is None and not ends and not states
+        if is_last:
+            self._store.write(EraseEntity(remains.entity_id))
+
+        def done(error: StoreError | None) -> None:
+            if error is not None:
+                if rows is not None:
+                    remains.numbers.append(rows)
+                self._failed(remains, error)
+                return
+            for payload in delete.payloads if delete is not None else ():
+                self._payloads.release(payload)
+            del remains.ends[: len(ends)]
+            del remains.states[len(remains.states) - len(states) :]
+            if is_last:
+                self._remains.popleft()
+            self._step()
+
+        self._store.after_commit(done)
+
+    def _failed(self, remains: Remains, error: StoreError) -> None:
+        logger.warning("the rows of the deleted entity %d cannot be deleted yet: %s", remains.entity_id, error)
+        self._retry_later(self._step)

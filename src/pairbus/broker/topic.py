@@ -1,0 +1,254 @@
+"""One topic: messages are sent to it, and each subscription gets the copies that its rules select.
+
+All copies of a send are one write: either every subscription has its copies or none has. Scheduled messages wait in the
+topic; the rules are evaluated when their time comes. The topic itself keeps nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pairbus.broker.admission import Admission
+from pairbus.broker.box import Box, deletion
+from pairbus.broker.description import TopicDescription
+from pairbus.broker.draft import Draft
+from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
+from pairbus.broker.filters import CorrelationFilter
+from pairbus.broker.payloads import Payloads
+from pairbus.broker.publication import Publication
+from pairbus.broker.schedule import Schedule
+from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, Store, StoredMessage, box_of
+from pairbus.broker.subscription import Subscription
+from pairbus.broker.sweep import Remains
+from pairbus.errors import StoreError
+
+
+class Topic:
+    """A way in (`Admission`), scheduled messages (`Schedule`), and subscriptions."""
+
+    def __init__(
+        self,
+        topic_id: int,
+        description: TopicDescription,
+        store: Store,
+        payloads: Payloads,
+        *,
+        now_ms: int,
+        last_seq: int = 0,
+        on_ready: Callable[[Box], None],
+    ) -> None:
+        """`on_ready`: `next_due_ms` may have moved by itself."""
+        self.topic_id = topic_id
+        self.subscriptions: dict[str, Subscription] = {}
+        "By name in lower case."
+        self._store = store
+        self._payloads = payloads
+        self._entity = entity = Entity(
+            topic_id,
+            description.path,
+            description,
+            store,
+            payloads,
+            now_ms=now_ms,
+            last_seq=last_seq,
+            on_ready=on_ready,
+            run_due=self.run_due,
+        )
+        self.box = Box(box_of(topic_id), store, entity.commits, payloads, on_expired=_never_expires)
+        "Scheduled messages; nothing is ever received from it."
+        self._schedule = Schedule(entity, self.box, self._activate)
+        self._pending_bytes = 0
+        "Of copies that are written and not yet committed."
+        self._admission: Admission[Publication] = Admission(
+            entity,
+            accept=self._accept,
+            accepted=self._accepted,
+            admitted=lambda publication: entity.announce(self.box),
+            size=lambda: self.size_bytes,
+        )
+        self._describe(description)
+        self.send, self.schedule = self._admission.send, self._admission.schedule
+        self.cancel_scheduled = self._schedule.cancel
+        self.check_room, self.is_claimed = self._admission.check_room, self._admission.is_claimed
+        self.check_send, self.touch = entity.check_send, entity.touch
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.path} {self.description.status} subscriptions={len(self.subscriptions)}>"
+
+    @property
+    def path(self) -> str:
+        return self.description.path
+
+    @property
+    def closed(self) -> bool:
+        return self._entity.closed
+
+    @property
+    def scheduled_count(self) -> int:
+        return self.box.scheduled_count
+
+    @property
+    def size_bytes(self) -> int:
+        """Each payload counts once, until its last copy is gone."""
+        own = sum(subscription.own_bytes for subscription in self.subscriptions.values())
+        return self._pending_bytes + self.box.size_bytes + self._payloads.bytes_of(self.topic_id) + own
+
+    @property
+    def accessed_ms(self) -> int:
+        return self._entity.accessed_ms
+
+    @property
+    def idle_until_ms(self) -> int | None:
+        """When the topic has been idle long enough to be deleted; None: never, or not while messages are scheduled."""
+        return None if self.scheduled_count else self._entity.idle_until_ms(0)
+
+    def filter_counts(self) -> tuple[int, int]:
+        """Count the SQL filters and the correlation filters of all subscriptions."""
+        rules = [rule for subscription in self.subscriptions.values() for rule in subscription.rules.values()]
+        correlations = sum(isinstance(rule.description.filter, CorrelationFilter) for rule in rules)
+        return len(rules) - correlations, correlations
+
+    # ── start, change, end ──
+
+    def recover(self, row: IndexRow) -> bool:
+        """Take a row of the store's index; False: its payload is missing."""
+        return self._schedule.recover(row)
+
+    def taker(self, box: int) -> Callable[[IndexRow], bool]:
+        """`recover` for the rows of one box."""
+        return self._schedule.recover
+
+    def recovered(self, now_ms: int) -> None:
+        """The index was read to its end."""
+        self._admission.recover()
+        self.touch(now_ms)
+
+    def update(self, description: TopicDescription, now_ms: int) -> None:
+        self._describe(description)
+        self.touch(now_ms)
+
+    def _describe(self, description: TopicDescription) -> None:
+        self.description = description
+        self._entity.describe(description.path, description)
+        self._admission.describe(description)
+        self.message_size_max = self._admission.message_size_max
+
+    def close(self) -> None:
+        """Before `DropEntity` is written: nothing is taken or written any more. Answers that are due still come."""
+        self._entity.closed = True
+        self._describe(self.description)
+
+    def stop(self) -> None:
+        """Before the store is closed: `run_due` does nothing any more."""
+        self._entity.is_stopping = True
+
+    def reopen(self, now_ms: int) -> None:
+        """Undo `close`: the deletion could not be stored."""
+        self._entity.closed = False
+        self.update(self.description, now_ms)
+
+    def remains(self) -> Remains:
+        """What is to be swept once the drop is committed."""
+        row_bytes = self.box.size_bytes // (self.box.scheduled_count + 1)
+        return Remains(self.topic_id, [(self.box.number, self._schedule.drain)], self._admission.ends(), row_bytes)
+
+    # ── sending ──
+
+    def _accept(self, drafts: Sequence[Draft], now_ms: int) -> Publication:
+        publication = Publication(self.topic_id, self._store)
+        for draft in drafts:
+            message = self._new(draft, now_ms)
+            if message.state == SCHEDULED:
+                message.n = self._store.number()
+                publication.scheduled.append(message)
+            else:
+                publication.add(message, self.subscriptions.values(), now_ms)
+        if publication.scheduled:
+            self._store.write(Insert(self.box.number, publication.scheduled))
+            self.box.size_bytes += sum(message.size for message in publication.scheduled)
+        publication.write()
+        self._pending_bytes += publication.size
+        return publication
+
+    def _new(self, draft: Draft, now_ms: int) -> StoredMessage:
+        self._entity.last_seq += 1
+        ttl_ms, ceiling_ms = draft.ttl_ms or 0, self._entity.ttl_ceiling_ms
+        if ceiling_ms and (not ttl_ms or ttl_ms > ceiling_ms):
+            ttl_ms = ceiling_ms
+        is_scheduled = draft.scheduled_ms > now_ms
+        return StoredMessage(
+            self._entity.last_seq,
+            draft.body,
+            annotations=draft.annotations,
+            message_id=draft.message_id,
+            state=SCHEDULED if is_scheduled else ACTIVE,
+            enqueued_ms=now_ms,
+            scheduled_ms=draft.scheduled_ms if is_scheduled else 0,
+            ttl_ms=ttl_ms,
+            session_id=draft.session_id or "",
+            hops=draft.hops,
+            origin_seq=draft.origin_seq,
+        )
+
+    def _accepted(self, publication: Publication, error: StoreError | None) -> None:
+        self._finish(publication, error)
+        for message in publication.scheduled:
+            if error is None:
+                self._schedule.add(message)
+            else:
+                self.box.size_bytes -= message.size
+
+    def _finish(self, publication: Publication, error: StoreError | None) -> None:
+        self._pending_bytes -= publication.size
+        if error is None:
+            for payload, size in publication.payloads:
+                self._payloads.add(payload, self.topic_id, size)
+            publication.committed()
+
+    # ── scheduled messages ──
+
+    def _activate(self, messages: list[StoredMessage], now_ms: int) -> None:
+        """Scheduled messages whose time has come are published under new numbers."""
+        publication = Publication(self.topic_id, self._store)
+        for message in messages:
+            self._entity.last_seq += 1
+            publication.add(message.revised(seq=self._entity.last_seq), self.subscriptions.values(), now_ms)
+        publication.write()
+        if messages:
+            self._store.write(deletion(self.box, messages))
+        self._pending_bytes += publication.size
+        self._entity.commits.then(self._activated, (messages, publication), now_ms)
+
+    def _activated(
+        self, subject: tuple[list[StoredMessage], Publication], now_ms: int, error: StoreError | None
+    ) -> None:
+        messages, publication = subject
+        self._schedule.activated(messages, now_ms, error)
+        self._finish(publication, error)
+        if error is None:
+            self.box.size_bytes -= sum(message.size for message in messages)
+        self._entity.go_on(self.box, now_ms, error)
+
+    # ── what falls due ──
+
+    def next_due_ms(self) -> int | None:
+        """When `run_due` has something to do: not later than that, perhaps earlier. Ask again after every call."""
+        known = [at_ms for at_ms in (self._schedule.next_ms(), self._admission.next_ms()) if at_ms is not None]
+        return max(min(known), self._entity.paused_until_ms) if known else None
+
+    def run_due(self, now_ms: int) -> None:
+        """Do a bounded part of what is due: scheduled messages, old message ids."""
+        if not self._entity.may_run_due(now_ms):
+            return
+        try:
+            self._schedule.run(now_ms)
+        except StoreError:
+            # Unreadable for now, which the store itself reports: everything is as it was, and is tried again.
+            self._entity.pause(now_ms)
+        self._entity.look_again_ms = now_ms + RETRY_PAUSE_MS
+        self._admission.run_due(now_ms)
+
+
+def _never_expires(messages: list[StoredMessage], now_ms: int) -> None:
+    """A scheduled message's time to live begins with its activation."""
+    raise AssertionError(f"{len(messages)} messages of a topic's box expired")

@@ -1,0 +1,106 @@
+"""Options of the commands that administer a namespace, ours or Azure's, and the client that they lead to."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from typer.models import ArgumentInfo
+
+from pairbus.cli import secrets
+from pairbus.cli.trust import CaFile
+
+KEPT_OFF = f"{secrets.KEPT_OFF.format(variables='PAIRBUS_CONNECTION_STRING')} {secrets.ENTRA}"
+
+ConnectionString = Annotated[
+    str | None,
+    typer.Option(
+        "--connection-string",
+        envvar="PAIRBUS_CONNECTION_STRING",
+        help="Connection string of the namespace, or @FILE.",
+        metavar="CS",
+        show_default=False,
+    ),
+]
+ConnectionStringFile = Annotated[
+    Path | None, typer.Option("--connection-string-file", help="The same as @FILE.", metavar="FILE")
+]
+NamespaceHost = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        help="Host of the namespace, with --credential instead of a connection string.",
+        metavar="HOST",
+        show_default=False,
+    ),
+]
+_OPTIONS: dict[str, Any] = {
+    "connection_string": ConnectionString,
+    "connection_string_file": ConnectionStringFile,
+    "namespace": NamespaceHost,
+    "credential": secrets.CredentialName,
+    "ca_file": CaFile,
+}
+
+
+def connected(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a namespace.
+
+    The command's first parameter is the connected administration client; the options stand behind its arguments.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[parameter.name])
+        for parameter in list(inspect.signature(command).parameters.values())[1:]
+    ]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in _OPTIONS.items()
+    ]
+    own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    count = sum(_is_argument(parameter) for parameter in own)
+
+    @functools.wraps(command)
+    def with_client(**values: Any) -> None:
+        given = {name: values.pop(name) for name in _OPTIONS}
+        with client_of(**given) as client:
+            command(client, **values)
+
+    parameters = [*own[:count], *shared, *own[count:]]
+    with_client.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_client.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del with_client.__wrapped__  # whoever reads the signature must see this one
+    return with_client
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    return any(isinstance(each, ArgumentInfo) for each in getattr(parameter.annotation, "__metadata__", ()))
+
+
+def client_of(
+    connection_string: str | None,
+    connection_string_file: Path | None,
+    namespace: str | None,
+    credential: str | None,
+    ca_file: Path | None,
+) -> AbstractContextManager[Any]:
+    """Connect the genuine administration client."""
+    # Imported when needed: the SDK takes a quarter of a second, which `pairbus broker` should not pay.
+    from pairbus.cli.admin_client import administration, administration_of
+
+    namespaces = secrets.Namespaces(credential, ca_file)
+    if namespace is not None:
+        host = namespaces.host(namespace, "--namespace")
+        return administration_of(host, namespaces.credential("--namespace"), ca_file)
+    if credential is not None:
+        raise typer.BadParameter("--credential needs --namespace HOST: a connection string has its own key")
+    given = connection_string
+    option = "--connection-string"
+    if connection_string_file is not None:  # before the environment: what is typed wins over what was set once
+        given, option = f"@{connection_string_file}", "--connection-string-file"
+    return administration(secrets.connection_string(given, option, "PAIRBUS_CONNECTION_STRING"), ca_file)

@@ -1,0 +1,77 @@
+"""Messages that are at home and still in their backlog queue, because their completion failed.
+
+A secondary that hands out messages and cannot store completions (a full disk) gives out the same message after every
+lock. A syphon that remembers it completes it then, and does not send it again.
+
+Law of this file. A message is known by its place in its queue (queue, sequence number, time of arrival) and its id:
+never by the id alone, which an application may use twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pairbus.amqp.message import Message
+
+AT_HOME_MAX = (
+    50_000  # messages of one syphon; × 300 bytes = 15 MB. Beyond it the oldest are forgotten, and may be copied
+)
+_SEQUENCE_NUMBER = b"x-opt-sequence-number"
+_HEAD_MAX = 512  # bytes before the sender's own annotations, by far
+
+Identity = tuple[int | None, str | None, int | None]
+"(sequence number, message id, milliseconds since 1970 when the queue got it)"
+
+
+def sequence_number_of(payload: bytes) -> int | None:
+    """Read the sequence number of a message as it was received."""
+    at = payload.find(_SEQUENCE_NUMBER, 0, _HEAD_MAX) + len(_SEQUENCE_NUMBER)
+    if at >= len(_SEQUENCE_NUMBER) and payload[at : at + 1] == b"\x81":
+        return int.from_bytes(payload[at + 1 : at + 9], "big", signed=True)
+    annotations = Message.decode(payload).annotations or {}
+    found = annotations.get(_SEQUENCE_NUMBER.decode())
+    return found if isinstance(found, int) else None
+
+
+class AtHome:
+    """Memory of one syphon, for all of its queues."""
+
+    def __init__(self, most: int = AT_HOME_MAX) -> None:
+        self._most = most
+        self._known: dict[tuple[str, Identity], None] = {}
+        "(queue, identity), the oldest first."
+        self._counts: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<AtHome {len(self._known)} of at most {self._most}>"
+
+    def count(self, queue: str) -> int:
+        """Return how many messages of the queue are known to be at home."""
+        return self._counts.get(queue, 0)
+
+    def remember(self, queue: str, messages: Iterable[Identity]) -> None:
+        """Add messages whose destination has accepted them."""
+        for message in messages:
+            if (queue, message) not in self._known:
+                if len(self._known) >= self._most:
+                    self._drop(next(iter(self._known)))
+                self._known[queue, message] = None
+                self._counts[queue] = self._counts.get(queue, 0) + 1
+
+    def knows(self, queue: str, message: Identity) -> bool:
+        """Tell whether the destination has accepted this message before."""
+        return (queue, message) in self._known
+
+    def forget(self, queue: str, messages: Iterable[Identity]) -> None:
+        """Drop messages that are gone from their queue."""
+        for message in messages:
+            if (queue, message) in self._known:
+                self._drop((queue, message))
+
+    def _drop(self, key: tuple[str, Identity]) -> None:
+        del self._known[key]
+        left = self._counts[key[0]] - 1
+        if left:
+            self._counts[key[0]] = left
+        else:
+            del self._counts[key[0]]

@@ -1,0 +1,115 @@
+"""The links over which one pump receives from its queue: opened, replaced, and ended with nothing left locked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Literal
+
+from pairbus.pairing.pace import BatchSize
+from pairbus.syphon.link import Link
+from pairbus.syphon.order import Order
+from pairbus.syphon.shared import Shared
+from pairbus.transport import Received, TransportError
+
+logger = logging.getLogger("pairbus.syphon")
+
+GIVE_BACK_S = 5.0  # for everything that a pump holds, when it ends or the primary is away
+
+
+class Intake:
+    """The present link of a pump, and earlier ones on which messages are still locked."""
+
+    def __init__(
+        self, shared: Shared, queue: str, sub_queue: Literal["dead-letter"] | None, size: BatchSize, order: Order
+    ) -> None:
+        self._shared = shared
+        self._queue = queue
+        self._sub_queue = sub_queue
+        self._size = size
+        self._order = order
+        self.link: Link | None = None
+        self._parked: list[Link] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self.link is not None
+
+    def next_size(self) -> int:
+        """Return how many messages to take, and allow the link to fetch as many ahead."""
+        shared = self._shared
+        rate = shared.budget.rate_per_s(shared.clock())
+        size = self._size.next(None if rate is None else rate / shared.pumps)
+        if self.link is not None:
+            self.link.allow(size)
+        return size
+
+    async def open(self) -> Link:
+        """Return the present link, a new one when there is none or it was lost."""
+        if self.link is not None and self.link.over is not None:
+            self._lost()
+        if self.link is None:
+            receiver = await self._shared.secondary.receiver(
+                self._queue, credit=self.next_size(), sub_queue=self._sub_queue
+            )
+            self.link = Link(self._shared, self._queue, receiver)
+        return self.link
+
+    async def receive(self, link: Link, timeout_s: float) -> list[Received]:
+        return await link.receive(self.next_size(), timeout_s, self._size.lock_s)
+
+    async def rest(self) -> list[Received]:
+        """Return the messages that the present link has fetched ahead; nothing more comes on it."""
+        return [] if self.link is None else await self.link.rest(self._size.lock_s)
+
+    async def close(self, *, keep_fetched: bool = False) -> list[Received]:
+        """End the present link. Messages that were fetched ahead go back, or are returned and stay locked."""
+        if self.link is not None and self.link.over is not None:
+            self._lost()
+        link, self.link = self.link, None
+        if link is None:
+            return []
+        fetched: list[Received] = []
+        try:
+            fetched = await link.rest(self._size.lock_s)
+            if not keep_fetched:
+                await link.give_back(fetched)
+                fetched = []
+        except TransportError as error:
+            logger.debug("%s: messages fetched ahead come back when their locks run out: %s", self._queue, error)
+            self._order.hides()
+            await link.close()
+        else:
+            await self._park(link)
+        return fetched
+
+    async def _park(self, link: Link) -> None:
+        """Keep links on which messages are locked, so that they can be given back; a connection has a thousand."""
+        now, links = self._shared.clock(), [*self._parked, link]
+        self._parked = [each for each in links if each.holds(now)]
+        for each in links:
+            if each not in self._parked:
+                await each.close()
+
+    async def give_all_back(self) -> None:
+        """End every link; nothing stays locked, as far as the secondary answers in time."""
+        if self.link is not None and self.link.over is not None:
+            self._lost()
+        links, self._parked, self.link = [*self._parked, *([self.link] if self.link else [])], [], None
+        try:
+            async with asyncio.timeout(GIVE_BACK_S):
+                ended = await asyncio.gather(*[link.end() for link in links])
+        except TimeoutError:
+            ended = [False]
+        if not all(ended):
+            self._order.hides()
+
+    async def leave(self) -> None:
+        """End every link; held messages stay locked."""
+        await self.close()
+        parked, self._parked = self._parked, []
+        await asyncio.gather(*[link.close() for link in parked])
+
+    def _lost(self) -> None:
+        self.link = None
+        self._order.hides()

@@ -1,0 +1,111 @@
+"""Order (`ordered=True`): what one queue must know about the others, and about messages that nobody can see.
+
+A lane is a sender's messages of one session. Its messages may lie in several queues, and a syphon that was killed may
+have left earlier ones locked: the queue only seems to begin, or to be empty, until their locks are over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from pairbus.pairing.pace import BatchSize
+from pairbus.pairing.relay import NOTHING_KNOWN, Item, moment_of
+from pairbus.syphon.mover import Mover, Opened
+from pairbus.syphon.shared import Pass, Shared
+from pairbus.syphon.trip import Trip
+
+LOOK_S = 0.02  # between two looks at how far the other queues are
+
+
+class Order:
+    """One queue's part in the order of all. Queues without ordered messages only tell how far they are."""
+
+    def __init__(self, shared: Shared, queue: str, size: BatchSize, *, is_new: bool) -> None:
+        """`is_new`: the queue has just been created, and nobody had a link to it before."""
+        self._shared = shared
+        self._queue = queue
+        self._size = size
+        self._last = NOTHING_KNOWN
+        "No message of a lane that is still to be seen came to the queue before, unless it comes back from a lock."
+        self._hidden_since = shared.clock() if shared.may_follow and not is_new else float("-inf")
+        "When a link to the queue was last lost with messages under their locks."
+
+    @property
+    def hidden_until(self) -> float:
+        """The time until when earlier messages may be locked for somebody else."""
+        return self._hidden_since + self._size.lock_longest_s
+
+    @property
+    def may_hide(self) -> bool:
+        return self._shared.clock() < self.hidden_until
+
+    def hides(self) -> None:
+        """Note that messages of this queue stay locked out of this pump's reach."""
+        self._hidden_since = self._shared.clock()
+
+    def hides_nothing(self) -> None:
+        """Wait for nobody's locks: a single drain ends when nothing comes."""
+        self._hidden_since = float("-inf")
+
+    # ── what the other queues are told ──
+
+    def unread(self) -> None:
+        """Messages may come to the queue that this pump does not see for a while."""
+        self._shared.tide.reached(self._queue, self._last)
+
+    def is_gone(self) -> None:
+        """The queue holds up nobody: it is read to its end, or does not exist."""
+        self._shared.tide.empty(self._queue)
+
+    def seems_empty(self) -> None:
+        if self.may_hide:
+            self.unread()
+        else:
+            self._last = max(self._last, self._shared.tide.now)
+            self.is_gone()
+
+    def is_awaited(self) -> bool:
+        """Tell whether lanes of other queues wait for a look at this one, since the last call."""
+        return self._shared.tide.was_awaited(self._queue)
+
+    def saw(self, opened: Opened, *, too_early: bool) -> None:
+        """Tell the time of a batch. Messages without order never tell an earlier one: those that wait come back."""
+        tide = self._shared.tide
+        for item in opened.lanes or opened.items[-1:]:
+            tide.saw(moment_of(item.home))
+        if opened.lanes and not too_early:
+            self._reached(opened.lanes)
+        elif opened.lanes or opened.items:  # there may be others behind them, and where some are hidden before them
+            if not too_early and not self.may_hide:
+                self._last = max(self._last, moment_of(opened.items[0].home))
+            self.unread()
+
+    def _reached(self, lanes: list[Item]) -> None:
+        self._last = moment_of(lanes[0].home)
+        self.unread()
+
+    # ── messages in order ──
+
+    def are_too_early(self, this: Pass, opened: Opened) -> bool:
+        """Tell whether earlier messages of the same lanes may be hidden."""
+        return bool(opened.lanes) and (bool(this.early) or self.may_hide)
+
+    async def move(
+        self, mover: Mover, trip: Trip, items: list[Item], locks_end: float, stopping: asyncio.Event
+    ) -> None:
+        """Move piece by piece, as far as no other queue can have an earlier message of the same lane."""
+        shared = self._shared
+        if shared.pumps > 1:
+            await asyncio.sleep(LOOK_S)  # what another queue has got in this moment is told before
+        while items:
+            self._reached(items)
+            count = shared.tide.may_go(self._queue, items)
+            if count:
+                await mover.move(trip, mover.in_turns(items[:count]))
+                items = items[count:]
+            elif shared.clock() >= locks_end or stopping.is_set() or shared.presence.is_away:
+                trip.stop("an earlier message may be in another queue, and the locks of the later ones ran out")
+                trip.hold(items)
+                return
+            else:
+                await asyncio.sleep(LOOK_S)

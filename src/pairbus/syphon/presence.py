@@ -1,0 +1,128 @@
+"""Whether the primary as a whole can be reached.
+
+It is away when no connection to it can be opened: refused, reset, or silent before the connection is open. The error of
+one entity, also its silence on an open connection, says nothing about the others.
+
+Laws of this file.
+ 1. While the primary is away the pumps of a syphon receive nothing and hold nothing; one probe asks for all of them.
+ 2. The first question comes at once, the next ones at the pace of the pauses. The pauses begin anew only when something
+    was delivered since the last outage: a primary that opens connections and drops them is not asked without end.
+ 3. All pumps wake at the first answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from pairbus.pairing.events import Event, PrimaryReachable, PrimaryUnreachable
+from pairbus.pairing.pace import Pauses
+from pairbus.pairing.policy import Failure, Kind
+from pairbus.transport import Carrier
+from pairbus.transport.errors import Timeout, TransportError
+from pairbus.wire_failures import failure_of
+
+logger = logging.getLogger("pairbus.syphon")
+
+
+class Presence:
+    """State of the primary, as the pumps see it. Made outside of the event loop, used in it."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._pauses = Pauses(interval_s)
+        self._away = asyncio.Event()
+        self._back = asyncio.Event()
+        self._back.set()
+        self._path = ""
+        self._reason = ""
+        self._since = 0.0
+        self._back_at = float("-inf")
+        self._first_pause_s = 0.0
+
+    @property
+    def is_away(self) -> bool:
+        return self._away.is_set()
+
+    @property
+    def reason(self) -> str:
+        return self._reason
+
+    @property
+    def since(self) -> float:
+        return self._since
+
+    def lost(self, path: str, reason: str, now: float, delivered_at: float) -> None:
+        """Note that no connection could be opened, or that the open one broke, while sending to `path`."""
+        if self.is_away:
+            return
+        if delivered_at >= self._back_at:
+            self._pauses.after(delivered=True)
+            self._first_pause_s = 0.0
+        else:
+            self._first_pause_s = self._pauses.after(delivered=False)
+        self._path, self._reason, self._since = path, reason, now
+        self._back.clear()
+        self._away.set()
+
+    async def gone(self) -> None:
+        """Wait until the primary is away."""
+        await self._away.wait()
+
+    async def back(self) -> None:
+        """Wait until the primary answers."""
+        await self._back.wait()
+
+    async def watch(
+        self,
+        primary: Carrier,
+        timeout_s: float,
+        clock: Callable[[], float],
+        publish: Callable[[Event], None],
+        answered: Callable[[str, Failure], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Ask, whenever the primary is away, until it answers. Runs as long as the syphon.
+
+        `answered` is told when the probe's entity refuses the link: the primary is there, and the entity has a say.
+        """
+        name = primary.endpoint.authority
+        while True:
+            await self.gone()
+            pause_s, told = self._first_pause_s, False
+            if pause_s:
+                publish(PrimaryUnreachable(name, self._reason, clock() - self._since, pause_s))
+                await sleep(pause_s)
+            while (error := await _ask(primary, self._path, timeout_s, answered)) is not None:
+                pause_s = self._pauses.after(delivered=False)
+                self._reason = str(error)
+                if not told:
+                    logger.warning("%s cannot be reached: %s", name, error)
+                told = True
+                publish(PrimaryUnreachable(name, self._reason, clock() - self._since, pause_s))
+                await sleep(pause_s)
+            self._back_at = clock()
+            self._away.clear()
+            self._back.set()
+            if told:
+                publish(PrimaryReachable(name, self._back_at - self._since))
+
+
+async def _ask(
+    primary: Carrier, path: str, timeout_s: float, answered: Callable[[str, Failure], None]
+) -> TransportError | None:
+    """Open a link; return why the primary is away, or None when it is there."""
+    try:
+        await primary.connection(min(timeout_s, primary.connect_timeout_s))
+        await primary.sender(path, timeout_s)
+    except Timeout as error:
+        if primary.is_connected:
+            primary.forget(path)  # this entity is silent; the connection is not
+            return None
+        return error
+    except TransportError as error:
+        failure = failure_of(error)
+        if failure.kind is Kind.COMMUNICATION and not primary.is_connected:
+            return error
+        answered(path, failure)
+    return None

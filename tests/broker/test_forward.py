@@ -1,0 +1,254 @@
+"""Forwarding when commits fail or the broker is killed: a message is in one place, and only in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from pairbus.broker.box import Box
+from pairbus.broker.description import QueueDescription
+from pairbus.broker.forward import HOPS_MAX, TOO_MANY_HOPS, Forwarder
+from pairbus.broker.payloads import Payloads
+from pairbus.broker.queue import Outcome, Queue
+from pairbus.broker.store import PutEntity, entity_of
+from pairbus.broker.store.memory import MemoryStore
+from tests.broker.queue_world import DISK_FULL, Answer
+from tests.broker.topic_world import draft, text_of
+
+
+class HandLoop:
+    """Calls that were put off, made by hand."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+        self.later: list[Callable[[], None]] = []
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.soon.append(call)
+
+    def call_later(self, _: float, call: Callable[[], None]) -> HandLoop:
+        self.later.append(call)
+        return self
+
+    def cancel(self) -> None:
+        self.later.clear()
+
+
+class Chain:
+    """Queues `a`, `b`, … that forward each to the next by `forward_to`, or their dead letters."""
+
+    def __init__(self, names: str = "ab", *, dead: bool = False, last: dict[str, Any] | None = None) -> None:
+        self.now = 1_000_000
+        self.store = MemoryStore()
+        self.names = names
+        self.dead = dead
+        self.descriptions = {
+            name: QueueDescription(name, **(last or {} if name == names[-1] else {"max_delivery_count": 1}))
+            for name in names
+        }
+        for number, description in enumerate(self.descriptions.values(), 1):
+            self.store.write(PutEntity(number, description.to_json()))
+        self.store.commit()
+        self._open({})
+
+    def _open(self, last_seqs: dict[int, int]) -> None:
+        self.loop = HandLoop()
+        self.payloads = Payloads()
+        self.queues: dict[str, Queue] = {}
+        self.forwarders: list[Forwarder] = []
+        for number, (name, description) in enumerate(self.descriptions.items(), 1):
+            self.queues[name] = Queue(
+                number,
+                description,
+                self.store,
+                self.payloads,
+                now_ms=self.now,
+                last_seq=last_seqs.get(number, 0),
+                on_ready=self._wake,
+            )
+        for name, path in zip(self.names, self.names[1:], strict=False):
+            source = self.queues[name]
+            box = source.dead if self.dead else source.main
+            options: dict[str, Any] = {"find": self.queues.get, "loop": self.loop, "now_ms": lambda: self.now}
+            self.forwarders.append(Forwarder(source, box, path, self.store, **options))
+
+    def _wake(self, box: Box) -> None:
+        for forwarder in self.forwarders:
+            if forwarder.box is box:
+                forwarder.wake()
+
+    def restart(self) -> None:
+        self.store._writes.clear()
+        self.store._callbacks.clear()
+        recovered = self.store.recover()
+        self._open({each.entity_id: each.last_seq for each in recovered.entities})
+        self.payloads.recover(self.store.payloads())
+        for row in self.store.index():
+            assert list(self.queues.values())[entity_of(row.box) - 1].recover(row)
+        for forwarder in self.forwarders:
+            forwarder.wake()
+
+    def turn(self) -> None:
+        """What a turn of the loop does, without the commit."""
+        calls, self.loop.soon = self.loop.soon, []
+        for call in calls:
+            call()
+
+    def settle_down(self) -> None:
+        for _ in range(50):
+            self.turn()
+            self.store.commit()
+        assert not self.loop.soon
+
+    def send(self, name: str, *texts: str, **fields: Any) -> None:
+        answer = Answer()
+        self.queues[name].send([draft(text, **fields) for text in texts], self.now, answer)
+        self.store.commit()
+        assert answer.value is None
+
+    def places(self) -> dict[str, list[str]]:
+        """What each queue holds, by peeking; dead letters under `name†`."""
+        found = {}
+        for name, queue in self.queues.items():
+            for key, box in ((name, queue.main), (f"{name}†", queue.dead)):
+                texts = [text_of(message.body) for message in queue.peek(box, 1, 1000, self.now)]
+                if texts:
+                    found[key] = texts
+        return found
+
+    def bury(self, name: str, *texts: str) -> None:
+        self.send(name, *texts)
+        queue = self.queues[name]
+        while (lock := queue.main.lock_next(self.now)) is not None:
+            queue.settle(queue.main, lock.token, Outcome.DEAD_LETTER, self.now, lambda refusal: None, patch=b"")
+        self.store.commit()
+
+
+def test_a_chain_passes_messages_on_in_order_and_counts_hops() -> None:
+    """Each hop is a commit of its own; nothing stays behind."""
+    chain = Chain("abc")
+    chain.send("a", *map(str, range(250)))
+    chain.settle_down()
+    assert chain.places() == {"c": [str(n) for n in range(250)]}
+    assert [queue.size_bytes > 0 for queue in chain.queues.values()] == [False, False, True]
+    lock = chain.queues["c"].main.lock_next(chain.now)
+    assert lock is not None and (lock.message.hops, lock.message.origin_seq) == (2, 1)
+    chain.restart()
+    chain.settle_down()
+    assert chain.places() == {"c": [str(n) for n in range(250)]}
+
+
+@pytest.mark.parametrize("end", ["failed", "killed"])
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_move_that_is_not_committed_leaves_the_message_in_its_source(end: str, dead: bool) -> None:
+    """Neither lost nor there twice, and it is forwarded in the end."""
+    chain = Chain(dead=dead)
+    if dead:
+        chain.bury("a", "1", "2")
+    else:
+        chain.send("a", "1", "2")
+    chain.turn()
+    assert chain.store._writes, "the move is under way"
+    if end == "failed":
+        chain.store.fail_next(DISK_FULL)
+        chain.store.commit()
+        assert chain.places() == {"a†" if dead else "a": ["1", "2"]}
+        chain.turn()
+        assert not chain.store._writes, "a full disk is not hammered"
+        chain.loop.soon += chain.loop.later
+    else:
+        chain.restart()
+        assert chain.places() == {"a†" if dead else "a": ["1", "2"]}
+    chain.settle_down()
+    assert chain.places() == {"b": ["1", "2"]}
+    for queue in chain.queues.values():
+        rows = [row.size for row in chain.store.index() if entity_of(row.box) == queue.queue_id]
+        assert queue.size_bytes == sum(rows)
+
+
+def test_a_duplicate_at_the_destination_is_dropped_with_the_move() -> None:
+    """As if it had been sent there; also when the first of them is not committed yet."""
+    chain = Chain(last={"requires_duplicate_detection": True})
+    chain.queues["b"].send([draft("first", message_id="m")], chain.now, Answer())
+    answer = Answer()
+    chain.queues["a"].send([draft("again", message_id="m"), draft("other")], chain.now, answer)
+    chain.settle_down()
+    assert answer.value is None
+    assert chain.places() == {"b": ["first", "other"]}
+
+
+def test_a_claimed_id_at_the_destination_is_waited_for() -> None:
+    """A message must not leave the source while nobody knows whether the destination takes it."""
+    chain = Chain(last={"requires_duplicate_detection": True})
+    chain.send("a", "again", message_id="m")
+    chain.queues["b"].send([draft("first", message_id="m")], chain.now, Answer())
+    chain.turn()
+    chain.store.fail_next(DISK_FULL)
+    chain.store.commit()
+    chain.settle_down()
+    assert chain.places() == {"b": ["again"]}
+
+
+def test_too_many_hops_end_in_the_dead_letter_queue() -> None:
+    """Rings end too: the message goes round until it is tired."""
+    chain = Chain("ab")
+    chain.forwarders.append(
+        Forwarder(
+            chain.queues["b"],
+            chain.queues["b"].main,
+            "a",
+            chain.store,
+            find=lambda path: chain.queues[path],
+            loop=cast(Any, chain.loop),
+            now_ms=lambda: chain.now,
+        )
+    )
+    chain.send("a", "1")
+    chain.settle_down()
+    assert chain.places() == {"a†": ["1"]}
+    lock = chain.queues["a"].dead.lock_next(chain.now)
+    assert lock is not None and lock.message.hops == HOPS_MAX
+    assert TOO_MANY_HOPS.encode() in lock.message.patch
+
+
+def test_a_tired_dead_letter_stays_and_holds_nobody_up() -> None:
+    """It can still be received where it is."""
+    chain = Chain("abcdef", dead=True)
+    chain.bury("a", "a")
+    for name in "abcde":
+        chain.settle_down()
+        queue = chain.queues[chr(ord(name) + 1)]
+        while (lock := queue.main.lock_next(chain.now)) is not None:
+            queue.settle(queue.main, lock.token, Outcome.DEAD_LETTER, chain.now, lambda refusal: None)
+        chain.store.commit()
+    chain.settle_down()
+    assert chain.places() == {"e†": ["a"]}
+    chain.bury("e", "fresh")
+    chain.settle_down()
+    assert chain.places() == {"e†": ["a"], "f": ["fresh"]}
+    lock = chain.queues["e"].dead.lock_next(chain.now)
+    assert lock is not None and text_of(lock.message.body) == "a"
+
+
+def test_dead_letters_wait_for_a_destination_that_is_switched_off() -> None:
+    """Nothing is lost, and they go on when it takes messages again."""
+    chain = Chain(dead=True, last={"status": "SendDisabled"})
+    chain.bury("a", "1")
+    chain.settle_down()
+    assert chain.places() == {"a†": ["1"]}
+    chain.queues["b"].update(QueueDescription("b"), chain.now)
+    chain.loop.soon += chain.loop.later
+    chain.settle_down()
+    assert chain.places() == {"b": ["1"]}
+
+
+def test_a_live_message_for_a_switched_off_destination_is_dead_lettered() -> None:
+    """As the service does; the reason names the destination."""
+    chain = Chain(last={"status": "Disabled"})
+    chain.send("a", "1")
+    chain.settle_down()
+    assert chain.places() == {"a†": ["1"]}
+    lock = chain.queues["a"].dead.lock_next(chain.now)
+    assert lock is not None and b"MessagingEntityDisabled" in lock.message.patch and b"'b'" in lock.message.patch

@@ -1,0 +1,276 @@
+"""Publishing: which subscription gets which copies, in one commit, and what a topic keeps of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.types import encode_pair
+from pairbus.broker.draft import Draft
+from pairbus.broker.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
+from pairbus.broker.publication import FILTER_FAILED
+from pairbus.broker.queue import Outcome
+from pairbus.broker.refusal import Refusal
+from tests.broker.queue_world import DISK_FULL, PENDING, Answer
+from tests.broker.topic_world import TopicWorld, draft, text_of
+
+TWO: dict[str, dict[str, Any]] = {"a": {}, "b": {}}
+
+
+def test_every_matching_subscription_has_its_copy_after_one_commit() -> None:
+    """Accepted means that none of them can miss the message any more; before the commit nobody sees it."""
+    world = TopicWorld(
+        {"all": {}, "red": {}, "none": {}, "blue": {}},
+        {"red": [(SqlFilter("color = 'red'"), None)], "blue": [(SqlFilter("color = 'blue'"), None)], "none": []},
+    )
+    answer = world.offer(draft("1", color="red"))
+    assert (answer.value, world.texts("all")) == (PENDING, [])
+    world.store.commit()
+    assert answer.value is None
+    assert {name: world.texts(name) for name in ("all", "red", "none", "blue")} == {
+        "all": ["1"],
+        "red": ["1"],
+        "none": [],
+        "blue": [],
+    }
+    assert set(world.ready) >= {world["all"].main, world["red"].main}
+
+
+def test_a_copy_has_a_number_of_its_subscription_and_remembers_the_topics() -> None:
+    """Numbers are contiguous within each subscription, whatever others got."""
+    world = TopicWorld(TWO, {"b": [(SqlFilter("n = 2"), None)]})
+    for n in (1, 2, 3):
+        world.send(draft(f"{n}", n=n))
+    assert [(lock.message.seq, lock.message.origin_seq) for lock in world.locks("a")] == [(1, 1), (2, 2), (3, 3)]
+    assert [(lock.message.seq, lock.message.origin_seq) for lock in world.locks("b")] == [(1, 2)]
+    world.restart()
+    assert [(lock.message.seq, lock.message.origin_seq) for lock in world.locks("b")] == [(1, 2)]
+
+
+def test_a_send_that_nobody_wants_is_accepted_and_gone() -> None:
+    """A topic without a matching subscription swallows messages; that is no error."""
+    world = TopicWorld({"none": {}}, {"none": [(FalseFilter(), None)]})
+    world.send(draft("1"))
+    assert (world.topic.size_bytes, world.stored_bytes()) == (0, 0)
+    assert TopicWorld({}).offer(draft("1")).value is PENDING
+
+
+def test_rules_with_actions_make_copies_of_their_own() -> None:
+    """Two rules with actions and two plain ones that all match are three messages."""
+    rules: list[tuple[Filter, SqlAction | None]] = [
+        (TrueFilter(), SqlAction("SET seen = 1")),
+        (TrueFilter(), None),
+        (SqlFilter("1 = 1"), None),
+        (TrueFilter(), SqlAction("SET sys.MessageId = 'other'")),
+    ]
+    world = TopicWorld({"a": {}, "plain": {}}, {"a": rules})
+    world.send(draft("1", color="red"))
+    messages = [lock.message for lock in world.locks("a")]
+    assert sorted(bool(message.payload) for message in messages) == [False, False, True]
+    assert sorted(message.message_id for message in messages) == ["1", "1", "other"]
+    assert {text_of(message.body) for message in messages} == {"1"}
+    [plain] = world.locks("plain")
+    assert plain.message.payload
+    assert world.topic.size_bytes == world.stored_bytes()
+
+
+@pytest.mark.parametrize("dead_letters", [True, False])
+def test_a_failing_filter_costs_its_own_subscription_only(dead_letters: bool) -> None:
+    """The copy is dead-lettered with the reason, or dropped for this subscription; the send succeeds."""
+    world = TopicWorld(
+        {"bad": {"dead_letter_on_filter_error": dead_letters}, "good": {}}, {"bad": [(SqlFilter("10 / n = 1"), None)]}
+    )
+    world.send(draft("1", n=0))
+    world.send(draft("2", n=10))
+    assert world.texts("good") == ["1", "2"]
+    assert world.texts("bad") == ["2"]
+    dead = [lock.message for lock in world.locks("bad", dead=True)]
+    assert [text_of(message.body) for message in dead] == (["1"] if dead_letters else [])
+    assert all(message.patch.startswith(encode_pair("DeadLetterReason", FILTER_FAILED)) for message in dead)
+    assert all(b"rule0" in message.patch for message in dead)
+    world.restart()
+    assert world["bad"].dead_count == (1 if dead_letters else 0)
+
+
+def test_the_time_to_live_is_the_lowest_of_message_topic_and_subscription() -> None:
+    """Expiry is decided for each subscription; the payload stays until the last copy is gone."""
+    world = TopicWorld(
+        {"long": {}, "short": {"default_ttl_ms": 1_000, "dead_letter_on_expiration": True}}, default_ttl_ms=5_000
+    )
+    world.send(draft("1", ttl_ms=60_000), draft("2", ttl_ms=500))
+    world.pass_ms(500)
+    assert [world[name].active_count for name in ("long", "short")] == [1, 1]
+    world.pass_ms(500)
+    assert [world[name].active_count for name in ("long", "short")] == [1, 0]
+    assert world["short"].dead_count == 2
+    world.restart()
+    world.pass_ms(4_000)
+    assert (world["long"].active_count, world["short"].dead_count) == (0, 2)
+    assert world.texts("short", dead=True) == ["1", "2"]
+    assert world.topic.size_bytes == world.stored_bytes()
+
+
+# ── payloads and the quota ──
+
+
+def test_a_payload_counts_once_until_its_last_copy_is_gone() -> None:
+    """However many subscriptions hold it, in whatever box; a restart counts the same."""
+    world = TopicWorld({"a": {}, "b": {}, "c": {}})
+    body = draft("x" * 200)
+    world.send(body)
+    one = len(body.body)
+    assert world.topic.size_bytes == world.stored_bytes() == one
+    [first], [second], [third] = (world.locks(name) for name in "abc")
+    world.complete("a", first)
+    assert world.topic.size_bytes == one
+    answer = Answer()
+    world["b"].settle(world["b"].main, second.token, Outcome.DEAD_LETTER, world.now, answer, patch=b"why")
+    world.store.commit()
+    assert world.topic.size_bytes == world.stored_bytes() == one + 3
+    world.restart()
+    assert world.topic.size_bytes == world.stored_bytes() == one + 3
+    [third] = world.locks("c")
+    world.complete("c", third)
+    assert world.topic.size_bytes == one + 3
+    [dead] = world.locks("b", dead=True)
+    assert text_of(dead.message.body) == "x" * 200
+    answer = Answer()
+    world["b"].complete_many(world["b"].dead, [dead.token], world.now, answer)
+    world.store.commit()
+    assert (world.topic.size_bytes, world.stored_bytes(), list(world.store.payloads())) == (0, 0, [])
+
+
+def test_a_single_copy_has_its_body_and_no_payload() -> None:
+    """One row is cheaper than two."""
+    world = TopicWorld(TWO, {"b": [(FalseFilter(), None)]})
+    world.send(draft("1"))
+    assert list(world.store.payloads()) == []
+    assert world.topic.size_bytes == world.stored_bytes() > 0
+    assert world.texts("a") == ["1"]
+
+
+def test_a_full_topic_refuses_and_uncommitted_copies_count() -> None:
+    """Also when the room is taken by dead letters of one subscription."""
+    world = TopicWorld(TWO, max_size_mb=1)
+    big = Draft(bytes(1 << 20), message_id="big")
+    world.offer(big)
+    with pytest.raises(Refusal, match="maximum size of 1 MB") as refused:
+        world.offer(draft("2"))
+    assert refused.value.condition == "amqp:resource-limit-exceeded"
+    world.store.commit()
+    for name in ("a", "b"):
+        with pytest.raises(Refusal, match="maximum size"):
+            world.offer(draft("2"))
+        world.complete(name, *world.locks(name))
+    world.send(draft("3"))
+
+
+@pytest.mark.parametrize("end", ["failed", "killed"])
+def test_a_send_that_is_not_committed_leaves_nothing_in_any_subscription(end: str) -> None:
+    """One commit for all copies: there is no half of a publication."""
+    world = TopicWorld({"a": {}, "b": {}, "c": {}})
+    world.send(draft("before"))
+    answer = world.offer(draft("lost"), draft("later", scheduled_ms=world.now + 5))
+    if end == "failed":
+        world.store.fail_next(DISK_FULL)
+        world.store.commit()
+        assert answer.condition == "amqp:internal-error"
+    else:
+        world.restart()
+    assert world.topic.size_bytes == world.stored_bytes()
+    world.pass_ms(10)
+    world.send(draft("after"))
+    assert {name: world.texts(name) for name in "abc"} == {name: ["before", "after"] for name in "abc"}
+
+
+# ── status, duplicates, scheduled messages ──
+
+
+def test_a_disabled_topic_refuses_and_a_disabled_subscription_still_collects() -> None:
+    """A subscription never misses a message that its topic accepted; it gives nothing out meanwhile."""
+    world = TopicWorld({"a": {"status": "ReceiveDisabled"}})
+    world.send(draft("1"))
+    assert (world["a"].active_count, world.texts("a")) == (1, [])
+    with pytest.raises(Refusal, match="status ReceiveDisabled"):
+        world["a"].check_receive()
+    with pytest.raises(Refusal, match="status SendDisabled"):
+        TopicWorld(TWO, status="SendDisabled").offer(draft("1"))
+
+
+def test_a_duplicate_is_accepted_and_reaches_nobody() -> None:
+    """The window is the topic's; it outlives a restart."""
+    world = TopicWorld(TWO, requires_duplicate_detection=True)
+    world.send(draft("1", message_id="m"))
+    again = world.offer(draft("2", message_id="m")), world.offer(draft("3", message_id="n"))
+    world.store.commit()
+    assert [answer.value for answer in again] == [None, None]
+    world.restart()
+    world.send(draft("4", message_id="n"))
+    assert world.texts("a") == world.texts("b") == ["1", "3"]
+
+
+def test_rules_of_a_scheduled_message_are_evaluated_when_its_time_comes() -> None:
+    """A rule that is added meanwhile counts; its number belongs to the topic, and it can be cancelled."""
+    world = TopicWorld(TWO, {"b": [(CorrelationFilter(label="no"), None)]})
+    answer = Answer()
+    drafts = [draft(text, scheduled_ms=world.now + 1_000) for text in ("1", "2", "3")]
+    world.topic.schedule(drafts, world.now, answer)
+    world.store.commit()
+    assert answer.value == [1, 2, 3]
+    assert (world.topic.scheduled_count, world.topic.size_bytes) == (3, world.stored_bytes())
+    cancelled = Answer()
+    world.topic.cancel_scheduled([2], world.now, cancelled)
+    world.store.commit()
+    assert cancelled.value is None
+    world.restart()
+    world._rules = {}
+    world.restart()
+    world.pass_ms(1_000)
+    assert world.topic.scheduled_count == 0
+    locks = {name: world.locks(name) for name in ("a", "b")}
+    assert {name: [text_of(lock.message.body) for lock in found] for name, found in locks.items()} == {
+        "a": ["1", "3"],
+        "b": ["1", "3"],
+    }
+    assert [lock.message.origin_seq for lock in locks["b"]] == [4, 5]
+    assert [lock.message.enqueued_ms for lock in locks["a"]] == [world.now] * 2
+    assert world.topic.size_bytes == world.stored_bytes()
+
+
+def test_an_activation_that_failed_is_tried_again_and_publishes_once() -> None:
+    """Until then the message is scheduled in the topic and in no subscription."""
+    world = TopicWorld(TWO)
+    world.send(draft("1", scheduled_ms=world.now + 100))
+    world.now += 100
+    world.topic.run_due(world.now)
+    world.store.fail_next(DISK_FULL)
+    world.store.commit()
+    assert (world.topic.scheduled_count, world.texts("a")) == (1, [])
+    assert world.topic.size_bytes == world.stored_bytes()
+    world.pass_ms(1_000)
+    assert (world.texts("a"), world.texts("b"), world.topic.scheduled_count) == (["1"], ["1"], 0)
+    assert world.topic.size_bytes == world.stored_bytes()
+
+
+def test_idleness_of_a_topic_counts_sends_and_of_a_subscription_receives() -> None:
+    """Each has a time of its own; a send does not keep a subscription alive that nobody reads."""
+    world = TopicWorld({"a": {"auto_delete_on_idle_ms": 300_000}}, auto_delete_on_idle_ms=400_000)
+    start = world.now
+    world.now += 1_000
+    world.send(draft("1"))
+    assert world.topic.idle_until_ms == world.now + 400_000
+    assert world["a"].idle_until_ms == start + 300_000
+    world.now += 1_000
+    world.locks("a")
+    assert world["a"].idle_until_ms == world.now + 300_000
+    world.send(draft("2", scheduled_ms=world.now + 5_000))
+    assert world.topic.idle_until_ms is None
+
+
+def test_what_it_prints_tells_its_state() -> None:
+    """For the person at 3 a.m."""
+    world = TopicWorld({"a": {}})
+    world.send(draft("1"))
+    assert repr(world.topic) == "<Topic prices Active subscriptions=1>"
+    assert repr(world["a"]) == "<Subscription prices/Subscriptions/a Active rules=1 active=1 dead=0 deferred=0>"

@@ -1,0 +1,217 @@
+"""An engine in a thread: calls that are interrupted, listeners, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pairbus import PairedServiceBusClient
+from pairbus.client import thread as threads
+from pairbus.client.engine import Engine
+from pairbus.client.outgoing import Outgoing
+from pairbus.client.thread import EngineThread, ListenerThread
+from pairbus.errors import PairbusError
+from pairbus.pairing.events import BacklogQueueBack, Event
+
+NOBODY = "Endpoint=sb://127.0.0.1:{};SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
+WAIT_S = 10.0
+
+
+class Interrupted(BaseException):
+    """A soft time limit, raised in the thread that waits."""
+
+
+@pytest.fixture
+def engine_thread() -> Iterator[EngineThread]:
+    client = PairedServiceBusClient.from_connection_strings(NOBODY.format(1), NOBODY.format(2))
+    thread = EngineThread(client._state)
+    yield thread
+    thread.stop(WAIT_S)
+
+
+def a_message() -> Outgoing:
+    return Outgoing([b"x"], ["id"], is_batch=False)
+
+
+def interrupted(thread: EngineThread, monkeypatch: pytest.MonkeyPatch, when: threading.Event | None = None) -> None:
+    """Have the next call interrupted between two slices of its wait, once `when` is set."""
+
+    def look(deadline: float | None) -> None:
+        if when is None or when.is_set():
+            raise Interrupted
+
+    monkeypatch.setattr(threads, "SLICE_S", 0.01)
+    monkeypatch.setattr(thread, "_look", look)
+
+
+# ── calls ──
+
+
+def test_a_call_returns_its_result_or_raises_its_error(engine_thread: EngineThread) -> None:
+    async def double(engine: Engine) -> int:
+        return 2
+
+    async def fail(engine: Engine) -> None:
+        raise ValueError("as it was")
+
+    assert engine_thread.run(double) == 2
+    with pytest.raises(ValueError, match="as it was"):
+        engine_thread.run(fail)
+
+
+def test_an_interrupted_call_is_cancelled(engine_thread: EngineThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interruption is raised unchanged, and nothing further is attempted for the message."""
+    begun, cancelled, going = threading.Event(), threading.Event(), a_message()
+
+    async def work(engine: Engine) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    interrupted(engine_thread, monkeypatch, begun)
+    with pytest.raises(Interrupted):
+        engine_thread.run(work, going=going)
+    assert cancelled.wait(WAIT_S) and going.is_cancelled
+
+
+def test_an_interrupted_call_that_waits_never_begins(
+    engine_thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine was busy with something else: the message of the call must not be sent afterwards."""
+    held, let_go, began = threading.Event(), threading.Event(), threading.Event()
+
+    async def block(engine: Engine) -> None:
+        held.set()
+        assert let_go.wait(WAIT_S)
+
+    async def work(engine: Engine) -> None:
+        began.set()
+
+    async def nothing(engine: Engine) -> str:
+        return "done"
+
+    other = threading.Thread(target=engine_thread.run, args=(block,))
+    with monkeypatch.context() as patched:
+        patched.setattr(engine_thread, "_look", lambda deadline: None)
+        other.start()
+        assert held.wait(WAIT_S)
+        interrupted(engine_thread, patched)
+        going = a_message()
+        with pytest.raises(Interrupted):
+            engine_thread.run(work, going=going)
+        patched.setattr(engine_thread, "_look", lambda deadline: None)
+        let_go.set()
+        other.join(WAIT_S)
+    assert engine_thread.run(nothing) == "done"
+    assert not began.is_set() and going.is_cancelled
+
+
+def test_a_call_does_not_outlive_its_thread(engine_thread: EngineThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that the thread never began says that its outcome is not known."""
+    monkeypatch.setattr(threads, "SLICE_S", 0.01)
+    monkeypatch.setattr(engine_thread._loop, "call_soon_threadsafe", lambda *work: None, raising=False)
+    monkeypatch.setattr(EngineThread, "is_usable", property(lambda self: False))
+
+    async def never(engine: Engine) -> None:
+        raise AssertionError("nobody runs it")
+
+    with pytest.raises(PairbusError, match="thread has ended"):
+        engine_thread.run(never)
+
+
+def test_the_engine_thread_cannot_wait_for_itself(engine_thread: EngineThread) -> None:
+    """A logging handler that sends would wait for ever."""
+
+    async def reenter(engine: Engine) -> Any:
+        return engine_thread.run(reenter)
+
+    with pytest.raises(RuntimeError, match="called from its own thread"):
+        engine_thread.run(reenter)
+
+
+# ── listeners ──
+
+
+def events(count: int) -> list[Event]:
+    return [BacklogQueueBack(str(number)) for number in range(count)]
+
+
+def test_a_listener_hears_events_in_order_and_may_call_the_client(engine_thread: EngineThread) -> None:
+    """It runs in a thread of its own, so a call of the client does not wait for itself."""
+    heard: list[Any] = []
+
+    async def number(engine: Engine) -> int:
+        return len(heard)
+
+    listener = ListenerThread(lambda event: heard.append((str(event), engine_thread.run(number))))
+    for event in events(50):
+        listener.put(event)
+    listener.flush(WAIT_S)
+    assert heard == [(str(event), index) for index, event in enumerate(events(50))]
+
+
+def test_a_listener_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It hears the next event all the same."""
+    heard: list[Event] = []
+
+    def listen(event: Event) -> None:
+        heard.append(event)
+        if len(heard) == 1:
+            raise ValueError("a bug of the application")
+
+    listener = ListenerThread(listen)
+    for event in events(2):
+        listener.put(event)
+    listener.flush(WAIT_S)
+    assert len(heard) == 2
+    assert "on_event failed" in caplog.text and "a bug of the application" in caplog.text
+
+
+def test_a_listener_far_behind_loses_the_oldest_events(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Memory is bounded; one warning tells of it."""
+    assert threads.EVENTS_MAX == 10_000
+    monkeypatch.setattr(threads, "EVENTS_MAX", 10)
+    held, let_go, heard = threading.Event(), threading.Event(), list[str]()
+
+    def listen(event: Event) -> None:
+        held.set()
+        assert let_go.wait(WAIT_S)
+        heard.append(event.queue)  # type: ignore[attr-defined]
+
+    listener = ListenerThread(listen)
+    first, *others = events(31)
+    listener.put(first)
+    assert held.wait(WAIT_S)
+    for event in others:
+        listener.put(event)
+    let_go.set()
+    listener.flush(WAIT_S)
+    assert heard == ["0", *(str(number) for number in range(21, 31))]
+    assert caplog.text.count("events behind") == 1
+
+
+# ── gevent ──
+
+
+@pytest.mark.parametrize("is_patched", [False, True])
+def test_patched_threads_are_refused(is_patched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event loop in a greenlet would never run; the error says what to do."""
+    monkey = SimpleNamespace(is_module_patched=lambda name: is_patched and name == "threading")
+    monkeypatch.setitem(sys.modules, "gevent.monkey", monkey)
+    client = PairedServiceBusClient.from_connection_strings(NOBODY.format(1), NOBODY.format(2))
+    if is_patched:
+        with pytest.raises(RuntimeError, match=r"patch_all\(thread=False\)"):
+            EngineThread(client._state)
+    else:
+        EngineThread(client._state).stop(WAIT_S)

@@ -1,0 +1,163 @@
+"""Rows that do not match their checksums, or are gone: announced, never served, and the rest is served on."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from pairbus.broker.store import (
+    Delete,
+    DropEntity,
+    EraseEntity,
+    Insert,
+    InsertPayload,
+    PutEntity,
+    StoredMessage,
+    box_of,
+)
+from pairbus.broker.store.committer import FOLD_COMMITS
+from pairbus.broker.store.sqlite import SqliteStore
+from tests.store.common import commit, filled_store, rows_of, sample_message
+
+BOX = box_of(1)
+
+
+async def test_a_message_damaged_while_running_is_reported_and_never_returned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Body and head are covered, by load, scan and index alike."""
+    store, _ = await filled_store(tmp_path, rounds=1)
+    with sqlite3.connect(tmp_path / "messages.db") as vandal:
+        vandal.execute("UPDATE messages SET body = zeroblob(length(body)) WHERE n = 3")
+        vandal.execute("UPDATE messages SET head = zeroblob(length(head)) WHERE n = 5")
+        vandal.execute("UPDATE messages SET n = 900 WHERE n = 7")
+        vandal.execute("UPDATE messages SET body = NULL WHERE n = 8")
+        vandal.execute("UPDATE messages SET box = ? WHERE n = 13", (BOX,))
+    vandal.close()
+    with caplog.at_level(logging.ERROR, "pairbus.broker.store"):
+        loaded, damaged = store.load(BOX, [*range(1, 14), 900])
+    assert [each.seq for each in loaded] == [1, 2, 4, 6, 9, 10, 11, 12]
+    assert damaged == [3, 5, 8, 13, 900]
+    assert "3, 5, 8, 13, 900" in caplog.text
+    assert [store.seq_of(BOX, n) for n in (4, 5, 900)] == [4, 0, 0]
+    await store.close()
+
+    store = SqliteStore(tmp_path)
+    recovered = store.recover()
+    assert recovered.damage == []
+    assert [row.n for row in store.index() if row.box == BOX] == [1, 2, 3, 4, 6, 9, 10, 11, 12]
+    [sentence] = recovered.damage
+    assert "4 messages of entity 1 are damaged and not served (rows 5, 8, 13, 900)" in sentence
+    await store.close()
+
+
+async def test_damage_of_a_payload_is_damage_of_every_message_that_shares_it(tmp_path: Path) -> None:
+    """None of them may be served with another body, or with none; other messages are served."""
+    store = SqliteStore(tmp_path)
+    store.recover()
+    shared = [StoredMessage(seq, b"", n=seq + 10, payload=1 + seq % 2) for seq in range(4)]
+    payloads = InsertPayload(1, 1, b"even" * 9), InsertPayload(2, 1, b"odd" * 9)
+    assert await commit(store, PutEntity(1, "{}"), *payloads, Insert(BOX, shared)) is None
+    with sqlite3.connect(tmp_path / "messages.db") as vandal:
+        vandal.execute("UPDATE payloads SET body = zeroblob(length(body)) WHERE id = 1")
+    vandal.close()
+    loaded, damaged = store.load(BOX, range(10, 14))
+    assert ([(each.n, each.body) for each in loaded], damaged) == ([(11, b"odd" * 9), (13, b"odd" * 9)], [10, 12])
+    await store.close()
+
+
+async def test_a_payload_that_no_message_shares_is_swept_at_the_start(tmp_path: Path) -> None:
+    """Nothing writes one; if one is there all the same, it must not stay for ever."""
+    store = SqliteStore(tmp_path)
+    store.recover()
+    payloads = InsertPayload(1, 1, b"shared"), InsertPayload(2, 1, b"orphan")
+    await commit(store, PutEntity(1, "{}"), *payloads, Insert(BOX, [StoredMessage(1, b"", n=3, payload=1)]))
+    await store.close()
+    store = SqliteStore(tmp_path)
+    store.recover()
+    assert rows_of(store, BOX) == [3]
+    await commit(store, PutEntity(2, "{}"))
+    await store.close()
+    store = SqliteStore(tmp_path)
+    assert store.recover().damage == []
+    assert [row[0] for row in store.payloads()] == [1]
+    await store.close()
+
+
+async def test_messages_of_an_entity_that_is_not_there_are_announced_and_kept(tmp_path: Path) -> None:
+    """A row of the table of entities may be lost without a trace; the messages are not garbage for that."""
+    store, _ = await filled_store(tmp_path, rounds=1)
+    await store.close()
+    with sqlite3.connect(tmp_path / "messages.db") as vandal:
+        vandal.execute("DELETE FROM entities WHERE id = 1")
+    vandal.close()
+    store = SqliteStore(tmp_path)
+    recovered = store.recover()
+    assert (len(list(store.index())), recovered.dropped) == (48, [])
+    assert "24 messages belong to entities that are not there" in recovered.damage[0]
+    await store.close()
+
+
+async def test_counters_are_right_before_and_after_they_are_folded(tmp_path: Path) -> None:
+    """Each commit writes what it changed into one row; now and again the rows are put together."""
+    store = SqliteStore(tmp_path)
+    store.recover()
+    await commit(store, *[PutEntity(entity_id, "{}") for entity_id in range(1, 60)])
+    commits = FOLD_COMMITS + 20
+    for n in range(1, commits):
+        assert await commit(store, Insert(box_of(n % 50 + 1), [StoredMessage(n, b"x", n=n)])) is None
+    await commit(store, Delete(box_of(2), [1]), DropEntity(59))
+    await commit(store, EraseEntity(59))
+    await store.close()
+    with sqlite3.connect(tmp_path / "messages.db") as file:
+        assert file.execute("SELECT count(*) FROM journal").fetchone()[0] < FOLD_COMMITS
+    file.close()
+    store = SqliteStore(tmp_path)
+    recovered = store.recover()
+    assert len(list(store.index())) == commits - 2
+    assert recovered.damage == []
+    last = {each.entity_id: each.last_seq for each in recovered.entities}
+    assert last == {n: max((each for each in range(1, commits) if each % 50 + 1 == n), default=0) for n in range(1, 59)}
+    await store.close()
+
+
+async def test_a_row_that_vanished_without_a_trace_is_missed(tmp_path: Path) -> None:
+    """A lost page write can leave a database that is valid and incomplete; the counters tell."""
+    store, _ = await filled_store(tmp_path, rounds=1)
+    await store.close()
+    with sqlite3.connect(tmp_path / "messages.db") as vandal:
+        vandal.execute("DELETE FROM messages WHERE n = 3")
+    vandal.close()
+    store = SqliteStore(tmp_path)
+    recovered = store.recover()
+    assert len(rows_of(store, BOX)) == 11
+    assert recovered.damage == [f"{tmp_path}/messages.db: entity 1 should hold 24 messages, 23 were found."]
+    await store.close()
+
+
+async def test_damaged_descriptions_counters_and_ids_are_announced(tmp_path: Path) -> None:
+    """The small tables carry checksums too; what is intact is still served."""
+    store, _ = await filled_store(tmp_path, rounds=1)
+    await store.close()
+    with sqlite3.connect(tmp_path / "messages.db") as vandal:
+        vandal.execute("UPDATE entities SET description = '{}' WHERE id = 2")
+        vandal.execute("UPDATE journal SET last_n = 7")
+        vandal.execute("UPDATE remembered SET until_ms = 99999 WHERE message_id = 'id 24'")
+    vandal.close()
+    store = SqliteStore(tmp_path)
+    recovered = store.recover()
+    assert [(each.entity_id, each.last_seq) for each in recovered.entities] == [(1, 24)]
+    assert recovered.last_entity_id == 2
+    assert store.number() == 49
+    assert sorted(store.remembered(1)) == [("id 12", 12), ("id 36", 36), ("id 48", 48)]
+    told = "\n".join(recovered.damage)
+    for part in ("number of commits", "counters of entity 1", "description of entity 2", "1 message ids"):
+        assert part in told
+    assert await commit(store, Insert(BOX, [sample_message(50)])) is None
+    await store.close()
+    store = SqliteStore(tmp_path)
+    assert [each.last_seq for each in store.recover().entities] == [50]
+    await store.close()

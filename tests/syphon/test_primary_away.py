@@ -1,0 +1,157 @@
+"""The whole primary is away: the syphon holds nothing, one probe asks, and all pumps wake at its first answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pairbus.amqp.performatives import Error
+from pairbus.pairing.events import DeadLettered, DestinationSkipped, PrimaryReachable, PrimaryUnreachable, PumpPaused
+from pairbus.syphon import SyphonSettings
+from pairbus.transport import Carrier
+from tests.brokers import BrokerProcess
+from tests.syphon.world import BACKLOG, DISABLED, ORDERS, QUICK, World, message, numbers, pair, running, until
+from tests.transport.server import Script, Server
+
+QUEUES = tuple(f"{BACKLOG[:-1]}{number}" for number in range(3))
+
+
+async def locked(world: World, queue: str = BACKLOG) -> int:
+    """Messages of a queue that nobody else can receive now."""
+    receiver = await world.secondary.receiver(queue, credit=1000)
+    free = await receiver.receive(1000, 1.0)
+    while more := await receiver.receive(1000, 0.2):
+        free += more
+    await receiver.release(free)
+    await receiver.close()
+    return world.waiting(queue) - len(free)
+
+
+async def test_nothing_is_held_and_all_pumps_wake_at_the_first_answer(tmp_path: Path) -> None:
+    """With locks of a minute, messages of every queue are home within two seconds of the first success."""
+    with BrokerProcess(tmp_path / "home", namespaces=["contoso"]) as home:
+        with home.admin("contoso") as admin:
+            admin.create_queue("orders")
+        async with (
+            pair(backlogs=3) as world,
+            Carrier(home.connection_string("contoso"), connect_timeout_s=1.0) as primary,
+        ):
+            world.primary = primary
+            syphon = world.syphon(QUICK, queues=QUEUES)
+            async with running(syphon):
+                await world.divert("orders", [message(0)])
+                assert len(await world.arrived("orders", 1)) == 1
+                home.kill()
+                for number, queue in enumerate(QUEUES):
+                    await world.divert("orders", [message(10 * number + n) for n in range(10)], queue)
+                await until(lambda: len(world.told(PrimaryUnreachable)) >= 2)
+                assert [await locked(world, queue) for queue in QUEUES] == [0, 0, 0]
+                assert syphon.progress().is_away and syphon.progress().blocked == 0
+                receives = world.metered("receive")
+                home.start()
+                await until(lambda: bool(world.told(PrimaryReachable)))
+                back = time.monotonic()
+                await until(lambda: all(world.waiting(queue) == 0 for queue in QUEUES))
+                assert time.monotonic() - back < 2.0
+                assert world.metered("receive") == receives + 30, "each message once more, and none while it was away"
+            assert sorted(numbers(await world.arrived("orders", 30))) == list(range(30))
+        tries = [told.next_try_s for told in world.told(PrimaryUnreachable)]
+        assert tries[:2] == [1.0, 2.0]
+        assert not world.told(DestinationSkipped) and not world.told(PumpPaused) and not world.told(DeadLettered)
+
+
+async def test_a_stopped_primary_is_away_as_a_whole(tmp_path: Path) -> None:
+    """Silence before the connection is open; its sockets still take connections."""
+    with BrokerProcess(tmp_path / "home", namespaces=["contoso"]) as home:
+        with home.admin("contoso") as admin:
+            admin.create_queue("orders", requires_duplicate_detection=True)
+        async with pair() as world, Carrier(home.connection_string("contoso"), connect_timeout_s=0.5) as primary:
+            world.primary = primary
+            async with running(world.syphon(replace(QUICK, send_timeout_s=0.5))) as syphon:
+                await world.divert("orders", [message(0)])
+                assert len(await world.arrived("orders", 1)) == 1
+                os.kill(home.pid, signal.SIGSTOP)
+                try:
+                    await world.divert("orders", [message(number) for number in range(1, 20)])
+                    await until(lambda: bool(world.told(PrimaryUnreachable)))
+                    assert await locked(world) == 0
+                finally:
+                    os.kill(home.pid, signal.SIGCONT)
+                await until(lambda: world.waiting() == 0)
+                assert not syphon.progress().is_away
+            assert sorted(numbers(await world.arrived("orders", 19))) == list(range(1, 20))
+
+
+async def test_one_silent_entity_is_not_the_whole_primary() -> None:
+    """A connection opens at once: only this destination is skipped, and its messages stay locked."""
+    async with (
+        pair() as world,
+        Server(Script(answers_attach=False)) as server,
+        Carrier(server.connection_string) as primary,
+    ):
+        await world.divert("silent", [message(1)])
+        async with running(world.syphon(replace(QUICK, send_timeout_s=0.3), primary=primary)) as syphon:
+            await until(lambda: bool(world.told(PumpPaused)))
+            assert syphon.progress().blocked == 1
+            assert not world.told(PrimaryUnreachable)
+        assert len(world.told(DestinationSkipped)) == 1
+
+
+async def test_a_probe_that_is_answered_busy_leaves_the_entity_alone() -> None:
+    """The primary is there; its entity asks for ten seconds."""
+    busy = Error("com.microsoft:server-busy", "slow down")
+    async with pair() as world, Server(Script(refuse={"orders": busy})) as server:
+        primary = Carrier(replace(world.primary.endpoint, port=1), connect_timeout_s=1.0)
+        good = Carrier(server.connection_string)
+        await world.divert("orders", [message(1)])
+        async with running(world.syphon(primary=primary)) as syphon:
+            await until(lambda: bool(world.told(PrimaryUnreachable)))
+            primary._pool.connect = good._pool.connect
+            await until(lambda: bool(world.told(PrimaryReachable)))
+            await until(lambda: bool(world.told(DestinationSkipped)))
+            assert "left alone for" in world.told(DestinationSkipped)[0].reason
+            assert not syphon.progress().is_away
+        await primary.close()
+        await good.close()
+
+
+async def test_a_single_drain_ends_when_the_primary_is_away_and_leaves_nothing_locked() -> None:
+    """Its next run, perhaps in a minute, finds everything."""
+    async with pair(ORDERS, backlogs=3) as world:
+        for queue in QUEUES:
+            await world.divert("orders", [message(number) for number in range(50)], queue)
+        away = Carrier(replace(world.primary.endpoint, port=1), connect_timeout_s=1.0)
+        progress = await world.syphon(queues=QUEUES, primary=away).run_once(wait_s=0.1)
+        assert (progress.moved, progress.is_away) == (0, True)
+        [told] = world.told(PrimaryUnreachable)
+        assert told.next_try_s is None and "next try" not in str(told)
+        assert [await locked(world, queue) for queue in QUEUES] == [0, 0, 0]
+        await away.close()
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["blocked", "on their way"])
+async def test_stopping_leaves_nothing_locked(hangs: bool) -> None:
+    """Messages that wait for a destination, over several passes, and messages whose send is not answered."""
+    async with (
+        pair(ORDERS, DISABLED) as world,
+        Server(Script(outcome=None)) as server,
+        Carrier(server.connection_string) as silent,
+    ):
+        settings = SyphonSettings(send_timeout_s=60.0) if hangs else QUICK
+        syphon = world.syphon(settings, primary=silent if hangs else world.primary)
+        async with running(syphon):
+            await world.divert("bills", [message(number) for number in range(30)])
+            await until(lambda: world.metered("receive") >= 30)
+            if not hangs:
+                await world.divert("orders", [message(1)])
+                assert len(await world.arrived("orders", 1)) == 1
+                await until(lambda: syphon.progress().blocked == 30)
+            await asyncio.wait_for(syphon.stop(grace_s=0.5), 6.0)
+        assert world.waiting() == 30
+        assert await locked(world) == 0
