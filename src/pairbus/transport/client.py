@@ -17,10 +17,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-        """Open a link that receives from the entity; see `receiver.py` for what `credit` means.
-
-        `filters` of the source: `com.microsoft:session-filter` with a session id, or None for the next available one.
-        """
+from typing import Any, Literal, Self, TypeVar
 
 import aiohttp
 
@@ -192,7 +189,10 @@ class Connection:
         timeout_s: float = TIMEOUT_S,
         filters: dict[str, Any] | None = None,
     ) -> Receiver:
-        """Open a link that receives from the entity; see `receiver.py` for what `credit` means."""
+        """Open a link that receives from the entity; see `receiver.py` for what `credit` means.
+
+        `filters` of the source: `com.microsoft:session-filter` with a session id, or None for the next available one.
+        """
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
         entity = path if sub_queue is None else f"{path}/$DeadLetterQueue"
         locking = mode == "peek-lock"
