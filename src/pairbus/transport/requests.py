@@ -88,11 +88,13 @@ class Requests:
         )
         answer: asyncio.Future[Message] = loop.create_future()
         self._answers.expected[number] = answer
-        what, sent = str(properties.get("operation")), None
+        what = str(properties.get("operation"))
+        sent: asyncio.Future[None] | None = None
         try:
             sent = self.sender.send_soon(message.encode(), timeout_s=deadline - loop.time(), silence_s=silence_s)
             sent.add_done_callback(lambda sent: _pass_on(sent, answer))
-            await asyncio.wait([sent, answer], return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [sent, answer]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             return await Steps(what, math.inf if silence_s is None else silence_s, deadline).step("its answer", answer)
         except Timeout as error:
             if not answer.cancelled():
