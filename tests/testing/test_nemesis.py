@@ -143,6 +143,16 @@ async def test_latency_delays_both_directions(world: World) -> None:
     assert world.stored("orders") == 2
 
 
+async def test_a_thin_line_passes_so_many_bytes_a_second(world: World) -> None:
+    """The writer notices: what is not read stays in its own buffers."""
+    sender = await world.sender("orders")
+    world.nemesis.bandwidth(200_000)
+    with Stopwatch() as watch:
+        await send(sender, "x" * 200_000, 5)
+    assert 0.6 <= watch.seconds < 4
+    assert world.stored("orders") == 1
+
+
 @pytest.mark.slow
 async def test_stalled_transfers_stall_nothing_else(world: World) -> None:
     """Links open, connections live, messages do not arrive: what a stuck partition looks like."""

@@ -203,8 +203,10 @@ class Line:
         next_ms = self._expiry.next_ms()
         if next_ms is None or next_ms > now_ms:
             return []
-        waits = self._waits()
-        due = {n for n in self._expiry.pop_due(now_ms, self._around.chunk_size()) if waits(n)}
+        waits, due = self._waits(), set[int]()
+        # Entries of messages that do not wait any more are passed over, however many stand in front.
+        while not due and (popped := self._expiry.pop_due(now_ms, self._around.chunk_size())):
+            due = set(filter(waits, popped))
         if not due:
             return []
         self._expiry.live -= len(due)

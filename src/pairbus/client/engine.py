@@ -133,17 +133,19 @@ class Engine:
     async def schedule(
         self, origin: Origin, going: Outgoing, entries: Sequence[Scheduled], timeout_s: float
     ) -> list[int]:
-        async def ask(limit_s: float) -> list[int]:
+        async def ask(limit_s: float, silence_s: float) -> list[int]:
+            ends = self.loop.time() + limit_s
             management = await self._primary.management(origin.path, limit_s)
-            return await management.schedule(entries, limit_s)
+            return await management.schedule(entries, ends - self.loop.time(), silence_s)
 
         numbers: list[int] = await self._request(origin, going, ask, timeout_s)
         return numbers
 
     async def cancel(self, origin: Origin, numbers: Sequence[int], timeout_s: float) -> None:
-        async def ask(limit_s: float) -> None:
+        async def ask(limit_s: float, silence_s: float) -> None:
+            ends = self.loop.time() + limit_s
             management = await self._primary.management(origin.path, limit_s)
-            await management.cancel(numbers, limit_s)
+            await management.cancel(numbers, ends - self.loop.time(), silence_s)
 
         await self._request(origin, None, ask, timeout_s)
 

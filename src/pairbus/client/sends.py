@@ -58,8 +58,8 @@ logger = logging.getLogger("pairbus")
 IN_PRIMARY = Receipt(Where.PRIMARY)
 SPOOL = "spool"  # what `Diverted.queue` says when no backlog queue took the message
 
-Request = Callable[[float], Awaitable[Any]]
-"Asks the primary something, within so many seconds."
+Request = Callable[[float, float], Awaitable[Any]]
+"Asks the primary something, within so many seconds, of which it may be silent for so many."
 
 
 class Origin:
@@ -272,8 +272,7 @@ class Sends:
                 fresh=attempt.fresh,
             )
         except TransportError as error:
-            is_alive = isinstance(error, Timeout) and not isinstance(error, Silence)
-            return sdk.failure_of_transport(error), is_alive
+            return sdk.failure_of_transport(error), _is_alive(error)
         return None, False
 
     async def _to_spool(self, origin: Origin, going: Outgoing, command: ToSpool) -> Failure | None:
@@ -310,7 +309,7 @@ class Sends:
     async def batch_limit(self, origin: Origin, timeout_s: float) -> int:
         """Open the link to the primary and return what it takes as a batch; 0 when the primary is away."""
 
-        async def ask(limit_s: float) -> int:
+        async def ask(limit_s: float, silence_s: float) -> int:
             return (await self._primary.sender(origin.path, limit_s, name=origin.link_name)).batch_limit
 
         try:
@@ -330,13 +329,13 @@ class Sends:
             if isinstance(command, Pause):
                 return await self._pause(command)
             assert isinstance(command, ToPrimary)
-            failure = None
+            failure, is_alive = None, False
             try:
-                answers.append(await ask(min(command.timeout_s, command.silence_s)))
+                answers.append(await ask(command.timeout_s, command.silence_s))
             except TransportError as error:
-                failure = sdk.failure_of_transport(error)
+                failure, is_alive = sdk.failure_of_transport(error), _is_alive(error)
             meter(failure)
-            return Reply(self._clock(), failure)
+            return Reply(self._clock(), failure, is_alive)
 
         self._under_way += 1
         try:
@@ -422,6 +421,11 @@ class Sends:
     def _wall_ms(self, at: float | None) -> int | None:
         """Convert a moment of the clock to milliseconds since 1970."""
         return None if at is None else int((time.time() - self._clock() + at) * 1000)
+
+
+def _is_alive(error: TransportError) -> bool:
+    """Tell whether the caller's time was over while the peer showed signs of life."""
+    return isinstance(error, Timeout) and not isinstance(error, Silence)
 
 
 def _not_spooled(error: SpoolError) -> Failure:

@@ -48,11 +48,12 @@ Work = Callable[[Engine], Coroutine[Any, Any, Any]]
 class _Call:
     """One piece of work for the engine, and the lock on which its caller waits."""
 
-    __slots__ = ("context", "done", "error", "going", "result", "task", "work")
+    __slots__ = ("context", "done", "error", "going", "is_abandoned", "result", "task", "work")
 
     def __init__(self, work: Work, going: Outgoing | None) -> None:
         self.work = work
         self.going = going
+        self.is_abandoned = False
         self.context = contextvars.copy_context()
         self.done = threading.Lock()
         self.done.acquire()
@@ -62,6 +63,7 @@ class _Call:
 
     def abandon(self) -> None:
         """Have nothing more done for this call: its caller was interrupted."""
+        self.is_abandoned = True
         if self.going is not None:
             self.going.is_cancelled = True
 
@@ -117,7 +119,7 @@ class EngineThread:
         except BaseException:
             call.abandon()
             if self.is_usable:
-                self._loop.call_soon_threadsafe(call.cancel)
+                self._loop.call_soon_threadsafe(self._drop, call)
             raise
         if isinstance(call.error, asyncio.CancelledError):  # the thread was stopped under the call
             raise ClientClosed(self._state.primary.name, (THE_PRIMARY, "a backlog queue"))
@@ -155,12 +157,16 @@ class EngineThread:
         self._is_woken = False
         while self._waiting:
             call = self._waiting.popleft()
-            if call.going is not None and call.going.is_cancelled:
-                call.done.release()
+            if call.is_abandoned:
                 continue
             call.task = self._loop.create_task(call.run(self._engine), context=call.context)
             self._calls.add(call.task)
             call.task.add_done_callback(self._calls.discard)
+
+    def _drop(self, call: _Call) -> None:
+        """Cancel the call of a caller who was interrupted, perhaps before it had woken the engine for all who wait."""
+        self._begin()
+        call.cancel()
 
     def _end(self) -> None:
         tasks = asyncio.all_tasks(self._loop)

@@ -21,7 +21,7 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from zlib import crc32
 
 from pairbus.errors import SpoolError, SpoolFull, SpoolInUse, SpoolOfAnotherPair
 from pairbus.spool.commits import Commits, Ended, Write
+from pairbus.spool.disk import DiskThreads
 from pairbus.spool.files import (
     COLUMN_NAMES,
     FILE_NAME,
@@ -440,7 +441,7 @@ def _demand(folder: Path, owner: str | None, pair: str) -> None:
 
 def disk_threads() -> Executor:
     """For those who must not wait for a disk themselves. None of them starts before there is work."""
-    return ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="pairbus-disk")
+    return DiskThreads(DISK_THREADS)
 
 
 def spools_in(folder: Path | str) -> list[Path]:

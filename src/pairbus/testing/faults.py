@@ -27,6 +27,8 @@ class Faults:
     is_black_hole: bool = False
     is_stalled: bool = False
     latency_s: float = 0.0
+    bytes_per_s: float = 0.0
+    "What each connection passes in each direction; 0: as much as comes."
     held: set[str | None] = field(default_factory=set)
     cut: dict[str, How] = field(default_factory=dict)
     drops: list[_Drop] = field(default_factory=list)
@@ -52,7 +54,7 @@ class Faults:
 
     def clear(self) -> None:
         self.is_black_hole = self.is_stalled = False
-        self.latency_s = 0.0
+        self.latency_s = self.bytes_per_s = 0.0
         self.held.clear()
         self.cut.clear()
         self.drops.clear()

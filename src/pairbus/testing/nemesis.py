@@ -26,6 +26,7 @@ from pairbus.testing.sockets import HOST, bound
 from pairbus.testing.threads import InThread, OnLoop, switch
 
 BACKLOG = 256
+THIN_BUFFER_BYTES = 64 << 10
 _AUTHORITY = re.compile(r"\b(Endpoint=\w+://|HostName=)[^;/]+", re.IGNORECASE)
 
 
@@ -132,6 +133,14 @@ class Nemesis(OnLoop):
         self._faults.latency_s = seconds
 
     @switch
+    def bandwidth(self, bytes_per_s: float) -> None:
+        """From now on every connection passes so many bytes a second in each direction, and reads no more than that.
+
+        Thrown before a connection is made, it leaves the system little room for bytes that are not read yet.
+        """
+        self._faults.bytes_per_s = bytes_per_s
+
+    @switch
     def stall_transfers(self, path: str | None = None) -> None:
         """Messages of clients (to one entity) do not arrive; all else passes, so links open and connections live.
 
@@ -188,6 +197,8 @@ class Nemesis(OnLoop):
             return
         client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._faults.bytes_per_s:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, THIN_BUFFER_BYTES)
         self.counts.connections += 1
         passage = Passage(self._faults, self.counts, self.changed)
         self._passages.add(passage)

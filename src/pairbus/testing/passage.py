@@ -48,7 +48,15 @@ class _Socket(asyncio.Protocol):
             self._unread.append(data)
             self.transport.pause_reading()
         else:
+            self._rest_after(len(data))
             self._passage.arrived(self._direction, data)
+
+    def _rest_after(self, count: int) -> None:
+        """Read nothing for as long as these bytes take on a thin line, so that the writer's socket fills up."""
+        bytes_per_s = self._passage.bytes_per_s
+        if bytes_per_s:
+            self.pause("bandwidth")
+            asyncio.get_running_loop().call_later(count / bytes_per_s, self.resume, "bandwidth")
 
     def eof_received(self) -> None:
         return None  # closes the transport, which leads to connection_lost
@@ -151,6 +159,10 @@ class Passage:
     @property
     def is_gone(self) -> bool:
         return self.is_ending and all(each.transport is None for each in self._sockets.values())
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self._faults.bytes_per_s
 
     def end(self, direction: Direction) -> _Socket:
         """The one whose bytes go in that direction."""

@@ -74,8 +74,13 @@ class Management:
     def over(self) -> TransportError | None:
         return self._requests.over
 
-    async def request(self, operation: str, body: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
-        """One operation (`com.microsoft:` may be left out); the answer's map, empty when there is nothing (204)."""
+    async def request(
+        self, operation: str, body: dict[str, Any], timeout_s: float | None = None, silence_s: float | None = None
+    ) -> dict[str, Any]:
+        """One operation (`com.microsoft:` may be left out); the answer's map, empty when there is nothing (204).
+
+        `silence_s` is how long nothing may happen while something is expected of the peer: then Silence is raised.
+        """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         name = operation if ":" in operation else _PREFIX + operation
         properties = {
@@ -83,7 +88,7 @@ class Management:
             "type": "entity-mgmt",
             f"{_PREFIX}server-timeout": UInt(max(int(timeout_s * 1000), 1)),
         }
-        answer = await self._requests.request(properties, body, self._wire.loop.time() + timeout_s)
+        answer = await self._requests.request(properties, body, self._wire.loop.time() + timeout_s, silence_s)
         status = answer.property("statusCode")
         if not isinstance(status, int) or not 200 <= status <= 299:
             raise RequestRefused.of(name, answer)
@@ -100,7 +105,9 @@ class Management:
         answer = await self.request("renew-lock", {"lock-tokens": Array(tokens, _UUIDS)}, timeout_s)
         return [int(expiry) for expiry in answer.get("expirations", [])]
 
-    async def schedule(self, messages: Sequence[Scheduled], timeout_s: float | None = None) -> list[int]:
+    async def schedule(
+        self, messages: Sequence[Scheduled], timeout_s: float | None = None, silence_s: float | None = None
+    ) -> list[int]:
         """The sequence number of each message, by which it can be cancelled."""
         entries = []
         for message in messages:
@@ -110,12 +117,15 @@ class Management:
             if message.partition_key is not None:
                 entry["partition-key"] = message.partition_key
             entries.append(entry)
-        answer = await self.request("schedule-message", {"messages": entries}, timeout_s)
+        answer = await self.request("schedule-message", {"messages": entries}, timeout_s, silence_s)
         return [int(number) for number in answer.get("sequence-numbers", [])]
 
-    async def cancel(self, sequence_numbers: Sequence[int], timeout_s: float | None = None) -> None:
+    async def cancel(
+        self, sequence_numbers: Sequence[int], timeout_s: float | None = None, silence_s: float | None = None
+    ) -> None:
         """Cancel scheduled messages."""
-        await self.request("cancel-scheduled-message", {"sequence-numbers": _longs(sequence_numbers)}, timeout_s)
+        body = {"sequence-numbers": _longs(sequence_numbers)}
+        await self.request("cancel-scheduled-message", body, timeout_s, silence_s)
 
     async def receive_deferred(
         self,

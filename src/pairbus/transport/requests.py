@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from pairbus.amqp.performatives import ACCEPTED_BYTES, Source, Target
 from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TransportError
 from pairbus.transport.links import LinkEnd, new_session
 from pairbus.transport.sender import Sender
+from pairbus.transport.steps import Steps
 
 if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
@@ -69,8 +71,13 @@ class Requests:
         named = [end for end in ends if isinstance(end, Refused) and end.condition != DETACH_FORCED]
         return next(iter(named or ends), None)
 
-    async def request(self, properties: dict[str, Any], body: Any, deadline: float) -> Message:
-        """Send one request and wait for its answer. Any number may be under way."""
+    async def request(
+        self, properties: dict[str, Any], body: Any, deadline: float, silence_s: float | None = None
+    ) -> Message:
+        """Send one request and wait for its answer. Any number may be under way.
+
+        `silence_s` is how long nothing may happen while the request goes out, and again until its answer is there.
+        """
         loop = asyncio.get_running_loop()
         number = f"{self._reply_to}:{next(self._numbers)}"
         message = Message(
@@ -81,20 +88,26 @@ class Requests:
         )
         answer: asyncio.Future[Message] = loop.create_future()
         self._answers.expected[number] = answer
+        what = str(properties.get("operation"))
+        sent: asyncio.Future[None] | None = None
         try:
-            async with asyncio.timeout_at(deadline):
-                sent = self.sender.send_soon(message.encode(), timeout_s=deadline - loop.time())
-                sent.add_done_callback(lambda sent: _pass_on(sent, answer))
-                return await answer
-        except TimeoutError:
-            text = f"{properties.get('operation')} was not answered in time"
-            raise Timeout(text, outcome_unknown=True) from None
+            sent = self.sender.send_soon(message.encode(), timeout_s=deadline - loop.time(), silence_s=silence_s)
+            sent.add_done_callback(lambda sent: _pass_on(sent, answer))
+            either: list[asyncio.Future[Any]] = [sent, answer]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return await Steps(what, math.inf if silence_s is None else silence_s, deadline).step("its answer", answer)
+        except Timeout as error:
+            if not answer.cancelled():
+                raise  # the sender's: it knows whether anything was sent
+            raise type(error)(f"{what} was not answered in time", outcome_unknown=True) from None
         except Refused as error:
             over = self.over
             # One link takes the other with it, which then only says that it was detached.
             raise error if over is None else over.again(outcome_unknown=error.outcome_unknown) from None
         finally:
             self._answers.expected.pop(number, None)
+            if sent is not None and (not answer.done() or answer.cancelled()):
+                sent.cancel()  # what still waits for credit is not sent for a caller who has left
 
     async def close(self, timeout_s: float) -> None:
         await self.sender.close(timeout_s)  # ends the session, and the other link with it

@@ -1,0 +1,250 @@
+"""What is slow, but alive: nothing of it counts, and nothing is diverted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure.core.credentials import AccessToken
+from azure.servicebus import ServiceBusMessage, TransportType
+
+import pairbus
+import pairbus.aio
+from pairbus.pairing.events import Diverted, Event, FailedOver, Suspected
+from pairbus.testing import Delay
+from pairbus.testing.scripted import ScriptedThread
+from tests.client.world import Client, Stage, World, message, until
+from tests.sdk.flavours import Flavour
+
+pytestmark = pytest.mark.slow
+
+LATER = timedelta(hours=1)
+
+
+def assert_nothing_counted(client: Client) -> None:
+    assert [event for kind in (Suspected, FailedOver, Diverted) for event in client.told(kind)] == []
+
+
+async def test_a_large_message_over_a_thin_line_is_no_outage(world: World, flavour: Flavour) -> None:
+    """Five seconds of upload with a patience of one: bytes that leave are signs of life."""
+    queue = world.namespaces.make_queue(max_message_size_in_kilobytes=8192)
+    nemesis = world.nemesis()
+    nemesis.bandwidth(1_000_000)
+    client = await world.client(flavour, attempt_timeout=1)
+    sender = client.sender(queue)
+    await sender.send(message("first"))
+    large = asyncio.create_task(sender.send(ServiceBusMessage(bytes(5_000_000), message_id="large")))
+    small = [await sender.send(message()) for _ in range(3)]
+    took_s = await large
+    print(f"{flavour}: 5 MB took {took_s:.1f} s, small ones {max(small):.2f} s")
+    assert took_s > 3.0, "the line was thin"
+    assert_nothing_counted(client)
+    assert world.count(queue) == 5
+
+
+@pytest.mark.parametrize("first", ["send", "batch", "schedule"])
+async def test_a_long_round_trip_is_no_outage(world: World, flavour: Flavour, first: str) -> None:
+    """An opening has ten round trips: together they take longer than the peer may be silent, and each is heard."""
+    queue = world.namespaces.make_queue()
+    nemesis = world.nemesis()
+    client = await world.client(flavour, attempt_timeout=0.6, connect_timeout=0.6)
+    sender = client.sender(queue)
+    nemesis.latency(0.1)
+    if first == "batch":
+        batch = await sender.batch()
+        batch.add_message(message())
+        await sender.send(batch)
+    elif first == "schedule":
+        [number] = await sender.schedule(message(), datetime.now(UTC) + LATER)
+        await sender.cancel([number])
+    for _ in range(2):
+        await sender.send(message())
+    nemesis.latency(0)
+    assert_nothing_counted(client)
+    assert world.count(queue) == (3 if first == "batch" else 2)
+
+
+ROUND_TRIP_S = float(os.environ.get("PAIRBUS_TEST_ROUND_TRIP_S", "0.3"))
+"Of a satellite: 0.6. Half of it is half the clocks, and ends sooner."
+
+
+async def test_a_long_round_trip_with_tls_is_no_outage(world: World, flavour: Flavour) -> None:
+    """The opening has four round trips more, and the clocks are five round trips long."""
+    queue = world.namespaces.make_queue()
+    nemesis, broker = world.nemesis(), world.namespaces.process("primary")
+    tls = {
+        "custom_endpoint_address": f"sb://127.0.0.1:{nemesis.port}",
+        "transport_type": TransportType.Amqp,
+        "connection_verify": str(broker.ca_file),
+    }
+    direct = world.namespaces.connection_string("primary").replace(";UseDevelopmentEmulator=true", "")
+    authority = f"127.0.0.1:{broker.ports['primary']}"
+    client = await world.client(
+        flavour,
+        primary=direct.replace(authority, "primary.servicebus.windows.net"),
+        primary_kwargs=tls,
+        attempt_timeout=5 * ROUND_TRIP_S,
+        connect_timeout=5 * ROUND_TRIP_S,
+    )
+    nemesis.latency(ROUND_TRIP_S / 2)
+    sender = client.sender(queue)
+    took = [await sender.send(message()) for _ in range(3)]
+    print(f"{flavour}: round trip {ROUND_TRIP_S} s, sends took {', '.join(f'{one:.2f}' for one in took)} s")
+    assert took[0] > 5 * ROUND_TRIP_S > took[1]
+    nemesis.latency(0)
+    assert_nothing_counted(client)
+    assert world.count(queue) == 3
+
+
+class SlowCredential:
+    """A token service that takes its time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.asked = 0
+
+    def get_token(self, *scopes: str, **how: Any) -> AccessToken:
+        self.asked += 1
+        time.sleep(self.seconds)
+        return AccessToken("a token", int(time.time()) + 3600)
+
+    def close(self) -> None:
+        pass
+
+
+class SlowAsyncCredential(SlowCredential):
+    async def get_token(self, *scopes: str, **how: Any) -> AccessToken:  # type: ignore[override]
+        self.asked += 1
+        await asyncio.sleep(self.seconds)
+        return AccessToken("a token", int(time.time()) + 3600)
+
+    async def close(self) -> None:  # type: ignore[override]
+        pass
+
+    async def __aenter__(self) -> SlowAsyncCredential:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+
+async def test_a_slow_token_is_no_outage(stage: Stage, flavour: Flavour) -> None:
+    """Four seconds in a credential, where the peer may be silent for three: the peer was not even asked."""
+    credential = SlowAsyncCredential(4) if flavour == "aio" else SlowCredential(4)
+    events: list[Event] = []
+    kind: Any = pairbus.aio.PairedServiceBusClient if flavour == "aio" else pairbus.PairedServiceBusClient
+    client = Client(
+        flavour,
+        kind.from_credential(
+            f"127.0.0.1:{stage.primary.port}",
+            f"127.0.0.1:{stage.secondary.port}",
+            credential,
+            create_backlog_queues=False,
+            failover_interval=0,
+            on_event=events.append,
+            primary_kwargs={"use_tls": False},
+            secondary_kwargs={"use_tls": False},
+        ),
+        events,
+    )
+    sender = client.sender("orders")
+    took_s = await sender.send(message("first"))
+    await sender.send(message("second"))
+    print(f"{flavour}: the first send took {took_s:.1f} s")
+    assert credential.asked >= 1 and took_s >= 4
+    assert_nothing_counted(client)
+    await client.close()
+    assert (len(stage.primary.stored("orders")), stage.secondary.received) == (2, [])
+
+
+async def test_a_blocked_loop_is_not_the_primarys_silence() -> None:
+    """`time.sleep` in the application's own event loop, with answers on their way and before a connection is there."""
+    async with _elsewhere() as (primary, secondary):
+        far = Stage(primary, secondary)
+        client = far.client("aio", attempt_timeout=1, connect_timeout=1)
+        sender = client.sender("orders")
+        for number in range(3):
+            primary.on("transfer", Delay(0.3), path="orders", times=20)
+            sends = [asyncio.create_task(sender.sender.send_messages(message())) for _ in range(20)]
+            for _ in range(number):
+                await asyncio.sleep(0)
+            time.sleep(3)  # noqa: ASYNC251
+            await asyncio.gather(*sends)
+            if number == 1:
+                primary.close_connections()
+        assert_nothing_counted(client)
+        assert (len(primary.stored("orders")), secondary.received) == (60, [])
+        await far.close()
+
+
+@asynccontextmanager
+async def _elsewhere() -> AsyncIterator[tuple[Any, Any]]:
+    """Endpoints in threads of their own: they go on when this loop does not."""
+    with ScriptedThread() as primary, ScriptedThread() as secondary:
+        yield primary, secondary
+
+
+STOPPED = """
+import asyncio, sys, threading, time
+from azure.servicebus import ServiceBusMessage, TransportType
+
+flavour, primary, secondary = sys.argv[1:]
+options = dict(
+    create_backlog_queues=False, failover_interval=0, attempt_timeout=1, connect_timeout=1, primary_name="stage",
+    on_event=lambda event: print(type(event).__name__, flush=True),
+)
+
+async def main():
+    from pairbus.aio import PairedServiceBusClient
+    async with PairedServiceBusClient.from_connection_strings(primary, secondary, **options) as client:
+        sender = client.get_queue_sender("orders")
+        end = time.monotonic() + 6
+        while time.monotonic() < end:
+            await asyncio.gather(*(sender.send_messages(ServiceBusMessage("x")) for _ in range(20)))
+
+def work(sender, end):
+    while time.monotonic() < end:
+        sender.send_messages(ServiceBusMessage("x"))
+
+if flavour == "aio":
+    asyncio.run(main())
+else:
+    from pairbus import PairedServiceBusClient
+    with PairedServiceBusClient.from_connection_strings(primary, secondary, **options) as client:
+        sender = client.get_queue_sender("orders")
+        threads = [threading.Thread(target=work, args=(sender, time.monotonic() + 6)) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+"""
+
+
+async def test_a_stopped_process_does_not_blame_the_primary(stage: Stage, flavour: Flavour) -> None:
+    """SIGSTOP for three seconds, with sends in flight and a patience of one."""
+    stage.primary.on("transfer", Delay(0.05), path="orders")
+    ends = stage.primary.connection_string, stage.secondary.connection_string
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", STOPPED, flavour, *ends, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        await until(lambda: len(stage.primary.stored("orders")) > 40, "it sends", within_s=20)
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(3)
+        process.send_signal(signal.SIGCONT)
+        told, errors = await asyncio.wait_for(process.communicate(), 30)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, errors.decode()
+    assert told.split() == [b"Paired", b"Closed"]
+    assert stage.secondary.received == []
