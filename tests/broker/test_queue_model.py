@@ -280,11 +280,15 @@ class QueueMachine(RuleBasedStateMachine):
         self.world.now += ms
         now = self.world.now
         self.world.queue.run_due(now)
+        # Due work is done in bounded parts: what this part did not reach is still in its place.
+        real = self.places(dead=False)
         for record in self.at(WAITING) + self.at(SCHEDULED):
-            if self.is_over(record) or (record.place == SCHEDULED and record.at_ms <= now):
+            is_due = self.is_over(record) or (record.place == SCHEDULED and record.at_ms <= now)
+            if is_due and record.seq not in real[record.place]:
                 self.under(record, {}, {"place": record.place}, expiry=True)
         for record in self.at(LOCKED):
-            if record.lock and record.lock.until_ms <= now:
+            is_held = record.seq in self.places(record.dead)[LOCKED]
+            if record.lock and record.lock.until_ms <= now and not is_held:
                 self.under(record, {}, {"place": record.home})
         self.fail()
 
@@ -307,17 +311,22 @@ class QueueMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         for dead in (False, True):
-            real = self.box(dead)
-            waiters = real._line
-            assert isinstance(waiters, line.Line)
-            numbers = [*waiters._returned, *(message.n for message in waiters._ready)]
-            numbers += [n for n in waiters._waiting if n not in waiters._gone]
-            waiting = [self.world.store.seq_of(real.number, n) for n in numbers]
-            places = {WAITING: waiting, DEFERRED: list(real.deferred)}
-            places[LOCKED] = [lock.message.seq for lock in real.locks]
-            places[SCHEDULED] = [] if dead else list(self.world.queue._schedule._waiting)
-            for place, seqs in places.items():
+            for place, seqs in self.places(dead).items():
                 assert Counter(seqs) == Counter(each.seq for each in self.at(place, dead)), place
+
+    def places(self, dead: bool) -> dict[str, list[int]]:
+        """The sequence numbers that the box really has in each place."""
+        real = self.box(dead)
+        waiters = real._line
+        assert isinstance(waiters, line.Line)
+        numbers = [*waiters._returned, *(message.n for message in waiters._ready)]
+        numbers += [n for n in waiters._waiting if n not in waiters._gone]
+        return {
+            WAITING: [self.world.store.seq_of(real.number, n) for n in numbers],
+            DEFERRED: list(real.deferred),
+            LOCKED: [lock.message.seq for lock in real.locks],
+            SCHEDULED: [] if dead else list(self.world.queue._schedule._waiting),
+        }
 
     @invariant()
     def memory_agrees_with_the_store_when_nothing_is_under_way(self) -> None:

@@ -167,11 +167,34 @@ class Line:
         Where only numbers are known, the place is found by halving, with a read at each step.
         """
         first = min((message.n for message in self._ready if message.seq >= seq), default=0)
-        for numbers in (self._waiting, sorted(self._returned)):
-            at = bisect_left(numbers, seq, key=self._around.seq_of)
+        returned = sorted(self._returned)
+        for numbers, at in ((self._waiting, self._place_of(seq)), (returned, self._halved(returned, seq))):
             if at < len(numbers):
                 first = min(first or numbers[at], numbers[at])
         return first
+
+    def _halved(self, numbers: Sequence[int], seq: int) -> int:
+        return bisect_left(numbers, seq, key=self._around.seq_of)
+
+    def _place_of(self, seq: int) -> int:
+        """The place in `_waiting` of the first message from `seq` on. Rows of messages that are gone are not read."""
+        waiting, gone = self._waiting, self._gone
+        if not gone:
+            return self._halved(waiting, seq)
+        low, high = 0, len(waiting)
+        while low < high:
+            middle = probe = (low + high) // 2
+            while probe < high and waiting[probe] in gone:
+                probe += 1
+            if probe == high:
+                high = middle
+            elif self._around.seq_of(waiting[probe]) < seq:
+                low = probe + 1
+            else:
+                high = middle
+        while low < len(waiting) and waiting[low] in gone:
+            low += 1
+        return low
 
     def numbers_from(self, n: int, count: int) -> list[int]:
         """The numbers from `n` on, in no order, among them the `count` lowest."""
@@ -203,10 +226,8 @@ class Line:
         next_ms = self._expiry.next_ms()
         if next_ms is None or next_ms > now_ms:
             return []
-        waits, due = self._waits(), set[int]()
-        # Entries of messages that do not wait any more are passed over, however many stand in front.
-        while not due and (popped := self._expiry.pop_due(now_ms, self._around.chunk_size())):
-            due = set(filter(waits, popped))
+        waits = self._waits()
+        due = {n for n in self._expiry.pop_due(now_ms, self._around.chunk_size()) if waits(n)}
         if not due:
             return []
         self._expiry.live -= len(due)
