@@ -8,15 +8,21 @@ from dataclasses import replace
 
 import pytest
 
-from pairbus.broker.box import CHUNK_MAX, READY_BYTES_MAX, READY_MAX
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.due import SLACK
+from pairbus.broker.line import CHUNK_MAX, READY_BYTES_MAX, READY_MAX, Line
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.queue import Draft, Outcome, Queue
 from pairbus.broker.store import Done, IndexRow, StoredMessage, Write, box_of
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.errors import StoreError
 from tests.broker.queue_world import DISK_FULL, Answer, World
+
+
+def line_of(world: World) -> Line:
+    line = world.queue.main._line
+    assert isinstance(line, Line)
+    return line
 
 
 def numbered(count: int) -> list[bytes]:
@@ -37,7 +43,7 @@ def test_few_bytes_stay_loaded() -> None:
     world = World()
     world.offer(*[bytes(100_000)] * 30)
     world.store.commit()
-    assert sum(message.size for message in world.queue.main._ready) < READY_BYTES_MAX + 100_000
+    assert sum(message.size for message in line_of(world)._ready) < READY_BYTES_MAX + 100_000
     world.lock()
     assert len(world.bodies()) == 29
 
@@ -63,7 +69,7 @@ def test_large_messages_are_read_in_small_chunks() -> None:
     world.store.commit()
     world.restart()
     world.lock()
-    assert len(world.queue.main._ready) <= 4
+    assert len(line_of(world)._ready) <= 4
 
 
 def test_what_comes_back_is_handed_out_before_later_messages_in_its_old_order() -> None:
@@ -255,7 +261,7 @@ def test_received_messages_leave_no_trace_of_their_time_to_live() -> None:
         world.queue.complete_many(world.queue.main, [lock.token for lock in locks], world.now, answer)
         world.store.commit()
         assert answer.value == ([], None)
-    assert len(world.queue.main._expiry._heap) <= SLACK + 600
+    assert len(line_of(world)._expiry._heap) <= SLACK + 600
 
 
 def test_a_message_that_is_released_for_ever_leaves_no_trace_either() -> None:
@@ -264,7 +270,7 @@ def test_a_message_that_is_released_for_ever_leaves_no_trace_either() -> None:
     world.send(b"1", ttl_ms=86_400_000)
     for _ in range(3 * SLACK):
         world.settled(world.lock(), Outcome.RELEASE)
-    assert len(world.queue.main._expiry._heap) <= SLACK + 2
+    assert len(line_of(world)._expiry._heap) <= SLACK + 2
     world.pass_ms(86_400_000)
     assert world.counts() == (0, 0, 0, 0)
 
@@ -282,8 +288,8 @@ def test_expired_messages_do_not_pile_up_in_the_index_when_nobody_receives() -> 
         world.offer(*numbered(1000), ttl_ms=1_000)
         world.store.commit()
         world.pass_ms(1_000)
-    main = world.queue.main
-    assert len(main._waiting) + len(main._gone) + len(main._returned) <= 2 * SLACK + 10
+    line = line_of(world)
+    assert len(line._waiting) + len(line._gone) + len(line._returned) <= 2 * SLACK + 10
     assert world.bodies() == [b"forever"]
 
 

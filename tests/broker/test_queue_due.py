@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.types import encode_pair
-from pairbus.broker.box import CHUNK_MAX, EXPIRED_MAX
 from pairbus.broker.description import UNLIMITED_MS
+from pairbus.broker.line import CHUNK_MAX, EXPIRED_MAX
 from pairbus.broker.queue import Outcome
 from tests.broker.queue_world import World
 

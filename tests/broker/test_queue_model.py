@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pairbus.broker import box, due, schedule, settlement
+from pairbus.broker import box, due, line, schedule, settlement
 from pairbus.broker.box import Box, Lock
 from pairbus.broker.entity import RETRY_PAUSE_MS
 from pairbus.broker.queue import Outcome
@@ -32,9 +32,9 @@ WAITING, LOCKED, DEFERRED, SCHEDULED, GONE, UNDER_WAY = (
 )
 DELIVERIES_MAX = 3
 LIMITS = [
-    (box, "READY_MAX"),
+    (line, "READY_MAX"),
     (box, "CHUNK_MAX"),
-    (box, "SLACK"),
+    (line, "SLACK"),
     (due, "SLACK"),
     (schedule, "CHUNK_MAX"),
     (settlement, "CHUNK_MAX"),
@@ -308,8 +308,10 @@ class QueueMachine(RuleBasedStateMachine):
             return
         for dead in (False, True):
             real = self.box(dead)
-            numbers = [*real._returned, *(message.n for message in real._ready)]
-            numbers += [n for n in real._waiting if n not in real._gone]
+            waiters = real._line
+            assert isinstance(waiters, line.Line)
+            numbers = [*waiters._returned, *(message.n for message in waiters._ready)]
+            numbers += [n for n in waiters._waiting if n not in waiters._gone]
             waiting = [self.world.store.seq_of(real.number, n) for n in numbers]
             places = {WAITING: waiting, DEFERRED: list(real.deferred)}
             places[LOCKED] = [lock.message.seq for lock in real.locks]

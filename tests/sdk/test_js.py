@@ -18,7 +18,7 @@ from tests.brokers import ROOT_KEY_NAME, BrokerProcess
 FOLDER = Path(__file__).parent / "js"
 CASES = [
     name
-    for file in ("messages.mjs", "settlement.mjs", "namespace.mjs", "topics.mjs")
+    for file in ("messages.mjs", "settlement.mjs", "namespace.mjs", "topics.mjs", "sessions.mjs")
     for name in re.findall(r'^test\("([^"]+)"', (FOLDER / file).read_text(encoding="utf-8"), re.MULTILINE)
 ]
 INSTALL_S = 300

@@ -51,7 +51,7 @@ class Dispatcher:
             self.outlets.remove(outlet)
             self.wake()
 
-    def wake(self) -> None:
+    def wake(self, outlet: Outlet | None = None) -> None:
         """Something changed: a message came, credit came, a window opened. Cheap, and safe to call from anywhere."""
         if not self._is_scheduled and self.outlets:
             self._is_scheduled = True

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from pairbus.amqp.errors import NOT_ALLOWED
+from pairbus.broker.refusal import Refusal
 
 
 @dataclass(slots=True)
@@ -18,10 +22,23 @@ class Draft:
     "Unix time of activation; 0 or past: now."
     is_ping: bool = False
     "Proves that the entity takes messages; whoever reads it from the wire keeps it from the entity."
-    session_id: str = ""
+    session_id: str | None = None
+    "None: the sender gave none. The empty text is a session like any other."
     hops: int = 0
     "How often the message was forwarded before."
     origin_seq: int = 0
     "Sequence number in the entity that it was first sent to; 0: this is the first."
     payload: int = 0
     "Number of a payload that is stored already and holds the body; 0: none."
+
+
+def check_session_ids(drafts: Iterable[Draft], path: str) -> None:
+    """Refuse messages without a session id, which an entity with sessions cannot take; pings leave nothing behind."""
+    for draft in drafts:
+        if draft.session_id is None and not draft.is_ping:
+            raise Refusal(
+                NOT_ALLOWED,
+                f"The SessionId was not set on a message, and it cannot be sent to '{path}'. "
+                "Entities that have session support enabled can only receive messages that have the SessionId set to "
+                "a valid value.",
+            )

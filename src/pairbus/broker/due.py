@@ -57,26 +57,27 @@ class Agenda(Generic[Key]):
         return due
 
 
-class ExpiryHeap:
+class ExpiryHeap(Generic[Key]):
     """Ends of the times to live of the messages that wait in a box: one tuple for each, nothing else.
 
-    A message that is locked leaves its entry behind, and gets another one when it comes back. `live` counts the
-    messages that really wait; the owner keeps it, and calls `compact` when stale entries are crowding the heap.
+    A key is the row number, or begins with it. A message that is locked leaves its entry behind, and gets another one
+    when it comes back. `live` counts the messages that really wait; the owner keeps it, and calls `compact` when stale
+    entries are crowding the heap.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []
+        self._heap: list[tuple[int, Key]] = []
         self.live = 0
 
-    def add(self, expires_ms: int, n: int) -> None:
-        heappush(self._heap, (expires_ms, n))
+    def add(self, expires_ms: int, key: Key) -> None:
+        heappush(self._heap, (expires_ms, key))
         self.live += 1
 
     @property
     def crowded(self) -> bool:
         return len(self._heap) > self.live + self.live // 4 + SLACK
 
-    def compact(self, waits: Callable[[int], bool]) -> None:
+    def compact(self, waits: Callable[[Key], bool]) -> None:
         """Forget the entries of messages that do not wait. A sorted list is a heap."""
         self._heap.sort()
         self._heap = [entry for entry, _ in groupby(self._heap) if waits(entry[1])]
@@ -85,9 +86,9 @@ class ExpiryHeap:
         """Not later than the next end; earlier when the entry in front is stale."""
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now_ms: int, limit: int) -> list[int]:
-        """Row numbers, without repetition, some of which may not wait any more."""
-        heap, due = self._heap, dict[int, None]()
+    def pop_due(self, now_ms: int, limit: int) -> list[Key]:
+        """Keys, without repetition, some of which may not wait any more."""
+        heap, due = self._heap, dict[Key, None]()
         while heap and heap[0][0] <= now_ms and len(due) < limit:
             due[heappop(heap)[1]] = None
         return list(due)

@@ -14,7 +14,8 @@ from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, ProtocolError
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import MASK, ReceiverLink, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES
-from pairbus.broker.draft import Draft
+from pairbus.broker.description import QueueDescription
+from pairbus.broker.draft import Draft, check_session_ids
 from pairbus.broker.messages import DraftReader, drafts_of
 from pairbus.broker.meter import sizes_of
 from pairbus.broker.refusal import Refusal, refusal_of, refused
@@ -42,6 +43,7 @@ class Inlet:
         "As the client spelled it: what its token must cover."
         self._run: list[Delivery] = []
         self._reader = DraftReader()
+        self._needs_session = isinstance(queue.description, QueueDescription) and queue.description.requires_session
 
     def __repr__(self) -> str:
         return f"<Inlet {self.queue.path} {self.link!r}>"
@@ -63,9 +65,12 @@ class Inlet:
             payload = delivery.payload
             try:
                 if delivery.message_format == 0 and not delivery.too_large and len(payload) <= size_max:
-                    drafts.append(read(payload))
+                    new = [read(payload)]
                 else:
-                    drafts += self._drafts_of(delivery)
+                    new = self._drafts_of(delivery)
+                if self._needs_session:
+                    check_session_ids(new, self.queue.path)
+                drafts += new
             except (ProtocolError, Refusal) as error:
                 self._refuse(delivery, Refusal(error.condition, error.description))
                 continue

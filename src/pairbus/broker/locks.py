@@ -25,16 +25,29 @@ class Lock:
         return f"<Lock {self.token.hex()} of {self.message.seq} until {self.until_ms}>"
 
 
+class Tokens:
+    """Lock tokens, made many at once."""
+
+    def __init__(self) -> None:
+        self._tokens: list[bytes] = []
+
+    def take(self) -> bytes:
+        if not self._tokens:
+            noise = os.urandom(16 * TOKENS)
+            self._tokens = [noise[at : at + 16] for at in range(0, len(noise), 16)]
+        return self._tokens.pop()
+
+
 class Locks:
     """Locks by token, in the order in which they end, unless `_mixed_until_ms` says otherwise."""
 
-    __slots__ = ("_latest_ms", "_locks", "_mixed_until_ms", "_soonest_ms", "_tokens", "duration_ms")
+    __slots__ = ("_latest_ms", "_locks", "_mixed_until_ms", "_soonest_ms", "duration_ms", "new_token")
 
     def __init__(self) -> None:
         self.duration_ms = 0
         "Of locks made from now on; set by the entity."
         self._locks: OrderedDict[bytes, Lock] = OrderedDict()
-        self._tokens: list[bytes] = []
+        self.new_token = Tokens().take
         self._latest_ms = 0
         self._mixed_until_ms = 0
         self._soonest_ms = 0
@@ -47,12 +60,6 @@ class Locks:
 
     def clear(self) -> None:
         self._locks.clear()
-
-    def new_token(self) -> bytes:
-        if not self._tokens:
-            noise = os.urandom(16 * TOKENS)
-            self._tokens = [noise[at : at + 16] for at in range(0, len(noise), 16)]
-        return self._tokens.pop()
 
     def make(self, message: StoredMessage, now_ms: int) -> Lock:
         lock = Lock(self.new_token(), message, now_ms + self.duration_ms)

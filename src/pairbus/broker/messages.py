@@ -34,6 +34,8 @@ from pairbus.broker.store import ACTIVE, StoredMessage
 PING_CONTENT_TYPE = b"application/vnd.ms-servicebus-ping"
 _PING_SIZE_MIN = len(PING_CONTENT_TYPE)
 MESSAGE_ID_LENGTH_MAX = 128
+SESSION_ID_LENGTH_MAX = 128
+_GROUP_ID = 10  # its place among the properties
 HEAD_SIZE_MAX = 4096  # of what a `DraftReader` remembers
 HEADS_MAX = 32
 HEAD_KEY_SIZE = 8  # as far as the length of the id, where the properties come first
@@ -88,6 +90,7 @@ def draft_of(payload: bytes) -> Draft:
     ttl_ms: int | None = None
     annotations, scheduled_ms = b"", 0
     message_id, is_ping = "", False
+    session_id: str | None = None
     bare_at = total = len(payload)
     properties: tuple[int, int] | None = None
     for code, start, value_at, end in sections(payload):
@@ -97,7 +100,7 @@ def draft_of(payload: bytes) -> Draft:
             if code == PROPERTIES:
                 properties = (value_at, end)
                 message_id = _message_id(payload, value_at, end)
-                _check_properties(payload, value_at, end)
+                session_id = _session_id(payload, value_at, end)
                 is_ping = end - value_at > _PING_SIZE_MIN and _is_ping(payload, value_at, end)
             elif code == APPLICATION_PROPERTIES and not isinstance(decode(payload, value_at)[0], dict):
                 raise ProtocolError(DECODE_ERROR, "the application properties are not a map")
@@ -115,7 +118,7 @@ def draft_of(payload: bytes) -> Draft:
         raise Refusal(
             ARGUMENT_ERROR, f"The message id has {len(message_id)} characters; {MESSAGE_ID_LENGTH_MAX} are allowed."
         )
-    return Draft(body, annotations, message_id, ttl_ms, scheduled_ms, is_ping)
+    return Draft(body, annotations, message_id, ttl_ms, scheduled_ms, is_ping, session_id)
 
 
 class Head(NamedTuple):
@@ -132,6 +135,7 @@ class Head(NamedTuple):
     ttl_ms: int | None
     scheduled_ms: int
     is_ping: bool
+    session_id: str | None
 
 
 class DraftReader:
@@ -152,14 +156,14 @@ class DraftReader:
         """The same as the function of this name, and the same refusals."""
         head = self._heads.get(payload[:HEAD_KEY_SIZE])
         if head is not None and len(payload) >= head[0]:
-            size, unpack, before, behind, bare_at, annotations, ttl_ms, scheduled_ms, is_ping = head
+            size, unpack, before, behind, bare_at, annotations, ttl_ms, scheduled_ms, is_ping, session_id = head
             found_before, message_id, found_behind, data_size = unpack(payload)
             if found_before == before and found_behind == behind and data_size == len(payload) - size:
                 try:
                     text = message_id.decode()
                 except UnicodeDecodeError:  # what becomes of it depends on more than this
                     return draft_of(payload)
-                return Draft(payload[bare_at:], annotations, text, ttl_ms, scheduled_ms, is_ping)
+                return Draft(payload[bare_at:], annotations, text, ttl_ms, scheduled_ms, is_ping, session_id)
         draft = draft_of(payload)
         self.misses += 1
         # A sender whose heads are always other ones must not pay for the learning as well.
@@ -200,18 +204,29 @@ def _head_of(payload: bytes, draft: Draft) -> Head | None:
         draft.ttl_ms,
         draft.scheduled_ms,
         draft.is_ping,
+        draft.session_id,
     )
 
 
-def _check_properties(payload: bytes, value_at: int, end: int) -> None:
-    """Properties that no receiver could read are refused. Behind an id there are mostly nulls, which need no look."""
+def _session_id(payload: bytes, value_at: int, end: int) -> str | None:
+    """The group id of the properties, which are checked: what no receiver could read is refused.
+
+    Behind a message id there are mostly nulls, which need no look.
+    """
     code = payload[value_at]
     first_at = value_at + (3 if code == 0xC0 else 9)
     if code == 0x45 or first_at >= end or not payload[skip(payload, first_at) : end].strip(b"\x40"):
-        return
-    _, stop = decode(payload, value_at)
+        return None
+    fields, stop = decode(payload, value_at)
     if stop != end:
         raise ProtocolError(DECODE_ERROR, "the properties end before or behind their fields")
+    session_id = fields[_GROUP_ID] if len(fields) > _GROUP_ID else None
+    if session_id is not None and not isinstance(session_id, str):
+        raise ProtocolError(DECODE_ERROR, f"group-id is {session_id!r:.80}")
+    if session_id is not None and len(session_id) > SESSION_ID_LENGTH_MAX:
+        text = f"The session id has {len(session_id)} characters; {SESSION_ID_LENGTH_MAX} are allowed."
+        raise Refusal(ARGUMENT_ERROR, text)
+    return session_id
 
 
 def _is_ping(payload: bytes, value_at: int, end: int) -> bool:

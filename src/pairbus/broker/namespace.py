@@ -43,6 +43,7 @@ from pairbus.broker.payloads import Payloads
 from pairbus.broker.peer import Peer
 from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import Refusal, entity_not_found
+from pairbus.broker.session_links import Applicant, SessionDispatcher
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.sweep import Remains, Sweeper
@@ -86,7 +87,7 @@ class Namespace:
         self.catalog = Catalog()
         self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=now_ms)
         self._health = Health(store, loop)
-        self._dispatchers: dict[Box, Dispatcher] = {}
+        self._dispatchers: dict[Box, Dispatcher | SessionDispatcher] = {}
         self._forwarders: dict[Box, Forwarder] = {}
         self._agenda: Agenda[Holder] = Agenda()
         self._changed: set[Holder] = set()
@@ -163,10 +164,17 @@ class Namespace:
                 incomplete += not take(row)
             elif entity_id in remains:
                 remains[entity_id].append(row)
+        states: dict[int, list[int]] = {entity_id: [] for entity_id in remains}
+        for state in self.store.session_states():
+            holder = holders.get(state.entity_id)
+            if isinstance(holder, Queue | Subscription) and holder.sessions is not None:
+                holder.sessions.recover_state(state)
+            elif state.entity_id in states:
+                states[state.entity_id].append(state.n)
         for holder in holders.values():
             holder.recovered(self.now_ms())
         for entity_id, rows in remains.items():
-            self._sweeper.recover(entity_id, rows)
+            self._sweeper.recover(entity_id, rows, states[entity_id])
         if incomplete:
             return [f"{self.name}: {incomplete} messages are not served because their payloads are missing"]
         return []
@@ -208,11 +216,11 @@ class Namespace:
     def queue(self, path: str) -> Queue | None:
         return self.catalog.queues.get(path_key(path))
 
-    def wake(self, box: Box) -> None:
-        """Receivers of the box may get something now. A box whose queue is deleted has nobody to wake."""
+    def wake(self, box: Box, outlet: Outlet | None = None) -> None:
+        """Receivers of the box, or this one, may get something now. A box whose queue is deleted has nobody to wake."""
         dispatcher = self._dispatchers.get(box)
         if dispatcher is not None:
-            dispatcher.wake()
+            dispatcher.wake(outlet)
 
     def wake_later(self, box: Box) -> None:
         dispatcher = self._dispatchers.get(box)
@@ -222,6 +230,17 @@ class Namespace:
     def listen(self, outlet: Outlet) -> None:
         if not self._is_stopping:
             self._dispatcher(outlet.queue, outlet.box).add(outlet)
+
+    def apply(self, applicant: Applicant) -> None:
+        """A link wants a session."""
+        dispatcher = self._dispatcher(applicant.queue, applicant.box)
+        if not self._is_stopping and isinstance(dispatcher, SessionDispatcher):
+            dispatcher.apply(applicant)
+
+    def stop_applying(self, applicant: Applicant) -> None:
+        dispatcher = self._dispatchers.get(applicant.box)
+        if isinstance(dispatcher, SessionDispatcher):
+            dispatcher.stop_applying(applicant)
 
     def stop_listening(self, outlet: Outlet) -> None:
         dispatcher = self._dispatchers.get(outlet.box)
@@ -272,11 +291,12 @@ class Namespace:
         key = path_key(path)
         return self.catalog.queues.get(key) or self.catalog.topics.get(key)
 
-    def _dispatcher(self, receivable: Receivable, box: Box) -> Dispatcher:
+    def _dispatcher(self, receivable: Receivable, box: Box) -> Dispatcher | SessionDispatcher:
         """The dispatcher of a box; made when the first receiver comes."""
         dispatcher = self._dispatchers.get(box)
         if dispatcher is None:
-            dispatcher = self._dispatchers[box] = Dispatcher(
+            kind = Dispatcher if box.sessions is None else SessionDispatcher
+            dispatcher = self._dispatchers[box] = kind(
                 receivable,
                 box,
                 loop=self._loop,
@@ -407,7 +427,9 @@ class Namespace:
     def _detach(self, holder: Holder, refusal: Refusal, kinds: tuple[type, ...] = (Inlet, Outlet)) -> None:
         for link in list(self.links):
             context = link.context
-            if isinstance(context, Inlet | Outlet) and context.queue is holder and isinstance(context, kinds):
+            if isinstance(context, Applicant) and context.queue is holder:
+                context.refuse(refusal)
+            elif isinstance(context, Inlet | Outlet) and context.queue is holder and isinstance(context, kinds):
                 context.peer.detach(link, refusal)
 
     def _detach_disabled(self, holder: Holder) -> None:

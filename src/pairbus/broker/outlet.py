@@ -12,9 +12,10 @@ from pairbus.amqp.performatives import ACCEPTED_BYTES, RELEASED_BYTES, Accepted,
 from pairbus.amqp.session import Session
 from pairbus.broker.box import Box
 from pairbus.broker.catalog import Receivable
+from pairbus.broker.holds import Hold
 from pairbus.broker.messages import encode_delivery, patch_of
 from pairbus.broker.queue import Outcome
-from pairbus.broker.refusal import Refusal, lock_lost, refused
+from pairbus.broker.refusal import Refusal, lock_lost, refused, session_lock_lost
 from pairbus.broker.store import StoredMessage
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Outlet:
         self.box = box
         self.path = path
         "As the client spelled it: what its token must cover."
+        self.hold: Hold | None = None
+        "The session that it receives, where the box has sessions."
         attach = link.remote_attach
         self._takes_for_good = attach is not None and attach.snd_settle_mode == SETTLED_BY_SENDER
         self._completing: list[SentDelivery] = []
@@ -68,12 +71,13 @@ class Outlet:
 
     def take(self, box: Box, now_ms: int) -> bool:
         """Deliver one message of the box; False when it has none."""
+        session = None if self.hold is None else self.hold.session
         if self._takes_for_good:
-            if not box.take_next(now_ms, self._taken):
+            if not box.take_next(now_ms, self._taken, session):
                 return False
             self._on_their_way += 1
             return True
-        lock = box.lock_next(now_ms)
+        lock = box.lock_next(now_ms, session)
         if lock is None:
             return False
         payload = encode_delivery(lock.message, lock.until_ms)
@@ -93,7 +97,16 @@ class Outlet:
             self._delivered(len(payload))
         else:
             logger.info("%s: message %d was taken by a receiver that is gone", self.queue.path, message.seq)
-        self.peer.namespace.wake(self.box)
+        self.wake()
+
+    def wake(self) -> None:
+        """This receiver may get something now."""
+        self.peer.namespace.wake(self.box, self)
+
+    def session_lost(self) -> None:
+        """The lock of its session has ended."""
+        assert self.hold is not None
+        self.peer.detach(self.link, session_lock_lost(self.hold.session.id))
 
     def _delivered(self, size: int) -> None:
         if self.peer.namespace.meter is not None:
@@ -224,3 +237,5 @@ class Outlet:
         self.meter_deliveries()
         self._ask_is_over(self.link.delivery_count)
         self.peer.namespace.stop_listening(self)
+        if self.hold is not None and self.queue.sessions is not None:
+            self.queue.sessions.release(self.hold)

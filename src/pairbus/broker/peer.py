@@ -43,6 +43,7 @@ from pairbus.broker.outlet import Outlet
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.requests import RequestLink, ResponseLink
 from pairbus.broker.router import attach_link, right_of
+from pairbus.broker.session_links import Applicant
 
 if TYPE_CHECKING:
     from pairbus.broker.namespace import Namespace
@@ -308,7 +309,7 @@ class Peer:
         for session in self._connection.sessions:
             for link in session.links:
                 if isinstance(link.context, Outlet):
-                    self.namespace.wake(link.context.box)
+                    link.context.wake()
                 elif isinstance(link.context, RequestLink):
                     link.context.resume(now_ms)
 
@@ -336,6 +337,9 @@ class Peer:
 
     def _on_detached(self, event: LinkDetached) -> None:
         link = event.link
+        if isinstance(link.context, Applicant):
+            link.context.withdrawn()
+            return
         self._close_contexts([link])
         if link.state is State.CLOSE_ASKED:
 
@@ -350,14 +354,14 @@ class Peer:
         context = event.link.context
         if isinstance(context, Outlet):
             context.on_flow()
-            self.namespace.wake(context.box)
+            context.wake()
         elif isinstance(context, ResponseLink):
             context.pump()
 
     def _on_session_flow(self, event: SessionFlow) -> None:
         for link in event.session.links:
             if isinstance(link.context, Outlet):
-                self.namespace.wake(link.context.box)
+                link.context.wake()
             elif isinstance(link.context, ResponseLink):
                 link.context.pump()
 
@@ -369,7 +373,7 @@ class Peer:
             if at == len(deliveries) or deliveries[at].link is not deliveries[start].link:
                 context = deliveries[start].link.context
                 if isinstance(context, Outlet):
-                    self.namespace.wake(context.box)  # it may have been held back by what it had not settled
+                    context.wake()  # it may have been held back by what it had not settled
                     context.settle(event.session, deliveries[start:at], event.settled, event.state, now_ms)
                 start = at
 

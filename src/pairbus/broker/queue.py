@@ -64,7 +64,7 @@ class Queue:
             on_ready=on_ready,
             run_due=self.run_due,
         )
-        self._receiving = Receiving(entity, description, lambda: self._schedule.numbers())
+        self._receiving = Receiving(entity, description, lambda session_id: self._schedule.numbers(session_id))
         self.main, self.dead = self._receiving.main, self._receiving.dead
         self._schedule = Schedule(entity, self.main, self._activate)
         self._admission: Admission[list[StoredMessage]] = Admission(
@@ -79,6 +79,7 @@ class Queue:
         self.settle, self.complete_many = settlement.settle, settlement.complete_many
         self.renew, self.receive_deferred = settlement.renew, settlement.receive_deferred
         self.peek = self._receiving.peek
+        self.sessions = self._receiving.sessions
         self.send, self.schedule = self._admission.send, self._admission.schedule
         self.cancel_scheduled = self._schedule.cancel
         self.check_room, self.is_claimed = self._admission.check_room, self._admission.is_claimed
@@ -193,7 +194,8 @@ class Queue:
     def remains(self) -> Remains:
         """What is to be swept once the drop is committed."""
         drains = [(self.main.number, self._schedule.drain), *self._receiving.drains()]
-        return Remains(self.queue_id, drains, self._admission.ends(), self._receiving.row_bytes())
+        ends, row_bytes = self._admission.ends(), self._receiving.row_bytes()
+        return Remains(self.queue_id, drains, ends, row_bytes, states=self._receiving.state_rows())
 
     # ── sending ──
 
@@ -219,7 +221,7 @@ class Queue:
             message.payload = draft.payload
             message.origin_seq = draft.origin_seq
             message.hops = draft.hops
-            message.session_id = draft.session_id
+            message.session_id = draft.session_id or ""
             message.body = body = draft.body
             message.annotations = annotations = draft.annotations
             message.message_id = draft.message_id

@@ -8,13 +8,15 @@ from typing import Protocol
 from pairbus.broker.box import Box
 from pairbus.broker.entity import Entity, Settings
 from pairbus.broker.expiry import Expiry
+from pairbus.broker.session_service import SessionService
 from pairbus.broker.settlement import Settlement
 from pairbus.broker.store import ACTIVE, TRANSFER, StoredMessage, box_of, dead_box_of, transfer_box_of
 from pairbus.broker.sweep import Drain
 from pairbus.errors import StoreError
 
-OtherNumbers = Callable[[], Iterable[tuple[int, int]]]
-"(sequence number, row number) pairs of messages that are in the entity's own box and that the box does not know."
+OtherNumbers = Callable[[str | None], Iterable[tuple[int, int]]]
+"""(sequence number, row number) pairs of messages that are in the entity's own box and that the box does not know; of
+one session, or None: of all."""
 
 
 class ReceivingSettings(Settings, Protocol):
@@ -26,6 +28,8 @@ class ReceivingSettings(Settings, Protocol):
     def max_delivery_count(self) -> int: ...
     @property
     def dead_letter_on_expiration(self) -> bool: ...
+    @property
+    def requires_session(self) -> bool: ...
 
 
 class Receiving:
@@ -35,13 +39,28 @@ class Receiving:
         self._entity = entity
         self._scheduled = scheduled
         self.expiry = Expiry(entity)
-        self.main = self._box(box_of(entity.entity_id))
+        self.main = self._box(box_of(entity.entity_id), has_sessions=settings.requires_session)
         self.dead = self._box(dead_box_of(entity.entity_id))
         self.boxes: tuple[Box, ...] = (self.main, self.dead)
         "Those that were made: transfer dead letters have one when somebody asks for it."
         self.settlement = Settlement(entity, self.main, self.dead)
         self.expiry.attach(self.main, self.dead, self.settlement)
+        self.sessions: SessionService | None = None
+        "None where the entity has no sessions."
+        if settings.requires_session:
+            self.sessions = SessionService(entity, self.main, self.expiry.run)
         self.describe(settings)
+
+    def _box(self, number: int, *, has_sessions: bool = False) -> Box:
+        entity = self._entity
+        return Box(
+            number,
+            entity.store,
+            entity.commits,
+            entity.payloads,
+            on_expired=self.expiry.met,
+            has_sessions=has_sessions,
+        )
 
     def describe(self, settings: ReceivingSettings) -> None:
         """After the entity itself was described."""
@@ -51,10 +70,6 @@ class Receiving:
         for box in self.boxes:
             box.locks.duration_ms = settings.lock_duration_ms
             box.receivable = self._entity.receivable
-
-    def _box(self, number: int) -> Box:
-        entity = self._entity
-        return Box(number, entity.store, entity.commits, entity.payloads, on_expired=self.expiry.met)
 
     @property
     def transfer(self) -> Box:
@@ -67,6 +82,8 @@ class Receiving:
     @property
     def size_bytes(self) -> int:
         size = self.main.size_bytes + self.dead.size_bytes
+        if self.sessions is not None:
+            size += self.sessions.state_bytes
         return size if len(self.boxes) == 2 else size + self.boxes[2].size_bytes
 
     @property
@@ -88,6 +105,10 @@ class Receiving:
             if box.available(now_ms):
                 self._entity.announce(box)
 
+    def state_rows(self) -> list[int]:
+        """The rows of session states, for the sweep."""
+        return [] if self.sessions is None else self.sessions.state_rows()
+
     def drains(self) -> list[tuple[int, Drain]]:
         """Where the row numbers of each box come from when the entity has been dropped."""
         return [(box.number, box.drain) for box in self.boxes]
@@ -100,21 +121,29 @@ class Receiving:
     # ── looking ──
 
     def peek(
-        self, box: Box, from_seq: int, count: int, now_ms: int, *, size_max: int | None = None
+        self,
+        box: Box,
+        from_seq: int,
+        count: int,
+        now_ms: int,
+        *,
+        session_id: str | None = None,
+        size_max: int | None = None,
     ) -> list[StoredMessage]:
-        """Committed messages of every state, without a lock; not those whose time to live is over, nor those that a
-        write carries at this moment.
+        """Committed messages of every state, of one session or of all, without a lock; not those whose time to live is
+        over, nor those that a write carries at this moment.
 
         No more are read when those that were found have `size_max` bytes.
         """
         self._entity.accessed_ms = now_ms
-        scheduled = list(self._scheduled()) if box is self.main else []
+        scheduled = list(self._scheduled(session_id)) if box is self.main else []
         others = [n for _, n in scheduled]
         locked = {lock.message.n for lock in box.locks}
         seen: list[StoredMessage] = []
-        size, from_n = 0, box.first_from(from_seq, scheduled)
+        size, from_n = 0, box.first_from(from_seq, scheduled, session_id)
         while from_n and len(seen) < count and (size_max is None or size < size_max):
-            numbers = box.numbers_from(from_n, min(count - len(seen), box.chunk_size()), others)
+            count_max = min(count - len(seen), box.chunk_size())
+            numbers = box.numbers_from(from_n, count_max, others, session_id)
             if not numbers:
                 break
             from_n = numbers[-1] + 1

@@ -11,6 +11,9 @@ ENTITY_DISABLED = "com.microsoft:entity-disabled"
 ENTITY_EXISTS = "com.microsoft:entity-already-exists"
 MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
 MESSAGE_NOT_FOUND = "com.microsoft:message-not-found"
+SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
+SESSION_LOCK_LOST = "com.microsoft:session-lock-lost"
+TIMEOUT = "com.microsoft:timeout"
 
 
 class Refusal(PairbusError):
@@ -47,3 +50,17 @@ def refused(refusal: Refusal) -> bytes:
 
 def dead_letters_take_no_sends(path: str) -> Refusal:
     return Refusal(NOT_ALLOWED, f"Messages cannot be sent to the dead-letter queue of '{path}'.")
+
+
+def session_cannot_be_locked(session_id: str) -> Refusal:
+    return Refusal(
+        SESSION_CANNOT_BE_LOCKED,
+        f"The requested session '{session_id}' cannot be accepted. It may be locked by another receiver.",
+    )
+
+
+def session_lock_lost(session_id: str) -> Refusal:
+    return Refusal(
+        SESSION_LOCK_LOST,
+        f"The session lock of '{session_id}' has expired or was released. Accept the session again.",
+    )

@@ -11,11 +11,13 @@ from pairbus.broker.address import Address, parse_address
 from pairbus.broker.cbs import CbsNode
 from pairbus.broker.inlet import BATCH_ENVELOPE_SIZE, CREDIT, Inlet
 from pairbus.broker.management import OPERATIONS, ManagementNode, Target
+from pairbus.broker.messages import SESSION_ID_LENGTH_MAX
 from pairbus.broker.outlet import Outlet
 from pairbus.broker.queue import Queue
-from pairbus.broker.refusal import Refusal, dead_letters_take_no_sends, entity_not_found
+from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal, dead_letters_take_no_sends, entity_not_found
 from pairbus.broker.requests import CREDIT as REQUEST_CREDIT
 from pairbus.broker.requests import Node, RequestLink, ResponseLink
+from pairbus.broker.session_links import SESSION_FILTER, Applicant
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.topic import Topic
 from pairbus.sas import LISTEN, SEND
@@ -23,7 +25,10 @@ from pairbus.sas import LISTEN, SEND
 if TYPE_CHECKING:
     from pairbus.broker.peer import Peer
 
-SESSION_FILTER = "com.microsoft:session-filter"
+SESSION_REQUIRED = (
+    "It is not possible for an entity that requires sessions to create a non-sessionful message receiver."
+)
+NO_SESSIONS = "A sessionful message receiver cannot be created on an entity that does not require sessions."
 TOKEN_REQUEST_SIZE_MAX = 1 << 16  # a token has a few KB, and whoever puts one is a stranger until then
 REQUEST_ENVELOPE_SIZE = 1 << 20  # around the largest message that a schedule-message request may carry
 
@@ -80,6 +85,7 @@ def _management(peer: Peer, address: Address) -> ManagementNode:
         OPERATIONS,
         find=lambda: find(peer, address),
         allows=lambda right: peer.allows(address.text, right),
+        is_mine=lambda holder: isinstance(holder, Outlet) and holder.peer is peer,
     )
 
 
@@ -127,17 +133,28 @@ def _attach_receiver(peer: Peer, link: SenderLink, attach: Attach, address: Addr
         raise Refusal(
             NOT_ALLOWED, f"Messages cannot be received from '{entity.path}', which forwards them to '{forward_to}'."
         )
-    if attach.source is not None and attach.source.filter and SESSION_FILTER in attach.source.filter:
-        raise Refusal(
-            NOT_ALLOWED,
-            "A sessionful message receiver cannot be created on an entity that does not require sessions.",
-        )
-    _answer(link, attach, None)
     assert target.box is not None
+    wants_session = attach.source is not None and SESSION_FILTER in (attach.source.filter or {})
+    if wants_session != (target.box.sessions is not None):
+        raise Refusal(NOT_ALLOWED, NO_SESSIONS if wants_session else SESSION_REQUIRED)
+    entity.touch(peer.namespace.now_ms())
+    if wants_session:
+        _check_session_id(attach)
+        link.context = Applicant(peer, link, attach, entity, target.box, address.text)
+        peer.namespace.apply(link.context)
+        return
+    _answer(link, attach, None)
     outlet = Outlet(peer, link, entity, target.box, address.text)
     link.context = outlet
     peer.namespace.listen(outlet)
-    entity.touch(peer.namespace.now_ms())
+
+
+def _check_session_id(attach: Attach) -> None:
+    assert attach.source is not None and attach.source.filter is not None
+    session_id = attach.source.filter[SESSION_FILTER]
+    if session_id is not None and not (isinstance(session_id, str) and len(session_id) <= SESSION_ID_LENGTH_MAX):
+        text = f"A session id is a text of at most {SESSION_ID_LENGTH_MAX} characters, not {session_id!r:.80}."
+        raise Refusal(ARGUMENT_ERROR, text)
 
 
 def _answer(link: Link, attach: Attach, max_message_size: int | None) -> None:

@@ -21,6 +21,7 @@ class Waiting(NamedTuple):
     at_ms: int
     size: int
     payload: int
+    session_id: str
 
 
 class Schedule:
@@ -42,10 +43,11 @@ class Schedule:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def numbers(self) -> Iterator[tuple[int, int]]:
-        """(sequence number, row number) of each."""
+    def numbers(self, session_id: str | None = None) -> Iterator[tuple[int, int]]:
+        """(sequence number, row number) of each, of one session or of all."""
         for seq, waiting in self._waiting.items():
-            yield seq, waiting.n
+            if session_id is None or waiting.session_id == session_id:
+                yield seq, waiting.n
 
     def drain(self, limit: int) -> list[int]:
         """Every row number; they leave the books. For the end of the entity only."""
@@ -59,7 +61,8 @@ class Schedule:
         if not self._box.recover_size(row):
             return False
         self._box.scheduled_count += 1
-        self._await(row.seq, Waiting(row.n, row.scheduled_ms, self._box.size_bytes - size_before, row.payload))
+        size = self._box.size_bytes - size_before
+        self._await(row.seq, Waiting(row.n, row.scheduled_ms, size, row.payload, row.session_id))
         return True
 
     def add(self, message: StoredMessage) -> None:
@@ -69,7 +72,8 @@ class Schedule:
 
     def take_back(self, message: StoredMessage) -> None:
         """A message whose activation failed."""
-        self._await(message.seq, Waiting(message.n, message.scheduled_ms, message.size, message.payload))
+        waiting = Waiting(message.n, message.scheduled_ms, message.size, message.payload, message.session_id)
+        self._await(message.seq, waiting)
 
     def _await(self, seq: int, waiting: Waiting) -> None:
         self._waiting[seq] = waiting

@@ -156,8 +156,7 @@ class Settlement:
         except Refusal as refusal:
             self._entity.answer_later(refusal, done)
             return
-        for seq in seqs:
-            del box.deferred[seq]
+        box.take_deferred(messages)
         if lock:
             self._entity.answer_later([box.locks.make(message, now_ms) for message in messages], done)
             return

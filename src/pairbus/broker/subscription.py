@@ -67,13 +67,13 @@ class Subscription:
             on_ready=on_ready,
             run_due=self.run_due,
         )
-        self._receiving = Receiving(entity, description, tuple)
+        self._receiving = Receiving(entity, description, lambda session_id: ())
         self.main, self.dead = self._receiving.main, self._receiving.dead
         self._describe(description)
         settlement = self._receiving.settlement
         self.settle, self.complete_many = settlement.settle, settlement.complete_many
         self.renew, self.receive_deferred = settlement.renew, settlement.receive_deferred
-        self.peek = self._receiving.peek
+        self.peek, self.sessions = self._receiving.peek, self._receiving.sessions
         self.dead_letter = settlement.dead_letter
         self.check_receive, self.touch = entity.check_receive, entity.touch
 
@@ -208,7 +208,10 @@ class Subscription:
 
     def remains(self) -> Remains:
         """What is to be swept once the drop is committed."""
-        return Remains(self.subscription_id, self._receiving.drains(), row_bytes=self._receiving.row_bytes())
+        receiving = self._receiving
+        return Remains(
+            self.subscription_id, receiving.drains(), row_bytes=receiving.row_bytes(), states=receiving.state_rows()
+        )
 
     # ── what falls due ──
 

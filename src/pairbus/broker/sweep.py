@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pairbus.broker.payloads import Payloads
-from pairbus.broker.store import Delete, EraseEntity, Forget, IndexRow, Store
+from pairbus.broker.store import Delete, EraseEntity, Forget, IndexRow, SetSessionState, Store
 from pairbus.errors import StoreError
 
 logger = logging.getLogger("pairbus.broker")
@@ -38,6 +38,8 @@ class Remains:
     "Average size of a row."
     numbers: list[tuple[int, list[int]]] = field(default_factory=list)
     "(box, row numbers) that came from `drains` and are to be deleted first."
+    states: list[int] = field(default_factory=list)
+    "Rows of session states; taken from the end."
 
     def next_rows(self) -> tuple[int, list[int]] | None:
         """The rows of the next step; None: there are no more."""
@@ -71,8 +73,8 @@ class Sweeper:
         self._is_busy = False
         self._is_stopping = False
 
-    def recover(self, entity_id: int, rows: list[IndexRow]) -> None:
-        """An entity that was dropped before the start; `rows`: those of the index that are its."""
+    def recover(self, entity_id: int, rows: list[IndexRow], states: list[int]) -> None:
+        """An entity that was dropped before the start; `rows` and `states`: those that the store lists for it."""
         numbers: dict[int, list[int]] = {}
         for row in rows:
             numbers.setdefault(row.box, []).append(row.n)
@@ -80,7 +82,7 @@ class Sweeper:
                 self._payloads.hold(row.payload)
         ends = sorted(until_ms for _, until_ms in self._store.remembered(entity_id))
         size = sum(row.size for row in rows) // (len(rows) + 1)
-        self.add(Remains(entity_id, [], ends, size, list(numbers.items())))
+        self.add(Remains(entity_id, [], ends, size, list(numbers.items()), states))
 
     def add(self, remains: Remains) -> None:
         """The drop of the entity is committed."""
@@ -111,7 +113,10 @@ class Sweeper:
         ends = remains.ends[:STEP_IDS]
         if ends:
             self._store.write(Forget(remains.entity_id, ends[-1]))
-        is_last = rows is None and not ends
+        states = remains.states[-STEP_IDS:]
+        for n in states:
+            self._store.write(SetSessionState(remains.entity_id, n, "", 0, None))
+        is_last = rows is None and not ends and not states
         if is_last:
             self._store.write(EraseEntity(remains.entity_id))
 
@@ -124,6 +129,7 @@ class Sweeper:
             for payload in delete.payloads if delete is not None else ():
                 self._payloads.release(payload)
             del remains.ends[: len(ends)]
+            del remains.states[len(remains.states) - len(states) :]
             if is_last:
                 self._remains.popleft()
             self._step()

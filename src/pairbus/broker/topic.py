@@ -185,7 +185,7 @@ class Topic:
             enqueued_ms=now_ms,
             scheduled_ms=draft.scheduled_ms if is_scheduled else 0,
             ttl_ms=ttl_ms,
-            session_id=draft.session_id,
+            session_id=draft.session_id or "",
             hops=draft.hops,
             origin_seq=draft.origin_seq,
         )

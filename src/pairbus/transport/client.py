@@ -17,13 +17,14 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import aiohttp
 
 from pairbus.amqp.connection import Settings, Trace
 from pairbus.amqp.performatives import Source, Target
 from pairbus.amqp.session import Session
+from pairbus.amqp.types import Symbol
 from pairbus.errors import ConfigError
 from pairbus.transport.cbs import TokenRefused, Tokens
 from pairbus.transport.credential import credential_for
@@ -186,11 +187,16 @@ class Connection:
         sub_queue: Literal["dead-letter"] | None = None,
         credit: int = CREDIT,
         timeout_s: float = TIMEOUT_S,
+        filters: dict[str, Any] | None = None,
     ) -> Receiver:
-        """Open a link that receives from the entity; see `receiver.py` for what `credit` means."""
+        """Open a link that receives from the entity; see `receiver.py` for what `credit` means.
+
+        `filters` of the source: `com.microsoft:session-filter` with a session id, or None for the next available one.
+        """
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
         entity = path if sub_queue is None else f"{path}/$DeadLetterQueue"
         locking = mode == "peek-lock"
+        wanted = {Symbol(key): value for key, value in (filters or {}).items()}
 
         async def renew(tokens: list[uuid.UUID], timeout_s: float) -> list[int]:
             deadline = self._wire.loop.time() + timeout_s
@@ -201,7 +207,7 @@ class Connection:
             link = session.new_receiver(f"receiver-{uuid.uuid4().hex[:12]}")
             receiver = Receiver(self._wire, link, f"receiver {entity}", timeout_s, credit, renew)
             link.attach(
-                source=Source(address=entity),
+                source=Source(address=entity, filter=wanted or None),
                 target=Target(address=link.name),
                 snd_settle_mode=0 if locking else 1,
                 # "second" is what Service Bus expects of whoever asks before it settles; RabbitMQ refuses the link over

@@ -5,6 +5,7 @@ import "./messages.mjs";
 import "./settlement.mjs";
 import "./namespace.mjs";
 import "./topics.mjs";
+import "./sessions.mjs";
 import { main } from "./harness.mjs";
 
 await main();

@@ -1,10 +1,10 @@
-"""`<entity>/$management`: requests about messages and rules, answered over a pair of links."""
+"""`<entity>/$management`: requests about messages, sessions and rules, answered over a pair of links."""
 
 from __future__ import annotations
 
-from pairbus.broker.management import messages, rules
+from pairbus.broker.management import messages, rules, sessions
 from pairbus.broker.management.node import ManagementNode, Operation, Target
 
 __all__ = ["OPERATIONS", "ManagementNode", "Operation", "Target"]
 
-OPERATIONS: dict[str, Operation] = {**messages.OPERATIONS, **rules.OPERATIONS}
+OPERATIONS: dict[str, Operation] = {**messages.OPERATIONS, **rules.OPERATIONS, **sessions.OPERATIONS}

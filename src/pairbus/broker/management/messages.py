@@ -7,10 +7,13 @@ from uuid import UUID
 from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED
 from pairbus.amqp.types import Array, Long, Timestamp
 from pairbus.broker.box import Lock
+from pairbus.broker.draft import check_session_ids
 from pairbus.broker.management.node import Answer, Fields, ManagementNode, Operation
+from pairbus.broker.management.sessions import held
 from pairbus.broker.messages import draft_of, encode_delivery, patch_of
 from pairbus.broker.queue import Outcome, Queue
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal, dead_letters_take_no_sends, lock_lost
+from pairbus.broker.settlement import not_found
 from pairbus.broker.subscription import Subscription
 from pairbus.broker.topic import Topic
 from pairbus.sas import LISTEN, SEND
@@ -27,7 +30,8 @@ def _peek(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> 
     if count < 1:
         raise Refusal(ARGUMENT_ERROR, f"'message-count' must be at least 1, is {count}.")
     from_seq = min(max(fields.integer("from-sequence-number"), 0), SEQUENCE_NUMBER_MAX)
-    found = node.queue.peek(node.box, from_seq, count, now_ms, size_max=ANSWER_SIZE_MAX)
+    session_id = fields.text("session-id") if node.box.sessions is not None else None
+    found = node.queue.peek(node.box, from_seq, count, now_ms, session_id=session_id, size_max=ANSWER_SIZE_MAX)
     messages: list[dict[str, bytes]] = []
     size = 0
     for message in found:
@@ -67,6 +71,9 @@ def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int)
         if draft.is_ping:
             raise Refusal(ARGUMENT_ERROR, "A ping cannot be scheduled.")
         drafts.append(draft)
+    entity = node.sent_to
+    if isinstance(entity, Queue) and entity.sessions is not None:
+        check_session_ids(drafts, entity.path)
 
     def scheduled(result: Refusal | list[int]) -> None:
         if isinstance(result, Refusal):
@@ -102,8 +109,13 @@ def _receive_deferred(node: ManagementNode, fields: Fields, answer: Answer, now_
                 }
             )
 
-    lock = fields.integer("receiver-settle-mode", 1) == 1
-    node.queue.receive_deferred(node.box, fields.many("sequence-numbers", int), now_ms, lock, received)
+    lock, numbers = fields.integer("receiver-settle-mode", 1) == 1, fields.many("sequence-numbers", int)
+    hold = held(node, fields, now_ms)
+    if hold is not None:
+        strange = [seq for seq in numbers if seq not in (hold.session.deferred or {})]
+        if strange:
+            raise not_found(strange, f"deferred (in session '{hold.session.id}')", node.path)
+    node.queue.receive_deferred(node.box, numbers, now_ms, lock, received)
 
 
 _OUTCOMES = {
@@ -128,6 +140,7 @@ def _update_disposition(node: ManagementNode, fields: Fields, answer: Answer, no
             if (text := fields.text(key)) is not None:
                 changes[name] = text
     patch, tokens = patch_of(changes), fields.lock_tokens()
+    held(node, fields, now_ms)
     if outcome is Outcome.COMPLETE:
         node.queue.complete_many(node.box, tokens, now_ms, lambda lost, error: answer.done(_lost(lost, error)))
         return

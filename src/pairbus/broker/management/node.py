@@ -30,6 +30,7 @@ from pairbus.broker.refusal import (
     ENTITY_EXISTS,
     MESSAGE_LOCK_LOST,
     MESSAGE_NOT_FOUND,
+    SESSION_LOCK_LOST,
     Refusal,
     refusal_of,
 )
@@ -45,6 +46,7 @@ SEQUENCE_NUMBERS_MAX = 1000
 
 _STATUS_OF = {
     MESSAGE_LOCK_LOST: 410,
+    SESSION_LOCK_LOST: 410,
     MESSAGE_NOT_FOUND: 404,
     NOT_FOUND: 404,
     UNAUTHORIZED_ACCESS: 401,
@@ -123,14 +125,17 @@ class ManagementNode:
         *,
         find: Callable[[], Target],
         allows: Callable[[str], bool],
+        is_mine: Callable[[object], bool],
     ) -> None:
-        """`find` looks the entity up and raises a Refusal when it does not exist."""
+        """`find` looks the entity up and raises a Refusal when it does not exist; `is_mine` tells whether the holder of
+        a session is a link of this peer."""
         self.address = address
         self.namespace = namespace
         self.target = find()
         self._operations = operations
         self._find = find
         self._allows = allows
+        self.is_mine = is_mine
 
     @property
     def path(self) -> str:
@@ -233,6 +238,12 @@ class Fields:
         value = self._values.get(key)
         if value is not None and not isinstance(value, str):
             raise Refusal(ARGUMENT_ERROR, f"'{key}' must be a string, is {value!r:.80}.")
+        return value
+
+    def binary(self, key: str) -> bytes | None:
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, bytes):
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' must be binary, is {value!r:.80}.")
         return value
 
     def mapping(self, key: str) -> dict[Any, Any]:

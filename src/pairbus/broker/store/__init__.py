@@ -21,7 +21,7 @@ Promises.
     `number` never gives out the number of a row that was ever committed, also when all rows are long gone.
  6. A payload is deleted in the commit that deletes the last row that shares it. Reference counts are in memory and
     counted again at each start; a payload that no row shares is deleted then.
- 7. `DropEntity` costs the same whatever the entity holds. Its rows stay, and are listed by `index` after a restart,
+ 7. `DropEntity` costs the same whatever the entity holds. Its rows and states stay, and are listed after a restart,
     until the owner has deleted them, which it does in bounded steps, and writes `EraseEntity`.
 
 What the owner promises: a `Delete`, `Update` or `Move` names rows that are there, and their payloads.
@@ -214,6 +214,20 @@ class Forget:
 
 
 @dataclass(slots=True)
+class SetSessionState:
+    """The state of one session is in the row `n` of the states from now on; None: that row is deleted.
+
+    A session keeps its row, whose number is from the same sequence as those of messages.
+    """
+
+    entity_id: int
+    n: int
+    session_id: str
+    updated_ms: int
+    state: bytes | None
+
+
+@dataclass(slots=True)
 class PutEntity:
     """Create an entity or replace its description (JSON text, opaque to the store)."""
 
@@ -235,7 +249,19 @@ class EraseEntity:
     entity_id: int
 
 
-Write = Insert | InsertPayload | Delete | Update | Move | Remember | Forget | PutEntity | DropEntity | EraseEntity
+Write = (
+    Insert
+    | InsertPayload
+    | Delete
+    | Update
+    | Move
+    | Remember
+    | Forget
+    | SetSessionState
+    | PutEntity
+    | DropEntity
+    | EraseEntity
+)
 
 
 # ── reads ──
@@ -277,6 +303,16 @@ class IndexRow(NamedTuple):
     session_id: str
 
 
+class StateRow(NamedTuple):
+    """The state of one session, without the state itself."""
+
+    n: int
+    entity_id: int
+    session_id: str
+    updated_ms: int
+    size: int
+
+
 PayloadRow = tuple[int, int, int]
 "(payload, topic id, size)"
 
@@ -303,6 +339,14 @@ class Store(Protocol):
 
     def remembered(self, entity_id: int) -> list[tuple[str, int]]:
         """The (message id, until_ms) pairs of an entity; only right after `recover`."""
+        ...
+
+    def session_states(self) -> Iterator[StateRow]:
+        """The states of sessions, those of dropped entities too; only right after `recover`."""
+        ...
+
+    def load_state(self, n: int) -> bytes | None:
+        """The committed state in this row; None: the row is not there. StoreError: it is damaged."""
         ...
 
     def number(self, count: int = 1) -> int:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pairbus.broker.store import DropEntity, EraseEntity, Forget, PutEntity
+from pairbus.broker.store import DropEntity, EraseEntity, Forget, PutEntity, SetSessionState, states
 from pairbus.broker.store.folder import CommitFile
 from pairbus.broker.store.group import Group, RememberStep, RowStep, Step
 from pairbus.broker.store.records import (
@@ -319,6 +319,9 @@ class Committer:
                 self._connection.execute(
                     "DELETE FROM remembered WHERE entity_id = ? AND until_ms <= ?", (step.entity_id, step.until_ms)
                 )
+            case SetSessionState():
+                self._log_bytes += states.carry_out(self._connection, step) + PAGE_BYTES
+                self._last_n = max(self._last_n, step.n)
             case PutEntity():
                 self._put_entity(step)
             case DropEntity():

@@ -28,6 +28,7 @@ from pairbus.broker.store import (
     Move,
     PutEntity,
     Remember,
+    SetSessionState,
     Update,
     Write,
     entity_of,
@@ -90,7 +91,7 @@ class RememberStep:
         self.rows: list[Any] = []
 
 
-Step = RowStep | RememberStep | Forget | PutEntity | DropEntity | EraseEntity
+Step = RowStep | RememberStep | Forget | SetSessionState | PutEntity | DropEntity | EraseEntity
 
 
 class Group:
@@ -114,7 +115,9 @@ class Group:
     def takes_room(self) -> bool:
         """Whether something new is stored: settlements and deletions only change or move what is there."""
         return any(
-            (type(step) is RowStep and bool(step.rows or step.payloads)) or type(step) in (RememberStep, PutEntity)
+            (type(step) is RowStep and bool(step.rows or step.payloads))
+            or type(step) in (RememberStep, PutEntity)
+            or (type(step) is SetSessionState and step.state is not None)
             for step in self.steps
         )
 
@@ -137,6 +140,8 @@ class Group:
                 self._remember(op)
             case Forget():
                 self._remembering = None
+                self.steps.append(op)
+            case SetSessionState():  # in a table of its own: nothing that is put together can come before or after it
                 self.steps.append(op)
             case PutEntity() | DropEntity() | EraseEntity():
                 self._remembering = self._open = None

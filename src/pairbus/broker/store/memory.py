@@ -22,6 +22,8 @@ from pairbus.broker.store import (
     Recovered,
     RecoveredEntity,
     Remember,
+    SetSessionState,
+    StateRow,
     StoredMessage,
     Update,
     Write,
@@ -65,6 +67,7 @@ class MemoryStore:
         self._last_seq: dict[int, int] = {}
         self._remembered: dict[int, dict[str, int]] = {}
         self._payloads: dict[int, tuple[int, bytes]] = {}
+        self._states: dict[int, SetSessionState] = {}
         self._shared: dict[int, int] = {}
         self._highest: dict[str, int] = {"id": 0}
         self._last_n = 0
@@ -116,6 +119,15 @@ class MemoryStore:
 
     def remembered(self, entity_id: int) -> list[tuple[str, int]]:
         return list(self._remembered.get(entity_id, {}).items())
+
+    def session_states(self) -> Iterator[StateRow]:
+        for n, row in sorted(self._states.items()):
+            yield StateRow(n, row.entity_id, row.session_id, row.updated_ms, len(row.state or b""))
+
+    def load_state(self, n: int) -> bytes | None:
+        self._check_open()
+        row = self._states.get(n)
+        return None if row is None else row.state
 
     def number(self, count: int = 1) -> int:
         first = self._last_n + 1
@@ -257,6 +269,8 @@ class MemoryStore:
                 remembered = self._remembered.get(entity_id, {})
                 for message_id in [each for each, until in remembered.items() if until <= until_ms]:
                     self._set(remembered, message_id, _GONE)
+            case SetSessionState():
+                self._set(self._states, op.n, _GONE if op.state is None else op)
             case PutEntity(entity_id, description):
                 if entity_id not in self._last_seq:
                     self._set(self._last_seq, entity_id, 0)

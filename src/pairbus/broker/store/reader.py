@@ -20,8 +20,10 @@ from pairbus.broker.store import (
     IndexRow,
     PayloadRow,
     RecoveredEntity,
+    StateRow,
     StoredMessage,
     entity_of,
+    states,
 )
 from pairbus.broker.store.committer import MAX_ROWS, Counters, Totals, padded_size
 from pairbus.broker.store.records import (
@@ -291,7 +293,24 @@ class Reader:
             )
         return list(latest.items())
 
+    def session_states(self) -> Iterator[StateRow]:
+        bad: list[int] = []
+        try:
+            for row in states.rows(self._connection, bad):
+                self.totals.last_n = max(self.totals.last_n, row.n)
+                yield row
+        except sqlite3.Error as error:
+            raise store_error(error, self._path) from error
+        if bad:
+            self.damage.append(f"{self._path}: {len(bad)} session states are damaged (rows {some_of(bad)}).")
+
     # ── running ──
+
+    def load_state(self, n: int) -> bytes | None:
+        try:
+            return states.load(self._connection, n)
+        except sqlite3.Error as error:
+            raise store_error(error, self._path) from error
 
     def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
         if not numbers:

@@ -14,8 +14,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
-from pairbus.broker.store import Insert, InsertPayload, PutEntity, Remember, Write, entity_of
+from pairbus.broker.store import (
+    Insert,
+    InsertPayload,
+    PutEntity,
+    Remember,
+    SetSessionState,
+    Write,
+    entity_of,
+    states,
+)
 from pairbus.broker.store.committer import Committer, Counters, Totals
 from pairbus.broker.store.folder import FOLDER_MODE, CommitFile, FolderLock
 from pairbus.broker.store.group import Group
@@ -162,6 +172,13 @@ class _Source:
                     found.setdefault(entity_id, []).append((message_id.decode(), until_ms))
         return found
 
+    def states(self, last_key: int) -> Iterator[SetSessionState]:
+        columns = f"{states.HEAD_COLUMNS}, state_crc, state"
+        for n, entity_id, updated_ms, session_id, crc, state_crc, state in self.walk("states", "n", columns, last_key):
+            row = states.row_of(n, entity_id, updated_ms, session_id, crc, 0)
+            if row is not None and type(state) is bytes and crc32(state) == state_crc:
+                yield SetSessionState(row.entity_id, row.n, row.session_id, row.updated_ms, state)
+
 
 def _is_json(text: str) -> bool:
     try:
@@ -210,6 +227,9 @@ def _fill(
         for entity_id, ids in source.remembered().items():
             if entity_id in entities:
                 _commit(committer, Remember(entity_id, ids))
+        for op in source.states(last_key):
+            if op.entity_id in entities:
+                _commit(committer, op)
     finally:
         committer.close()
     for entity_id, description in sorted(entities.items()):

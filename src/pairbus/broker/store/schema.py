@@ -10,6 +10,7 @@
     remembered  message ids for duplicate detection, appended; of several rows for an id the latest time counts
     messages    every message of the namespace; the body stands last, so that a scan of the heads skips it
     payloads    bodies that several messages share
+    states      the states of sessions, see states.py
 
 Every row carries a checksum. A new entity makes no table: what is made at run time is rows. `AUTOINCREMENT` and keys on
 message ids are left out on purpose: appending at the end of a table touches one page, whatever entities the rows belong
@@ -51,6 +52,10 @@ TABLES = {
         "body BLOB)"
     ),
     "payloads": "CREATE TABLE payloads (id INTEGER PRIMARY KEY, topic INTEGER, crc INTEGER, body BLOB)",
+    "states": (
+        "CREATE TABLE states (n INTEGER PRIMARY KEY, entity_id INTEGER, updated_ms INTEGER, session_id TEXT, "
+        "head_crc INTEGER, state_crc INTEGER, state BLOB)"
+    ),
 }
 
 _MAGIC = b"SQLite format 3\0"

@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pairbus.broker.store import Done, IndexRow, PayloadRow, Recovered, StoredMessage, Write
+from pairbus.broker.store import Done, IndexRow, PayloadRow, Recovered, StateRow, StoredMessage, Write
 from pairbus.broker.store.committer import Committer, Totals
 from pairbus.broker.store.folder import FOLDER_MODE, CommitFile, FolderLock, is_store_file, tighten_folder
 from pairbus.broker.store.group import Group
@@ -230,6 +230,14 @@ class SqliteStore:
 
     def remembered(self, entity_id: int) -> list[tuple[str, int]]:
         return self._open_reader.remembered(entity_id)
+
+    def session_states(self) -> Iterator[StateRow]:
+        for row in self._open_reader.session_states():
+            self._last_n = max(self._last_n, row.n)
+            yield row
+
+    def load_state(self, n: int) -> bytes | None:
+        return self._open_reader.load_state(n)
 
     def number(self, count: int = 1) -> int:
         first = self._last_n + 1

@@ -1,0 +1,191 @@
+"""Sessions that receivers hold, and the locks of messages that live under them.
+
+A message lock of a session ends when the hold on the session ends, whatever ends it, and is renewed with it. To the
+settlements this is the `Locks` of a box with sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from pairbus.broker.due import Agenda
+from pairbus.broker.locks import Lock, Tokens
+from pairbus.broker.refusal import session_cannot_be_locked
+from pairbus.broker.sessions import Session, Sessions
+from pairbus.broker.store import StoredMessage
+
+
+class Holder(Protocol):
+    """The receiver that holds a session."""
+
+    def session_lost(self) -> None:
+        """The lock of the session has ended by itself."""
+        ...
+
+
+class Hold:
+    """One receiver's lock on one session."""
+
+    __slots__ = ("holder", "is_over", "locks", "session", "until_ms")
+
+    def __init__(self, session: Session, holder: Holder, until_ms: int) -> None:
+        self.session = session
+        self.holder = holder
+        self.until_ms = until_ms
+        self.locks: dict[bytes, SessionLock] = {}
+        self.is_over = False
+
+    def __repr__(self) -> str:
+        return f"<Hold on {self.session.id!r} until {self.until_ms}>"
+
+
+class SessionLock(Lock):
+    """A message lock under a hold."""
+
+    __slots__ = ("hold",)
+
+    def __init__(self, token: bytes, message: StoredMessage, hold: Hold) -> None:
+        super().__init__(token, message, hold.until_ms)
+        self.hold = hold
+
+
+class Holds:
+    """Who holds which session of a box until when, and the message locks by token."""
+
+    def __init__(self, sessions: Sessions, give_back: Callable[[StoredMessage], None]) -> None:
+        self.duration_ms = 0
+        "Of holds made from now on; set by the entity."
+        self.new_token = Tokens().take
+        self._sessions = sessions
+        self._give_back = give_back
+        self._agenda: Agenda[Hold] = Agenda()
+        self._locks: dict[bytes, SessionLock] = {}
+        self._orphans: list[SessionLock] = []
+        "Locks whose settlement failed when their hold was over."
+
+    # ── sessions ──
+
+    def take(self, session_id: str, holder: Holder, now_ms: int) -> Hold | None:
+        """Hold this session; None: not yet, messages of it are on their way back. Refusal: somebody holds it."""
+        session = self._sessions.make(session_id)
+        if session.hold is not None and session.hold.until_ms > now_ms:
+            raise session_cannot_be_locked(session_id)
+        if session.hold is not None or session.carried:
+            return None
+        return self._hold(session, holder, now_ms)
+
+    def take_next(self, holder: Holder, now_ms: int) -> Hold | None:
+        """Hold the available session with the oldest message; None: there is none."""
+        session = self._sessions.next_available()
+        return None if session is None else self._hold(session, holder, now_ms)
+
+    def _hold(self, session: Session, holder: Holder, now_ms: int) -> Hold:
+        hold = session.hold = Hold(session, holder, now_ms + self.duration_ms)
+        self._agenda.set(hold, hold.until_ms)
+        return hold
+
+    def held(self, token: bytes, now_ms: int) -> SessionLock | None:
+        """The message lock, if it is still held at `now_ms`."""
+        lock = self._locks.get(token)
+        return lock if lock is not None and lock.until_ms > now_ms else None
+
+    def renew_hold(self, hold: Hold, now_ms: int) -> int:
+        """Start the time of the hold, and of the locks under it, again."""
+        hold.until_ms = now_ms + self.duration_ms
+        self._agenda.set(hold, hold.until_ms)
+        for lock in hold.locks.values():
+            lock.until_ms = hold.until_ms
+        return hold.until_ms
+
+    def release_hold(self, hold: Hold) -> None:
+        """The receiver goes: its messages wait again, and this was no delivery. Harmless when the hold is over."""
+        if not hold.is_over:
+            for lock in self._end(hold):
+                self._give_back(lock.message)
+            self._sessions.offer(hold.session)
+
+    def _end(self, hold: Hold) -> list[SessionLock]:
+        hold.is_over = True
+        hold.session.hold = None
+        self._agenda.set(hold, None)
+        self._sessions.unload(hold.session)
+        self._sessions.stirred.pop(hold.session, None)
+        locks = list(hold.locks.values())
+        hold.locks = {}
+        for lock in locks:
+            del self._locks[lock.token]
+        return locks
+
+    # ── message locks ──
+
+    def __len__(self) -> int:
+        """Of what can lapse: holds, and what they left."""
+        return len(self._agenda) + len(self._orphans)
+
+    def __iter__(self) -> Iterator[SessionLock]:
+        return iter(self._locks.values())
+
+    def clear(self) -> None:
+        """For the end of a box."""
+        self._locks.clear()
+
+    def make(self, message: StoredMessage, now_ms: int) -> SessionLock:
+        """Lock a message for the holder of its session."""
+        hold = self._sessions.make(message.session_id).hold
+        assert hold is not None, "messages of a session go to its holder"
+        lock = SessionLock(self.new_token(), message, hold)
+        self._put(lock)
+        return lock
+
+    def _put(self, lock: SessionLock) -> None:
+        lock.until_ms = lock.hold.until_ms
+        self._locks[lock.token] = lock.hold.locks[lock.token] = lock
+
+    def renew(self, lock: Lock, now_ms: int) -> int:
+        """A message lock is renewed with its session."""
+        assert isinstance(lock, SessionLock)
+        return self.renew_hold(lock.hold, now_ms)
+
+    def remove(self, lock: Lock) -> None:
+        """Take out a lock that is held. Its message is the caller's now."""
+        assert isinstance(lock, SessionLock)
+        del self._locks[lock.token]
+        del lock.hold.locks[lock.token]
+
+    def release(self, tokens: Sequence[bytes], now_ms: int) -> tuple[list[Lock], list[bytes]]:
+        """Take the locks out: (those held, the tokens that are lost). The messages are the caller's now."""
+        held: list[Lock] = []
+        lost: list[bytes] = []
+        for token in tokens:
+            lock = self.held(token, now_ms)
+            if lock is None:
+                lost.append(token)
+            else:
+                self.remove(lock)
+                held.append(lock)
+        return held, lost
+
+    def restore(self, locks: Iterable[Lock]) -> None:
+        """The write that would have ended these locks failed: they go on, or end like those of their hold."""
+        for lock in locks:
+            assert isinstance(lock, SessionLock)
+            if lock.hold.is_over:
+                self._orphans.append(lock)
+            else:
+                self._put(lock)
+
+    def lapse(self, now_ms: int, limit: int) -> list[Lock]:
+        """End the holds that have ended, about `limit` locks of them; the messages are the caller's."""
+        ended: list[Lock] = [*self._orphans]
+        self._orphans = []
+        while len(ended) < limit and (due := self._agenda.pop_due(now_ms, 1)):
+            [hold] = due
+            ended += self._end(hold)
+            self._sessions.offer(hold.session)
+            hold.holder.session_lost()
+        return ended
+
+    def next_lapse_ms(self) -> int | None:
+        """Not later than the next end."""
+        return 0 if self._orphans else self._agenda.next_ms()

@@ -1,0 +1,248 @@
+"""The waiting messages of a box without sessions, in one line.
+
+Laws.
+ 1. A waiting message costs one integer. Only `_ready` holds loaded messages, and it is bounded.
+ 2. Messages are handed out in the order of their numbers. `_ready` is ascending, every number in it is below every
+    number in `_waiting`; `_returned` holds what came back, or came late, and is compared at every step.
+ 3. In a box whose messages expire, `_waiting` is left only at its front, or, after a commit, by way of `_gone`. So a
+    number that is not below its front waits there: stale entries of the expiry heap are recognised without a set.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import NamedTuple
+
+from pairbus.broker.due import SLACK, ExpiryHeap
+from pairbus.broker.store import StoredMessage
+from pairbus.errors import StoreError
+
+CHUNK_MAX = 256  # messages read at once
+READY_MAX = 1024  # loaded messages of a box: 1024 × 400 B of objects, 0.4 MB, beside their bytes
+READY_BYTES_MAX = 1 << 20
+EXPIRED_MAX = 256  # expired messages that one search for the next message gets rid of
+
+
+class Surroundings(NamedTuple):
+    """The parts of a box that a line calls."""
+
+    load: Callable[[Sequence[int]], list[StoredMessage]]
+    "Read messages that wait, ascending; damaged ones are missing. StoreError: they cannot be read now."
+    seq_of: Callable[[int], int]
+    "Read the sequence number of a row."
+    chunk_size: Callable[[], int]
+    "How many messages to read at once."
+    on_expired: Callable[[list[StoredMessage], int], None]
+    "Take messages that a search found to have expired, at this time."
+
+
+class Line:
+    """Numbers of waiting messages, the first ones loaded, and when they expire."""
+
+    __slots__ = ("_around", "_expiry", "_gone", "_ready", "_ready_bytes", "_returned", "_waiting")
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._waiting: deque[int] = deque()
+        self._gone: set[int] = set()
+        "Numbers in `_waiting` whose messages expired."
+        self._returned: list[int] = []
+        self._ready: deque[StoredMessage] = deque()
+        self._ready_bytes = 0
+        self._expiry: ExpiryHeap[int] = ExpiryHeap()
+
+    # ── messages come in ──
+
+    def recover(self, n: int, expires_ms: int) -> None:
+        """Take the numbers of the store's index, in ascending order."""
+        self._waiting.append(n)
+        if expires_ms:
+            self._expiry.add(expires_ms, n)
+
+    def admit(self, messages: Sequence[StoredMessage]) -> None:
+        """Take new messages. While few wait, they stay loaded."""
+        waiting = self._waiting
+        for message in messages:
+            if message.expires_ms:
+                self._expect_expiry(message)
+            if waiting:
+                if message.n > waiting[-1]:
+                    waiting.append(message.n)
+                else:
+                    heappush(self._returned, message.n)
+            elif not self._keep_loaded(message):
+                if self._ready and message.n < self._ready[-1].n:
+                    heappush(self._returned, message.n)
+                else:
+                    waiting.append(message.n)
+
+    def give_back(self, message: StoredMessage) -> None:
+        """Take a message that had left, in its old place in the order."""
+        if message.expires_ms:
+            self._expect_expiry(message)
+        if message.n in self._gone:
+            self._gone.discard(message.n)  # its removal failed; its number never left `_waiting`
+        elif self._waiting or not self._keep_loaded(message):
+            heappush(self._returned, message.n)
+
+    def _keep_loaded(self, message: StoredMessage) -> bool:
+        ready = self._ready
+        if len(ready) >= READY_MAX or self._ready_bytes >= READY_BYTES_MAX or (ready and message.n < ready[-1].n):
+            return False
+        ready.append(message)
+        self._ready_bytes += message.size
+        return True
+
+    def _expect_expiry(self, message: StoredMessage) -> None:
+        self._expiry.add(message.expires_ms, message.n)
+        if self._expiry.crowded:
+            # The message itself has no place yet; it is waiting all the same.
+            waits = self._waits()
+            self._expiry.compact(lambda n: n == message.n or waits(n))
+
+    # ── messages go out ──
+
+    def available(self, now_ms: int) -> bool:
+        """Whether `next` is worth a call. It may still find that everything has expired."""
+        if self._waiting or self._returned:
+            return True
+        return any(not message.expires_ms or message.expires_ms > now_ms for message in self._ready)
+
+    def next(self, now_ms: int) -> StoredMessage | None:
+        """Take out the message with the lowest number. StoreError: it could not be read; it still waits."""
+        ready = self._ready
+        for _ in range(EXPIRED_MAX):
+            while not ready or (self._returned and self._returned[0] < ready[0].n):
+                if not self._load_chunk():
+                    return None
+            message = ready.popleft()
+            self._ready_bytes -= message.size
+            if not message.expires_ms:
+                return message
+            self._expiry.live -= 1
+            if message.expires_ms > now_ms:
+                return message
+            self._around.on_expired([message], now_ms)
+        return None  # the queue announces the box again when these are gone
+
+    def _load_chunk(self) -> bool:
+        """Load what comes before `_ready`, or fills it when it is empty; False when there is nothing."""
+        ready, waiting, returned = self._ready, self._waiting, self._returned
+        numbers: list[int] = []
+        limit = self._around.chunk_size()
+        while len(numbers) < limit:
+            if returned and (not waiting or returned[0] < waiting[0]):
+                if ready and returned[0] > ready[0].n:
+                    break
+                numbers.append(heappop(returned))
+            elif waiting and not ready:
+                n = waiting.popleft()
+                if self._gone and n in self._gone:
+                    self._gone.discard(n)
+                else:
+                    numbers.append(n)
+            else:
+                break
+        if not numbers:
+            return False
+        try:
+            messages = self._around.load(numbers)
+        except StoreError:
+            for n in numbers:
+                heappush(returned, n)
+            raise
+        ready.extendleft(reversed(messages))
+        self._ready_bytes += sum(message.size for message in messages)
+        return True
+
+    # ── looking ──
+
+    def first_from(self, seq: int) -> int:
+        """The lowest number whose sequence number is not below `seq`; 0: there is none.
+
+        Where only numbers are known, the place is found by halving, with a read at each step.
+        """
+        first = min((message.n for message in self._ready if message.seq >= seq), default=0)
+        for numbers in (self._waiting, sorted(self._returned)):
+            at = bisect_left(numbers, seq, key=self._around.seq_of)
+            if at < len(numbers):
+                first = min(first or numbers[at], numbers[at])
+        return first
+
+    def numbers_from(self, n: int, count: int) -> list[int]:
+        """The numbers from `n` on, in no order, among them the `count` lowest."""
+        found = [message.n for message in self._ready if message.n >= n]
+        found += [each for each in self._returned if each >= n]
+        at = bisect_left(self._waiting, n)
+        waiting = (each for each in islice(self._waiting, at, None) if each not in self._gone)
+        found += islice(waiting, count)
+        return found
+
+    def drain(self, limit: int) -> list[int]:
+        """Take out up to `limit` numbers, or a few more with the last. For the end of a box."""
+        waiting = self._waiting
+        found = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
+        if len(found) < limit:
+            found += [message.n for message in self._ready]
+            found += self._returned
+            self._ready.clear()
+            self._returned.clear()
+        return found
+
+    # ── time to live ──
+
+    def next_expiry_ms(self) -> int | None:
+        return self._expiry.next_ms()
+
+    def withdraw_expired(self, now_ms: int) -> list[StoredMessage]:
+        """Some waiting messages whose time to live is over; they are the caller's until it gives back or trims."""
+        next_ms = self._expiry.next_ms()
+        if next_ms is None or next_ms > now_ms:
+            return []
+        waits = self._waits()
+        due = {n for n in self._expiry.pop_due(now_ms, self._around.chunk_size()) if waits(n)}
+        if not due:
+            return []
+        self._expiry.live -= len(due)
+        found = [message for message in self._ready if message.n in due]
+        unloaded = due.difference(message.n for message in found)
+        try:
+            loaded = self._around.load(sorted(unloaded)) if unloaded else []
+        except StoreError:
+            for n in due:
+                self._expiry.add(now_ms, n)
+            raise
+        if found:
+            self._ready = deque(message for message in self._ready if message.n not in due)
+            self._ready_bytes -= sum(message.size for message in found)
+        returned = unloaded.intersection(self._returned)
+        if returned:
+            self._returned = [n for n in self._returned if n not in returned]
+            heapify(self._returned)
+        self._gone |= unloaded - returned
+        return found + loaded
+
+    def _waits(self) -> Callable[[int], bool]:
+        """A test whether the number of an expiry entry waits, good until the index changes (laws 2 and 3).
+
+        What is in `_gone` has no entry: it was popped when the message was withdrawn.
+        """
+        few = set(self._returned)
+        few.update(message.n for message in self._ready)
+        if not self._waiting:
+            return few.__contains__
+        first = self._waiting[0]
+        return lambda n: n in few or n >= first
+
+    def trim(self) -> None:
+        """What was withdrawn is gone for good. Keeps `_gone` small against `_waiting`, also when nobody receives."""
+        waiting, gone = self._waiting, self._gone
+        while waiting and waiting[0] in gone:
+            gone.discard(waiting.popleft())
+        if len(gone) > len(waiting) // 2 + SLACK:
+            self._waiting = deque(n for n in waiting if n not in gone)
+            gone.clear()

@@ -1,0 +1,233 @@
+"""Receivers of sessions: who applies for one, who has one, and who gets the next message.
+
+Unlike the receivers of a plain box these do not take turns: each gets the messages of its own session. Only those whose
+session or link has changed are looked at, because there may be thousands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pairbus.amqp.errors import DETACH_FORCED
+from pairbus.amqp.link import SenderLink
+from pairbus.amqp.performatives import Attach, Coordinator, Error, Source
+from pairbus.amqp.types import Long, Symbol
+from pairbus.broker.box import Box
+from pairbus.broker.catalog import Receivable
+from pairbus.broker.dispatch import STORE_PAUSE_S, TURN_MAX
+from pairbus.broker.holds import Hold
+from pairbus.broker.outlet import Outlet
+from pairbus.broker.refusal import TIMEOUT, Refusal
+from pairbus.errors import StoreError
+
+if TYPE_CHECKING:
+    from pairbus.broker.peer import Peer
+
+logger = logging.getLogger("pairbus.broker")
+
+SESSION_FILTER = "com.microsoft:session-filter"
+LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
+WAIT_MS = 60_000  # for a session, when the receiver does not say how long
+TICKS_OF_1970 = 621_355_968_000_000_000
+TICKS_PER_MS = 10_000
+
+
+class Applicant:
+    """A link that waits for a session; then its context is an `Outlet`."""
+
+    def __init__(self, peer: Peer, link: SenderLink, attach: Attach, queue: Receivable, box: Box, path: str) -> None:
+        assert attach.source is not None and attach.source.filter is not None
+        self.peer = peer
+        self.link = link
+        self.queue = queue
+        self.box = box
+        self.session_id: str | None = attach.source.filter[SESSION_FILTER]
+        "None: the next available one."
+        wait_ms = (attach.properties or {}).get("com.microsoft:timeout")
+        self.wait_s = (wait_ms if isinstance(wait_ms, int) else WAIT_MS) / 1000
+        self.timer: asyncio.TimerHandle | None = None
+        self._attach = attach
+        self._outlet = Outlet(peer, link, queue, box, path)
+
+    def __repr__(self) -> str:
+        return f"<Applicant for {self.session_id!r} of {self.queue.path}>"
+
+    def try_now(self, now_ms: int) -> bool:
+        """Attach the link when there is a session for it, refuse it when there will be none; False: it waits on."""
+        sessions = self.queue.sessions
+        assert sessions is not None
+        try:
+            hold = sessions.accept(self.session_id, self._outlet, now_ms)
+        except Refusal as refusal:
+            self.refuse(refusal)
+            return True
+        if hold is None:
+            return False
+        self._stop_timer()
+        self._grant(hold)
+        return True
+
+    def _grant(self, hold: Hold) -> None:
+        attach, source = self._attach, self._attach.source
+        assert isinstance(source, Source) and not isinstance(attach.target, Coordinator)
+        self._outlet.hold = hold
+        self.link.context = self._outlet
+        self.link.attach(
+            source=replace(source, filter={**(source.filter or {}), Symbol(SESSION_FILTER): hold.session.id}),
+            target=attach.target,
+            snd_settle_mode=attach.snd_settle_mode,
+            rcv_settle_mode=attach.rcv_settle_mode,
+            properties={LOCKED_UNTIL: Long(TICKS_OF_1970 + hold.until_ms * TICKS_PER_MS)},
+        )
+        self.peer.namespace.listen(self._outlet)
+        self.peer.flush_soon()
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer the attach with no."""
+        self.close()
+        self.peer.namespace.links.discard(self.link)
+        if not self.peer.is_over and not self.link.session.is_over:
+            self.link.context = None
+            self.link.refuse(Error(refusal.condition, refusal.description))
+            self.peer.flush_soon()
+
+    def withdrawn(self) -> None:
+        """The client has given up."""
+        self.refuse(Refusal(DETACH_FORCED, "The link was detached before it was attached."))
+
+    def time_is_over(self) -> None:
+        text = f"No session of '{self.queue.path}' became available within {self.wait_s:.0f} seconds."
+        self.refuse(Refusal(TIMEOUT, text))
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def close(self) -> None:
+        self._stop_timer()
+        self.peer.namespace.stop_applying(self)
+
+
+class SessionDispatcher:
+    """Hands sessions of one box to the links that apply for them, and messages to those that have one."""
+
+    def __init__(
+        self,
+        queue: Receivable,
+        box: Box,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        on_locked: Callable[[Receivable], None],
+        is_metered: bool = False,
+    ) -> None:
+        assert box.sessions is not None
+        self.queue = queue
+        self.box = box
+        self.outlets: dict[Outlet, None] = {}
+        self._sessions = box.sessions
+        self._loop = loop
+        self._now_ms = now_ms
+        self._on_locked = on_locked
+        self._is_metered = is_metered
+        self._is_scheduled = False
+        self._woken: dict[Outlet, None] = {}
+        self._for_next: dict[Applicant, None] = {}
+        self._for_named: dict[Applicant, None] = {}
+
+    def apply(self, applicant: Applicant) -> None:
+        """Give the applicant a session now, or when there is one, or refuse it when its time is over."""
+        waiting = self._for_next if applicant.session_id is None else self._for_named
+        if (applicant.session_id is None and waiting) or not applicant.try_now(self._now_ms()):
+            waiting[applicant] = None
+            applicant.timer = self._loop.call_later(applicant.wait_s, applicant.time_is_over)
+        self._on_locked(self.queue)
+
+    def stop_applying(self, applicant: Applicant) -> None:
+        self._for_next.pop(applicant, None)
+        self._for_named.pop(applicant, None)
+
+    def add(self, outlet: Outlet) -> None:
+        self.outlets[outlet] = None
+
+    def remove(self, outlet: Outlet) -> None:
+        self.outlets.pop(outlet, None)
+        self._woken.pop(outlet, None)
+        self.wake()
+
+    def wake(self, outlet: Outlet | None = None) -> None:
+        """Something changed: a message came, a session became free, or credit came or a window opened for one link."""
+        if outlet is not None and outlet in self.outlets:
+            self._woken[outlet] = None
+        if not self._is_scheduled and (self.outlets or self._for_next or self._for_named):
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    def wake_later(self) -> None:
+        """The store failed: try again after a pause, not in a tight loop."""
+        self._loop.call_later(STORE_PAUSE_S, self._wake_all)
+
+    def _wake_all(self) -> None:
+        self._woken.update(self.outlets)
+        self.wake()
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        try:
+            self._hand_out(self._now_ms())
+        except StoreError as error:
+            logger.error("%s: messages cannot be read, the next try is in %s s: %s", self.queue, STORE_PAUSE_S, error)
+            self.wake_later()
+        self._grant(self._now_ms())
+
+    def _hand_out(self, now_ms: int) -> None:
+        stirred = self._sessions.stirred
+        for session in stirred:
+            holder = None if session.hold is None else session.hold.holder
+            if isinstance(holder, Outlet) and holder in self.outlets:
+                self._woken[holder] = None
+        stirred.clear()
+        left = TURN_MAX
+        while self._woken and left:
+            outlet = next(iter(self._woken))
+            left -= self._serve(outlet, left, now_ms)
+            if left:
+                self._woken.pop(outlet, None)
+        if left < TURN_MAX:
+            self._on_locked(self.queue)
+        if self._woken:
+            self.wake()
+
+    def _serve(self, outlet: Outlet, limit: int, now_ms: int) -> int:
+        """Give a receiver up to `limit` messages; how many."""
+        handed, is_exhausted = 0, False
+        while handed < limit and outlet.ready:
+            if not outlet.take(self.box, now_ms):
+                is_exhausted = True
+                break
+            handed += 1
+        if self._is_metered:
+            outlet.meter_deliveries()
+        if is_exhausted or (outlet.hold is not None and not outlet.hold.session.waiting):
+            outlet.nothing_left()
+        return handed
+
+    def _grant(self, now_ms: int) -> None:
+        granted = False
+        for applicant in list(self._for_named):
+            if applicant.try_now(now_ms):
+                self.stop_applying(applicant)
+                granted = True
+        while self._for_next:
+            applicant = next(iter(self._for_next))
+            if not applicant.try_now(now_ms):
+                break
+            self.stop_applying(applicant)
+            granted = True
+        if granted:
+            self._on_locked(self.queue)

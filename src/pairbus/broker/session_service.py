@@ -1,0 +1,116 @@
+"""The work that receivers do with the sessions of an entity: hold them, read and write their states, list them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED
+from pairbus.broker.box import Box
+from pairbus.broker.entity import Done, Entity
+from pairbus.broker.holds import Hold, Holder
+from pairbus.broker.refusal import Refusal, refusal_of, session_lock_lost
+from pairbus.broker.sessions import Session
+from pairbus.broker.store import SetSessionState, StateRow
+from pairbus.errors import StoreError
+
+STATE_SIZE_MAX = 256 << 10  # the service's limit for the state of one session
+
+
+class SessionService:
+    """The sessions of an entity's own box. `expire` gets rid of what has expired by a time."""
+
+    def __init__(self, entity: Entity, box: Box, expire: Callable[[int], None]) -> None:
+        assert box.sessions is not None and box.holds is not None
+        self.state_bytes = 0
+        "Of all states: they count towards the quota."
+        self._entity = entity
+        self._box = box
+        self._sessions = box.sessions
+        self._holds = box.holds
+        self._expire = expire
+
+    # ── holding ──
+
+    def accept(self, session_id: str | None, holder: Holder, now_ms: int) -> Hold | None:
+        """Hold the session of this id, or the next available one; None: not yet. Refusal: another receiver holds it.
+
+        After None, whatever makes a session available announces the box.
+        """
+        self._entity.check_receive()
+        self._entity.accessed_ms = now_ms
+        if session_id is not None:
+            return self._holds.take(session_id, holder, now_ms)
+        try:
+            self._expire(now_ms)
+        except StoreError:  # unreadable for now, which the store itself reports
+            self._entity.pause(now_ms)
+        return self._holds.take_next(holder, now_ms)
+
+    def release(self, hold: Hold) -> None:
+        """The receiver goes: another one may have the session."""
+        if not hold.is_over:
+            self._holds.release_hold(hold)
+            self._entity.announce(self._box)
+
+    def held(self, session_id: str, is_mine: Callable[[Holder], bool], now_ms: int) -> Hold:
+        """The hold on the session by a receiver of whom `is_mine` is true, or the Refusal."""
+        session = self._sessions.find(session_id)
+        hold = None if session is None else session.hold
+        if hold is None or hold.until_ms <= now_ms or not is_mine(hold.holder):
+            raise session_lock_lost(session_id)
+        return hold
+
+    def renew(self, hold: Hold, now_ms: int) -> int:
+        """Start the time of a hold again; its new end."""
+        self._entity.accessed_ms = now_ms
+        return self._holds.renew_hold(hold, now_ms)
+
+    # ── state ──
+
+    def recover_state(self, row: StateRow) -> None:
+        """Take a state that the store holds."""
+        session = self._sessions.make(row.session_id)
+        session.state_n, session.state_bytes, session.updated_ms = row.n, row.size, row.updated_ms
+        self.state_bytes += row.size
+
+    def state(self, hold: Hold) -> bytes | None:
+        """The committed state of a session that is held. Refusal: it cannot be read."""
+        session = hold.session
+        if session.state_bytes is None:
+            return None
+        try:
+            return self._entity.store.load_state(session.state_n)
+        except StoreError as error:
+            raise refusal_of(error) from error
+
+    def set_state(self, hold: Hold, state: bytes | None, now_ms: int, done: Done) -> None:
+        """Write the state, or clear it; `done` after the commit."""
+        if state is not None and len(state) > STATE_SIZE_MAX:
+            text = f"The state of a session has at most {STATE_SIZE_MAX} bytes; this one has {len(state)}."
+            raise Refusal(MESSAGE_SIZE_EXCEEDED, text)
+        entity, session = self._entity, hold.session
+        entity.check_receive()
+        entity.accessed_ms = now_ms
+        session.state_n = session.state_n or entity.store.number()
+        session.writing += 1
+        entity.store.write(SetSessionState(entity.entity_id, session.state_n, session.id, now_ms, state))
+        entity.commits.then(self._written, (session, None if state is None else len(state), now_ms), done)
+
+    def _written(self, subject: tuple[Session, int | None, int], done: Done, error: StoreError | None) -> None:
+        session, size, now_ms = subject
+        session.writing -= 1
+        if error is None:
+            self.state_bytes += (size or 0) - (session.state_bytes or 0)
+            session.state_bytes, session.updated_ms = size, now_ms
+        self._sessions.drop_if_idle(session)
+        done(None if error is None else refusal_of(error))
+
+    def state_rows(self) -> list[int]:
+        """The rows of all states, for the sweep of a dropped entity."""
+        return [session.state_n for session in self._sessions if session.state_n]
+
+    # ── listing ──
+
+    def page(self, since_ms: int | None, skip: int, top: int) -> list[str]:
+        """A page of the ids of sessions, sorted (see `Sessions.listed`)."""
+        return self._sessions.listed(since_ms)[skip : skip + top]

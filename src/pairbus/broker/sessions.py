@@ -1,0 +1,460 @@
+"""The sessions of one box: for each its waiting messages in order, who holds it, and which one is next.
+
+A waiting message costs eight bytes, in an array of its session; a session about half a kilobyte.
+
+Laws.
+ 1. A session is known as long as it has messages, a state, a holder, or a write of its state under way.
+ 2. `count` is all messages of the session that are in the box. Those that are neither waiting, loaded, deferred nor
+    locked are *carried* by a write: they may come back, so nobody gets the session until they have come or gone.
+    Without that, the next holder would get the second message before the first.
+ 3. A session is *available* when nobody holds it, messages of it wait and none is carried. Whatever makes a session
+    available puts it into the heap under its first number; the heap may also hold sessions that no longer are.
+ 4. Only a held session has loaded messages. Their numbers are below those of its line.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from pairbus.broker.due import SLACK, ExpiryHeap
+from pairbus.broker.line import EXPIRED_MAX, READY_BYTES_MAX, READY_MAX, Surroundings
+from pairbus.broker.store import StoredMessage
+from pairbus.errors import StoreError
+
+if TYPE_CHECKING:
+    from pairbus.broker.holds import Hold
+
+
+class Numbers:
+    """Ascending row numbers; they mostly come at the end, leave at the front, and come back there."""
+
+    __slots__ = ("_array", "_at")
+
+    def __init__(self) -> None:
+        self._array = array("q")
+        self._at = 0
+        "Where the first one is; before it is room for those that come back."
+
+    def __len__(self) -> int:
+        return len(self._array) - self._at
+
+    def __iter__(self) -> Iterator[int]:
+        return islice(self._array, self._at, None)
+
+    @property
+    def first(self) -> int:
+        return self._array[self._at]
+
+    def add(self, n: int) -> None:
+        numbers, at = self._array, self._at
+        if len(numbers) == at or n > numbers[-1]:
+            numbers.append(n)
+        elif at and n < numbers[at]:
+            self._at = at - 1
+            numbers[at - 1] = n
+        else:
+            insort(numbers, n, lo=at)
+
+    def take(self, count: int) -> list[int]:
+        """Take out the first ones."""
+        taken = self._array[self._at : self._at + count].tolist()
+        self._at += len(taken)
+        if self._at > len(self._array) // 2:
+            del self._array[: self._at]
+            self._at = 0
+        return taken
+
+    def discard(self, n: int) -> bool:
+        """Take out one; False when it is not there."""
+        at = bisect_left(self._array, n, lo=self._at)
+        if at == len(self._array) or self._array[at] != n:
+            return False
+        del self._array[at]
+        return True
+
+    def __contains__(self, n: int) -> bool:
+        at = bisect_left(self._array, n, lo=self._at)
+        return at < len(self._array) and self._array[at] == n
+
+    def first_from(self, seq: int, seq_of: Callable[[int], int]) -> int:
+        """The first one whose sequence number is not below `seq`, found by halving; 0: there is none."""
+        at = bisect_left(self._array, seq, lo=self._at, key=seq_of)
+        return self._array[at] if at < len(self._array) else 0
+
+    def since(self, n: int, count: int) -> list[int]:
+        """Up to `count` numbers from `n` on."""
+        at = bisect_left(self._array, n, lo=self._at)
+        return self._array[at : at + count].tolist()
+
+
+class Session:
+    """One session."""
+
+    __slots__ = (
+        "count",
+        "deferred",
+        "hold",
+        "id",
+        "line",
+        "loaded",
+        "queued_n",
+        "state_bytes",
+        "state_n",
+        "updated_ms",
+        "writing",
+    )
+
+    def __init__(self, session_id: str) -> None:
+        self.id = session_id
+        self.count = 0
+        "Messages of the session in the box; scheduled ones are not yet there."
+        self.line = Numbers()
+        self.loaded: deque[StoredMessage] | None = None
+        self.deferred: dict[int, int] | None = None
+        "Sequence number → row number."
+        self.hold: Hold | None = None
+        self.queued_n = 0
+        "The number under which the session is in the heap; 0: it is not."
+        self.state_n = 0
+        "The row of its state, which may be empty; 0: none was ever set."
+        self.state_bytes: int | None = None
+        "None: it has no state."
+        self.updated_ms = 0
+        "When its state was set."
+        self.writing = 0
+        "Writes of its state under way."
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id!r} {self.count} messages, {'held' if self.hold is not None else 'free'}>"
+
+    @property
+    def waiting(self) -> int:
+        return len(self.line) + (len(self.loaded) if self.loaded else 0)
+
+    @property
+    def carried(self) -> int:
+        locked = len(self.hold.locks) if self.hold is not None else 0
+        return self.count - self.waiting - locked - (len(self.deferred) if self.deferred else 0)
+
+    @property
+    def first_n(self) -> int:
+        return self.loaded[0].n if self.loaded else self.line.first
+
+    @property
+    def is_available(self) -> bool:
+        return self.hold is None and self.waiting > 0 and self.carried == 0
+
+    @property
+    def is_listed(self) -> bool:
+        return self.count > 0 or self.state_bytes is not None
+
+
+class Sessions:
+    """The sessions of a box; also the place where its messages wait."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.stirred: dict[Session, None] = {}
+        "Held sessions that have got messages since somebody last looked; that one clears it."
+        self._around = around
+        self._sessions: dict[str, Session] = {}
+        self._heap: list[tuple[int, Session]] = []
+        self._expiry: ExpiryHeap[tuple[int, Session]] = ExpiryHeap()
+        self._loaded = self._loaded_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
+
+    def find(self, session_id: str) -> Session | None:
+        return self._sessions.get(session_id)
+
+    def make(self, session_id: str) -> Session:
+        """The session of this id, a new one where there is none."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            session = self._sessions[session_id] = Session(session_id)
+        return session
+
+    # ── messages come in ──
+
+    def recover(self, session_id: str, n: int, expires_ms: int) -> None:
+        """Take the rows of the store's index, in ascending order."""
+        session = self.make(session_id)
+        session.count += 1
+        session.line.add(n)
+        if expires_ms:
+            self._expiry.add(expires_ms, (n, session))
+        if not session.queued_n:
+            session.queued_n = n
+            heappush(self._heap, (n, session))
+
+    def recover_deferred(self, session_id: str, seq: int, n: int) -> None:
+        session = self.make(session_id)
+        session.count += 1
+        session.deferred = session.deferred or {}
+        session.deferred[seq] = n
+
+    def admit(self, messages: Sequence[StoredMessage]) -> None:
+        """Take new messages; those of held sessions stay loaded while few are."""
+        for message in messages:
+            session = self.make(message.session_id)
+            session.count += 1
+            self._put(session, message)
+
+    def give_back(self, message: StoredMessage) -> None:
+        """Take a message that had left, in its old place in the order."""
+        self._put(self.make(message.session_id), message)
+
+    def _put(self, session: Session, message: StoredMessage) -> None:
+        if message.expires_ms:
+            self._expect_expiry(session, message)
+        line = session.line
+        if session.hold is None or (line and line.first < message.n) or not self._keep_loaded(session, message):
+            line.add(message.n)
+        if session.hold is None:
+            self.offer(session)
+        else:
+            self.stirred[session] = None
+
+    def _keep_loaded(self, session: Session, message: StoredMessage) -> bool:
+        """In its place among the loaded ones; where there is no room, none of the session's stays loaded (law 4)."""
+        loaded = session.loaded
+        if self._loaded >= READY_MAX or self._loaded_bytes >= READY_BYTES_MAX:
+            if loaded and loaded[-1].n > message.n:
+                self.unload(session)
+            return False
+        if loaded is None:
+            loaded = session.loaded = deque()
+        if not loaded or loaded[-1].n < message.n:
+            loaded.append(message)
+        elif loaded[0].n > message.n:
+            loaded.appendleft(message)
+        else:
+            insort(loaded, message, key=_number_of)
+        self._loaded += 1
+        self._loaded_bytes += message.size
+        return True
+
+    def _expect_expiry(self, session: Session, message: StoredMessage) -> None:
+        self._expiry.add(message.expires_ms, (message.n, session))
+        if self._expiry.crowded:
+            # The message itself has no place yet; it is waiting all the same.
+            self._expiry.compact(lambda entry: entry[0] == message.n or _waits(entry))
+
+    def defer(self, message: StoredMessage) -> None:
+        session = self.make(message.session_id)
+        session.deferred = session.deferred or {}
+        session.deferred[message.seq] = message.n
+        self.offer(session)
+
+    def take_deferred(self, message: StoredMessage) -> None:
+        session = self.make(message.session_id)
+        assert session.deferred is not None
+        del session.deferred[message.seq]
+        if not session.deferred:
+            session.deferred = None
+
+    def forget(self, message: StoredMessage) -> None:
+        """A message that had left has left for good."""
+        session = self.make(message.session_id)
+        session.count -= 1
+        if session.hold is None:
+            self.offer(session)
+
+    def drop_if_idle(self, session: Session) -> None:
+        """A session of which nothing is left is not known any more (law 1)."""
+        if not session.is_listed and session.hold is None and not session.writing:
+            self._sessions.pop(session.id, None)
+            self.stirred.pop(session, None)
+
+    # ── which is next ──
+
+    def offer(self, session: Session) -> None:
+        """Something of the session has changed that may make it available, or end it."""
+        if session.is_available:
+            first_n = session.first_n
+            if not session.queued_n or first_n < session.queued_n:
+                session.queued_n = first_n
+                heappush(self._heap, (first_n, session))
+                if len(self._heap) > 2 * len(self._sessions) + SLACK:
+                    self._heap = [(each.queued_n, each) for each in self if each.queued_n]
+                    heapify(self._heap)
+        elif not session.count:
+            self.drop_if_idle(session)
+
+    def next_available(self) -> Session | None:
+        """The available session with the oldest waiting message. Its place in the heap is kept until it is held."""
+        heap = self._heap
+        while heap:
+            n, session = heap[0]
+            if n != session.queued_n:  # it came in again, under a lower number
+                heappop(heap)
+            elif not session.is_available:
+                heappop(heap)
+                session.queued_n = 0
+            elif session.first_n != n:  # the first ones have expired
+                heappop(heap)
+                session.queued_n = 0
+                self.offer(session)
+            else:
+                return session
+        return None
+
+    def available(self, now_ms: int) -> bool:
+        """Whether some receiver may get something: a new one a session, or a holder a message."""
+        return bool(self.stirred) or self.next_available() is not None
+
+    # ── messages go out ──
+
+    def next(self, session: Session, now_ms: int) -> StoredMessage | None:
+        """Take out the first message of a held session. StoreError: it could not be read; it still waits."""
+        for _ in range(EXPIRED_MAX):
+            if not session.loaded and not self._load(session):
+                return None
+            if not session.loaded:  # all that was read is damaged
+                continue
+            message = session.loaded.popleft()
+            self._loaded -= 1
+            self._loaded_bytes -= message.size
+            if not message.expires_ms:
+                return message
+            self._expiry.live -= 1
+            if message.expires_ms > now_ms:
+                return message
+            self._around.on_expired([message], now_ms)
+        return None  # the entity announces the box again when these are gone
+
+    def _load(self, session: Session) -> bool:
+        room = max(1, READY_MAX - self._loaded)
+        numbers = session.line.take(min(self._around.chunk_size(), room))
+        if not numbers:
+            return False
+        try:
+            messages = self._around.load(numbers)
+        except StoreError:
+            for n in numbers:
+                session.line.add(n)
+            raise
+        session.count -= len(numbers) - len(messages)
+        session.loaded = deque(messages)
+        self._loaded += len(messages)
+        self._loaded_bytes += sum(message.size for message in messages)
+        return True
+
+    def unload(self, session: Session) -> None:
+        """The loaded messages of the session are numbers again."""
+        loaded, session.loaded = session.loaded, None
+        for message in reversed(loaded or ()):
+            session.line.add(message.n)
+            self._loaded -= 1
+            self._loaded_bytes -= message.size
+
+    # ── looking ──
+
+    def listed(self, since_ms: int | None) -> list[str]:
+        """Ids of the sessions with messages or a state, or of those whose state was set at `since_ms` or later."""
+        if since_ms is None:
+            return sorted(session.id for session in self if session.is_listed)
+        return sorted(each.id for each in self if each.state_bytes is not None and each.updated_ms >= since_ms)
+
+    def first_from(self, seq: int, session_id: str | None = None) -> int:
+        """The lowest number whose sequence number is not below `seq`; 0: there is none.
+
+        Of one session: of all its messages. Of all sessions: of their waiting ones, and that means to look at each.
+        """
+        if session_id is None:
+            numbers = sorted(self.numbers_from(0, sys.maxsize))
+            at = bisect_left(numbers, seq, key=self._around.seq_of)
+            return numbers[at] if at < len(numbers) else 0
+        session = self._sessions.get(session_id)
+        if session is None:
+            return 0
+        known = [message.n for message in session.loaded or () if message.seq >= seq]
+        known += [n for each, n in (session.deferred or {}).items() if each >= seq]
+        if session.hold is not None:
+            known += [lock.message.n for lock in session.hold.locks.values() if lock.message.seq >= seq]
+        waiting = session.line.first_from(seq, self._around.seq_of)
+        return min([*known, waiting] if waiting else known, default=0)
+
+    def numbers_from(self, n: int, count: int) -> list[int]:
+        """The numbers of waiting messages from `n` on, in no order, among them the `count` lowest."""
+        found: list[int] = []
+        for session in self:
+            found += session.line.since(n, count)
+            found += [message.n for message in session.loaded or () if message.n >= n]
+        return found
+
+    def numbers_of(self, session_id: str, n: int, count: int) -> list[int]:
+        """The numbers of all messages of a session from `n` on, in no order, among them the `count` lowest."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return []
+        found = session.line.since(n, count)
+        found += [message.n for message in session.loaded or () if message.n >= n]
+        found += [each for each in (session.deferred or {}).values() if each >= n]
+        if session.hold is not None:
+            found += [lock.message.n for lock in session.hold.locks.values() if lock.message.n >= n]
+        return found
+
+    def drain(self, limit: int) -> list[int]:
+        """Take out up to `limit` numbers. For the end of a box; states are swept on their own."""
+        found: list[int] = []
+        while self._sessions and len(found) < limit:
+            session = next(iter(self._sessions.values()))
+            self.unload(session)
+            found += session.line.take(limit - len(found))
+            if not session.line:
+                del self._sessions[session.id]
+        return found
+
+    # ── time to live ──
+
+    def next_expiry_ms(self) -> int | None:
+        return self._expiry.next_ms()
+
+    def withdraw_expired(self, now_ms: int) -> list[StoredMessage]:
+        """Some waiting messages whose time to live is over; they are the caller's until it gives them back."""
+        next_ms = self._expiry.next_ms()
+        if next_ms is None or next_ms > now_ms:
+            return []
+        due = [entry for entry in self._expiry.pop_due(now_ms, self._around.chunk_size()) if _waits(entry)]
+        self._expiry.live -= len(due)
+        for _, session in due:
+            self.unload(session)
+        if not due:
+            return []
+        try:
+            messages = self._around.load(sorted(n for n, _ in due))
+        except StoreError:
+            for entry in due:
+                self._expiry.add(now_ms, entry)
+            raise
+        for n, session in due:
+            session.line.discard(n)
+        intact = {message.n for message in messages}
+        for n, session in due:
+            if n not in intact:
+                session.count -= 1
+                self.offer(session)
+        return messages
+
+    def trim(self) -> None:
+        """Nothing is left behind by what was withdrawn."""
+
+
+def _number_of(message: StoredMessage) -> int:
+    return message.n
+
+
+def _waits(entry: tuple[int, Session]) -> bool:
+    n, session = entry
+    return n in session.line or any(message.n == n for message in session.loaded or ())
