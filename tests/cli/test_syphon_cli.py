@@ -319,29 +319,6 @@ def test_dead_letters_go_back_to_their_queue(broker: BrokerProcess, queue_name: 
     assert all(message.dead_letter_reason is None for message in back)
 
 
-def test_dead_letters_of_a_subscription_go_back_through_its_topic(broker: BrokerProcess, queue_name: str) -> None:
-    """Named by the subscription or by its dead-letter queue; or to another entity, here a queue with sessions."""
-    topic, cases = f"{queue_name}-news", f"{queue_name}-cases"
-    with broker.admin("contoso") as admin:
-        admin.create_topic(topic)
-        admin.create_subscription(topic, "audit")
-        admin.create_queue(cases, requires_session=True)
-    with ServiceBusClient.from_connection_string(broker.connection_string("contoso")) as client:
-        client.get_topic_sender(topic).send_messages(ServiceBusMessage("pill", session_id="s"))
-        for name, more in (
-            (f"{topic}/Subscriptions/audit/$DeadLetterQueue", []),
-            (f"{topic}/Subscriptions/audit", ["--to", cases]),
-        ):
-            with client.get_subscription_receiver(topic, "audit") as receiver:
-                [message] = receiver.receive_messages(max_wait_time=5)
-                assert (str(message), message.dead_letter_reason) == ("pill", None)
-                receiver.dead_letter_message(message, reason="test", error_description="on purpose")
-            done = run(broker, "redrive", name, *more)
-            assert (done.returncode, done.stdout) == (0, "moved 1 message\n"), done.stderr
-        with client.get_queue_receiver(cases, session_id="s", receive_mode="receiveanddelete") as receiver:
-            assert list(map(str, receiver.receive_messages(max_wait_time=5))) == ["pill"]
-
-
 def test_a_redrive_loses_nothing_where_the_queue_detects_duplicates(broker: BrokerProcess) -> None:
     """The queue is asked for its window: what it remembers stays, or goes under a new id when that is wanted."""
     admin = broker.admin("contoso")
