@@ -56,9 +56,9 @@ async def subscribed(world: World, topic: str, name: str) -> Found:
 async def in_session(world: World, session_id: str, count: int, **entity: str) -> list[str]:
     """Take the message ids of one session in their order, by a genuine session receiver."""
     async with ServiceBusClient.from_connection_string(world.namespaces.connection_string("primary")) as client:
-        kind = client.get_queue_receiver if "queue_name" in entity else client.get_subscription_receiver
+        kind: Any = client.get_queue_receiver if "queue_name" in entity else client.get_subscription_receiver
         mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-        async with kind(session_id=session_id, receive_mode=mode, **entity) as receiver:  # type: ignore[operator]
+        async with kind(session_id=session_id, receive_mode=mode, **entity) as receiver:
             found = await received(receiver, count)
             assert {session for _, session in found} == {session_id}
             assert await receiver.receive_messages(max_wait_time=0.2) == []
