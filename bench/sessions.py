@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from bench.brokers import PairbusBroker
 from pairbus.amqp.message import Message, Properties
 from pairbus.cli.admin_client import administration
-from pairbus.transport import Connection, Receiver, connect
+from pairbus.transport import Connection, NextSession, Receiver, connect
 
 QUEUE = "sessions"
 BODY = bytes(1000)
-NEXT = {"com.microsoft:session-filter": None}
 BATCH = 100
 
 
@@ -53,7 +52,7 @@ async def _send(connection: Connection, sessions: int, each: int) -> None:
 async def _receive(broker: PairbusBroker, sessions: int, each: int) -> float:
     connection = await connect(broker.connection_strings["bench"])
     await _send(connection, sessions, each)
-    receivers = [await connection.receiver(QUEUE, credit=each, filters=NEXT) for _ in range(sessions)]
+    receivers = [await connection.receiver(QUEUE, credit=each, session=NextSession()) for _ in range(sessions)]
     before = broker.cpu_seconds()
     await asyncio.gather(*(_empty(receiver, each) for receiver in receivers))
     used = broker.cpu_seconds() - before
@@ -74,7 +73,7 @@ async def _accept(broker: PairbusBroker, waiting: int, accepts: int) -> float:
     took: list[float] = []
     for _ in range(accepts):
         started = time.perf_counter()
-        await connection.receiver(QUEUE, credit=1, filters=NEXT)
+        await connection.receiver(QUEUE, credit=1, session=NextSession())
         took.append(time.perf_counter() - started)
     await connection.close()
     return statistics.median(took) * 1000

@@ -18,6 +18,7 @@ import pytest
 from pairbus.cli import demo_drain, demo_story, main
 from pairbus.cli.child_broker import ChildBroker
 from pairbus.cli.demo_book import Book, cost_of
+from pairbus.cli.demo_entities import ENTITIES
 from pairbus.errors import PairbusError
 from pairbus.ledger.rows import Author
 from tests.spark.processes import command_of, descendants
@@ -82,7 +83,9 @@ def test_a_pair_that_loses_messages_is_found_out(
         async def kill(self) -> None:
             await super().kill()
             with sqlite3.connect(self._data / "contoso" / "messages.db") as database:
-                gone = database.execute("DELETE FROM box_2 WHERE seq <= 3").rowcount
+                gone = database.execute(
+                    "DELETE FROM messages WHERE n IN (SELECT min(n) FROM messages GROUP BY box LIMIT 3)"
+                ).rowcount
             database.close()
             assert gone == 3
 
@@ -201,7 +204,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 def test_the_book_tells_lost_duplicated_and_altered_apart() -> None:
     """One message of each fate; none is counted twice, and one that nobody was told about is not lost."""
-    book = Book(seed=1)
+    book = Book(1, ENTITIES)
     fates = ("good", "gone", "twice", "changed", "silent")
     sent = {name: book.new_message("orders", name, number) for number, name in enumerate(fates)}
     for name in ("good", "gone", "twice", "changed"):
@@ -217,11 +220,28 @@ def test_the_book_tells_lost_duplicated_and_altered_apart() -> None:
     assert not verdict.is_good
 
 
+def test_a_message_that_one_subscription_lacks_is_lost() -> None:
+    """A topic has kept its promise when all its subscriptions have the message; sessions belong to the content."""
+    book = Book(1, ENTITIES)
+    invoices, shipment = (
+        [book.new_message("invoices", "shop", n) for n in (0, 1)],
+        book.new_message("shipments", "a", 2),
+    )
+    for message in invoices:
+        book.accepted("invoices", message)
+        book.found("invoices/Subscriptions/audit", message)
+    book.found("invoices/Subscriptions/archive", invoices[0])
+    shipment.session_id = "another"
+    book.found("shipments", shipment)
+    verdict = book.verdict(diverted=0, moved=0, failover_s=0, drain_s=0, ledger=())
+    assert (verdict.in_primary, verdict.lost, verdict.duplicated, verdict.altered) == (2, 1, 0, 1)
+
+
 def test_the_same_seed_makes_the_same_messages() -> None:
     """So that a run that went wrong can be told about."""
 
     def content(seed: int) -> list[object]:
-        message = Book(seed).new_message("orders", "shop", 3)
+        message = Book(seed, ENTITIES).new_message("orders", "shop", 3)
         return [b"".join(message.body), message.message_id, message.time_to_live, message.application_properties]
 
     assert content(7) == content(7) != content(8)

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from pairbus.amqp.message import Message, Properties
-from pairbus.transport import Connection, connect
+from pairbus.transport import Connection, NextSession, connect
 from pairbus.transport.errors import Refused, Timeout, TransportError
 from tests.brokers import BrokerProcess
 
 QUEUE = "sessions"
 SESSIONS = [f"session {n}" for n in range(8)]
-NEXT = {"com.microsoft:session-filter": None}
 ROUNDS = 3
 CONFIG = {
     "UserConfig": {
@@ -81,14 +80,13 @@ class SessionLoad:
         management = await connection.management(QUEUE)
         while True:
             try:
-                receiver = await connection.receiver(QUEUE, credit=10, filters=NEXT, timeout_s=2 if until_empty else 30)
+                receiver = await connection.receiver(QUEUE, credit=10, session=NextSession(2 if until_empty else 30))
             except (Timeout, Refused):
                 if until_empty:
                     return
                 raise
-            attach = receiver._link.remote_attach
-            assert attach is not None and attach.source is not None and attach.source.filter is not None
-            name = str(attach.source.filter["com.microsoft:session-filter"])
+            name = receiver.session_id
+            assert name is not None
             last = ""
             while batch := await receiver.receive(10, timeout_s=0.2):
                 ids = [str(Message.decode(each.payload).properties.message_id) for each in batch]  # type: ignore[union-attr]
@@ -114,7 +112,7 @@ class SessionLoad:
         found: dict[str, bytes | None] = {}
         management = await connection.management(QUEUE)
         for name in SESSIONS:
-            receiver = await connection.receiver(QUEUE, filters={"com.microsoft:session-filter": name})
+            receiver = await connection.receiver(QUEUE, session=name)
             answer = await management.request("com.microsoft:get-session-state", {"session-id": name})
             found[name] = answer["session-state"]
             await receiver.close()

@@ -127,8 +127,8 @@ def _duplicate_window_s(home: Side, path: str, meter: Metering) -> float | None:
             try:
                 with metered(meter, path):
                     found = ask(path)
-            except ResourceNotFoundError:
-                continue
+            except (ResourceNotFoundError, AttributeError):
+                continue  # the SDK says AttributeError when the path of a queue turns out to be a topic
             window = found.duplicate_detection_history_time_window
             if not found.requires_duplicate_detection:
                 return 0.0

@@ -1,7 +1,7 @@
 """`pairbus demo`: applications go on sending while their namespace is dead, and every message comes home.
 
-`demo_story` is what happens, `demo_book` what is counted, `demo_drain` and `demo_spark` how the backlog is
-emptied; here it is shown.
+`demo_story` is what happens, `demo_entities` where, `demo_book` what is counted, `demo_drain` and `demo_spark` how the
+backlog is emptied; here it is shown.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ COLOURS = {"outage": "bold red", "diverted": "bold yellow", "recovered": "bold g
 MEANINGS = {
     "sent": "messages",
     "accepted": "whose application was told that they are stored",
-    "in_primary": "found there in the end",
+    "in_primary": "found there in the end, by every subscription of a topic",
     "lost": "accepted and not found",
     "duplicated": "found more than once",
-    "altered": "found with another content, or in another queue",
+    "altered": "found with another content, or in another entity",
     "diverted": "taken by the secondary during the outage",
     "moved": "brought home by the syphon",
     "failover_s": "from the kill until every application was sending again",
@@ -78,8 +78,9 @@ def demo(
 ) -> None:
     """Kill the primary namespace under load and show that every message gets there.
 
-    Starts two namespaces, pairs them, sends with three applications, kills the primary with SIGKILL in the middle,
-    lets the secondary take the messages, starts the primary again, moves the messages home and checks each of them.
+    Starts two namespaces, pairs them, sends with three applications to queues, sessions and a topic, kills the primary
+    with SIGKILL in the middle, lets the secondary take the messages, starts the primary again, moves the messages home
+    and checks each of them.
     Exit code 1 when anything was lost or altered. Nothing outlives it but the report and the file of --json.
     """
     check_extra()

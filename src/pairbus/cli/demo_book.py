@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from pairbus.cli.demo_entities import Entity
 from pairbus.ledger import Row
 
 BODY_SIZES = (100, 2000)
 TTL_HOURS = (1, 48)
 CONTENT_TYPE = "application/octet-stream"
+SESSIONS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +31,13 @@ class Verdict:
     accepted: int
     "Whose sender was told that they are stored."
     in_primary: int
-    "Found there in the end, each counted once."
+    "Found there in the end, each counted once; one for a topic when all its subscriptions have it."
     lost: int
-    "Accepted and not found: must be 0."
+    "Accepted and not found, or not in every subscription: must be 0."
     duplicated: int
-    "Message ids that were found more than once."
+    "Found more than once in one place."
     altered: int
-    "Found with another content than was sent, or in another queue, or never sent at all."
+    "Found with another content or session than was sent, or in another entity, or never sent at all."
     diverted: int
     "Accepted by a backlog queue of the secondary."
     moved: int
@@ -56,15 +58,20 @@ class Verdict:
 
 
 Key = tuple[str, str]
-"Queue and message id."
+"Entity and message id."
 
 
 class Book:
-    def __init__(self, seed: int) -> None:
+    """The notes of one run about every message."""
+
+    def __init__(self, seed: int, entities: Mapping[str, Entity]) -> None:
         self._seed = seed
+        self._entities = entities
+        self._entity_of = {place: entity.name for entity in entities.values() for place in entity.places}
         self._digests: dict[Key, str] = {}
         self._accepted: set[Key] = set()
         self._found: Counter[Key] = Counter()
+        "By place and message id."
         self._altered: set[Key] = set()
 
     @property
@@ -75,31 +82,39 @@ class Book:
     def accepted_count(self) -> int:
         return len(self._accepted)
 
-    def new_message(self, queue: str, application: str, number: int) -> Any:
-        """The same for the same seed and number, whichever run asks."""
+    def new_message(self, entity: str, application: str, number: int) -> Any:
+        """Make a message: the same for the same seed and number, whichever run asks."""
         from azure.servicebus import ServiceBusMessage
 
         chance = random.Random(f"{self._seed} {number}")
         message = ServiceBusMessage(
             chance.randbytes(chance.randint(*BODY_SIZES)),
             message_id=f"{application}-{number}",
-            subject=f"{application} {queue}",
+            subject=f"{application} {entity}",
             content_type=CONTENT_TYPE,
             correlation_id=f"{chance.getrandbits(64):016x}",
             time_to_live=timedelta(hours=chance.randint(*TTL_HOURS)),
             application_properties={"number": number, "amount": chance.random(), "note": f"für {application}"},
+            session_id=f"session {chance.randrange(SESSIONS)}" if self._entities[entity].has_sessions else None,
         )
-        self._digests[queue, f"{application}-{number}"] = digest(message)
+        self._digests[entity, f"{application}-{number}"] = digest(message)
         return message
 
-    def accepted(self, queue: str, message: Any) -> None:
-        self._accepted.add((queue, message.message_id))
+    def accepted(self, entity: str, message: Any) -> None:
+        """Note that the sender was told that the message is stored."""
+        self._accepted.add((entity, message.message_id))
 
-    def found(self, queue: str, message: Any) -> None:
-        key = (queue, str(message.message_id))
-        self._found[key] += 1
+    def found(self, place: str, message: Any) -> None:
+        """Note a message that was received from a queue or a subscription."""
+        message_id = str(message.message_id)
+        self._found[place, message_id] += 1
+        key = (self._entity_of[place], message_id)
         if self._digests.get(key) != digest(message):
             self._altered.add(key)
+
+    def _is_whole(self, key: Key) -> bool:
+        entity, message_id = key
+        return all((place, message_id) in self._found for place in self._entities[entity].places)
 
     def verdict(
         self,
@@ -114,9 +129,9 @@ class Book:
         return Verdict(
             sent=len(self._digests),
             accepted=len(self._accepted),
-            in_primary=len(self._digests.keys() & self._found.keys()),
-            lost=len(self._accepted - self._found.keys()),
-            duplicated=sum(1 for count in self._found.values() if count > 1),
+            in_primary=sum(map(self._is_whole, self._digests)),
+            lost=sum(not self._is_whole(key) for key in self._accepted),
+            duplicated=len({(self._entity_of[place], one) for (place, one), n in self._found.items() if n > 1}),
             altered=len(self._altered),
             diverted=diverted,
             moved=moved,
@@ -135,6 +150,7 @@ def digest(message: Any) -> str:
         message.content_type,
         message.correlation_id,
         message.time_to_live,
+        message.session_id,
         sorted(properties.items()),
     )
     return hashlib.sha256(b"".join(message.body) + repr(chosen).encode()).hexdigest()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pairbus.cli.child_broker import ChildBroker
 from pairbus.cli.demo_book import Book, Verdict
 from pairbus.cli.demo_drain import Drain, Way, ledger_of
+from pairbus.cli.demo_entities import ENTITIES, IN_WORDS, create, empty, heed_cancellation
 from pairbus.cli.report import write_page
 from pairbus.errors import PairbusError
 from pairbus.ledger import read
@@ -38,8 +39,7 @@ APPLICATIONS = {
     "warehouse": ("orders", "shipments"),
     "finance": ("payments", "invoices"),
 }
-ROUTES = [(application, queue) for application, queues in APPLICATIONS.items() for queue in queues]
-QUEUES = sorted({queue for _, queue in ROUTES})
+ROUTES = [(application, entity) for application, entities in APPLICATIONS.items() for entity in entities]
 BACKLOG_QUEUES = 4
 FAILOVER_INTERVAL_S = 1.0
 PING_INTERVAL_S = 1.0
@@ -47,8 +47,6 @@ SEND_TIMEOUT_S = 10.0
 RETRY_PAUSE_S = 0.2
 LOOK_S = 0.05
 PATIENCE_S = 60.0  # with anything that takes a second or two on an idle machine
-EMPTY_S = 0.5  # without a message, before a queue is asked whether it is empty
-PAGE = 500
 
 Say = Callable[[str, str], None]
 "A word for what happens, and the rest of the line."
@@ -65,7 +63,7 @@ class Story:
         self._new_drain = new_drain
         self._say = say
         self._page = page
-        self._book = Book(seed)
+        self._book = Book(seed, ENTITIES)
         self._outage_from = messages * 2 // 5
         "Messages from this number on are sent when the primary is dead."
         self._outage_to = messages * 4 // 5
@@ -79,7 +77,7 @@ class Story:
         self._refused = 0
         self._diverted = 0
         self._diverted_since_s: dict[tuple[str, str], float] = {}
-        "Application and queue → when the secondary took the first message."
+        "Application and entity → when the secondary took the first message."
         self._pings: Counter[bool] = Counter()
 
     async def tell(self) -> Verdict:
@@ -107,9 +105,9 @@ class Story:
             clients = await self._pair(ends, home, away, folder)
             try:
                 async with asyncio.TaskGroup() as group:
-                    for index, (application, queue) in enumerate(ROUTES):
+                    for index, (application, entity) in enumerate(ROUTES):
                         numbers = range(index, self._messages, len(ROUTES))
-                        group.create_task(self._send(clients[application], application, queue, numbers))
+                        group.create_task(self._send(clients[application], application, entity, numbers))
                     failover_s = await self._lose(home)
                     await self._recover(home, away, clients)
             except* PairbusError as errors:
@@ -124,7 +122,7 @@ class Story:
         for broker in brokers:
             ends.push_async_callback(broker.stop)
         await asyncio.gather(*(broker.start() for broker in brokers))
-        await asyncio.to_thread(_create_queues, _home_of(brokers[0]))
+        await asyncio.to_thread(create, _home_of(brokers[0]))
         return brokers[0], brokers[1]
 
     async def _pair(
@@ -157,17 +155,17 @@ class Story:
 
     # ── sending ──
 
-    async def _send(self, client: PairedServiceBusClient, application: str, queue: str, numbers: range) -> None:
-        async with client.get_queue_sender(queue) as sender:
+    async def _send(self, client: PairedServiceBusClient, application: str, entity: str, numbers: range) -> None:
+        async with ENTITIES[entity].sender(client) as sender:
             for number in numbers:
                 if number >= self._outage_from:
                     await self._outage.wait()
                 if number >= self._outage_to:
                     await self._back.wait()
-                message = self._book.new_message(queue, application, number)
+                message = self._book.new_message(entity, application, number)
                 await self._send_one(sender, message)
-                self._book.accepted(queue, message)
-                _heed_cancellation()
+                self._book.accepted(entity, message)
+                heed_cancellation()
                 if self._book.accepted_count >= self._kill_at:
                     self._kill_now.set()
 
@@ -188,7 +186,7 @@ class Story:
                 return
             finally:
                 self._under_way -= 1
-            _heed_cancellation()
+            heed_cancellation()
             await asyncio.sleep(RETRY_PAUSE_S)
 
     # ── the outage ──
@@ -197,7 +195,7 @@ class Story:
         """Kill it; how long it took until every application was sending again."""
         self._say(
             "sending",
-            f"{len(APPLICATIONS)} applications, {self._messages} messages to {len(QUEUES)} queues (seed {self._seed})",
+            f"{len(APPLICATIONS)} applications, {self._messages} messages to {IN_WORDS} (seed {self._seed})",
         )
         await self._kill_now.wait()
         under_way = self._under_way
@@ -244,38 +242,15 @@ class Story:
     # ── the end ──
 
     async def _check(self, client: PairedServiceBusClient, home: ChildBroker) -> None:
-        await asyncio.gather(*(self._empty(client, queue, _home_of(home)) for queue in QUEUES))
+        places = [place for entity in ENTITIES.values() for place in entity.places]
+        emptied = (empty(client, one, _home_of(home), partial(self._book.found, one), PATIENCE_S) for one in places)
+        await asyncio.gather(*emptied)
         found = self._book.verdict(diverted=0, moved=0, failover_s=0, drain_s=0, ledger=())
         self._say(
             "checked",
             f"{found.in_primary} of {found.sent} messages are in {PRIMARY}:"
             f" {found.lost} lost, {found.duplicated} duplicated, {found.altered} altered",
         )
-
-    async def _empty(self, client: PairedServiceBusClient, queue: str, connection_string: str) -> None:
-        """As an application receives: through the paired client, which hands out no pings."""
-        from azure.servicebus import ServiceBusReceiveMode
-
-        mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-        async with client.get_queue_receiver(queue, receive_mode=mode) as receiver:
-            give_up_s = time.monotonic() + PATIENCE_S
-            while time.monotonic() < give_up_s:
-                page = await receiver.receive_messages(max_message_count=PAGE, max_wait_time=EMPTY_S)
-                _heed_cancellation()
-                for message in page:
-                    self._book.found(queue, message)
-                if page:
-                    give_up_s = time.monotonic() + PATIENCE_S
-                elif await asyncio.to_thread(_held, connection_string, queue) == 0:
-                    return  # an empty answer alone may only mean a slow machine
-        raise PairbusError(f"{queue} still holds messages, but gave none for {PATIENCE_S:.0f} s")
-
-
-def _heed_cancellation() -> None:
-    """After every call of the SDK, which takes a cancellation that meets it while it reads for an empty socket."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 async def _until(holds: Callable[[], bool], what: str) -> None:
@@ -292,23 +267,6 @@ def _home_of(broker: ChildBroker) -> str:
 
 def _away_of(broker: ChildBroker) -> str:
     return broker.connection_strings[SECONDARY]
-
-
-def _create_queues(connection_string: str) -> None:
-    """A send without an answer is repeated, so the queues detect duplicates, as they should wherever that is done."""
-    from pairbus.cli.admin_client import administration
-
-    with administration(connection_string) as client:
-        for queue in QUEUES:
-            client.create_queue(queue, requires_duplicate_detection=True)
-
-
-def _held(connection_string: str, queue: str) -> int:
-    """Messages of every kind."""
-    from pairbus.cli.admin_client import administration
-
-    with administration(connection_string) as client:
-        return int(client.get_queue_runtime_properties(queue).total_message_count or 0)
 
 
 def _backlog(connection_string: str) -> int:

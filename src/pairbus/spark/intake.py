@@ -21,12 +21,13 @@ from pairbus.spark.options import Options
 from pairbus.spark.perseverance import persevere
 from pairbus.spark.stage_file import LOCKED_UNTIL, Identity, StageWriter, annotations_of, identity_of, read_identities
 from pairbus.spark.staging import Entry, Owner, Staging
-from pairbus.transport import Carrier, Received, Receiver, TransportError
+from pairbus.transport import SESSION_TIMEOUT, Carrier, NextSession, Received, Receiver, Refused, TransportError
 
 CREDIT = 512  # 512 × 256 KiB = 128 MiB at the very worst
 FIRST_WAIT_S = 0.5  # for messages that must be there: the driver has seen some
 NEXT_WAIT_S = 0.2
 RECEIVE_MAX_S = 10.0
+SESSIONS_MAX = 100  # that one task holds at once: each has a link of its own until its messages are completed
 LOCK_SHARE = 0.4  # of a lock's time, for receiving; the rest is for the disk and for completing
 
 logger = logging.getLogger("pairbus.spark")
@@ -121,26 +122,50 @@ class SealTracker:
 
 async def _attempt(options: Options, tracker: SealTracker, carrier: Carrier) -> Entry | None:
     share, staging = tracker.share, tracker.staging
-    receiver = await carrier.receiver(options.read_path, credit=CREDIT, timeout_s=options.timeout_s)
     stage = StageWriter(staging.new_stage(share.batch, share.partition))
-    intake = _Intake(receiver, stage, tracker.known, share.max_messages)
+    intakes: list[_Intake] = []
     ours = None
     try:
-        await intake.receive()
+        await _fill(options, tracker, carrier, stage, intakes)
         if stage.rows:
             stage.finish()
         ours = tracker.try_to_seal(stage)
-        if ours is not None and await intake.complete():
+        if ours is not None and all([await intake.complete() for intake in intakes]):
             staging.confirm(ours.number)
     finally:
         if ours is None or not ours.stage:
             stage.discard()
-        await _close(receiver, intake)
+        for intake in intakes:
+            await _close(intake)
     return tracker.seal
 
 
-async def _close(receiver: Receiver, intake: _Intake) -> None:
-    """What was not completed goes back now: whoever comes next need not wait for the lock."""
+async def _fill(
+    options: Options, tracker: SealTracker, carrier: Carrier, stage: StageWriter, intakes: list[_Intake]
+) -> None:
+    """Receive into the stage: from the entity, or from one session after another, each of which stays accepted."""
+    share, path, timeout_s = tracker.share, options.read_path, options.timeout_s
+    if not options.sessions:
+        receiver = await carrier.receiver(path, credit=CREDIT, timeout_s=timeout_s)
+        intakes.append(_Intake(receiver, stage, tracker.known, share.max_messages))
+        await intakes[-1].receive()
+        return
+    loop, deadline, wait_s = asyncio.get_running_loop(), float("inf"), FIRST_WAIT_S
+    while stage.rows < share.max_messages and len(intakes) < SESSIONS_MAX and loop.time() < deadline:
+        try:
+            receiver = await carrier.receiver(path, credit=CREDIT, timeout_s=timeout_s, session=NextSession(wait_s))
+        except Refused as refused:
+            if refused.condition != SESSION_TIMEOUT:
+                raise
+            return
+        intakes.append(_Intake(receiver, stage, tracker.known, share.max_messages, deadline))
+        await intakes[-1].receive()
+        deadline, wait_s = intakes[-1].deadline, NEXT_WAIT_S
+
+
+async def _close(intake: _Intake) -> None:
+    """Give back what was not completed, so that whoever comes next need not wait for the lock."""
+    receiver = intake.receiver
     try:
         if intake.held and receiver.over is None:
             await receiver.release(intake.held.values())
@@ -152,34 +177,42 @@ async def _close(receiver: Receiver, intake: _Intake) -> None:
 class _Intake:
     """Messages under lock on their way into a stage."""
 
-    def __init__(self, receiver: Receiver, stage: StageWriter, known: set[Identity], max_messages: int) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        stage: StageWriter,
+        known: set[Identity],
+        max_messages: int,
+        deadline: float = float("inf"),
+    ) -> None:
         self.held: dict[int, Received] = {}
         "By delivery id: received, neither completed nor given back."
-        self._receiver = receiver
+        self.receiver = receiver
+        self.deadline = deadline
+        "Until when to receive; with the first message it is known."
         self._stage = stage
         self._known = known
         self._max_messages = max_messages
-        self._deadline = float("inf")
 
     async def receive(self) -> None:
         """Until there is nothing more, the share is full, or the first lock has run for long enough."""
         loop = asyncio.get_running_loop()
         wait_s = FIRST_WAIT_S
-        while (left := self._max_messages - self._stage.rows) > 0 and loop.time() < self._deadline:
+        while (left := self._max_messages - self._stage.rows) > 0 and loop.time() < self.deadline:
             # Half of what is left: the receiver grants again by itself, and must not get more than the share.
-            self._receiver.credit = min(CREDIT, max(left // 2, 1))
-            batch = await self._receiver.receive(left, wait_s)
+            self.receiver.credit = min(CREDIT, max(left // 2, 1))
+            batch = await self.receiver.receive(left, wait_s)
             if not batch:
                 break
-            if self._deadline == float("inf"):
-                self._deadline = loop.time() + _receive_s(batch[0].payload)
+            if self.deadline == float("inf"):
+                self.deadline = loop.time() + _receive_s(batch[0].payload)
             await self._add(batch)
             wait_s = NEXT_WAIT_S
-        self._receiver.credit = 0
-        await self._receiver.pause()
+        self.receiver.credit = 0
+        await self.receiver.pause()
         left = self._max_messages - self._stage.rows
-        if self._receiver.buffered and left > 0:
-            await self._add(await self._receiver.receive(left, 0.0))
+        if self.receiver.buffered and left > 0:
+            await self._add(await self.receiver.receive(left, 0.0))
 
     async def _add(self, batch: list[Received]) -> None:
         sealed = []
@@ -194,12 +227,12 @@ class _Intake:
             message.payload = b""  # it is in the stage; a share may be larger than the memory
         if sealed:
             logger.info("%d messages came again that were sealed before", len(sealed))
-            await _settled(self._receiver, sealed)
+            await _settled(self.receiver, sealed)
 
     async def complete(self) -> bool:
         """Whether the queue has forgotten all of them. Those that it has not come again, and are recognised."""
         held, self.held = self.held, {}
-        return await _settled(self._receiver, list(held.values()))
+        return await _settled(self.receiver, list(held.values()))
 
 
 async def _settled(receiver: Receiver, messages: list[Received]) -> bool:

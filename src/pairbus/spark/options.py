@@ -57,6 +57,9 @@ OPTIONS = (
            "how long a task goes on while the service is busy (10 s between attempts) or away", 0, 86_400),
     Option("subQueue", None, "`deadletter`", "read, stream", "read the dead-letter queue of the entity",
            words=("deadletter",)),
+    Option("sessions", "false", "`true`, `false`", "stream",
+           "the queue or subscription has sessions: a task accepts the next available one, reads it, then another",
+           words=("true", "false")),
     Option("includeRaw", "false", "`true`, `false`", "read, stream",
            "add the column `raw`: the message as it is encoded", words=("true", "false")),
     Option("partitions", "2", "1 … 1000", "read, stream",
@@ -90,6 +93,8 @@ class Options:
     "host:port, for errors."
     entity: str | None
     sub_queue: str | None
+    sessions: bool
+    "Messages are received session by session; a dead-letter queue has none."
     ca_file: str | None
     timeout_s: float
     patience_s: float
@@ -118,6 +123,7 @@ class Options:
             address=f"{endpoint.host}:{endpoint.port}",
             entity=_entity(values, endpoint, use),
             sub_queue=_text(values, "subQueue"),
+            sessions=_text(values, "sessions") == "true" and _text(values, "subQueue") is None,
             ca_file=_text(values, "caFile"),
             timeout_s=_number(values, "timeoutSeconds"),
             patience_s=_number(values, "patienceSeconds"),

@@ -9,10 +9,12 @@ from pairbus.transport.errors import ConnectionLost, Exhausted, NotReady, Refuse
 from pairbus.transport.management import Deferred, Management, Scheduled
 from pairbus.transport.receiver import Receiver
 from pairbus.transport.sender import Sender
+from pairbus.transport.session_filter import SESSION_TIMEOUT, NextSession
 from pairbus.transport.settlement import Received
 from pairbus.transport.trace import log_frames
 
 __all__ = [
+    "SESSION_TIMEOUT",
     "Anonymous",
     "AzureToken",
     "Carrier",
@@ -22,6 +24,7 @@ __all__ = [
     "Endpoint",
     "Exhausted",
     "Management",
+    "NextSession",
     "NotReady",
     "Plain",
     "Received",

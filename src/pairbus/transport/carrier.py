@@ -30,6 +30,7 @@ from pairbus.transport.pool import Pool
 from pairbus.transport.receiver import Receiver
 from pairbus.transport.sender import Sender
 from pairbus.transport.senders import OPENING_TIMEOUT_S, Senders
+from pairbus.transport.session_filter import Wanted
 
 HIDES_PINGS = "com.pairbus:hides-pings"
 CONNECT_TIMEOUT_S = 3.0
@@ -157,11 +158,12 @@ class Carrier:
         credit: int = CREDIT,
         sub_queue: Literal["dead-letter"] | None = None,
         timeout_s: float | None = None,
+        session: Wanted | None = None,
     ) -> Receiver:
-        """Open a link of the caller's own, which the caller closes."""
+        """Open a link of the caller's own, which the caller closes; `session` as in `Connection.receiver`."""
 
         def attach(connection: Connection, left_s: float) -> Awaitable[Receiver]:
-            return connection.receiver(path, credit=credit, sub_queue=sub_queue, timeout_s=left_s)
+            return connection.receiver(path, credit=credit, sub_queue=sub_queue, timeout_s=left_s, session=session)
 
         return await self._pool.attach(path, attach, self._deadline(timeout_s))
 

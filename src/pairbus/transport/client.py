@@ -17,14 +17,13 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import aiohttp
 
 from pairbus.amqp.connection import Settings, Trace
 from pairbus.amqp.performatives import Source, Target
 from pairbus.amqp.session import Session
-from pairbus.amqp.types import Symbol
 from pairbus.errors import ConfigError
 from pairbus.transport.cbs import TokenRefused, Tokens
 from pairbus.transport.credential import credential_for
@@ -36,6 +35,7 @@ from pairbus.transport.management import Management
 from pairbus.transport.receiver import Receiver
 from pairbus.transport.requests import open_requests
 from pairbus.transport.sender import Sender
+from pairbus.transport.session_filter import Wanted, filter_of, properties_of, wait_of
 from pairbus.transport.shared import Shared
 from pairbus.transport.steps import FAR_S, Steps
 from pairbus.transport.websocket import connect_websocket
@@ -187,11 +187,11 @@ class Connection:
         sub_queue: Literal["dead-letter"] | None = None,
         credit: int = CREDIT,
         timeout_s: float = TIMEOUT_S,
-        filters: dict[str, Any] | None = None,
+        session: Wanted | None = None,
     ) -> Receiver:
         """Open a link that receives from the entity; see `receiver.py` for what `credit` means.
 
-        `filters` of the source: `com.microsoft:session-filter` with a session id, or None for the next available one.
+        `session`, of an entity that has them: an id, or NextSession; `Receiver.session_id` is the one that it got.
         """
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
         entity = path if sub_queue is None else f"{path}/$DeadLetterQueue"
@@ -202,22 +202,21 @@ class Connection:
             management = await self.management(entity, timeout_s=timeout_s)
             return await management.renew_lock(tokens, deadline - self._wire.loop.time())
 
-        source_filter = {Symbol(key): value for key, value in (filters or {}).items()}
-
-        def attach(session: Session) -> Receiver:
-            link = session.new_receiver(f"receiver-{uuid.uuid4().hex[:12]}")
+        def attach(channel: Session) -> Receiver:
+            link = channel.new_receiver(f"receiver-{uuid.uuid4().hex[:12]}")
             receiver = Receiver(self._wire, link, f"receiver {entity}", timeout_s, credit, renew)
             link.attach(
-                source=Source(address=entity, filter=source_filter or None),
+                source=Source(address=entity, filter=filter_of(session)),
                 target=Target(address=link.name),
                 snd_settle_mode=0 if locking else 1,
                 # "second" is what Service Bus expects of whoever asks before it settles; RabbitMQ refuses the link over
                 # it, and answers an unsettled disposition all the same. What tells the two apart is `$cbs`.
                 rcv_settle_mode=1 if locking and self._tokens.in_use else 0,
+                properties=properties_of(session),
             )
             return receiver
 
-        return await self._open_link(entity, attach, deadline)
+        return await self._open_link(entity, attach, deadline, wait_of(session))
 
     async def management(self, path: str | None = None, *, timeout_s: float = TIMEOUT_S) -> Management:
         """The `$management` node of the entity; asked again, the same object while its links are good."""
@@ -230,7 +229,7 @@ class Connection:
 
     # ── opening ──
 
-    async def _open_link(self, path: str, attach: Callable[[Session], E], deadline: float) -> E:
+    async def _open_link(self, path: str, attach: Callable[[Session], E], deadline: float, wait_s: float = 0.0) -> E:
         audience = await self._authorise(path, deadline)
         try:
             async with asyncio.timeout_at(deadline):
@@ -242,7 +241,7 @@ class Connection:
             raise
         try:
             end = self._begin(audience, attach)
-            steps = Steps(self._where, self._silence_s, deadline)
+            steps = Steps(self._where, self._silence_s + wait_s, deadline)
             await steps.step(f"the answer to the attach of {path}", end.attached(deadline))
             return end
         finally:

@@ -38,6 +38,7 @@ from pairbus.amqp.performatives import (
 from pairbus.amqp.types import Symbol
 from pairbus.transport.errors import Timeout, TransportError
 from pairbus.transport.links import LinkEnd
+from pairbus.transport.session_filter import session_of
 from pairbus.transport.settlement import DEAD_LETTER, Deliveries, Received, Settlement, ids_of, refusal
 
 if TYPE_CHECKING:
@@ -72,6 +73,11 @@ class Receiver(LinkEnd):
         self._granted_at: int | None = None
         "The delivery count when credit was given the last time; None: there is none to wait for."
         self._empty = 0
+
+    @property
+    def session_id(self) -> str | None:
+        """The session that this receiver has; None on an entity without sessions."""
+        return session_of(self._link.remote_attach)
 
     @property
     def buffered(self) -> int:

@@ -1,0 +1,134 @@
+"""The entities of `pairbus demo`: queues, a queue with sessions and a topic; how they are made, sent to and emptied."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pairbus.errors import PairbusError
+
+if TYPE_CHECKING:
+    from pairbus.aio import PairedServiceBusClient
+
+EMPTY_S = 0.5  # without a message, before an entity is asked whether it is empty, or for another session
+PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A queue, or a topic with subscriptions that want every message."""
+
+    name: str
+    has_sessions: bool = False
+    subscriptions: tuple[str, ...] = ()
+    "Empty: it is a queue."
+
+    @property
+    def places(self) -> list[str]:
+        """The paths at which each of its messages is received."""
+        return [f"{self.name}/Subscriptions/{each}" for each in self.subscriptions] or [self.name]
+
+    def sender(self, client: PairedServiceBusClient) -> Any:
+        return client.get_topic_sender(self.name) if self.subscriptions else client.get_queue_sender(self.name)
+
+
+ENTITIES = {
+    entity.name: entity
+    for entity in (
+        Entity("orders"),
+        Entity("payments"),
+        Entity("shipments", has_sessions=True),
+        Entity("invoices", subscriptions=("archive", "audit")),
+    )
+}
+IN_WORDS = "2 queues, a queue with sessions and a topic"
+
+
+def create(connection_string: str) -> None:
+    """Make them. A send without an answer is repeated, so they detect duplicates, as they should wherever that is."""
+    from pairbus.cli.admin_client import administration
+
+    with administration(connection_string) as client:
+        for entity in ENTITIES.values():
+            if not entity.subscriptions:
+                client.create_queue(
+                    entity.name, requires_duplicate_detection=True, requires_session=entity.has_sessions
+                )
+                continue
+            client.create_topic(entity.name, requires_duplicate_detection=True)
+            for name in entity.subscriptions:
+                client.create_subscription(entity.name, name)
+
+
+async def empty(
+    client: PairedServiceBusClient,
+    place: str,
+    connection_string: str,
+    found: Callable[[Any], None],
+    patience_s: float,
+) -> None:
+    """Receive everything as an application does: through the paired client, which hands out no pings."""
+    entity = ENTITIES[place.partition("/")[0]]
+    give_up_s = time.monotonic() + patience_s
+    # Asked first: an empty answer alone may only mean a slow machine, and the SDK waits long for a session.
+    while await asyncio.to_thread(_held, connection_string, place):
+        if time.monotonic() > give_up_s:
+            raise PairbusError(f"{place} still holds messages, but gave none for {patience_s:.0f} s")
+        async with _receiver(client, entity, place) as receiver:
+            while receiver is not None:
+                page = await receiver.receive_messages(max_message_count=PAGE, max_wait_time=EMPTY_S)
+                heed_cancellation()
+                for message in page:
+                    found(message)
+                if not page:
+                    break
+                give_up_s = time.monotonic() + patience_s
+
+
+@asynccontextmanager
+async def _receiver(client: PairedServiceBusClient, entity: Entity, place: str) -> AsyncIterator[Any]:
+    """A receiver of the place, of its next session where it has sessions; None when no session has messages."""
+    from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
+    from azure.servicebus.exceptions import OperationTimeoutError
+
+    given: dict[str, Any] = {"receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE}
+    if entity.has_sessions:
+        given |= {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": EMPTY_S}
+    if entity.subscriptions:
+        receiver = client.get_subscription_receiver(entity.name, place.rpartition("/")[2], **given)
+    else:
+        receiver = client.get_queue_receiver(entity.name, **given)
+    try:
+        await receiver.__aenter__()
+    except OperationTimeoutError:
+        await receiver.close()
+        yield None
+        return
+    try:
+        yield receiver
+    finally:
+        await receiver.close()
+
+
+def _held(connection_string: str, place: str) -> int:
+    """Count messages of every kind."""
+    from pairbus.cli.admin_client import administration
+
+    name, _, subscription = place.partition("/Subscriptions/")
+    with administration(connection_string) as client:
+        if subscription:
+            counts: Any = client.get_subscription_runtime_properties(name, subscription)
+        else:
+            counts = client.get_queue_runtime_properties(name)
+    return int(counts.total_message_count or 0)
+
+
+def heed_cancellation() -> None:
+    """Raise what the SDK has swallowed: a cancellation that meets it while it reads counts as an empty socket there."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
