@@ -174,11 +174,16 @@ def counts(process: BrokerProcess) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.slow
 def test_the_drill_on_the_page_is_what_the_drill_prints(tmp_path: Path) -> None:
-    """Line by line, with other numbers; and nothing was lost, there or here."""
+    """Line by line, with other numbers; and nothing was lost, there or here.
+
+    Events are told by a thread of their own: their order is theirs, and they may come a line later.
+    """
     [shown] = [block for block in blocks("docs/quickstart.md", "text") if "kill -9 of the primary" in block]
     printed = run([sys.executable, str(ROOT / "examples" / "outage_drill.py")], tmp_path)
     told = [dict.fromkeys(without_numbers(text).splitlines()) for text in (shown, printed)]
-    assert list(told[0]) == list(told[1]), printed
+    for is_event in (True, False):
+        lines = [[line for line in one if (" s drill " in line) is is_event] for one in told]
+        assert lines[0] == lines[1], printed
     assert ", 0 lost" in shown and ", 0 lost" in printed
 
 
