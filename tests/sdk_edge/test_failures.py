@@ -83,16 +83,6 @@ def plain_error(connection_string: str) -> Exception:
     return raised.value
 
 
-@pytest.mark.parametrize("condition", CONDITIONS)
-def test_a_refused_request_has_the_words_of_a_request(condition: str) -> None:
-    """The SDK's answer to a request that `$management` refuses begins otherwise."""
-    failure = sdk.failure_of_transport(Refused(condition, TEXT), request=True)
-    text = f"Service request failed. {TEXT}."
-    theirs = translated(AMQPLinkError(condition=condition.encode(), description=text))
-    assert type(failure.error) is type(theirs)
-    assert "Service request failed" in str(failure.error)
-
-
 TRANSPORT: list[tuple[TransportError, Kind, type[Exception]]] = [
     (ConnectionLost("gone"), Kind.COMMUNICATION, exceptions.ServiceBusConnectionError),
     (ConnectionLost("bye", condition="amqp:connection:forced"), Kind.COMMUNICATION, exceptions.ServiceBusError),
