@@ -53,6 +53,13 @@ class Pipe:
 
     def close(self) -> None: ...
     def abort(self) -> None: ...
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
@@ -65,7 +72,11 @@ class Loop(VirtualLoop):
     def now_ms(self) -> int:
         return NOON_S * 1000 + int(self.time() * 1000)
 
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        """The pipe takes the place of the socket."""
+
     async def create_connection(self, factory: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        kwargs["sock"].close()
         wire = factory()
         peer = Peer(self.namespace, Pipe(self, wire.data_received), self)
         wire.connection_made(Pipe(self, peer.data_received))
