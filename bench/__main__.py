@@ -34,7 +34,7 @@ CPU_US_WANTED = 30.0
 SECTIONS = ("start", "throughput", "deep", "client", "shared", "syphon", "spark", "report", "metering")
 
 
-def main() -> None:
+def main() -> None:  # noqa: PLR0915 - one statement for each step
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure broker, client, syphon and report.")
     parser.add_argument("only", nargs="*", help=f"some of {', '.join(SECTIONS)}; default: all")
     parser.add_argument("--count", type=int, default=100_000, help="messages per round")

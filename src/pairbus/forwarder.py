@@ -73,7 +73,7 @@ class Ways(Protocol):
 class Meter(Protocol):
     """What `Ledger.meter` is."""
 
-    def __call__(
+    def __call__(  # noqa: PLR0917 - each is a setting of its own
         self,
         side: Literal["primary", "secondary"],
         namespace: str,
@@ -94,7 +94,7 @@ class Forwarder:
     event loop.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
         spool: Spool,
         ways: Ways,

@@ -39,7 +39,7 @@ class Historian:
         self.last_n += 1
         return self.last_n
 
-    def writes(self, kind: str, pick: int, body: bytes) -> list[Write]:
+    def writes(self, kind: str, pick: int, body: bytes) -> list[Write]:  # noqa: PLR0911 - one return for each case
         box = (BOX, DEAD)[pick % 2]
         if kind == "insert":
             return [Insert(box, [self._new(box, body, state=pick % 3) for _ in range(pick % 4)])]

@@ -351,7 +351,7 @@ class Connection:
             break
         return self._buffer.unread() if self._phase is _Phase.HEADER else b""
 
-    def _receive_frames(self, data: bytes, events: list[Event]) -> None:
+    def _receive_frames(self, data: bytes, events: list[Event]) -> None:  # noqa: PLR0912 - one branch for each case
         sessions, closing, trace, buffer = self._by_remote_channel, State.CLOSING, self.trace, self._buffer
         for frame_type, channel, buf, start, end in buffer.frames(data):
             if frame_type != AMQP_FRAME:

@@ -235,7 +235,7 @@ class ReceiverLink(Link):
                 self.drain = False
                 events.append(LinkDrained(self))
 
-    def on_transfer(
+    def on_transfer(  # noqa: PLR0917 - each is a setting of its own
         self,
         delivery_id: int | None,
         tag: bytes | None,
@@ -325,7 +325,7 @@ class ReceiverLink(Link):
         super().cut()
         self._drop_partial()
 
-    def _deliver(
+    def _deliver(  # noqa: PLR0917 - each is a setting of its own
         self,
         delivery_id: int,
         tag: bytes,

@@ -117,7 +117,7 @@ _disposition_tails: dict[bytes, tuple[int, bool, Any, bool]] = {}
 "bytes behind `last` → (number of fields, settled, state, batchable)"
 
 
-def decode_transfer(buf: bytes, pos: int, end: int) -> TransferFields:
+def decode_transfer(buf: bytes, pos: int, end: int) -> TransferFields:  # noqa: PLR0911, PLR0912 - one return for each case
     """The transfer at `pos` of a frame that ends at `end`; its descriptor is known. ProtocolError when it is wrong."""
     tail = b""
     try:
@@ -238,7 +238,7 @@ def _mould_layout(before_size: int, tag_size: int, behind_size: int) -> struct.S
     return struct.Struct(f">I{before_size}sI2s{tag_size}s{behind_size}s")
 
 
-def decode_disposition(buf: bytes, pos: int, end: int) -> Disposition:
+def decode_disposition(buf: bytes, pos: int, end: int) -> Disposition:  # noqa: PLR0912 - one branch for each case
     """The disposition at `pos` of a frame that ends at `end`; its descriptor is known. ProtocolError when wrong."""
     tail = b""
     try:

@@ -76,7 +76,7 @@ class NamespaceOptions:
 class Broker:
     """Namespaces on one machine. `data=None` keeps everything in memory; `meter` is a folder for what was counted."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
         namespaces: Sequence[NamespaceOptions],
         *,

@@ -32,7 +32,7 @@ class Settings(Protocol):
 class Entity:
     """Store, commits, numbers, status and time of last use of one entity."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
         entity_id: int,
         path: str,

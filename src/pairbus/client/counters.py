@@ -87,7 +87,7 @@ class Counters:
         self.entity(path).diverted += count
         self.queue(queue).stored += count
 
-    def note(self, event: events.Event) -> None:
+    def note(self, event: events.Event) -> None:  # noqa: PLR0912 - one branch for each case
         """Count what an event tells. Events that carry no number are ignored."""
         match event:  # those that come by the thousand first
             case events.Diverted(path=path, queue=queue, count=count):

@@ -122,7 +122,7 @@ class Ledger:
 
     # ── callers ──
 
-    def meter(
+    def meter(  # noqa: PLR0913, PLR0917 - each is a setting of its own
         self,
         side: Side | None,
         namespace: str,

@@ -88,7 +88,7 @@ class Reader:
         self._known[payload[own[1] : own[3]]] = _Own(home.path, home.payload[end - start : former_ends])
 
 
-def _home_like(shape: _Shape, known: dict[bytes, _Own], payload: bytes, head: re.Match[bytes]) -> Home | None:
+def _home_like(shape: _Shape, known: dict[bytes, _Own], payload: bytes, head: re.Match[bytes]) -> Home | None:  # noqa: PLR0911 - one return for each case
     before, id_size, behind = shape
     at = head.end()
     if at != _HEAD_SIZE + payload[4]:

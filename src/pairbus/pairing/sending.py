@@ -248,7 +248,7 @@ def _is_inconclusive(pair: Pair, attempt: Attempt, reply: Reply) -> bool:
     return reply.is_alive or attempt.silence_s < min(CONCLUSIVE_S, pair.options.attempt_timeout)
 
 
-def _home(
+def _home(  # noqa: PLR0911 - one return for each case
     pair: Pair, sender: SenderState, call: _Call, *, trial: bool = False, tried: Reply | None = None
 ) -> Generator[Command, Reply, Receipt | None]:
     """Make one attempt on the primary and draw its consequences. None: ask for the route again."""

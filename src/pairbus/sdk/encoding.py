@@ -43,7 +43,7 @@ def encode(message: AnyMessage, traced: Traced | None = None) -> bytes:
     return bytes(encode_payload(bytearray(), outgoing))
 
 
-def plainly_encoded(message: AnyMessage) -> bytes | None:
+def plainly_encoded(message: AnyMessage) -> bytes | None:  # noqa: PLR0911 - one return for each case
     """Encode a message that has nothing but short texts as properties and one body of bytes, as most have.
 
     A tenth of the SDK's work, and the same bytes. None for any other message.

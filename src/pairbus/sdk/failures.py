@@ -118,7 +118,7 @@ def _kind_of(error: BaseException) -> Kind | None:
     return _of_foreign(error)
 
 
-def _of_foreign(error: BaseException) -> Kind | None:
+def _of_foreign(error: BaseException) -> Kind | None:  # noqa: PLR0911 - one return for each case
     match error:
         case ClientAuthenticationError():
             # A token credential says so too when its authority cannot be reached; the reason is inside.

@@ -42,7 +42,7 @@ class SparkGone(PairbusError):
     """The Java process of Spark has ended. Nothing is lost: a new process goes on where this one stopped."""
 
 
-def syphon(
+def syphon(  # noqa: PLR0913 - each is a setting of its own
     spark: SparkSession,
     *,
     primary: str,
@@ -87,7 +87,7 @@ def syphon(
     return _start(spark, job, queues, quotas, once=once, checkpoint=checkpoint)
 
 
-def redrive(
+def redrive(  # noqa: PLR0913 - each is a setting of its own
     spark: SparkSession,
     queue: str,
     *,

@@ -53,7 +53,7 @@ class Progress:
 class Syphon:
     """Brings the messages of backlog queues home. The carriers are the caller's, also to close."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
         primary: Carrier,
         secondary: Carrier,
@@ -195,7 +195,7 @@ def _has_failed(task: asyncio.Task[None]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
 
 
-def redrive(
+def redrive(  # noqa: PLR0913 - each is a setting of its own
     source: Carrier,
     queue: str,
     *,

@@ -57,7 +57,7 @@ class Trip(Settling):
     `locks_end`: until when, by the shared clock, they are surely still locked.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each is a setting of its own
         self,
         shared: Shared,
         queue: str,

@@ -45,7 +45,7 @@ class Carrier:
     `pairbus.transport.trace.log_frames` writes them to the log.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
         endpoint: Endpoint | str,
         *,

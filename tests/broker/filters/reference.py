@@ -55,7 +55,7 @@ def group(value: Any) -> str:
     return ""
 
 
-def walk(tree: Tree, user: dict[str, Any], system: dict[str, Any]) -> Any:
+def walk(tree: Tree, user: dict[str, Any], system: dict[str, Any]) -> Any:  # noqa: PLR0911 - one return for each case
     """Evaluate a tree: a value, or True, False, or None for unknown."""
     name, *parts = tree
     if name == "literal":
@@ -147,7 +147,7 @@ def text(value: Any) -> str:
     return str(value)
 
 
-def compute(operator: str, left: Any, right: Any) -> Any:
+def compute(operator: str, left: Any, right: Any) -> Any:  # noqa: PLR0911 - one return for each case
     pair = (group(left), group(right))
     if pair == ("number", "number"):
         if isinstance(left, float) or isinstance(right, float):
@@ -204,7 +204,7 @@ def inner(tree: Tree, lowest: int) -> str:
     return render(tree) if level(tree) >= lowest else f"({render(tree)})"
 
 
-def render(tree: Tree) -> str:
+def render(tree: Tree) -> str:  # noqa: PLR0911 - one return for each case
     name, *parts = tree
     if name == "literal":
         return literal(parts[0])

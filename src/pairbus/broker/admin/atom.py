@@ -23,7 +23,7 @@ class Markup(str):
     __slots__ = ()
 
 
-def entry(url: str, title: str, author: str, created_ms: int, updated_ms: int, kind: str, elements: Elements) -> str:
+def entry(url: str, title: str, author: str, created_ms: int, updated_ms: int, kind: str, elements: Elements) -> str:  # noqa: PLR0917 - each is a setting of its own
     """One entity. The JavaScript SDK takes the name from the path of the id, the Python SDK from the title."""
     return (
         f'<entry xmlns="{ATOM}"><id>{escape(url)}?api-version=2021-05</id><title type="text">{escape(title)}</title>'

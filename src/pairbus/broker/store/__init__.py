@@ -83,7 +83,7 @@ class StoredMessage:
         "ttl_ms",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
         seq: int,
         body: bytes,

@@ -229,7 +229,7 @@ class MemoryStore:
         count = self._shared.get(payload, 0) + rows
         self._set(self._shared, payload, count if count > 0 else _GONE)
 
-    def _apply(self, op: Write) -> None:
+    def _apply(self, op: Write) -> None:  # noqa: PLR0912 - one branch for each case
         match op:
             case Insert(box, messages):
                 for message in messages:

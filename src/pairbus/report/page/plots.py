@@ -111,7 +111,7 @@ def axis_below(ticks: Sequence[Tick]) -> Html:
     return tag("svg", time_axis(ticks, -6, lines=False), class_="axis", width="100%", height=14, aria_hidden="true")
 
 
-def curve(
+def curve(  # noqa: PLR0913 - each is a setting of its own
     title: str,
     description: str,
     points: Sequence[tuple[float, float]],
