@@ -19,7 +19,8 @@ from pairbus.client.counters import Counters
 from pairbus.client.events import Events
 from pairbus.client.metering import Meters
 from pairbus.client.outgoing import Outgoing
-from pairbus.client.sends import Origin, Sends
+from pairbus.client.results import Origin
+from pairbus.client.sends import Sends
 from pairbus.errors import SpoolError
 from pairbus.forwarder import Forwarder
 from pairbus.pairing.events import BacklogQueueBack, Event, MaybeDuplicated, PingSent, Recovered

@@ -172,8 +172,10 @@ class Wire:
         await link.attach(timeout_s, lambda: self.namespace.queue(path).refuse(attaching=True))
         return link
 
-    async def receiver(self, path: str, *, credit: int, sub_queue: str | None, timeout_s: float) -> SimReceiver:
-        assert sub_queue is None, "no dead-letter queue is read here"
+    async def receiver(
+        self, path: str, *, credit: int, sub_queue: str | None, session: object, timeout_s: float
+    ) -> SimReceiver:
+        assert sub_queue is None and session is None, "no dead-letter queue and no session is read here"
         link = SimReceiver(self, path, timeout_s, credit)
         await link.attach(timeout_s, link.opened)
         return link

@@ -17,7 +17,8 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from pairbus.client.background import PUMP_GRACE_S, Background
 from pairbus.client.outgoing import Outgoing
 from pairbus.client.provisioning import provision
-from pairbus.client.sends import Origin, Request, Sends
+from pairbus.client.results import Origin
+from pairbus.client.sends import Request, Sends
 from pairbus.client.state import PairState
 from pairbus.pairing.events import Closed
 from pairbus.pairing.failover import State
@@ -126,7 +127,7 @@ class Engine:
             try:
                 timeout_s = await self._pair_within(timeout_s)
             except Exception as error:
-                self._sends.failed_before(origin, len(going), error)
+                self._sends.results.failed_before(origin, len(going), error)
                 raise
         await self._sends.send(origin, going, timeout_s)
 

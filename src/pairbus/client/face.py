@@ -15,7 +15,7 @@ from pairbus import sdk
 from pairbus.client.counters import Snapshot
 from pairbus.client.errors import ClientClosed
 from pairbus.client.outgoing import Outgoing, outgoing
-from pairbus.client.sends import Origin
+from pairbus.client.results import Origin
 from pairbus.client.sides import Side
 from pairbus.client.state import PairState
 from pairbus.pairing.failover import State

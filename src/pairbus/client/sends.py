@@ -25,13 +25,11 @@ from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeo
 
 from pairbus import sdk, telemetry
 from pairbus.client.errors import ClientClosed, ScheduleWhileFailedOver
-from pairbus.client.outgoing import BATCH_LIMIT, THE_PRIMARY, Order, Outgoing, parcels
+from pairbus.client.outgoing import BATCH_LIMIT, THE_PRIMARY, Outgoing, parcels
+from pairbus.client.results import Origin, Results
 from pairbus.client.state import PairState
-from pairbus.client.verdicts import closed_meanwhile, error_of, overhead_of
+from pairbus.client.verdicts import closed_meanwhile, error_of
 from pairbus.errors import SpoolError
-from pairbus.ledger import Tally, tallied
-from pairbus.pairing.events import MaybeDuplicated, Spooled
-from pairbus.pairing.failover import HEALTHY
 from pairbus.pairing.forwarding import queueing
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.sending import (
@@ -41,7 +39,6 @@ from pairbus.pairing.sending import (
     Plan,
     Receipt,
     Reply,
-    SenderState,
     ToBacklog,
     ToPrimary,
     ToSpool,
@@ -56,25 +53,9 @@ from pairbus.transport import Carrier, Silence, Timeout, TransportError
 logger = logging.getLogger("pairbus")
 
 IN_PRIMARY = Receipt(Where.PRIMARY)
-SPOOL = "spool"  # what `Diverted.queue` says when no backlog queue took the message
 
 Request = Callable[[float, float], Awaitable[Any]]
 "Asks the primary something, within so many seconds, of which it may be silent for so many."
-
-
-class Origin:
-    """One sender, as its sends see it."""
-
-    __slots__ = ("counts", "link_name", "order", "path", "sender", "tally")
-
-    def __init__(self, state: PairState, path: str, link_name: str | None) -> None:
-        self.path = path
-        self.link_name = link_name
-        "The name of its AMQP link; None: the one that all senders of the path share."
-        self.sender = SenderState(state.entity(path))
-        self.counts = state.counters.entity(path)
-        self.tally: Tally | None = state.meters.tally(path)
-        self.order = Order() if state.options.ordered else None
 
 
 class Sends:
@@ -93,6 +74,7 @@ class Sends:
         self._secondary = secondary
         self._closing = closing
         self._clock = clock
+        self.results = Results(state, primary, clock)
         self._under_way = 0
         "Calls that have not ended."
         self._idle: asyncio.Event | None = None
@@ -113,7 +95,7 @@ class Sends:
                 if reply.failure is None:
                     if type(attempt) is ToBacklog:
                         return Receipt(Where.BACKLOG, attempt.queue)
-                    self._count_direct(origin, count)
+                    self.results.direct(origin, count)
                     return IN_PRIMARY
                 tried = (attempt, reply)
             return await self._send_planned(origin, going, timeout_s, began, tried)
@@ -132,12 +114,12 @@ class Sends:
         try:
             receipt = await self._carry_out(plan, partial(self._perform, origin, going), going)
         except Unsent as unsent:
-            self._count_failed(origin, len(going), unsent.failure.kind)
+            self.results.failed(origin, len(going), unsent.failure.kind)
             raise error_of(unsent, origin.path, going, ordered=state.options.ordered) from unsent.failure.error
         except ClientClosed as closed:
-            self._count_failed(origin, len(going), Kind.COMMUNICATION)
+            self.results.failed(origin, len(going), Kind.COMMUNICATION)
             raise closed_meanwhile(closed, origin.path, going) from None
-        self._count_planned(origin, going, receipt)
+        self.results.planned(origin, going, receipt)
         return receipt
 
     async def _carry_out(
@@ -216,9 +198,9 @@ class Sends:
             self._primary, origin.path, payload, message_format, attempt, name=origin.link_name
         )
         if failure is None:
-            self._meter_direct(origin, going)
+            self.results.meter_direct(origin, going)
             if len(payload) > BATCH_LIMIT // 2:
-                self._watch_size(origin, going)
+                self.results.watch_size(origin, going)
             return Reply(self._clock())
         self._state.meters.send("primary", origin.path, going.payloads, failure, "application")
         if failure.outcome_unknown:
@@ -247,7 +229,7 @@ class Sends:
         except MessageSizeExceededError as error:
             failure = Failure(Kind.TOO_LARGE, str(error), error=error)
         finally:
-            self._tell_diverted(origin, going, outcome_unknown=first_at is not None)
+            self.results.diverted(origin, going, outcome_unknown=first_at is not None)
         return Reply(self._clock(), failure, is_alive)
 
     async def _deliver(
@@ -343,80 +325,6 @@ class Sends:
         finally:
             self._end_call()
         return answers[-1]
-
-    # ── counting and telling ──
-
-    def _count_direct(self, origin: Origin, count: int) -> None:
-        entity = origin.sender.entity
-        origin.counts.sent += count
-        if entity.state is not HEALTHY or entity.busy_since is not None:
-            self._state.pair.accepted(entity, self._clock())
-            self._state.events.deliver()
-
-    def _meter_direct(self, origin: Origin, going: Outgoing) -> None:
-        tally = origin.tally
-        if tally is None:
-            return
-        size_bytes, billable = going.size()
-        if billable != len(going):
-            self._state.meters.send("primary", origin.path, going.payloads, None, "application")
-            return
-        now = time.monotonic()
-        if now >= tally.until:
-            tally.turn(now)
-        tally.total += tallied(size_bytes, len(going))
-
-    def _count_planned(self, origin: Origin, going: Outgoing, receipt: Receipt) -> None:
-        state, entity = self._state, origin.sender.entity
-        if receipt.unanswered is not None:
-            for message_id, queue in going.doubted.items():
-                state.events.publish(MaybeDuplicated.unanswered(entity.path, message_id, queue))
-        if receipt.where is Where.PRIMARY:
-            origin.counts.sent += len(going)
-        elif receipt.where is Where.SPOOL:
-            entity.spooled += len(going)
-            state.pair.stored_away(entity, SPOOL, tuple(going.ids), outcome_unknown=bool(going.doubts))
-            waiting = state.spool.waiting if state.spool.is_open else len(going)
-            state.events.publish(Spooled(entity.path, len(going), waiting))
-        state.events.deliver()
-
-    def _tell_diverted(self, origin: Origin, going: Outgoing, *, outcome_unknown: bool) -> None:
-        """Tell what backlog queues have stored. Where nobody would hear an event of it, it is only counted."""
-        state, entity = self._state, origin.sender.entity
-        untold, going.untold = going.untold, ()
-        for queue, ids in untold:
-            if state.events.is_heard:
-                state.pair.stored_away(entity, queue, ids, outcome_unknown=outcome_unknown)
-            else:
-                entity.diverted += len(ids)
-                state.counters.diverted(entity.path, queue, len(ids))
-        if untold:
-            state.events.deliver()
-
-    def _count_failed(self, origin: Origin, count: int, kind: Kind) -> None:
-        origin.counts.failed += count
-        self._state.meters.failed(origin.path, count, kind)
-
-    def failed_before(self, origin: Origin, count: int, error: BaseException) -> None:
-        """Count a call that ended before its first attempt, because pairing failed."""
-        failure = sdk.failure_of(error)
-        self._count_failed(origin, count, Kind.INTERNAL if failure is None else failure.kind)
-
-    def _watch_size(self, origin: Origin, going: Outgoing) -> None:
-        """Warn once for each entity when a message that fits the primary may not fit a backlog queue."""
-        warned, limit = self._state.warned, self._primary.batch_limit(origin.path, origin.link_name) or BATCH_LIMIT
-        needed = overhead_of(origin.path, self._state.options.ordered)
-        size = max(map(len, going.payloads))
-        if origin.path not in warned and limit - needed < size <= limit:
-            warned.add(origin.path)
-            logger.warning(
-                "%s: a message of %d bytes fits the limit of %d, but not with the %d bytes that a backlog queue needs:"
-                " while failed over it would be refused",
-                origin.path,
-                size,
-                limit,
-                needed,
-            )
 
     def _wall_ms(self, at: float | None) -> int | None:
         """Convert a moment of the clock to milliseconds since 1970."""
