@@ -294,6 +294,13 @@ def test_a_refusal_is_one_line_in_the_brokers_words(
         assert word in outcome.err
 
 
+def test_show_of_a_topic_names_the_right_command(pairbus: Command, server: AdminServer) -> None:
+    """The SDK raises an AttributeError for it."""
+    assert pairbus("topic", "create", "orders").code == 0
+    outcome = pairbus("queue", "show", "orders")
+    assert outcome.code == 1 and "pairbus topic show orders" in outcome.err
+
+
 def test_a_wrong_key_says_so_and_does_not_show_it(pairbus: Command, server: AdminServer) -> None:
     """Nor does a key without the right to manage."""
     wrong = SharedAccessKey(ROOT_KEY.name, "wrong-secret")

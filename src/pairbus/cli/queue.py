@@ -8,6 +8,7 @@ import typer
 
 from pairbus.cli import entity_options as options
 from pairbus.cli.connection import connected
+from pairbus.errors import EntityNotFound
 
 _app = options.group("Create, list, show, update and delete queues.")
 
@@ -93,7 +94,7 @@ def list_queues(client: Any, prefix: options.Prefix = "", as_json: options.Json 
 @connected
 def show(client: Any, name: Name, as_json: options.Json = False) -> None:
     """Show a queue's settings and counts."""
-    queue = client.get_queue(name)
+    queue = _queue(client, name)
     runtime = client.get_queue_runtime_properties(name)
     shown: dict[str, Any] = {
         "name": queue.name,
@@ -145,7 +146,7 @@ def update(
     user_metadata: options.Metadata = None,
 ) -> None:
     """Change settings of a queue; the others stay as they are."""
-    queue = client.get_queue(name)
+    queue = _queue(client, name)
     options.change(
         queue,
         {
@@ -191,3 +192,10 @@ def _counts(runtime: Any) -> dict[str, int]:
         "deferred": max(0, runtime.total_message_count - active - dead_lettered - scheduled - transferred),
         "size_bytes": runtime.size_in_bytes,
     }
+
+
+def _queue(client: Any, name: str) -> Any:
+    try:
+        return client.get_queue(name)
+    except AttributeError:  # what the SDK says when the path of a queue turns out to be a topic
+        raise EntityNotFound(f"{name} is no queue, but a topic: see `pairbus topic show {name}`") from None
