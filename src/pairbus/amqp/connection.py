@@ -98,6 +98,10 @@ class Connection:
         "Held by links that wait for the rest of a message."
         self._sessions: dict[int, Session] = {}
         self._by_remote_channel: dict[int, Session] = {}
+        self._ended_channels: set[int] = set()
+        "Channels of the peer that had a session: what still comes on them was said before the peer knew its end."
+        self.sessions_to_renew: list[Session] = []
+        "Sessions whose window is renewed when everything that was read has been looked at."
         self._last_received: float | None = None
         "None until the first call that tells the time."
         self._last_sent = self._now = 0.0
@@ -191,7 +195,7 @@ class Connection:
     def _sign_of_life_due(self) -> float | None:
         """Only between our open and our close are we allowed to give one."""
         if self.state is State.OPEN and self.remote_open is not None and self.remote_open.idle_time_out:
-            return self._last_sent + self.remote_open.idle_time_out * 0.5e-3
+            return self._last_sent + self.remote_open.idle_time_out * self.settings.sign_of_life_share * 1e-3
         return None
 
     def handle_timer(self, now: float) -> list[Event]:
@@ -255,6 +259,10 @@ class Connection:
                     data = b""
         except ProtocolError as error:
             events += self._fail(error)
+        if self.sessions_to_renew:
+            for session in self.sessions_to_renew:
+                session.renew_window()
+            self.sessions_to_renew.clear()
         return events
 
     def _on_header(self, header: bytes) -> None:
@@ -329,7 +337,8 @@ class Connection:
             if code in (TRANSFER, DISPOSITION):
                 session = sessions.get(channel)
                 if session is None:
-                    raise ProtocolError(NOT_ALLOWED, f"performative 0x{code:x} on channel {channel} without a session")
+                    self._check_was_open(channel, f"performative 0x{code:x}")
+                    continue
                 if session.state is closing:
                     continue  # in flight when we sent our end
                 if code == TRANSFER:
@@ -370,8 +379,8 @@ class Connection:
             return
         session = self._by_remote_channel.get(channel)
         if session is None:
-            raise ProtocolError(NOT_ALLOWED, f"{performative.NAME} on channel {channel} without a session")
-        if isinstance(performative, End):
+            self._check_was_open(channel, performative.NAME, is_harmless=isinstance(performative, Flow | Detach))
+        elif isinstance(performative, End):
             self._on_end(channel, session, performative, events)
         elif session.state is State.CLOSING:
             return  # in flight when we sent our end
@@ -384,12 +393,18 @@ class Connection:
         else:
             raise ProtocolError(DECODE_ERROR, f"{performative.NAME} is no AMQP frame")
 
+    def _check_was_open(self, channel: int, what: str, *, is_harmless: bool = True) -> None:
+        """SDKs say a few words more on a channel that they have ended, above all while they close."""
+        if channel not in self._ended_channels or not is_harmless:
+            raise ProtocolError(NOT_ALLOWED, f"{what} on channel {channel} without a session")
+
     def _on_open(self, performative: Open, events: list[Event]) -> None:
         self.state = after(self.state, Step.GOT_OPEN, "connection")
         if performative.max_frame_size < MIN_MAX_FRAME_SIZE:
             raise ProtocolError(NOT_ALLOWED, f"max-frame-size {performative.max_frame_size} < {MIN_MAX_FRAME_SIZE}")
-        if 0 < (performative.idle_time_out or 0) < IDLE_TIME_OUT_MIN_MS:
-            raise ProtocolError(NOT_ALLOWED, f"idle-time-out {performative.idle_time_out} < {IDLE_TIME_OUT_MIN_MS}")
+        shortest = self.settings.idle_time_out_min_ms
+        if 0 < (performative.idle_time_out or 0) < shortest:
+            raise ProtocolError(NOT_ALLOWED, f"idle-time-out {performative.idle_time_out} < {shortest}")
         self.remote_open = performative
         self.remote_max_frame_size = min(performative.max_frame_size, OUTGOING_FRAME_SIZE_MAX)
         events.append(ConnectionOpened(performative))
@@ -425,6 +440,7 @@ class Connection:
     def _on_end(self, channel: int, session: Session, end: End, events: list[Event]) -> None:
         session.on_end()
         del self._by_remote_channel[channel]
+        self._ended_channels.add(channel)
         if session.state is State.WITHDRAWN:
             session.begin()
         if session.state is State.CLOSE_ASKED:
@@ -437,10 +453,14 @@ class Connection:
             if self.state in (State.FRESH, State.OFFERED):
                 self.open()
             if self.state in (State.OPEN, State.OPENING):
-                self.close(Error(error.condition, error.description))
+                self.close(self.worded(Error(error.condition, error.description)))
         self._phase = _Phase.DEAD
         self._cut()
         return [ConnectionFailed(error)]
+
+    def worded(self, error: Error) -> Error:
+        """Give an error of the core the form that the user wants."""
+        return error if self.settings.word_error is None else self.settings.word_error(error)
 
     def _cut(self) -> None:
         """Nothing more is said, except what is kept back."""
@@ -450,6 +470,5 @@ class Connection:
 
 
 TRANSFER, DISPOSITION, CLOSE = 0x14, 0x15, 0x18
-IDLE_TIME_OUT_MIN_MS = 20  # who wants more than a hundred signs of life in a second does not get them (2.4.5)
 CONTROL_SIZE_MAX = 16_384  # begin, attach, flow, detach, end, close; an attach is kept as long as its link
 OUTGOING_FRAME_SIZE_MAX = 1 << 20  # a peer that allows frames of 4 GB still gets them in pieces

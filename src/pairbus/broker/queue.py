@@ -76,6 +76,7 @@ class Queue:
         self._describe(description)
         settlement = self._receiving.settlement
         self.settle, self.complete_many = settlement.settle, settlement.complete_many
+        self.delete_waiting = settlement.delete_waiting
         self.renew, self.receive_deferred = settlement.renew, settlement.receive_deferred
         self.peek = self._receiving.peek
         self.send, self.schedule = self._admission.send, self._admission.schedule

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pairbus.amqp.errors import INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND
-from pairbus.amqp.performatives import Error, Rejected
 from pairbus.errors import PairbusError, StoreError
 
 ARGUMENT_ERROR = "com.microsoft:argument-error"
@@ -11,6 +10,7 @@ ENTITY_DISABLED = "com.microsoft:entity-disabled"
 ENTITY_EXISTS = "com.microsoft:entity-already-exists"
 MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
 MESSAGE_NOT_FOUND = "com.microsoft:message-not-found"
+TIMEOUT = "com.microsoft:timeout"
 
 
 class Refusal(PairbusError):
@@ -38,11 +38,6 @@ def lock_lost(count: int = 1) -> Refusal:
     return Refusal(
         MESSAGE_LOCK_LOST, f"{which} invalid: the lock expired, or the message was already removed from the queue."
     )
-
-
-def refused(refusal: Refusal) -> bytes:
-    """An encoded `rejected` with all three fields of its error."""
-    return Rejected(error=Error(refusal.condition, refusal.description)).encode()
 
 
 def dead_letters_take_no_sends(path: str) -> Refusal:
