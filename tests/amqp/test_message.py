@@ -18,6 +18,7 @@ from pairbus.amqp.message import (
     Properties,
     encode_batch,
     header_section,
+    in_order,
     section,
     sections,
 )
