@@ -104,7 +104,7 @@ async def test_an_answer_that_takes_too_long_is_a_time_out() -> None:
     ask = await client.sender(session, "orders/$management")
     await client.receiver(session, "orders/$management", credit=10)
     stuck: list[Done] = []
-    client.namespace.store.after_commit = stuck.append  # type: ignore[method-assign]
+    client.namespace.store.after_commit = stuck.append  # type: ignore[method-assign,assignment]
     request = Message(
         properties=Properties(message_id=1, reply_to="client"),
         application_properties={

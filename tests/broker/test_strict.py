@@ -145,7 +145,7 @@ async def test_row_5_a_refusal_begins_with_a_bare_attach(role: str) -> None:
     """A client that reads termini, modes or sizes of it must not fall over their absence."""
     client = await Client(Strictness(bare_refusals=True)).open()
     session = await client.session()
-    await (client.sender if role == "sender" else client.receiver)(session, "nowhere", name="l")  # type: ignore[operator]
+    await (client.sender if role == "sender" else client.receiver)(session, "nowhere", name="l")
     (attach,), (detach,) = client.all(Attach), client.all(Detach)
     assert attach == Attach("l", 0, role == "sender")
     assert detach.error is not None and detach.error.condition == "amqp:not-found"
