@@ -79,6 +79,14 @@ async def test_a_count_that_cannot_be_deleted_is_refused(connection: Connection,
     assert len(await peeked(connection)) == 5
 
 
+async def test_messages_of_sessions_are_not_deleted_together(broker: Broker, connection: Connection) -> None:
+    """Each belongs to the client that has its session; the dead letters of such a queue belong to nobody."""
+    await broker.namespace("contoso").create_queue(QueueDescription("talks", requires_session=True))
+    with pytest.raises(Refused, match="sessions cannot be deleted together"):
+        await delete(connection, 10, later(), "talks")
+    assert await delete(connection, 10, later(), "talks/$deadletterqueue") == {}
+
+
 async def test_messages_received_by_number_carry_their_lock_token(connection: Connection) -> None:
     """In the delivery annotations, as every delivery under lock does; the same one that the answer names."""
     receiver = await connection.receiver("orders")

@@ -25,10 +25,13 @@ from pairbus.amqp.performatives import (
     Flow,
     Open,
     Rejected,
+    Source,
+    Target,
     Transfer,
 )
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Symbol
+from pairbus.broker.session_links import SESSION_FILTER
 from pairbus.broker.strict import (
     LENIENT,
     LIKE_AZURE,
@@ -151,6 +154,26 @@ async def test_row_5_a_refusal_begins_with_a_bare_attach(role: str) -> None:
     assert detach.error is not None and detach.error.condition == "amqp:not-found"
 
 
+async def test_row_5_a_session_that_is_taken_is_refused_alike() -> None:
+    """The refusal of a session comes from another place than that of an entity, and has the same form."""
+    client = await Client(Strictness(bare_refusals=True, tracks_errors=True)).open()
+    await client.queue("talks", requires_session=True)
+    session = await client.session()
+    await session_receiver(client, session, "first")
+    await session_receiver(client, session, "second")
+    attach, (detach,) = client.all(Attach)[-1], client.all(Detach)
+    assert attach == Attach("second", 1, False)
+    assert detach.error is not None and detach.error.condition == "com.microsoft:session-cannot-be-locked"
+    assert re.search(TRACKED, detach.error.description or "") and detach.error.info == {}
+
+
+async def session_receiver(client: Client, session: Session, name: str, session_id: str | None = "s") -> None:
+    """Apply for a session of the queue `talks`; without an id for the next one."""
+    source = Source(address="talks", filter={Symbol(SESSION_FILTER): session_id})
+    session.new_receiver(name).attach(source=source, target=Target(address="client"))
+    await client.turn()
+
+
 async def test_row_6_a_second_pair_for_tokens_is_refused() -> None:
     """Also in another session; the first pair goes on."""
     client = await Client(Strictness(token_max=10)).open()
@@ -219,6 +242,16 @@ async def test_row_8_a_silent_sender_is_detached() -> None:
     await asyncio.sleep(0.4)
     await client.turn()
     assert receiver.is_open and client.all(Close) == []
+
+
+async def test_row_8_a_client_that_waits_for_a_session_is_not_idle() -> None:
+    """Its link is attached only when there is a session, which may take as long as it likes."""
+    client = await Client(Strictness(idle=Idle(sender_s=0.2, connection_s=0.2))).open()
+    await client.queue("talks", requires_session=True)
+    await session_receiver(client, await client.session(), "waits", None)
+    await asyncio.sleep(0.6)
+    await client.turn()
+    assert client.all(Close) == client.all(Detach) == []
 
 
 async def test_row_8_a_connection_without_links_is_closed_with_all_it_has() -> None:
