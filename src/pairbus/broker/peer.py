@@ -306,7 +306,7 @@ class Peer:
             (link, link.context.used_ms if isinstance(link.context, Inlet) else None)
             for link in self.links()
             if (link.is_open and link.context is not None and not self.is_token_link(link))
-            or isinstance(link.context, Applicant)
+            or (isinstance(link.context, Applicant) and not link.session.is_over)
         ]
         idle, is_forsaken = watch.look(links, self.namespace.now_ms())
         for link in idle:
