@@ -254,6 +254,23 @@ async def test_row_8_a_client_that_waits_for_a_session_is_not_idle() -> None:
     assert client.all(Close) == [] and client.all(Detach) == []
 
 
+async def test_row_8_a_wait_in_an_ended_session_is_no_activity() -> None:
+    """The broker ended the session for its limit of links; a client that never answers is idle all the same."""
+    strictness = Strictness(idle=Idle(sender_s=0.2, connection_s=0.2), begin=BeginNumbers(link_max=1))
+    client = await Client(strictness).open()
+    await client.queue("talks", requires_session=True)
+    session = await client.session()
+    await session_receiver(client, session, "waits", None)
+    session.new_receiver("too many").attach(source=Source(address="talks"), target=Target(address="client"))
+    client.peer.data_received(client.core.data_to_send())
+    async with asyncio.timeout(5):
+        while not client.all(Close):
+            await asyncio.sleep(0.01)
+            client.hear()  # and says nothing
+    (close,) = client.all(Close)
+    assert close.error is not None and close.error.condition == "amqp:connection:forced"
+
+
 async def test_row_8_a_connection_without_links_is_closed_with_all_it_has() -> None:
     """Detach, end and close each say why; the links for tokens keep no connection alive."""
     client = await Client(Strictness(idle=Idle(sender_s=60, connection_s=0.2))).open()
