@@ -22,6 +22,7 @@ from pairbus.amqp.message import (
     Properties,
     encode_batch,
     header_section,
+    in_order,
     section,
     sections,
 )
@@ -75,6 +76,25 @@ def test_sections_may_be_named_by_symbol_or_by_a_wide_number() -> None:
     by_symbol = b"\x00\xa3\x10amqp:data:binary\xa0\x01x"
     by_ulong = b"\x00\x80" + DATA.to_bytes(8, "big") + b"\xa0\x01y"
     assert Message.decode(by_symbol + by_ulong).data == [b"x", b"y"]
+
+
+def test_sections_in_any_order_are_put_into_the_standards() -> None:
+    """The Python SDK writes delivery annotations behind the body, and others the body behind the footer."""
+    message = Message(
+        header=Header(ttl=5),
+        delivery_annotations={Symbol("d"): "1"},
+        annotations={Symbol("a"): "2"},
+        properties=Properties(message_id="m"),
+        data=[b"x", b"y"],
+        footer={Symbol("f"): "3"},
+    )
+    encoded = message.encode()
+    parts = [encoded[start:end] for _, start, _, end in sections(encoded)]
+    assert in_order(encoded)[0] is encoded
+    for order in ([0, 2, 3, 4, 5, 6, 1], [6, 4, 5, 3, 2, 1, 0], [4, 0, 1, 2, 3, 6, 5]):
+        mixed = b"".join(parts[at] for at in order)
+        assert Message.decode(mixed) == message
+        assert in_order(mixed) == (encoded, sections(encoded))
 
 
 WRONG = {

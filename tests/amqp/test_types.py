@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pairbus.amqp.errors import DECODE_ERROR, ProtocolError
 from pairbus.amqp.types import (
+    NO_WIDTH_COUNT_MAX,
     Array,
     Byte,
     Char,
@@ -66,9 +67,7 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     | st.integers(250, 260).map(lambda n: Symbol("s" * n)),
 }
 scalars = st.one_of(*SCALARS.values())
-# Nulls have no width, and an array of more elements than bytes is refused: it would cost a peer nothing to send.
-WITH_WIDTH = [kind for name, kind in SCALARS.items() if name != "null"]
-arrays = st.one_of(*[st.lists(kind, min_size=1, max_size=5).map(Array) for kind in WITH_WIDTH])
+arrays = st.one_of(*[st.lists(kind, min_size=1, max_size=5).map(Array) for kind in SCALARS.values()])
 values = st.recursive(
     scalars | arrays,
     lambda inner: (
@@ -125,7 +124,19 @@ def test_a_value_is_read_in_the_middle_of_a_buffer(value: Any, before: bytes, be
     assert same(got, value) and end == len(before) + len(raw)
 
 
-@given(st.one_of(*[st.lists(kind, min_size=1, max_size=3) for kind in WITH_WIDTH]))
+@pytest.mark.parametrize("code", [0x40, 0x41, 0x42, 0x43, 0x44, 0x45])
+def test_elements_without_width_are_counted_up_to_a_bound(code: int) -> None:
+    """An array of nulls is legal (1.6.24); a count of four billion in ten bytes must not fill the memory."""
+    element = decode_all(bytes((code,)))
+    for count in (1, NO_WIDTH_COUNT_MAX):
+        array = decode_all(b"\xe0" + bytes((2, count, code)))
+        assert array == [element] * count
+        assert decode_all(encode(array)) == array
+    with pytest.raises(ProtocolError):
+        decode_all(b"\xe0" + bytes((2, NO_WIDTH_COUNT_MAX + 1, code)))
+
+
+@given(st.one_of(*[st.lists(kind, min_size=1, max_size=3) for kind in SCALARS.values()]))
 def test_an_array_of_described_values_keeps_the_descriptors(elements: list[Any]) -> None:
     """One constructor serves all elements, descriptors included, also when one stands inside another."""
     array = Array([Described(ULong(7), Described(Symbol("in"), element)) for element in elements])

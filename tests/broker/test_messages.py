@@ -151,7 +151,8 @@ def test_a_batch_is_its_messages_and_nothing_of_its_envelope() -> None:
         (b"\x00\x53\x73\xc0\x03\x02\x40\xd1", 0),
         (b"\x00\x53\x73\xc0\x02\x01\xa1", 0),  # an id that is cut
         (b"\x00\x53\x73\xc0\x03\x01\xa1\x05" + section(DATA, encode(b"body")), 0),  # one that reaches into the body
-        (b"\x00\x53\x75\xa0\x01x\x00\x53\x70\x45", 0),  # a header behind the body
+        (b"\x00\x53\x70\x45\x00\x53\x75\xa0\x01x\x00\x53\x70\x45", 0),  # a second header
+        (b"\x00\x53\x77\x40\x00\x53\x71\xc1\x01\x00\x00\x53\x75\xa0\x01x", 0),  # two kinds of body, out of order
         (encode_batch([b"garbage"]), BATCH_FORMAT),
         (Properties(message_id="m").encode(), BATCH_FORMAT),  # a batch of nothing
         (b"\x00\x53\x77\x40", 5),

@@ -116,6 +116,8 @@ class Connection:
         self._by_remote_channel: dict[int, Session] = {}
         self._ended_channels: set[int] = set()
         "Channels of the peer whose sessions have ended: frames on them are late, not wrong. At most `channel_max`."
+        self.sessions_to_renew: list[Session] = []
+        "Sessions whose window is renewed when everything that was read has been looked at."
         self._last_received: float | None = None
         "None until the first call that tells the time."
         self._last_sent = self.now = 0.0
@@ -229,7 +231,7 @@ class Connection:
     def _sign_of_life_due(self) -> float | None:
         """Only between our open and our close are we allowed to give one."""
         if self.state is State.OPEN and self.remote_open is not None and self.remote_open.idle_time_out:
-            return self._last_sent + self.remote_open.idle_time_out * 0.5e-3
+            return self._last_sent + self.remote_open.idle_time_out * self.settings.sign_of_life_share * 1e-3
         return None
 
     def handle_timer(self, now: float) -> list[Event]:
@@ -293,6 +295,10 @@ class Connection:
                     data = b""
         except ProtocolError as error:
             events += self._fail(error)
+        if self.sessions_to_renew:
+            for session in self.sessions_to_renew:
+                session.renew_window()
+            self.sessions_to_renew.clear()
         return events
 
     def _on_header(self, header: bytes) -> None:
@@ -432,8 +438,9 @@ class Connection:
         self.state = after(self.state, Step.GOT_OPEN, "connection")
         if performative.max_frame_size < MIN_MAX_FRAME_SIZE:
             raise ProtocolError(NOT_ALLOWED, f"max-frame-size {performative.max_frame_size} < {MIN_MAX_FRAME_SIZE}")
-        if 0 < (performative.idle_time_out or 0) < IDLE_TIME_OUT_MIN_MS:
-            raise ProtocolError(NOT_ALLOWED, f"idle-time-out {performative.idle_time_out} < {IDLE_TIME_OUT_MIN_MS}")
+        shortest = self.settings.idle_time_out_min_ms
+        if 0 < (performative.idle_time_out or 0) < shortest:
+            raise ProtocolError(NOT_ALLOWED, f"idle-time-out {performative.idle_time_out} < {shortest}")
         self.remote_open = performative
         self.remote_max_frame_size = min(performative.max_frame_size, OUTGOING_FRAME_SIZE_MAX)
         self.transfer_size_max = min(self.remote_max_frame_size, PIECE_MAX if self.paced else OUTGOING_FRAME_SIZE_MAX)
@@ -484,10 +491,14 @@ class Connection:
             if self.state in (State.FRESH, State.OFFERED):
                 self.open()
             if self.state in (State.OPEN, State.OPENING):
-                self.close(Error(error.condition, error.description))
+                self.close(self.worded(Error(error.condition, error.description)))
         self._phase = _Phase.DEAD
         self._cut()
         return [ConnectionFailed(error)]
+
+    def worded(self, error: Error) -> Error:
+        """Give an error of the core the form that the user wants."""
+        return error if self.settings.word_error is None else self.settings.word_error(error)
 
     def _cut(self) -> None:
         """Nothing more is said, except what is kept back."""
@@ -497,6 +508,5 @@ class Connection:
 
 
 TRANSFER, DISPOSITION, CLOSE = 0x14, 0x15, 0x18
-IDLE_TIME_OUT_MIN_MS = 20  # who wants more than a hundred signs of life in a second does not get them (2.4.5)
 CONTROL_SIZE_MAX = 16_384  # begin, attach, flow, detach, end, close; an attach is kept as long as its link
 OUTGOING_FRAME_SIZE_MAX = 1 << 20  # a peer that allows frames of 4 GB still gets them in pieces

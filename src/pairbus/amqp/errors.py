@@ -19,6 +19,7 @@ RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
 TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
 UNATTACHED_HANDLE = "amqp:session:unattached-handle"
 UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
+WINDOW_VIOLATION = "amqp:session:window-violation"
 
 
 class ProtocolError(Exception):

@@ -47,7 +47,7 @@ class SessionBegun(Event):
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded(Event):
-    """The peer's end. It has been answered; the session and its links are gone."""
+    """The peer's end, which has been answered, or ours because the peer went beyond a limit: the links are gone."""
 
     session: Session
     error: Error | None

@@ -92,11 +92,18 @@ class Link:
             )
         )
 
-    def refuse(self, error: Error) -> None:
-        """Answer a peer's attach with no: an attach without termini, then a closing detach (2.6.3)."""
+    def refuse(self, error: Error, *, bare: bool = False) -> None:
+        """Answer a peer's attach with no: an attach without termini, then a closing detach (2.6.3).
+
+        `bare`: of the attach nothing is said but name, handle and role.
+        """
         attach = self.remote_attach
         assert attach is not None
-        self.attach(snd_settle_mode=attach.snd_settle_mode, rcv_settle_mode=attach.rcv_settle_mode)
+        if bare and self.state is State.OFFERED:
+            self.state = after(self.state, Step.SENT_OPEN, f"link {self.name}")
+            self.session.send_performative(Attach(name=self.name, handle=self.handle, role=self.role))
+        else:
+            self.attach(snd_settle_mode=attach.snd_settle_mode, rcv_settle_mode=attach.rcv_settle_mode)
         self.detach(error)
 
     def detach(self, error: Error | None = None, *, closed: bool = True) -> None:

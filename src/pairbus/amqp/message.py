@@ -84,14 +84,34 @@ class Properties(Composite):
     reply_to_group_id: str | None = row(STRING)
 
 
-def sections(payload: bytes) -> list[tuple[int, int, int, int]]:
+Row = tuple[int, int, int, int]
+
+
+def sections(payload: bytes) -> list[Row]:
     """(section code, where its descriptor begins, where its value begins, where it ends), in order of the wire.
 
     ProtocolError when the bytes are not a row of known sections in the standard's order, with one kind of body.
     Every message that passes is walked here: hence the usual forms are measured in place.
     """
+    return _walk(payload, _MAY_FOLLOW)
+
+
+def in_order(payload: bytes) -> tuple[bytes, list[Row]]:
+    """Give the payload with its sections in the standard's order, the same object when they are, and its `sections`.
+
+    The Python SDK writes delivery annotations behind the body, the JavaScript one may write the body behind the footer.
+    """
+    try:
+        return payload, sections(payload)
+    except ProtocolError:
+        found = sorted(_walk(payload, _ANY_ORDER), key=lambda row: row[0])
+        ordered = b"".join([payload[start:end] for _, start, _, end in found])
+        return ordered, sections(ordered)
+
+
+def _walk(payload: bytes, may_follow: frozenset[int]) -> list[Row]:
     pos, total, before = 0, len(payload), 0
-    found = []
+    found: list[Row] = []
     try:
         while pos < total:
             if payload[pos] != 0x00:
@@ -107,7 +127,7 @@ def sections(payload: bytes) -> list[tuple[int, int, int, int]]:
                 end = value_at + 5 + int.from_bytes(payload[value_at + 1 : value_at + 5], "big")
             else:
                 end = skip(payload, value_at)
-            if end > total or (before << 8 | code) not in _MAY_FOLLOW:
+            if end > total or (before << 8 | code) not in may_follow:
                 raise ProtocolError(DECODE_ERROR, f"section 0x{code:02x} at byte {pos} is cut, unknown or out of order")
             found.append((code, pos, value_at, end))
             before, pos = code, end
@@ -134,6 +154,9 @@ def _orders() -> frozenset[int]:
 
 
 _MAY_FOLLOW = _orders()
+_ANY_ORDER = frozenset(
+    before << 8 | code for before in (0, *range(HEADER, FOOTER + 1)) for code in range(HEADER, FOOTER + 1)
+)
 
 
 def _unusual_section(payload: bytes, pos: int) -> tuple[int, int]:
@@ -190,7 +213,8 @@ class Message:
     def decode(cls, payload: bytes) -> Message:
         """ProtocolError when the bytes are no message."""
         message = cls()
-        for code, _, value_at, end in sections(payload):
+        payload, found = in_order(payload)
+        for code, _, value_at, end in found:
             value, stop = decode(payload, value_at)
             if stop != end or (code != VALUE and type(value) is not _SECTION_TYPES[code]):
                 raise ProtocolError(DECODE_ERROR, f"section 0x{code:02x} holds {value!r:.80}")

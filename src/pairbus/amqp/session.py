@@ -20,9 +20,18 @@ from pairbus.amqp.errors import (
     ILLEGAL_STATE,
     RESOURCE_LIMIT_EXCEEDED,
     UNATTACHED_HANDLE,
+    WINDOW_VIOLATION,
     ProtocolError,
 )
-from pairbus.amqp.events import Disposed, Event, LinkAttached, LinkDetached, SessionFlow, SettlementAnswered
+from pairbus.amqp.events import (
+    Disposed,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    SessionEnded,
+    SessionFlow,
+    SettlementAnswered,
+)
 from pairbus.amqp.lifecycle import State, Step, after
 from pairbus.amqp.link import MASK, SENDER, Link, ReceiverLink, SenderLink, SentDelivery
 from pairbus.amqp.outgoing import Outgoing
@@ -58,9 +67,11 @@ class Session:
         self.asks_settlement = False
         "We have sent an unsettled settlement, so the sending peer's dispositions are answers to somebody."
         self._window = settings.incoming_window
+        self._window_low = self._window // 3 if settings.checks_window else self._window >> 1
+        "The window is renewed when this much of it is left."
         self._incoming_window = settings.incoming_window
         self._next_incoming_id = 0
-        self._next_outgoing_id = 0
+        self._next_outgoing_id = settings.next_outgoing_id
         self._next_delivery_id = 0
         self._remote_window = 0
         self._handle_max = settings.handle_max
@@ -117,7 +128,7 @@ class Session:
                 remote_channel=self.remote_channel,
                 next_outgoing_id=self._next_outgoing_id,
                 incoming_window=self._incoming_window,
-                outgoing_window=0x7FFFFFFF,
+                outgoing_window=self.connection.settings.outgoing_window,
                 handle_max=self._handle_max,
             )
         )
@@ -167,7 +178,7 @@ class Session:
             next_incoming_id=self._next_incoming_id if self.remote_channel is not None else None,
             incoming_window=self._incoming_window,
             next_outgoing_id=self._next_outgoing_id,
-            outgoing_window=0x7FFFFFFF,
+            outgoing_window=self.connection.settings.outgoing_window,
             echo=echo,
         )
         if link is not None:
@@ -238,8 +249,7 @@ class Session:
             self._by_handle.pop(link.handle, None)
             if self._by_name.get((link.name, link.role)) is link:  # a new link may have taken the name already
                 del self._by_name[link.name, link.role]
-            if isinstance(link, SenderLink):
-                self._sent = {i: sent for i, sent in self._sent.items() if sent.link is not link}
+            self._forget_sent(link)
 
     # ── what the peer says ──
 
@@ -252,7 +262,16 @@ class Session:
     def on_end(self) -> None:
         self.state = after(self.state, Step.GOT_CLOSE, f"session {self.channel}")
 
+    def _break_off(self, condition: str, description: str, events: list[Event]) -> None:
+        """End the session, and nothing else, because the peer went beyond one of its limits."""
+        self.end(self.connection.worded(Error(condition, description)))
+        events.append(SessionEnded(self, None))
+
     def on_attach(self, attach: Attach, events: list[Event]) -> None:
+        link_max = self.connection.settings.session_link_max
+        if link_max is not None and len(self._by_handle) >= link_max and self.state is State.OPEN:
+            self._break_off(RESOURCE_LIMIT_EXCEEDED, f"The session has {link_max} links, the most it can have.", events)
+            return
         if attach.handle > self._handle_max:
             raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"handle {attach.handle} > {self._handle_max}")
         holder = self._by_remote_handle.get(attach.handle)
@@ -289,8 +308,10 @@ class Session:
         return link
 
     def on_flow(self, flow: Flow, events: list[Event]) -> None:
-        # A peer that has not seen our begin cannot name an id: it means the first one, which is 0 (2.5.6).
-        on_their_way = (self._next_outgoing_id - (flow.next_incoming_id or 0)) & MASK
+        # A peer that has not seen our begin cannot name an id: it means the first one (2.5.6).
+        first = self.connection.settings.next_outgoing_id
+        seen = first if flow.next_incoming_id is None else flow.next_incoming_id
+        on_their_way = (self._next_outgoing_id - seen) & MASK
         if on_their_way > 0x7FFFFFFF:
             on_their_way = 0  # the peer counts more than we sent: its window is all we can go by
         was_open = self.window_open
@@ -312,6 +333,8 @@ class Session:
         a window or credit to be renewed, a limit, a frame that is not whole.
         """
         self.on_transfer(buf, pos, end, events)
+        if self.is_over:
+            return end
         if buf[end + 4 : end + 16] != buf[pos - 4 : pos + 8]:
             return end
         mould = mould_of(buf, pos, end)
@@ -320,7 +343,7 @@ class Session:
         link = self._by_remote_handle.get(mould.handle)
         if link is None or not (link.state is State.OPEN or link.state is State.OFFERED):
             return end
-        count_max = self._incoming_window - (self._window >> 1) - 1
+        count_max = self._incoming_window - self._window_low - 1
         before = len(events)
         end = link.on_run(mould, buf, end, count_max, self.connection.settings.max_frame_size, events)  # type: ignore[attr-defined]
         count = len(events) - before
@@ -332,9 +355,14 @@ class Session:
         handle, delivery_id, tag, message_format, settled, more, aborted, at = decode_transfer(buf, pos, end)
         self._next_incoming_id = (self._next_incoming_id + 1) & MASK
         self._incoming_window -= 1
-        if self._incoming_window <= self._window >> 1 and self.state is State.OPEN:
-            self._incoming_window = self._window
-            self.send_flow()
+        if self._incoming_window <= self._window_low and self.state is State.OPEN:
+            if not self.connection.settings.checks_window:
+                self.renew_window()
+            elif self._incoming_window < 0:
+                self._break_off(WINDOW_VIOLATION, f"More transfers than the window of {self._window} allows.", events)
+                return
+            elif self._incoming_window == self._window_low:
+                self.connection.sessions_to_renew.append(self)
         link = self._by_remote_handle.get(handle)
         if link is None and handle in self._ended_handles:
             return
@@ -344,6 +372,12 @@ class Session:
             # A peer that does not wait for our attach is heard all the same: whether its bytes come in one piece with
             # its attach, before the user could answer, must not matter.
             link.on_transfer(delivery_id, tag, message_format, settled, more, aborted, buf[at:end], events)  # type: ignore[attr-defined]
+
+    def renew_window(self) -> None:
+        """Let the peer send on."""
+        if self.state is State.OPEN:
+            self._incoming_window = self._window
+            self.send_flow()
 
     def on_disposition(self, disposition: Disposition, events: list[Event]) -> None:
         first, sent = disposition.first, self._sent
@@ -373,11 +407,18 @@ class Session:
     def on_detach(self, detach: Detach, events: list[Event]) -> None:
         link = self._link(detach.handle)
         if link is None:
-            return
+            return  # late: SDKs detach a second time while they close
         del self._by_remote_handle[detach.handle]
         self._ended_handles.add(detach.handle)
         link.on_detach()
+        # What the peer says from now on about deliveries of this link means nothing; the user decides what becomes of
+        # them. The Python SDK does so on a broken link, and then settles by another way.
+        self._forget_sent(link)
         events.append(LinkDetached(link, detach.closed, detach.error))
+
+    def _forget_sent(self, link: Link) -> None:
+        if isinstance(link, SenderLink) and self._sent:
+            self._sent = {i: sent for i, sent in self._sent.items() if sent.link is not link}
 
     def _link(self, remote_handle: int) -> Link | None:
         """The link behind the peer's handle; None when it has ended."""

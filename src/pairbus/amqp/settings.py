@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pairbus.amqp.performatives import Error
 
 Trace = Callable[[str, int, str], None]
 "(direction '<-' or '->', channel, text): told of every frame when tracing is on."
@@ -31,3 +34,15 @@ class Settings:
     unsettled_max: int = 65_536
     "Deliveries per link that are not settled; a reader that stops reading keeps far below it."
     properties: dict[Any, Any] | None = None
+    next_outgoing_id: int = 0
+    outgoing_window: int = 0x7FFFFFFF
+    session_link_max: int | None = None
+    "Links per session, one more of which ends the session; None: only `handle_max` counts."
+    checks_window: bool = False
+    "Transfers beyond the window end their session; the window is then renewed after a read, when a third is left."
+    sign_of_life_share: float = 0.5
+    "Part of the peer's idle time-out after which it gets a sign of life."
+    idle_time_out_min_ms: int = 20
+    "A peer that wants more than a hundred signs of life in a second does not get them (2.4.5)."
+    word_error: Callable[[Error], Error] | None = None
+    "Gives the errors of the core their last form."

@@ -57,6 +57,7 @@ __all__ = [
     "list_of", "map_of", "skip",
 ]  # fmt: skip
 
+NO_WIDTH_COUNT_MAX = 100  # elements of an array that take no bytes: more could fill the memory for free
 DEPTH_MAX = 32  # nested lists, maps, arrays and described values; the performatives need 6
 
 Decoder = Callable[[bytes, int, int], tuple[Any, int]]
@@ -166,7 +167,7 @@ def _symbol(raw: bytes) -> Symbol:
     return Symbol(raw.decode("ascii"))
 
 
-def _compound_head(buf: bytes, pos: int, wide: bool) -> tuple[int, int, int]:
+def _compound_head(buf: bytes, pos: int, wide: bool, *, may_have_no_width: bool = False) -> tuple[int, int, int]:
     """(count, position of the first element, end), checked against the buffer."""
     if wide:
         size, count = _TWO_UINTS.unpack_from(buf, pos)
@@ -176,7 +177,7 @@ def _compound_head(buf: bytes, pos: int, wide: bool) -> tuple[int, int, int]:
         start, end = pos + 2, pos + 1 + size
     if end > len(buf) or start > end:
         _refuse(f"compound of {size} bytes at {pos} does not fit")
-    if count > end - start:
+    if count > end - start and not (may_have_no_width and count <= NO_WIDTH_COUNT_MAX):
         _refuse(f"{count} elements cannot stand in {end - start} bytes")
     return count, start, end
 
@@ -221,8 +222,8 @@ def _array(wide: bool) -> Decoder:
     def read(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
         if depth >= DEPTH_MAX:
             _refuse(f"nested deeper than {DEPTH_MAX}")
-        # the count is checked: elements of no width (null, true, list0) could otherwise fill the memory for free
-        count, start, end = _compound_head(buf, pos, wide)
+        # null, true, list0 and the like: many elements may stand in no bytes at all (1.6.24)
+        count, start, end = _compound_head(buf, pos, wide, may_have_no_width=True)
         descriptors: list[Any] = []
         while buf[start] == 0x00:
             if len(descriptors) == DEPTH_MAX:

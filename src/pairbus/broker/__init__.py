@@ -31,6 +31,7 @@ from pairbus.broker.store import Store
 from pairbus.broker.store.folder import FOLDER_MODE, is_data_file, tighten_folder
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
+from pairbus.broker.strict import LENIENT, LIKE_AZURE, Strictness
 from pairbus.errors import ConfigError, EntityExists, InvalidDescription
 from pairbus.hosts import in_url, is_loopback
 from pairbus.ledger import Ledger
@@ -41,6 +42,7 @@ __all__ = [
     "Broker",
     "NamespaceOptions",
     "QueueDescription",
+    "Strictness",
     "SubscriptionConfig",
     "SubscriptionDescription",
     "TopicDescription",
@@ -74,7 +76,10 @@ class NamespaceOptions:
 
 
 class Broker:
-    """Namespaces on one machine. `data=None` keeps everything in memory; `meter` is a folder for what was counted."""
+    """Namespaces on one machine. `data=None` keeps everything in memory; `meter` is a folder for what was counted.
+
+    `strict`: behave on the wire as Azure does, in every respect or in those of a `Strictness`.
+    """
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
@@ -87,6 +92,7 @@ class Broker:
         meter: Path | None = None,
         progress: Callable[[str], None] | None = None,
         trace: Trace | None = None,
+        strict: bool | Strictness = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         if not namespaces:
@@ -105,6 +111,9 @@ class Broker:
             raise ConfigError(f"listening on {host} needs a key of your own: --key or PAIRBUS_KEY")
         self._progress = progress
         self._trace = trace
+        if isinstance(strict, bool):
+            strict = LIKE_AZURE if strict else LENIENT
+        self._strictness = strict
         self._now_ms = now_ms
         self._meter = meter
         self._ledger: Ledger | None = None
@@ -186,7 +195,9 @@ class Broker:
         keys = KeyRing([*self._root_key(options), *options.keys])
         meter = None if self._ledger is None else Meter(self._ledger, options.name)
         store = self._store(options.name, loop)
-        namespace = Namespace(options.name, store, keys, loop=loop, now_ms=self._now_ms, meter=meter)
+        namespace = Namespace(
+            options.name, store, keys, loop=loop, now_ms=self._now_ms, meter=meter, strictness=self._strictness
+        )
         self._namespaces[options.name.lower()] = namespace  # before it can fail: `stop` then releases its store
         for sentence in namespace.recover():
             logger.error("%s: %s", options.name, sentence)

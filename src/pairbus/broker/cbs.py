@@ -17,18 +17,23 @@ GRANTS_MAX = 4096  # audiences per connection; the SDKs put one per link
 AUDIENCE_LENGTH_MAX = 2048  # a host and 260 characters of a path, each of them encoded; all audiences are kept
 
 
+class TooManyTokens(TokenRefused):
+    """The token may be good, but the connection has as many as it can have."""
+
+
 class Grants:
     """What the tokens of one connection allow. A newer token for an audience replaces the older one."""
 
-    def __init__(self) -> None:
+    def __init__(self, count_max: int = GRANTS_MAX) -> None:
+        self._count_max = count_max
         self._by_audience: dict[str, Grant] = {}
 
     def __len__(self) -> int:
         return len(self._by_audience)
 
     def put(self, audience: str, grant: Grant) -> None:
-        if audience not in self._by_audience and len(self._by_audience) >= GRANTS_MAX:
-            raise TokenRefused(f"this connection holds {GRANTS_MAX} tokens already")
+        if audience not in self._by_audience and len(self._by_audience) >= self._count_max:
+            raise TooManyTokens(f"the maximum number of '{self._count_max}' tokens per connection has been reached")
         self._by_audience[audience] = grant
 
     def allows(self, path: str, right: str | None, now_s: float) -> bool:
@@ -73,7 +78,10 @@ class CbsNode:
                 self._grants.put(audience, grant)
             except TokenRefused as error:
                 logger.info("token for %r refused: %s", audience, error)
-                reply(_status(401, f"InvalidToken: {error}"), None)
+                if isinstance(error, TooManyTokens):
+                    reply(_status(403, f"The token was not taken: {error}."), None)
+                else:
+                    reply(_status(401, f"InvalidToken: {error}"), None)
             else:
                 self._on_token()
                 reply(_status(202, "Accepted"), None)

@@ -18,7 +18,8 @@ from pairbus.broker.description import QueueDescription
 from pairbus.broker.draft import Draft, check_session_ids
 from pairbus.broker.messages import DraftReader, drafts_of
 from pairbus.broker.meter import sizes_of
-from pairbus.broker.refusal import Refusal, refusal_of, refused
+from pairbus.broker.refusal import Refusal, refusal_of
+from pairbus.broker.strict import check_envelope
 from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
@@ -41,9 +42,48 @@ class Inlet:
         self.queue = queue
         self.path = path
         "As the client spelled it: what its token must cover."
+        self.used_ms = peer.namespace.now_ms()
+        "When a message came last."
         self._run: list[Delivery] = []
         self._reader = DraftReader()
         self._needs_session = isinstance(queue.description, QueueDescription) and queue.description.requires_session
+        self._settled_count = 0
+        "Sends that were settled since credit was given last, where it is given by hand."
+        self._checks_envelopes = (
+            peer.strictness.checks_envelopes and queue.description.enable_partitioning and self._needs_session
+        )
+
+    # ── credit and limits ──
+
+    def grant(self) -> None:
+        """Give the first credit, at once or after a while."""
+        credit = self.peer.strictness.credit
+        if credit is None:
+            self.link.keep_credit(CREDIT)
+        else:
+            self.peer.call_later(credit.delay_s, partial(self._grant_more, credit.first))
+
+    def _grant_more(self, count: int) -> None:
+        if self.link.is_open:
+            self.link.grant(self.link.credit + count)
+            self.peer.flush_soon()
+
+    def _return_credit(self, count: int) -> None:
+        """Some sends are settled: where credit is given by hand, it follows in portions."""
+        credit = self.peer.strictness.credit
+        if credit is not None:
+            self._settled_count += count
+            if self._settled_count >= credit.refill:
+                self._grant_more(self._settled_count)
+                self._settled_count = 0
+
+    @property
+    def batch_size_max(self) -> int:
+        """Bytes of one batch, without the envelope."""
+        limit = self.peer.strictness.batch_size_max
+        return self.queue.message_size_max if limit is None else min(limit, self.queue.message_size_max)
+
+    # ── messages ──
 
     def __repr__(self) -> str:
         return f"<Inlet {self.queue.path} {self.link!r}>"
@@ -57,6 +97,7 @@ class Inlet:
     def submit(self, now_ms: int) -> None:
         """The run is over: offer it to the queue; what cannot be taken at all is refused at once."""
         run, self._run = self._run, []
+        self.used_ms = now_ms
         drafts: list[Draft] = []
         ids: list[int] = []
         sizes: list[int] | None = None if self.peer.namespace.meter is None else []
@@ -77,17 +118,24 @@ class Inlet:
             size += len(payload)
             if sizes is not None:
                 sizes += [len(payload)] if delivery.message_format == 0 else sizes_of(payload)
-            if not delivery.settled:
+            if delivery.settled:
+                self._return_credit(1)
+            else:
                 ids.append(delivery.delivery_id)
         if drafts:
             self._offer(drafts, ids, size, sizes, now_ms)
 
     def _drafts_of(self, delivery: Delivery) -> list[Draft]:
-        """Of a delivery that is a batch, or too large."""
+        """Read a delivery that is a batch, or too large."""
         limit = self.queue.message_size_max
         if delivery.too_large or delivery.message_format == 0:
             raise Refusal(MESSAGE_SIZE_EXCEEDED, f"The message is larger than the {limit} bytes of this link.")
-        return drafts_of(delivery.payload, delivery.message_format, self._reader.draft_of)
+        if len(delivery.payload) > self.batch_size_max + BATCH_ENVELOPE_SIZE:
+            raise Refusal(MESSAGE_SIZE_EXCEEDED, f"The batch is larger than the {self.batch_size_max} bytes allowed.")
+        drafts = drafts_of(delivery.payload, delivery.message_format, self._reader.draft_of)
+        if self._checks_envelopes:
+            check_envelope(delivery.payload)
+        return drafts
 
     def _offer(self, drafts: list[Draft], ids: list[int], size: int, each: list[int] | None, now_ms: int) -> None:
         """One call for all of them; the answer to `ids` follows the commit, or comes now when the queue refuses."""
@@ -125,9 +173,11 @@ class Inlet:
                 meter.messages(self.queue.path, "send", of_messages, refusal)
             if of_pings:
                 meter.messages(self.queue.path, "ping", of_pings, refusal)
-        outcome = ACCEPTED_BYTES if refusal is None else refused(refusal)
-        for first, last in ranges(ids):
+        outcome = ACCEPTED_BYTES if refusal is None else self.peer.refused(refusal)
+        one_by_one = self.peer.strictness.answers_one_by_one
+        for first, last in [(each, each) for each in ids] if one_by_one else ranges(ids):
             self.link.settle(first, last, outcome, ((last - first) & MASK) + 1)
+        self._return_credit(len(ids))
         self.peer.flush_soon()
 
     def _refuse(self, delivery: Delivery, refusal: Refusal) -> None:

@@ -23,6 +23,7 @@ from pairbus.amqp.message import (
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
     header_section,
+    in_order,
     section,
     sections,
 )
@@ -74,7 +75,8 @@ def drafts_of(payload: bytes, message_format: int, read: Callable[[bytes], Draft
 
 def _batched(payload: bytes) -> list[bytes]:
     messages = []
-    for code, _, value_at, end in sections(payload):
+    payload, found = in_order(payload)
+    for code, _, value_at, end in found:
         if code == DATA:
             form = payload[value_at]
             if form not in (0xA0, 0xB0):  # whose size says where the section ends
@@ -87,13 +89,14 @@ def _batched(payload: bytes) -> list[bytes]:
 
 def draft_of(payload: bytes) -> Draft:
     """One encoded message as the queue takes it."""
+    payload, found = in_order(payload)
     ttl_ms: int | None = None
     annotations, scheduled_ms = b"", 0
     message_id, is_ping = "", False
     session_id: str | None = None
     bare_at = total = len(payload)
     properties: tuple[int, int] | None = None
-    for code, start, value_at, end in sections(payload):
+    for code, start, value_at, end in found:
         if code >= PROPERTIES:
             if bare_at == total:
                 bare_at = start
@@ -181,7 +184,9 @@ class DraftReader:
 
 def _head_of(payload: bytes, draft: Draft) -> Head | None:
     """None unless the id is a string of the usual short form, and behind the head is data, its size in four bytes."""
-    found = sections(payload)
+    ordered, found = in_order(payload)
+    if ordered is not payload:
+        return None
     properties = [row for row in found if row[0] == PROPERTIES]
     if not properties or found[-1][0] != DATA:
         return None
@@ -345,14 +350,22 @@ _ORIGIN = struct.Struct(f">{len(_ORIGIN_KEY)}sq")
 
 # The common delivery: no time to live, never delivered before, no annotations of the sender's, active, locked.
 _FIRST_DELIVERY = header_section(0, 0)
-_PLAIN_LOCKED_HEAD = _FIRST_DELIVERY + b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + 1, 6))
-_COPY_LOCKED_HEAD = _FIRST_DELIVERY + b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + _ORIGIN.size + 1, 8))
+_TOKEN_KEY = encode_symbol("x-opt-lock-token") + b"\x98"
+_TOKEN_HEAD = b"\x00\x53\x71\xc1" + bytes((len(_TOKEN_KEY) + 17, 2)) + _TOKEN_KEY
+_FIRST_HEAD = _FIRST_DELIVERY + _TOKEN_HEAD
+_PLAIN_LOCKED_HEAD = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + 1, 6))
+_COPY_LOCKED_HEAD = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + _ORIGIN.size + 1, 8))
 
 
-def encode_delivery(message: StoredMessage, locked_until_ms: int = 0) -> bytes:
-    """The message as a receiver gets it; without a lock for receive-and-delete and for peek."""
+def _uuid_bytes(token: bytes) -> bytes:
+    """The bytes of the UUID that a lock token is; tokens have the fields of a UUID in little-endian order."""
+    return token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
+
+
+def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: bytes = b"") -> bytes:
+    """The message as a receiver gets it; without a lock and its token for receive-and-delete and for peek."""
     if (
-        locked_until_ms
+        token
         and not message.annotations
         and not message.ttl_ms
         and not message.delivery_count
@@ -363,8 +376,9 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0) -> bytes:
             _SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms, _LOCKED_KEY, locked_until_ms
         )
         if message.origin_seq:
-            return _COPY_LOCKED_HEAD + pairs + _ORIGIN.pack(_ORIGIN_KEY, message.origin_seq) + message.body
-        return _PLAIN_LOCKED_HEAD + pairs + message.body
+            pairs += _ORIGIN.pack(_ORIGIN_KEY, message.origin_seq)
+            return _FIRST_HEAD + _uuid_bytes(token) + _COPY_LOCKED_HEAD + pairs + message.body
+        return _FIRST_HEAD + _uuid_bytes(token) + _PLAIN_LOCKED_HEAD + pairs + message.body
     if locked_until_ms:
         pairs = _LOCKED.pack(
             _SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms, _LOCKED_KEY, locked_until_ms
@@ -385,6 +399,7 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0) -> bytes:
     body = with_patch(message.body, message.patch) if message.patch else message.body
     return (
         header_section(message.ttl_ms, message.delivery_count)
+        + (_TOKEN_HEAD + _uuid_bytes(token) if token else b"")
         + section(MESSAGE_ANNOTATIONS, map_of(pairs, count))
         + body
     )

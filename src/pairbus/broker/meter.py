@@ -25,7 +25,7 @@ from pairbus.amqp.errors import (
     RESOURCE_LIMIT_EXCEEDED,
     UNAUTHORIZED_ACCESS,
 )
-from pairbus.amqp.message import DATA, sections
+from pairbus.amqp.message import DATA, in_order
 from pairbus.broker.refusal import ARGUMENT_ERROR, ENTITY_DISABLED, Refusal
 from pairbus.ledger import Ledger, MeterKind, billable_operations
 from pairbus.ledger.rows import BILLING_UNIT_BYTES
@@ -142,5 +142,6 @@ def outcome_of(refusal: Refusal) -> str:
 
 def sizes_of(batch: bytes) -> list[int]:
     """Bytes of each message of a batch that was read without complaint."""
-    found = [(batch[at], end - at) for code, _, at, end in sections(batch) if code == DATA]
+    batch, rows = in_order(batch)
+    found = [(batch[at], end - at) for code, _, at, end in rows if code == DATA]
     return [size - (2 if form == 0xA0 else 5) for form, size in found]

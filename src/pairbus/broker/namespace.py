@@ -45,6 +45,7 @@ from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import Refusal, entity_not_found
 from pairbus.broker.session_links import Applicant, SessionDispatcher
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
+from pairbus.broker.strict import LENIENT, Strictness
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.sweep import Remains, Sweeper
 from pairbus.broker.topic import Topic
@@ -74,8 +75,10 @@ class Namespace:
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
         meter: Meter | None = None,
+        strictness: Strictness = LENIENT,
     ) -> None:
         self.name = name
+        self.strictness = strictness
         self.store = store
         self.keys = keys
         self.now_ms = now_ms

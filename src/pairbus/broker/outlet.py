@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pairbus.amqp.errors import NOT_ALLOWED, ProtocolError
+from pairbus.amqp.errors import DETACH_FORCED, NOT_ALLOWED, ProtocolError
 from pairbus.amqp.link import SenderLink, SentDelivery, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES, RELEASED_BYTES, Accepted, Modified, Rejected, Released
 from pairbus.amqp.session import Session
@@ -15,7 +15,7 @@ from pairbus.broker.catalog import Receivable
 from pairbus.broker.holds import Hold
 from pairbus.broker.messages import encode_delivery, patch_of
 from pairbus.broker.queue import Outcome
-from pairbus.broker.refusal import Refusal, lock_lost, refused, session_lock_lost
+from pairbus.broker.refusal import Refusal, lock_lost, session_lock_lost
 from pairbus.broker.store import StoredMessage
 
 if TYPE_CHECKING:
@@ -44,12 +44,15 @@ class Outlet:
         "The session that it receives, where the box has sessions."
         attach = link.remote_attach
         self._takes_for_good = attach is not None and attach.snd_settle_mode == SETTLED_BY_SENDER
+        self._unsettled_max = peer.strictness.unsettled_max
         self._completing: list[SentDelivery] = []
         self._completing_in: tuple[Session, bool] | None = None
         self._sizes: list[int] = []
         "For the meter: bytes of each message that was delivered since the last time it was told."
         self._asked_at: int | None = None
         "For the meter: what the receiver had seen when it gave credit; None: it has asked for nothing."
+        self._unsettled = 0
+        "Deliveries that the client has not settled."
         self._on_their_way = 0
         "Messages whose deletion is being committed; they will need credit when they come."
 
@@ -80,10 +83,17 @@ class Outlet:
         lock = box.lock_next(now_ms, session)
         if lock is None:
             return False
-        payload = encode_delivery(lock.message, lock.until_ms)
+        payload = encode_delivery(lock.message, lock.until_ms, lock.token)
         self.link.send(payload, lock.token)
         self._delivered(len(payload))
+        self._unsettled += 1
+        if self._unsettled_max is not None and self._unsettled == self._unsettled_max + 1:
+            self.peer.call_later(0, self._force_detach)  # not while messages are being handed out
         return True
+
+    def _force_detach(self) -> None:
+        text = f"The link '{self.link.name}' is force detached: more than {self._unsettled_max} unsettled deliveries."
+        self.peer.detach(self.link, Refusal(DETACH_FORCED, text))
 
     def _taken(self, message: StoredMessage | None) -> None:
         """The deletion is durable, so the message may leave; None: it could not be deleted and stays."""
@@ -152,6 +162,7 @@ class Outlet:
     # ── settlements ──
 
     def settle(self, session: Session, deliveries: list[SentDelivery], settled: bool, state: Any, now_ms: int) -> None:
+        self._unsettled -= len(deliveries)
         if isinstance(state, Accepted):
             self._complete(session, deliveries, settled, now_ms)
             return
@@ -215,11 +226,13 @@ class Outlet:
             return
         if not lost:
             # Of several dispositions that came in one read, in any order; ranges are of ascending ids.
-            for first, last in ranges(sorted([delivery.delivery_id for delivery in deliveries])):
+            ids = sorted([delivery.delivery_id for delivery in deliveries])
+            one_by_one = self.peer.strictness.answers_one_by_one
+            for first, last in [(each, each) for each in ids] if one_by_one else ranges(ids):
                 session.settle_sent(first, last, ACCEPTED_BYTES)
         else:
             gone = set(lost)
-            refusal = refused(error or lock_lost())
+            refusal = self.peer.refused(error or lock_lost())
             for delivery in deliveries:
                 state = refusal if delivery.tag in gone else ACCEPTED_BYTES
                 session.settle_sent(delivery.delivery_id, delivery.delivery_id, state)
@@ -230,7 +243,7 @@ class Outlet:
     ) -> None:
         self._meter_settled(1, refusal)
         if not settled:
-            session.settle_sent(delivery_id, delivery_id, answer if refusal is None else refused(refusal))
+            session.settle_sent(delivery_id, delivery_id, answer if refusal is None else self.peer.refused(refusal))
             self.peer.flush_soon()
 
     def close(self) -> None:

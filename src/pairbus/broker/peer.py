@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pairbus import __version__
-from pairbus.amqp.connection import Connection, Settings, Trace
-from pairbus.amqp.errors import DETACH_FORCED, UNAUTHORIZED_ACCESS
+from pairbus.amqp.connection import Connection, Trace
+from pairbus.amqp.errors import CONNECTION_FORCED, DETACH_FORCED, UNAUTHORIZED_ACCESS
 from pairbus.amqp.events import (
     ConnectionClosed,
     ConnectionFailed,
@@ -34,16 +34,16 @@ from pairbus.amqp.events import (
 )
 from pairbus.amqp.lifecycle import State
 from pairbus.amqp.link import Link
-from pairbus.amqp.performatives import Error
+from pairbus.amqp.performatives import Error, Rejected
 from pairbus.amqp.sasl import SaslServer
-from pairbus.amqp.types import Symbol
-from pairbus.broker.cbs import CbsNode, Grants
+from pairbus.broker.cbs import GRANTS_MAX, CbsNode, Grants
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.outlet import Outlet
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.requests import RequestLink, ResponseLink
 from pairbus.broker.router import attach_link, right_of
 from pairbus.broker.session_links import Applicant
+from pairbus.broker.strict import IdleWatch, settings_of, track, tracked
 
 if TYPE_CHECKING:
     from pairbus.broker.namespace import Namespace
@@ -58,7 +58,6 @@ UNREAD_BYTES_MAX = 4 << 20  # said to a client that does not read: after that it
 TOKEN_DEADLINE_S = 20.0  # the real service drops a connection that shows no token for 20 s
 TICK_S = 5.0
 LINGER_S = 2.0  # after our close, for the client to read it and hang up
-HIDES_PINGS = Symbol("com.pairbus:hides-pings")
 
 
 class Wire(Protocol):
@@ -78,7 +77,8 @@ class Peer:
         self, namespace: Namespace, wire: Wire, loop: asyncio.AbstractEventLoop, trace: Trace | None = None
     ) -> None:
         self.namespace = namespace
-        self.grants = Grants()
+        self.strictness = strictness = namespace.strictness
+        self.grants = Grants(strictness.token_max or GRANTS_MAX)
         self.is_choked = False
         "The client does not read what it asked for."
         self.is_over = False
@@ -93,16 +93,12 @@ class Peer:
         "Why nothing is read from the client: `held`, `unread`, `stopping`."
         self._runs: list[Inlet | Outlet] = []
         self._started_s = loop.time()
-        settings = Settings(
-            container_id=namespace.name,
-            properties={
-                Symbol("product"): "pairbus",
-                Symbol("version"): __version__,
-                HIDES_PINGS: True,
-            },
-        )
+        idle = strictness.idle
+        self._idle = None if idle is None else IdleWatch(idle, namespace.now_ms())
+        self._tick_s = TICK_S if idle is None else min(TICK_S, idle.sender_s / 2, idle.connection_s / 2)
+        settings = replace(settings_of(strictness, namespace.name), word_error=self._worded)
         self._connection = Connection(settings, SaslServer(check=self._check_sasl), trace=trace)
-        self._timer = loop.call_later(TICK_S, self._tick)
+        self._timer = loop.call_later(self._tick_s, self._tick)
         namespace.peers.add(self)
 
     def __repr__(self) -> str:
@@ -220,7 +216,7 @@ class Peer:
             if self._connection.state is State.OFFERED:
                 self._connection.open()
             if self._connection.state is State.OPEN:
-                self._connection.close(Error(condition, description))
+                self._connection.close(self._worded(Error(condition, description)))
             self._hang_up()
 
     def _hang_up(self) -> None:
@@ -237,7 +233,29 @@ class Peer:
         self._timer.cancel()
         self._timer = self._loop.call_later(LINGER_S, self._wire.abort)
 
+    # ── the words of errors ──
+
+    def _worded(self, error: Error) -> Error:
+        return tracked(error, *self._system()) if self.strictness.tracks_errors else error
+
+    def _system(self) -> tuple[str, int]:
+        return f"{self.namespace.name}:broker", self.namespace.now_ms()
+
+    def error_of(self, refusal: Refusal) -> Error:
+        return self._worded(Error(refusal.condition, refusal.description))
+
+    def refused(self, refusal: Refusal) -> bytes:
+        """An encoded `rejected` with the error of the refusal."""
+        return Rejected(error=self.error_of(refusal)).encode()
+
+    def text_of(self, description: str) -> str:
+        """The words of an error that is told in an answer instead of an error of AMQP."""
+        return track(description, *self._system()) if self.strictness.tracks_errors else description
+
     # ── rights and time ──
+
+    def call_later(self, delay_s: float, step: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay_s, step)
 
     def allows(self, path: str, right: str | None) -> bool:
         return self.grants.allows(path, right, self.namespace.now_ms() / 1000)
@@ -260,7 +278,7 @@ class Peer:
             return
         self._timer.cancel()
         expiry_s = self.grants.next_expiry_s()
-        delay_s = TICK_S
+        delay_s = self._tick_s
         wanted_s = self._connection.next_timer()
         if wanted_s is not None:
             delay_s = min(delay_s, max(wanted_s - self._loop.time(), 0.001))
@@ -278,24 +296,59 @@ class Peer:
             self.close(UNAUTHORIZED_ACCESS, f"No valid token was put within {TOKEN_DEADLINE_S:.0f} seconds.")
         elif self.grants.drop_expired(self.namespace.now_ms() / 1000):
             self._drop_unauthorised_links()
+        if self._idle is not None and not self.is_over:
+            self._end_idle(self._idle)
         self.flush()
         self._reschedule_tick()
 
+    def _end_idle(self, watch: IdleWatch) -> None:
+        links = [
+            (link, link.context.used_ms if isinstance(link.context, Inlet) else None)
+            for link in self.links()
+            if (link.is_open and link.context is not None and not self.is_token_link(link))
+            or (isinstance(link.context, Applicant) and not link.session.is_over)
+        ]
+        idle, is_forsaken = watch.look(links, self.namespace.now_ms())
+        for link in idle:
+            text = f"The link '{link.name}' is force detached. Details: AmqpMessagePublisher.IdleTimerExpired."
+            self.detach(link, Refusal(DETACH_FORCED, text))
+        if is_forsaken and self._connection.is_open:
+            text = "The connection was inactive for too long: it has no active links."
+            for session in self._connection.sessions:
+                for link in session.links:
+                    self.detach(link, Refusal(CONNECTION_FORCED, text))
+                if session.state is State.OPEN:
+                    session.end(self._worded(Error(CONNECTION_FORCED, text)))
+            self.close(CONNECTION_FORCED, text)
+
     def _drop_unauthorised_links(self) -> None:
-        for session in self._connection.sessions:
-            for link in session.links:
-                if isinstance(link.context, Inlet | Outlet) and link.is_open:
-                    path, right = link.context.path, right_of(link)
-                    if not self.allows(path, right):
-                        self.detach(link, Refusal(UNAUTHORIZED_ACCESS, f"The token for '{path}' has expired."))
+        for link in self.links():
+            if isinstance(link.context, Inlet | Outlet) and link.is_open:
+                path, right = link.context.path, right_of(link)
+                if not self.allows(path, right):
+                    self.detach(link, self._expired(link, path))
+
+    def _expired(self, link: Link, path: str) -> Refusal:
+        expired = f"The token for '{path}' has expired."
+        if not self.strictness.asks_for_renewal:
+            return Refusal(UNAUTHORIZED_ACCESS, expired)
+        return Refusal(DETACH_FORCED, f"The link '{link.name}' is force detached. {expired} Code: RenewToken.")
 
     # ── links ──
+
+    def links(self) -> Iterator[Link]:
+        for session in self._connection.sessions:
+            yield from session.links
+
+    def is_token_link(self, link: Link) -> bool:
+        """Whether the link is one of the pair on which tokens are put."""
+        return isinstance(link.context, RequestLink | ResponseLink) and link.context.node is self._cbs
 
     def detach(self, link: Link, refusal: Refusal) -> None:
         """End a link from our side: its token expired, its queue is gone or disabled."""
         if link.is_open:
             self._close_contexts([link])
-            link.detach(Error(refusal.condition, refusal.description))
+            link.detach(self.error_of(refusal))
             self.flush_soon()
 
     def _close_contexts(self, links: list[Link]) -> None:
@@ -306,12 +359,11 @@ class Peer:
 
     def _wake_links(self) -> None:
         now_ms = self.namespace.now_ms()
-        for session in self._connection.sessions:
-            for link in session.links:
-                if isinstance(link.context, Outlet):
-                    link.context.wake()
-                elif isinstance(link.context, RequestLink):
-                    link.context.resume(now_ms)
+        for link in self.links():
+            if isinstance(link.context, Outlet):
+                link.context.wake()
+            elif isinstance(link.context, RequestLink):
+                link.context.resume(now_ms)
 
     # ── events ──
 
@@ -333,7 +385,7 @@ class Peer:
                 raise Refusal(DETACH_FORCED, "The link was detached before it was attached.")
         except Refusal as refusal:
             logger.info("%s: link to %r refused: %s", self, event.attach.name, refusal)
-            link.refuse(Error(refusal.condition, refusal.description))
+            link.refuse(self.error_of(refusal), bare=self.strictness.bare_refusals)
 
     def _on_detached(self, event: LinkDetached) -> None:
         link = event.link

@@ -77,6 +77,7 @@ class Queue:
         self._describe(description)
         settlement = self._receiving.settlement
         self.settle, self.complete_many = settlement.settle, settlement.complete_many
+        self.delete_waiting = settlement.delete_waiting
         self.renew, self.receive_deferred = settlement.renew, settlement.receive_deferred
         self.peek = self._receiving.peek
         self.sessions = self._receiving.sessions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pairbus.amqp.errors import INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND
-from pairbus.amqp.performatives import Error, Rejected
 from pairbus.errors import PairbusError, StoreError
 
 ARGUMENT_ERROR = "com.microsoft:argument-error"
@@ -41,11 +40,6 @@ def lock_lost(count: int = 1) -> Refusal:
     return Refusal(
         MESSAGE_LOCK_LOST, f"{which} invalid: the lock expired, or the message was already removed from the queue."
     )
-
-
-def refused(refusal: Refusal) -> bytes:
-    """An encoded `rejected` with all three fields of its error."""
-    return Rejected(error=Error(refusal.condition, refusal.description)).encode()
 
 
 def dead_letters_take_no_sends(path: str) -> Refusal:

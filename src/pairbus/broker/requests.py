@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -12,7 +13,8 @@ from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import ReceiverLink, SenderLink, address_of
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import ACCEPTED_BYTES
-from pairbus.broker.refusal import Refusal, refused
+from pairbus.amqp.types import Int, Symbol
+from pairbus.broker.refusal import TIMEOUT, Refusal
 
 if TYPE_CHECKING:
     from pairbus.broker.peer import Peer
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pairbus.broker")
 
 CREDIT = 100
+SERVER_TIMEOUT = "com.microsoft:server-timeout"
+SERVER_TIMEOUT_MAX_MS = 24 * 60 * 60 * 1000  # more is no time-out
 UNSENT_MAX = 256  # answers that wait for credit on one link; a client that asks more without listening loses them
 
 Reply = Callable[[dict[str, Any], Any], None]
@@ -67,33 +71,16 @@ class RequestLink:
                     MESSAGE_SIZE_EXCEEDED, f"A request to {self.node.address} has at most {limit} bytes."
                 )
             request = Message.decode(delivery.payload)
-            reply = self._reply_to(request)
+            reply = Answering(self, request)
             self.node.on_request(request, reply, now_ms)
+            reply.expect_within(request.property(SERVER_TIMEOUT))
         except ProtocolError as error:
-            outcome = refused(Refusal(error.condition, error.description))
+            outcome = self.peer.refused(Refusal(error.condition, error.description))
         if not delivery.settled:
             self.link.settle(delivery.delivery_id, delivery.delivery_id, outcome, 1)
         self.peer.flush()  # at once: whether the next request is answered depends on what the socket takes
 
-    def _reply_to(self, request: Message) -> Reply:
-        properties = request.properties or Properties()
-
-        def reply(application_properties: dict[str, Any], body: Any) -> None:
-            link = self._response_link(properties.reply_to)
-            if link is None:
-                logger.warning("%s: an answer on %s has no link to go to", self.peer, self.node.address)
-                return
-            answer = Message(
-                properties=Properties(correlation_id=properties.message_id),
-                application_properties=application_properties,
-                value=body,
-                has_value=True,
-            )
-            link.send(answer.encode())
-
-        return reply
-
-    def _response_link(self, reply_to: Any) -> ResponseLink | None:
+    def response_link(self, reply_to: Any) -> ResponseLink | None:
         """By the address that the request names, otherwise the one that listens to the same node."""
         listening = [
             link.context
@@ -107,6 +94,52 @@ class RequestLink:
 
     def close(self) -> None:
         self._waiting.clear()
+
+
+class Answering:
+    """The way back for the answer to one request. Nothing is said after its deadline, or twice."""
+
+    def __init__(self, link: RequestLink, request: Message) -> None:
+        self._link = link
+        self._properties = request.properties or Properties()
+        self._is_over = False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def expect_within(self, timeout_ms: Any) -> None:
+        """Answer that it took too long when nothing else was answered in time. The client no longer waits then."""
+        if not self._is_over and isinstance(timeout_ms, int) and 0 < timeout_ms <= SERVER_TIMEOUT_MAX_MS:
+            self._deadline = self._link.peer.call_later(timeout_ms / 1000, self._time_out)
+
+    def _time_out(self) -> None:
+        said = {
+            "statusCode": Int(408),
+            "statusDescription": "The operation did not complete within the time that the client allotted to it.",
+            "errorCondition": Symbol(TIMEOUT),
+        }
+        self(said, {})
+        self._link.peer.flush_soon()
+
+    def __call__(self, application_properties: dict[str, Any], body: Any) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        link = self._link.response_link(self._properties.reply_to)
+        if link is None:
+            logger.info("%s: an answer on %s has no link to go to", self._link.peer, self._link.node.address)
+            return
+        for code, text in (("statusCode", "statusDescription"), ("status-code", "status-description")):
+            if application_properties.get(code, 0) >= 400:
+                words = self._link.peer.text_of(application_properties[text])
+                application_properties = {**application_properties, text: words}
+        answer = Message(
+            properties=Properties(correlation_id=self._properties.message_id),
+            application_properties=application_properties,
+            value=body,
+            has_value=True,
+        )
+        link.send(answer.encode())
 
 
 class ResponseLink:

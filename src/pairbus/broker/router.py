@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from pairbus.amqp.errors import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, UNAUTHORIZED_ACCESS
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink, address_of
 from pairbus.amqp.performatives import Attach, Coordinator
+from pairbus.amqp.types import Symbol, ULong
 from pairbus.broker.address import Address, parse_address
 from pairbus.broker.cbs import CbsNode
-from pairbus.broker.inlet import BATCH_ENVELOPE_SIZE, CREDIT, Inlet
+from pairbus.broker.inlet import BATCH_ENVELOPE_SIZE, Inlet
 from pairbus.broker.management import OPERATIONS, ManagementNode, Target
 from pairbus.broker.messages import SESSION_ID_LENGTH_MAX
 from pairbus.broker.outlet import Outlet
@@ -29,6 +30,8 @@ SESSION_REQUIRED = (
     "It is not possible for an entity that requires sessions to create a non-sessionful message receiver."
 )
 NO_SESSIONS = "A sessionful message receiver cannot be created on an entity that does not require sessions."
+BATCH_SIZE_PROPERTY = Symbol("com.microsoft:max-message-batch-size")
+UNLIMITED_SIZE = (1 << 64) - 1
 TOKEN_REQUEST_SIZE_MAX = 1 << 16  # a token has a few KB, and whoever puts one is a stranger until then
 REQUEST_ENVELOPE_SIZE = 1 << 20  # around the largest message that a schedule-message request may carry
 
@@ -46,17 +49,24 @@ def attach_link(peer: Peer, link: Link, attach: Attach, cbs: CbsNode) -> None:
         raise Refusal(INVALID_FIELD, f"Link {attach.name!r} names no address.")
     address = parse_address(raw)
     if address.is_cbs:
-        _attach_node(peer, link, attach, cbs, TOKEN_REQUEST_SIZE_MAX)
+        if peer.strictness.token_max is not None and any(
+            peer.is_token_link(other) and other.role is link.role for other in peer.links()
+        ):
+            raise Refusal(NOT_ALLOWED, "The connection has a pair of $cbs links already; use that one.")
+        said = TOKEN_REQUEST_SIZE_MAX if peer.strictness.credit is None else UNLIMITED_SIZE
+        _attach_node(peer, link, attach, cbs, said, TOKEN_REQUEST_SIZE_MAX)
     elif address.is_management:
         node = _management(peer, address)
-        _attach_node(peer, link, attach, node, node.message_size_max + REQUEST_ENVELOPE_SIZE)
+        size_max = node.message_size_max + REQUEST_ENVELOPE_SIZE
+        _attach_node(peer, link, attach, node, size_max, size_max)
     else:
         _attach_entity(peer, link, attach, address)
 
 
-def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node, size_max: int) -> None:
-    _answer(link, attach, size_max)
+def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node, said_size_max: int, size_max: int) -> None:
+    _answer(link, attach, said_size_max)
     if isinstance(link, ReceiverLink):
+        link.max_message_size = size_max
         link.context = RequestLink(peer, link, node)
         link.keep_credit(REQUEST_CREDIT)
     elif isinstance(link, SenderLink):
@@ -112,10 +122,12 @@ def _attach_sender(peer: Peer, link: ReceiverLink, attach: Attach, address: Addr
         raise dead_letters_take_no_sends(entity.path)
     entity.check_send()
     limit = entity.message_size_max
-    _answer(link, attach, limit)
+    inlet = Inlet(peer, link, entity, address.text)
+    says_batch = peer.strictness.batch_size_max is not None
+    _answer(link, attach, limit, {BATCH_SIZE_PROPERTY: ULong(inlet.batch_size_max)} if says_batch else None)
     link.max_message_size = limit + BATCH_ENVELOPE_SIZE
-    link.context = Inlet(peer, link, entity, address.text)
-    link.keep_credit(CREDIT)
+    link.context = inlet
+    inlet.grant()
     entity.touch(peer.namespace.now_ms())
 
 
@@ -157,7 +169,9 @@ def _check_session_id(attach: Attach) -> None:
         raise Refusal(ARGUMENT_ERROR, text)
 
 
-def _answer(link: Link, attach: Attach, max_message_size: int | None) -> None:
+def _answer(
+    link: Link, attach: Attach, max_message_size: int | None, properties: dict[Symbol, ULong] | None = None
+) -> None:
     assert not isinstance(attach.target, Coordinator)
     link.attach(
         source=attach.source,
@@ -165,6 +179,7 @@ def _answer(link: Link, attach: Attach, max_message_size: int | None) -> None:
         snd_settle_mode=attach.snd_settle_mode,
         rcv_settle_mode=attach.rcv_settle_mode,
         max_message_size=max_message_size,
+        properties=properties,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pairbus.amqp.errors import DETACH_FORCED
 from pairbus.amqp.link import SenderLink
-from pairbus.amqp.performatives import Attach, Coordinator, Error, Source
+from pairbus.amqp.performatives import Attach, Coordinator, Source
 from pairbus.amqp.types import Long, Symbol
 from pairbus.broker.box import Box
 from pairbus.broker.catalog import Receivable
@@ -92,7 +92,7 @@ class Applicant:
         self.peer.namespace.links.discard(self.link)
         if not self.peer.is_over and not self.link.session.is_over:
             self.link.context = None
-            self.link.refuse(Error(refusal.condition, refusal.description))
+            self.link.refuse(self.peer.error_of(refusal), bare=self.peer.strictness.bare_refusals)
             self.peer.flush_soon()
 
     def withdrawn(self) -> None:

@@ -21,6 +21,7 @@ from pairbus.broker.store import ACTIVE, DEFERRED, StoredMessage, Update
 from pairbus.errors import StoreError
 
 DEFERRED_SIZE_MAX = 32 << 20  # of deferred messages received together: they are all in memory, and in one answer
+DELETED_SIZE_MAX = 32 << 20  # of waiting messages that one request deletes: they are in memory until the commit
 PATCH_SIZE_MAX = 64 * 1024  # changed properties of one message; the service allows 64 KB of properties in all
 
 
@@ -141,6 +142,48 @@ class Settlement:
         if len(locks) < len(tokens):
             raise lock_lost(len(tokens) - len(locks))
         return [box.locks.renew(lock, now_ms) for lock in locks]
+
+    # ── deleting what waits ──
+
+    def delete_waiting(
+        self, box: Box, count: int, before_ms: int, now_ms: int, done: Callable[[Refusal | int], None]
+    ) -> None:
+        """Delete up to `count` waiting messages that were enqueued before a time, oldest first; tell how many."""
+        self._entity.accessed_ms = now_ms
+        found: list[StoredMessage] = []
+        size = 0
+        try:
+            self._entity.check_receive()
+            while len(found) < count and size < DELETED_SIZE_MAX and (next_one := box.withdraw(1, now_ms)):
+                if next_one[0].enqueued_ms >= before_ms:
+                    box.give_back(next_one[0])
+                    break
+                found += next_one
+                size += next_one[0].size
+        except (Refusal, StoreError) as error:
+            for message in found:
+                box.give_back(message)
+            self._entity.answer_later(error if isinstance(error, Refusal) else refusal_of(error), done)
+            return
+        if found:
+            self._store.write(deletion(box, found))
+        self._commits.then(self._deleted, (box, found), done)
+
+    def _deleted(
+        self,
+        payload: tuple[Box, list[StoredMessage]],
+        done: Callable[[Refusal | int], None],
+        error: StoreError | None,
+    ) -> None:
+        box, found = payload
+        for message in found:
+            if error is None:
+                box.forget(message)
+            else:
+                box.give_back(message)
+        done(len(found) if error is None else refusal_of(error))
+        if error is not None:
+            self._entity.announce(box)
 
     # ── deferred messages ──
 

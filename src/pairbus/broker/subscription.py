@@ -72,6 +72,7 @@ class Subscription:
         self._describe(description)
         settlement = self._receiving.settlement
         self.settle, self.complete_many = settlement.settle, settlement.complete_many
+        self.delete_waiting = settlement.delete_waiting
         self.renew, self.receive_deferred = settlement.renew, settlement.receive_deferred
         self.peek, self.sessions = self._receiving.peek, self._receiving.sessions
         self.dead_letter = settlement.dead_letter

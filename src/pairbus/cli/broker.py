@@ -71,6 +71,9 @@ def broker(
         Path | None,
         typer.Option(metavar="DIR", help="Folder for a ledger of what every client did. Default: nothing is counted."),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Keep Azure's limits and habits on the wire, for tests of clients.")
+    ] = False,
     log_level: Annotated[str, typer.Option(help=f"One of {', '.join(_LEVELS)}.")] = "warning",
     trace: Annotated[bool, typer.Option("--trace", help="Log every AMQP frame.")] = False,
 ) -> None:
@@ -102,6 +105,7 @@ def broker(
         meter=meter,
         progress=lambda sentence: print(sentence, file=sys.stderr, flush=True),
         trace=_trace if trace else None,
+        strict=strict,
     )
     run(_serve(served, [options.name for options in namespaces]))
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED
-from pairbus.amqp.types import Array, Long, Timestamp
+from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, NOT_ALLOWED
+from pairbus.amqp.types import Array, Int, Long, Timestamp
 from pairbus.broker.box import Lock
 from pairbus.broker.draft import check_session_ids
 from pairbus.broker.management.node import Answer, Fields, ManagementNode, Operation
 from pairbus.broker.management.sessions import held
 from pairbus.broker.messages import draft_of, encode_delivery, patch_of
 from pairbus.broker.queue import Outcome, Queue
-from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal, dead_letters_take_no_sends, lock_lost
+from pairbus.broker.refusal import ARGUMENT_ERROR, MESSAGE_NOT_FOUND, Refusal, dead_letters_take_no_sends, lock_lost
 from pairbus.broker.settlement import not_found
 from pairbus.broker.subscription import Subscription
 from pairbus.broker.topic import Topic
 from pairbus.sas import LISTEN, SEND
 
 PEEK_COUNT_MAX = 250
+DELETE_COUNT_MAX = 4000
 ANSWER_SIZE_MAX = 1 << 20  # bytes of messages in one answer; at least one message is always given
 SEQUENCE_NUMBER_MAX = (1 << 63) - 1  # an AMQP long; a ulong can ask for more
 SENT_TO = (Queue, Topic)
@@ -102,20 +103,38 @@ def _receive_deferred(node: ManagementNode, fields: Fields, answer: Answer, now_
                     "messages": [
                         {
                             "lock-token": UUID(bytes_le=lock.token),
-                            "message": encode_delivery(lock.message, lock.until_ms),
+                            "message": encode_delivery(lock.message, lock.until_ms, lock.token if holds else b""),
                         }
                         for lock in result
                     ]
                 }
             )
 
-    lock, numbers = fields.integer("receiver-settle-mode", 1) == 1, fields.many("sequence-numbers", int)
+    holds, numbers = fields.integer("receiver-settle-mode", 1) == 1, fields.many("sequence-numbers", int)
     hold = held(node, fields, now_ms)
     if hold is not None:
         strange = [seq for seq in numbers if seq not in (hold.session.deferred or {})]
         if strange:
             raise not_found(strange, f"deferred (in session '{hold.session.id}')", node.path)
-    node.queue.receive_deferred(node.box, numbers, now_ms, lock, received)
+    node.queue.receive_deferred(node.box, numbers, now_ms, holds, received)
+
+
+def _delete(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
+    count = fields.integer("message-count")
+    if not 1 <= count <= DELETE_COUNT_MAX:
+        raise Refusal(ARGUMENT_ERROR, f"'message-count' must be from 1 to {DELETE_COUNT_MAX}, is {count}.")
+    if "session-id" in fields or node.box.sessions is not None:
+        raise Refusal(NOT_ALLOWED, "Messages of sessions cannot be deleted together; receive and complete them.")
+
+    def deleted(result: Refusal | int) -> None:
+        if isinstance(result, Refusal):
+            answer.refuse(result)
+        elif result:
+            answer.ok({"message-count": Int(result)})
+        else:
+            answer.nothing(MESSAGE_NOT_FOUND)
+
+    node.queue.delete_waiting(node.box, count, fields.integer("enqueued-time-utc", now_ms), now_ms, deleted)
 
 
 _OUTCOMES = {
@@ -172,5 +191,6 @@ OPERATIONS = {
     "com.microsoft:schedule-message": Operation(SEND, SENT_TO, _schedule),
     "com.microsoft:cancel-scheduled-message": Operation(SEND, SENT_TO, _cancel_scheduled),
     "com.microsoft:receive-by-sequence-number": Operation(LISTEN, RECEIVED_FROM, _receive_deferred),
+    "com.microsoft:batch-delete-messages": Operation(LISTEN, RECEIVED_FROM, _delete),
     "com.microsoft:update-disposition": Operation(LISTEN, RECEIVED_FROM, _update_disposition),
 }

@@ -73,9 +73,11 @@ class Answer:
         self._told(body, None)
         self._reply({"statusCode": Int(200), "statusDescription": "OK"}, body or {})
 
-    def nothing(self) -> None:
+    def nothing(self, condition: str | None = None) -> None:
+        """Answer that there is no such message; some operations name that as a condition."""
         self._told(None, None)
-        self._reply({"statusCode": Int(204), "statusDescription": "No Content"}, None)
+        said: dict[str, Any] = {"statusCode": Int(204), "statusDescription": "No Content"}
+        self._reply(said if condition is None else {**said, "errorCondition": Symbol(condition)}, None)
 
     def refuse(self, refusal: Refusal) -> None:
         self._told(None, refusal)

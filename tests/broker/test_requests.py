@@ -1,0 +1,133 @@
+"""Requests to `$management` that the Python SDK does not make yet, and answers that do not come in time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pairbus.amqp.message import Message, Properties
+from pairbus.amqp.performatives import Transfer
+from pairbus.amqp.types import Array, Int, Long, Timestamp, UInt
+from pairbus.broker import Broker, NamespaceOptions, QueueDescription
+from pairbus.broker.store import Done
+from pairbus.broker.strict import LENIENT
+from pairbus.transport import Connection, Refused, connect
+from tests.broker.strict_world import Client
+from tests.transport.test_with_broker import encoded
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    options = NamespaceOptions("contoso", queues=(QueueDescription("orders"), QueueDescription("other")))
+    async with Broker([options], data=tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def connection(broker: Broker) -> AsyncIterator[Connection]:
+    async with await connect(broker.connection_string("contoso")) as opened:
+        sender = await opened.sender("orders")
+        for number in range(5):
+            await sender.send(encoded(number))
+        yield opened
+
+
+def later() -> Timestamp:
+    return Timestamp(time.time_ns() // 1_000_000 + 60_000)
+
+
+async def delete(connection: Connection, count: int, before: Timestamp, path: str = "orders") -> dict[str, Any]:
+    management = await connection.management(path)
+    return await management.request("batch-delete-messages", {"message-count": Int(count), "enqueued-time-utc": before})
+
+
+async def peeked(connection: Connection) -> list[Any]:
+    found = await (await connection.management("orders")).peek(0, 10)
+    return [Message.decode(payload).properties.message_id for payload in found]  # type: ignore[union-attr]
+
+
+async def test_the_oldest_waiting_messages_are_deleted_together(broker: Broker, connection: Connection) -> None:
+    """As many as were asked for; the rest keeps its order, and the counts are true."""
+    assert await delete(connection, 2, later()) == {"message-count": 2}
+    assert await peeked(connection) == ["m2", "m3", "m4"]
+    assert await delete(connection, 4000, later()) == {"message-count": 3}
+    queue = broker.namespace("contoso").catalog.queues["orders"]
+    assert (queue.active_count, queue.size_bytes) == (0, 0)
+
+
+async def test_locked_and_younger_messages_are_not_deleted(broker: Broker, connection: Connection) -> None:
+    """Somebody is working on a locked message; one that came after the given time was not meant."""
+    queue = broker.namespace("contoso").catalog.queues["orders"]
+    assert queue.main.lock_next(time.time_ns() // 1_000_000) is not None
+    assert await delete(connection, 10, Timestamp(time.time_ns() // 1_000_000 - 60_000)) == {}
+    assert len(await peeked(connection)) == 5
+    assert await delete(connection, 10, later()) == {"message-count": 4}
+    assert await peeked(connection) == ["m0"]
+    assert (queue.active_count, len(queue.main.locks)) == (1, 1)
+
+
+@pytest.mark.parametrize("count", [0, -1, 4001])
+async def test_a_count_that_cannot_be_deleted_is_refused(connection: Connection, count: int) -> None:
+    with pytest.raises(Refused, match="message-count"):
+        await delete(connection, count, later())
+    assert len(await peeked(connection)) == 5
+
+
+async def test_messages_of_sessions_are_not_deleted_together(broker: Broker, connection: Connection) -> None:
+    """Each belongs to the client that has its session; the dead letters of such a queue belong to nobody."""
+    await broker.namespace("contoso").create_queue(QueueDescription("talks", requires_session=True))
+    with pytest.raises(Refused, match="sessions cannot be deleted together"):
+        await delete(connection, 10, later(), "talks")
+    assert await delete(connection, 10, later(), "talks/$deadletterqueue") == {}
+
+
+async def test_messages_received_by_number_carry_their_lock_token(connection: Connection) -> None:
+    """In the delivery annotations, as every delivery under lock does; the same one that the answer names."""
+    receiver = await connection.receiver("orders")
+    (first,) = await receiver.receive(1, timeout_s=5)
+    annotations = Message.decode(first.payload).delivery_annotations or {}
+    token = annotations["x-opt-lock-token"]
+    assert token == UUID(bytes_le=first.tag)
+    management = await connection.management("orders")
+    await management.request(
+        "update-disposition", {"disposition-status": "defered", "lock-tokens": Array([token], 0x98)}
+    )
+    body = {"sequence-numbers": Array([Long(1)], 0x81), "receiver-settle-mode": UInt(1)}
+    (found,) = (await management.request("receive-by-sequence-number", body))["messages"]
+    annotations = Message.decode(found["message"]).delivery_annotations or {}
+    assert annotations["x-opt-lock-token"] == found["lock-token"] != token
+
+
+async def test_an_answer_that_takes_too_long_is_a_time_out() -> None:
+    """The client names how long it waits; what comes later is not said, because nobody listens."""
+    client = await Client(LENIENT).open()
+    await client.queue("orders")
+    session = await client.session()
+    ask = await client.sender(session, "orders/$management")
+    await client.receiver(session, "orders/$management", credit=10)
+    stuck: list[Done] = []
+    client.namespace.store.after_commit = stuck.append  # type: ignore[method-assign,assignment]
+    request = Message(
+        properties=Properties(message_id=1, reply_to="client"),
+        application_properties={
+            "operation": "com.microsoft:batch-delete-messages",
+            "com.microsoft:server-timeout": UInt(50),
+        },
+        value={"message-count": Int(1)},
+        has_value=True,
+    )
+    ask.send(request.encode(), b"1")
+    await client.until(Transfer)
+    for done in stuck:
+        done(None)
+    await asyncio.sleep(0.05)
+    await client.turn()
+    (payload,) = [payload for _, frame, payload in client.said.frames if isinstance(frame, Transfer)]
+    answer = Message.decode(payload)
+    assert (answer.property("statusCode"), answer.property("errorCondition")) == (408, "com.microsoft:timeout")
