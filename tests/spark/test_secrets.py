@@ -166,7 +166,7 @@ def test_a_credential_is_made_where_it_is_used_and_its_token_is_put(plain: Scrip
     assert plain.tokens[-1] == (f"sb://{HOST}/orders", "jwt", JWT)
     assert len(plain.stored("orders")) == 1
     made = options.secret.token_credential()
-    assert isinstance(made, FakeCredential) and made.scopes[0] == "https://servicebus.azure.net/.default"
+    assert isinstance(made, FakeCredential) and made.scopes[0] == "https://servicebus.azure.net//.default"
 
 
 def test_the_syphon_borrows_connections_with_a_credential(plain: ScriptedThread) -> None:
