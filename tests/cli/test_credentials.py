@@ -110,11 +110,11 @@ def test_redrive_takes_a_namespace_and_a_credential(sides: Sides) -> None:
 def test_pair_create_takes_hosts_and_a_credential(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[tuple[Side, str]] = []
 
-    def find_or_create(side: Side, name: str, count: int) -> Provisioned:
+    async def find_or_create(side: Side, name: str, count: int) -> Provisioned:
         taken.append((side, name))
         return Provisioned(())
 
-    monkeypatch.setattr("pairbus.provisioning.find_or_create", find_or_create)
+    monkeypatch.setattr("pairbus.client.provisioning.find_or_create", find_or_create)
     assert run("pair", "create", "--primary", HOME, "--secondary", AWAY, "--credential", "default") == 0
     [(side, name)] = taken
     assert is_fake(side, AWAY) and name == "contoso"

@@ -86,7 +86,7 @@ async def send_around_an_outage(world: World, client: Client, sender: Sender, pa
     assert client.diverted_ids == ["m2", "m3", "m4", "m5"]
     world.nemesis().heal()
     await client.until_state(path, State.HEALTHY, BACK_S)
-    assert [event.accepted for event in client.told(PingSent)][-1:] == [True]
+    await until(lambda: [event.accepted for event in client.told(PingSent)][-1:] == [True], "the ping is told")
     for number in (6, 7):
         await sender.send(coloured(number))
     assert len(client.diverted_ids) == 4

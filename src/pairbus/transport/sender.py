@@ -160,8 +160,9 @@ class Sender(LinkEnd):
         """Refuse what the peer does not take. Of a batch its messages count, and not its envelope, as in the SDKs."""
         if message_format == BATCH_FORMAT:
             first_at = next((start for code, start, _, _ in sections(payload) if code == DATA), 0)
-            if len(payload) - first_at > self.batch_limit:
-                text = f"ServiceBusMessageBatch has reached its size limit: {self.batch_limit}"  # the SDK's own words
+            limit = min(self.batch_limit, self.max_message_size or self.batch_limit)
+            if len(payload) - first_at > limit:
+                text = f"ServiceBusMessageBatch has reached its size limit: {limit}"  # the SDK's own words
                 raise TooLarge(MESSAGE_SIZE_EXCEEDED, text)
         elif 0 < self.max_message_size < len(payload):
             raise TooLarge(MESSAGE_SIZE_EXCEEDED, f"{len(payload)} bytes, the peer takes {self.max_message_size}")
