@@ -25,8 +25,8 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 import pairbus
 import pairbus.aio
 from bench.procstat import rss_bytes
-from pairbus.connection_string import ConnectionString
-from pairbus.loops import run
+from pairbus.access.connection_string import ConnectionString
+from pairbus.transport.loops import run
 
 BODY = b"x" * 1024
 LIST = 100

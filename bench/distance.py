@@ -9,7 +9,7 @@ import asyncio
 import sys
 from typing import Any
 
-from pairbus.loops import run
+from pairbus.transport.loops import run
 
 HOST = "127.0.0.1"
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from bench.brokers import RESULTS, PairbusBroker
 from bench.client_load import ClientWork, Way, block, entered, paired_client
 from bench.throughput import Rate, measure
-from pairbus.loops import run
+from pairbus.transport.loops import run
 
 DEADLINE_S = 240.0
 ADDED_US_WANTED = 3.0

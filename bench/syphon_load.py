@@ -13,11 +13,11 @@ from collections import deque
 from dataclasses import asdict, dataclass
 
 from bench.load import STALL_S, payload
-from pairbus.loops import run
 from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.events import Event, Moved
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier, connect
+from pairbus.transport.loops import run
 
 OUTSTANDING = 500
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from pairbus.client.counters import Counters
 from pairbus.pairing import events
 from pairbus.pairing.events import Event
+from pairbus.telemetry.counters import Counters
 
 QUEUE = "contoso/x-servicebus-transfer/3"
 SUSPECTED = events.Suspected("orders", "refused", 10.0)

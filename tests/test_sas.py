@@ -11,8 +11,7 @@ from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.errors import ConfigError
-from pairbus.sas import (
+from pairbus.access.sas import (
     LISTEN,
     MANAGE,
     RIGHTS,
@@ -26,6 +25,7 @@ from pairbus.sas import (
     resource_path,
     sign,
 )
+from pairbus.errors import ConfigError
 
 NOW_S = 1_800_000_000
 KEY = SharedAccessKey("RootManageSharedAccessKey", "SAS_KEY_VALUE", "second", frozenset({MANAGE}))

@@ -28,7 +28,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pairbus import telemetry
-from pairbus.client.counters import Counters
+from pairbus.telemetry.counters import Counters
 from pairbus.pairing import events
 
 def points():
@@ -128,7 +128,7 @@ WITHOUT = """
 import sys
 sys.modules["opentelemetry"] = None   # as if it were not installed: importing it fails
 from pairbus import telemetry
-from pairbus.client.counters import Counters
+from pairbus.telemetry.counters import Counters
 
 asked = []
 unregister = telemetry.register("c", lambda: asked.append(1) or Counters().snapshot())

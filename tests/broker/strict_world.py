@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any, TypeVar
 
+from pairbus.access.sas import KeyRing, SharedAccessKey
 from pairbus.amqp.connection import Connection, Settings
 from pairbus.amqp.events import Event
 from pairbus.amqp.link import ReceiverLink, SenderLink
@@ -18,7 +19,6 @@ from pairbus.broker.namespace import Namespace
 from pairbus.broker.peer import Peer
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.strict import Strictness
-from pairbus.sas import KeyRing, SharedAccessKey
 from tests.amqp.pair import StrictReader
 
 C = TypeVar("C", bound=Composite)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from pairbus.access.sas import sign
 from pairbus.broker.admin.xml import ATOM, SERVICE
-from pairbus.sas import sign
 from tests.broker.admin_world import ROOT_KEY, AdminServer, serve
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from pairbus.access.sas import SEND, KeyRing, TokenRefused, sign
 from pairbus.broker.description import (
     AuthorizationRule,
     QueueDescription,
@@ -21,7 +22,6 @@ from pairbus.broker.namespace import Namespace
 from pairbus.broker.store import PutEntity, Store
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreFull
-from pairbus.sas import SEND, KeyRing, TokenRefused, sign
 
 pytestmark = pytest.mark.asyncio
 FULL = StoreFull("no space left")

@@ -11,7 +11,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from pairbus import sas
+from pairbus.access import sas
+from pairbus.access.sas import SharedAccessKey
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions, health, server
 from pairbus.broker.box import CHUNK_MAX
@@ -21,7 +22,6 @@ from pairbus.broker.store import Done
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.reader import Reader
 from pairbus.errors import ConfigError, StoreError, StoreFull
-from pairbus.sas import SharedAccessKey
 from pairbus.transport import Endpoint, Plain, Refused, SasSignature, Scheduled, connect
 
 MINUTE_MS = 60_000

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from pairbus.access.sas import LISTEN, MANAGE, SEND, sign
 from pairbus.broker.admin.xml import ATOM, SERVICE
 from pairbus.broker.description import AuthorizationRule, QueueDescription, TopicDescription
-from pairbus.sas import LISTEN, MANAGE, SEND, sign
 from tests.broker.admin_world import ROOT_KEY, AdminServer, serve
 
 FAR_S = 4_000_000_000

@@ -10,14 +10,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from pairbus import sas
+from pairbus.access import sas
+from pairbus.access.sas import SharedAccessKey
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.meter import Meter
 from pairbus.client.background import ping_payload
 from pairbus.ledger import Ledger, read
-from pairbus.sas import SharedAccessKey
 from pairbus.transport import Connection, Endpoint, Plain, Received, Receiver, Refused, Scheduled, connect
 
 KB = 1024

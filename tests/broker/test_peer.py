@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 
+from pairbus.access.sas import KeyRing, SharedAccessKey
 from pairbus.amqp.connection import Connection, Settings
 from pairbus.amqp.frames import EMPTY_FRAME
 from pairbus.amqp.sasl import SaslClient
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.peer import Peer
 from pairbus.broker.store.memory import MemoryStore
-from pairbus.sas import KeyRing, SharedAccessKey
 
 
 class Wire:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from pairbus.access.sas import SEND, SharedAccessKey
 from pairbus.amqp.types import Described, Int, Long, Timestamp
 from pairbus.broker import Broker, NamespaceOptions, SubscriptionConfig, SubscriptionDescription, TopicDescription
 from pairbus.broker.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
-from pairbus.sas import SEND, SharedAccessKey
 from pairbus.transport.client import connect
 from pairbus.transport.endpoint import Endpoint
 from pairbus.transport.errors import Refused

@@ -9,7 +9,7 @@ from dataclasses import fields
 
 import pytest
 
-from pairbus import sas
+from pairbus.access import sas
 from pairbus.amqp.connection import Connection, Settings
 from pairbus.amqp.events import ConnectionFailed
 from pairbus.amqp.frames import EMPTY_FRAME

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pairbus.access.sas import KeyRing
 from pairbus.broker import Broker, NamespaceOptions
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.namespace import Namespace
@@ -32,7 +33,6 @@ from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.subscription import Subscription
 from pairbus.broker.sweep import STEP_ROWS, Remains, Sweeper
-from pairbus.sas import KeyRing
 from tests.broker.queue_world import DISK_FULL
 
 NOW = 1_790_000_000_000

@@ -74,7 +74,7 @@ def test_without_options_it_shows_a_small_system(capsys: pytest.CaptureFixture[s
 
 def test_prices_can_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the name and the currency that stand in it."""
-    from pairbus import pricing
+    from pairbus.cost import pricing
 
     text = (Path(pricing.__file__).parent / "prices" / "standard.toml").read_text(encoding="utf-8")
     file = tmp_path / "contract.toml"

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from pairbus import __version__
+from pairbus.access.sas import SharedAccessKey
 from pairbus.broker.description import QueueDescription
 from pairbus.errors import StoreFull
-from pairbus.sas import SharedAccessKey
 from tests.broker.admin_world import LISTEN_KEY, ROOT_KEY, AdminServer, serve
 from tests.cli.command import Command, Outcome
 

@@ -9,9 +9,9 @@ import pytest
 
 from pairbus.client import background, sides
 from pairbus.client.errors import PairingUnauthorized, SecondaryUnreachable
-from pairbus.forwarder import Forwarder
 from pairbus.pairing.events import Paired
 from pairbus.pairing.failover import State
+from pairbus.spool.forwarder import Forwarder
 from pairbus.syphon import Syphon
 from pairbus.testing.script import Reject
 from pairbus.transport import connect as genuine_connect

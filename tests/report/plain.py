@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pairbus.cost.pricing import PriceSheet
 from pairbus.errors import LedgerNewer
 from pairbus.ledger.rows import Row, decode
-from pairbus.pricing import PriceSheet
 
 NEVER = math.inf
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pairbus.cost.pricing import PriceSheet, load
 from pairbus.errors import ConfigError, LedgerNewer
-from pairbus.pricing import PriceSheet, load
 from pairbus.report.bill import Cell, Tariffs, make_bill, part_of
 from pairbus.report.files import read_json, write_json, write_parquet
 from pairbus.report.model import PARTS, Amount

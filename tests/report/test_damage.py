@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pairbus.cost.pricing import PriceSheet, load
 from pairbus.errors import ConfigError
 from pairbus.ledger.rows import decode
-from pairbus.pricing import PriceSheet, load
 from pairbus.report.model import Report
 from pairbus.report.rows import usable
 from pairbus.report.sources import find_sources

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
+from pairbus.access.sas import KeyRing, SharedAccessKey
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, QueueDescription
 from pairbus.broker.meter import Meter
 from pairbus.broker.namespace import Namespace
@@ -20,7 +21,6 @@ from pairbus.broker.peer import Peer
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.ledger import Ledger, MeterKind, Row, read
 from pairbus.pairing.backlog import queue_path
-from pairbus.sas import KeyRing, SharedAccessKey
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier, Plain
 from tests.sim.loop import VirtualLoop

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.client.background import SpoolWays, ping_payload
-from pairbus.client.counters import Counters
 from pairbus.client.events import Events
 from pairbus.client.metering import Meters
 from pairbus.client.outgoing import Outgoing
 from pairbus.client.results import Origin
 from pairbus.client.sends import Sends
 from pairbus.errors import SpoolError
-from pairbus.forwarder import Forwarder
 from pairbus.pairing.events import BacklogQueueBack, Event, MaybeDuplicated, PingSent, Recovered
 from pairbus.pairing.failover import Entity
 from pairbus.pairing.forwarding import Inflow
@@ -30,9 +28,11 @@ from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.sending import Command, Reply, Unsent
 from pairbus.spool import Spool
+from pairbus.spool.forwarder import Forwarder
 from pairbus.syphon import Syphon, SyphonSettings
+from pairbus.telemetry.counters import Counters
 from pairbus.transport import TransportError
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 from tests.sim.broker import wall_ms
 from tests.sim.checker import Call
 from tests.sim.disk import SpoolModel

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import pairbus.client.sends
-import pairbus.forwarder
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.types import Symbol, Timestamp
+from pairbus.client import sends
 from pairbus.pairing.backlog import queue_path
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.spool import forwarder
 from tests.sim import faults
 from tests.sim.broker import EPOCH_MS, Namespace, Queue
 from tests.sim.checker import Call, History, violations
@@ -117,7 +117,10 @@ class World:
         level = logging.root.manager.disable
         logging.disable(logging.CRITICAL)  # the code under test logs every failure; here failures are what is wanted
         try:
-            with patch.object(pairbus.forwarder, "time", clock), patch.object(pairbus.client.sends, "time", clock):
+            with (
+                patch.object(forwarder, "time", clock),
+                patch.object(sends, "time", clock),
+            ):
                 self.loop.run_until_complete(self._live())
         except Stuck as error:
             self.found.append(f"stuck: {error}")

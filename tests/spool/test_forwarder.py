@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pairbus import forwarder
 from pairbus.errors import SpoolFull
 from pairbus.pairing import forwarding
 from pairbus.pairing.envelope import Home, batch_head, unwrap
 from pairbus.pairing.events import MaybeDuplicated, SpoolForwarded, SpoolRefused
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Kind
-from pairbus.spool import Spool
+from pairbus.spool import Spool, forwarder
 from pairbus.testing.script import Accept, Delay, Detach, LoseAnswer, Reject, Silent
 from pairbus.testing.scripted import ScriptedEndpoint
 from tests.brokers import BrokerProcess

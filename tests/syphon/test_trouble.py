@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pairbus.access.sas import SharedAccessKey
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import Accepted, Error, Rejected
 from pairbus.amqp.types import Symbol
@@ -19,7 +20,6 @@ from pairbus.broker import QueueDescription
 from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Away, wrap
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, NotCompleted, PrimaryUnreachable, PumpPaused
 from pairbus.pairing.relay import MISSING, REFUSED
-from pairbus.sas import SharedAccessKey
 from pairbus.syphon import SyphonSettings, intake, pump
 from pairbus.transport import Carrier, ConnectionLost
 from tests.brokers import BrokerProcess

@@ -23,7 +23,7 @@ from pairbus.transport import (
     TransportError,
     connect,
 )
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 from tests.transport.server import Script, Server
 
 PAYLOAD = Message(data=[b"hello"]).encode()

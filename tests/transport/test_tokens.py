@@ -18,7 +18,7 @@ from pairbus.client.sides import Side
 from pairbus.pairing.policy import Kind
 from pairbus.transport import Carrier, ConnectionLost, Refused, SasKey, Timeout, TokenRefused, connect
 from pairbus.transport import cbs as transport_cbs
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 from tests.transport.line import Line
 from tests.transport.server import Script, Server
 

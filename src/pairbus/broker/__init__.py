@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from pairbus.access.hosts import in_url, is_loopback
+from pairbus.access.sas import KeyRing, SharedAccessKey
 from pairbus.amqp.connection import Trace
 from pairbus.broker.admin.app import admin_app
 from pairbus.broker.admin.settings import in_words_of_the_service
@@ -33,10 +35,8 @@ from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.strict import LENIENT, LIKE_AZURE, Strictness
 from pairbus.errors import ConfigError, EntityExists, InvalidDescription
-from pairbus.hosts import in_url, is_loopback
 from pairbus.ledger import Ledger
 from pairbus.ledger.room import SUFFIX
-from pairbus.sas import KeyRing, SharedAccessKey
 
 __all__ = [
     "Broker",

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from pairbus.access.sas import Grant, KeyRing, TokenRefused, resource_path
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Int
 from pairbus.broker.requests import Reply
-from pairbus.sas import Grant, KeyRing, TokenRefused, resource_path
 
 logger = logging.getLogger("pairbus.broker")
 

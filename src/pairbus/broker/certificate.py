@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from pairbus.access.hosts import LOOPBACK_HOSTS
 from pairbus.broker.store.folder import FOLDER_MODE
 from pairbus.errors import ConfigError
-from pairbus.hosts import LOOPBACK_HOSTS
 
 VALIDITY = timedelta(days=3650)
 RENEW_BEFORE = timedelta(days=30)

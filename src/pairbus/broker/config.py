@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pairbus.access.sas import RIGHTS, SharedAccessKey
 from pairbus.broker.config_entities import SubscriptionConfig, read_queue, read_topic
 from pairbus.broker.config_place import Place, parse_json
 from pairbus.broker.description import QueueDescription, TopicDescription
 from pairbus.errors import ConfigError
-from pairbus.sas import RIGHTS, SharedAccessKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
+from pairbus.access.sas import KeyRing
 from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.link import Link
 from pairbus.broker.admin import D, QueueInfo, SubscriptionInfo, TopicInfo
@@ -50,7 +51,6 @@ from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.sweep import Remains, Sweeper
 from pairbus.broker.topic import Topic
 from pairbus.errors import EntityNotFound, InvalidDescription, StoreError
-from pairbus.sas import KeyRing
 
 logger = logging.getLogger("pairbus.broker")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pairbus.access.sas import LISTEN, SEND
 from pairbus.amqp.errors import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, UNAUTHORIZED_ACCESS
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink, address_of
 from pairbus.amqp.performatives import Attach, Coordinator
@@ -21,7 +22,6 @@ from pairbus.broker.requests import Node, RequestLink, ResponseLink
 from pairbus.broker.session_links import SESSION_FILTER, Applicant
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.topic import Topic
-from pairbus.sas import LISTEN, SEND
 
 if TYPE_CHECKING:
     from pairbus.broker.peer import Peer

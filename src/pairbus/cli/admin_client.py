@@ -21,10 +21,10 @@ from azure.core.exceptions import (
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.connection_string import ConnectionString
-from pairbus.emulator import DEFAULT_PORT, fetch_ca, with_port
+from pairbus.access.connection_string import ConnectionString
+from pairbus.access.emulator import DEFAULT_PORT, fetch_ca, with_port
+from pairbus.access.hosts import in_url, is_loopback
 from pairbus.errors import ConfigError, EntityError, EntityExists, EntityNotFound, PairbusError
-from pairbus.hosts import in_url, is_loopback
 
 CONNECT_WAIT_S = 10
 READ_WAIT_S = 60

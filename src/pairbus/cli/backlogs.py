@@ -18,7 +18,7 @@ from pairbus.pairing.policy import Kind
 from pairbus.pairing.redriving import WINDOW_MAX_S
 from pairbus.transport import Carrier, TransportError
 from pairbus.transport.errors import Refused
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 
 QUEUES_TRIED = 10
 

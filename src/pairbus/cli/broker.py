@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pairbus.errors import ConfigError
-from pairbus.loops import run
+from pairbus.transport.loops import run
 
 if TYPE_CHECKING:
     from pairbus.broker import Broker, NamespaceOptions

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from pairbus.connection_string import ConnectionString
+from pairbus.access.connection_string import ConnectionString
 from pairbus.errors import PairbusError
 
 START_DEADLINE_S = 20.0

@@ -9,12 +9,12 @@ from contextlib import AsyncExitStack
 from pairbus.cli.backlogs import carrier_of
 from pairbus.cli.standard import ProgressLine, say
 from pairbus.client.sides import Side
-from pairbus.forwarder import Forwarder
 from pairbus.pairing.backlog import Rotation, queue_path
 from pairbus.pairing.events import Event, SpoolForwarded, SpoolRefused
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Failure, FailurePolicy, Kind, Reaction
 from pairbus.spool import Spool
+from pairbus.spool.forwarder import Forwarder
 
 OUT_FOR_GOOD_S = 1e9  # a backlog queue that fails during a drain is not tried again in it
 

@@ -17,7 +17,7 @@ from pairbus.cli.outputs import check_output
 from pairbus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pairbus.estimate import Assumptions, Bill, Estimate
+    from pairbus.cost.estimate import Assumptions, Bill, Estimate
 
 EPILOG = """\b
 Examples:
@@ -90,9 +90,9 @@ def estimate(
     case within what was assumed.
     """
     # Imported when needed: other commands should not pay for it.
-    from pairbus.estimate import Assumptions
-    from pairbus.estimate import estimate as estimated
-    from pairbus.pricing import load
+    from pairbus.cost.estimate import Assumptions
+    from pairbus.cost.estimate import estimate as estimated
+    from pairbus.cost.pricing import load
 
     check_output("--json", json_file)
     given = Assumptions(

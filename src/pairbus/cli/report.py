@@ -73,7 +73,7 @@ def report(
     used. Everything in money is an estimate. Computed by Spark on this machine (pip install 'pairbus[spark-local]').
     """
     # Imported when needed: other commands should not pay for it.
-    from pairbus.pricing import load
+    from pairbus.cost.pricing import load
     from pairbus.report.sources import find_sources
 
     sheet, geo = load(prices), load(GEO)
@@ -191,7 +191,7 @@ def _write(made: Report, out: Path | None, json_file: Path | None, parquet: Path
 
 def write_page(spark: SparkSession, ledger: Path, out: Path) -> None:
     """The page of one ledger at standard prices, with a session that runs already."""
-    from pairbus.pricing import load
+    from pairbus.cost.pricing import load
     from pairbus.report.job import make_report
     from pairbus.report.page import render
 

@@ -12,8 +12,8 @@ import typer
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, connection_string
 from pairbus.cli.trust import CaFile
 from pairbus.errors import ConfigError
-from pairbus.loops import run
 from pairbus.pairing.options import RANGES
+from pairbus.transport.loops import run
 
 if TYPE_CHECKING:
     from pairbus.cli.spark_pump import Places

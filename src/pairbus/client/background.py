@@ -18,17 +18,17 @@ from pairbus import telemetry
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.client.state import PairState
 from pairbus.errors import PairbusError
-from pairbus.forwarder import Forwarder
 from pairbus.pairing.events import BacklogQueueBack, Event, PingSent, Recovered
 from pairbus.pairing.failover import Entity
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.pair import Route
 from pairbus.pairing.pings import CONTENT_TYPE, TIME_TO_LIVE_S
 from pairbus.pairing.policy import Failure, Kind, Reaction
+from pairbus.spool.forwarder import Forwarder
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier, Connection, TransportError
 from pairbus.transport.carrier import HIDES_PINGS
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.background")
 

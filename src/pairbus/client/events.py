@@ -11,10 +11,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from pairbus.client.counters import Counters
 from pairbus.ledger import Ledger
 from pairbus.pairing import events as kinds
 from pairbus.pairing.events import Event
+from pairbus.telemetry.counters import Counters
 
 logger = logging.getLogger("pairbus")
 

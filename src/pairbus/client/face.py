@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 from uuid import uuid4
 
 from pairbus import sdk
-from pairbus.client.counters import Snapshot
 from pairbus.client.errors import ClientClosed
 from pairbus.client.outgoing import Outgoing, outgoing
 from pairbus.client.results import Origin
@@ -21,6 +20,7 @@ from pairbus.client.state import PairState
 from pairbus.pairing.failover import State
 from pairbus.pairing.life import Side as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, factory_of
+from pairbus.telemetry.counters import Snapshot
 
 logger = logging.getLogger("pairbus")
 

@@ -22,9 +22,9 @@ from azure.servicebus import aio as sdk_aio
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus import emulator
-from pairbus.connection_string import ConnectionString, host_and_port
-from pairbus.hosts import in_url, is_loopback
+from pairbus.access import emulator
+from pairbus.access.connection_string import ConnectionString, host_and_port
+from pairbus.access.hosts import in_url, is_loopback
 from pairbus.sdk import AnyClient, ClientConfig, Proxy, check_flavour, config_of, proxy_of_sync_sdk
 from pairbus.transport import Carrier, Connection, connect
 from pairbus.transport.credential import AzureToken, Credential, SasKey, SasSignature, Token

@@ -10,10 +10,8 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
 
 from pairbus import sdk, telemetry
-from pairbus.client.counters import Counters
 from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, SendAvailabilityBacklogError
 from pairbus.client.events import Events
 from pairbus.client.metering import Meters
@@ -29,7 +27,8 @@ from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, prim
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Reaction
 from pairbus.pairing.sending import SenderState
-from pairbus.spool import Spool, disk_threads, open_free
+from pairbus.spool.holder import SpoolHolder
+from pairbus.telemetry.counters import Counters
 
 logger = logging.getLogger("pairbus")
 
@@ -48,7 +47,7 @@ class PairState:
         self.secondary = secondary
         self.options = options
         self.primary_name = options.primary_name or primary_name_of(primary.authority)
-        self.spool = SpoolHolder(options, self.primary_name)
+        self.spool = self._new_spool()
         self.counters = Counters(self.spool.depth)
         ledger = None if options.ledger is None else Ledger(options.ledger, client=self.primary_name)
         self.meters = Meters(ledger, primary.name, secondary.name)
@@ -65,6 +64,9 @@ class PairState:
         self._wanted_queues = options.backlog_queue_count
         self._told_unpaired = False
         self._unregister = telemetry.register(self.primary_name, self.counters.snapshot)
+
+    def _new_spool(self) -> SpoolHolder:
+        return SpoolHolder(self.options.spool_dir, self.primary_name, self.options.spool_max_bytes)
 
     # ── looking ──
 
@@ -207,7 +209,7 @@ class PairState:
         self.after_loop()
         self.is_paired = False
         self.events.forget()
-        self.spool = SpoolHolder(self.options, self.primary_name)
+        self.spool = self._new_spool()
         self.counters.spool_depth = self.spool.depth
 
     def release(self) -> None:
@@ -216,54 +218,6 @@ class PairState:
         self.spool.close(is_last=True)
         if self.meters.ledger is not None:
             self.meters.ledger.close(LEDGER_CLOSE_S)
-
-
-class SpoolHolder:
-    """The spool of a client that has one, while it is open; and threads that wait for its disk."""
-
-    def __init__(self, options: SendAvailabilityPairedNamespaceOptions, pair: str) -> None:
-        self._options = options
-        self._pair = pair
-        self._left = 0
-        self.open_spool: Spool | None = None
-        self.disk = disk_threads()
-        "Threads of their own: the application's may all be busy for long."
-
-    @property
-    def is_open(self) -> bool:
-        return self.open_spool is not None
-
-    @property
-    def waiting(self) -> int:
-        return 0 if self.open_spool is None else self.open_spool.waiting
-
-    def has(self, path: str) -> bool:
-        return self.open_spool is not None and self.open_spool.has(path)
-
-    def depth(self) -> int:
-        """Count messages that wait, an earlier client's too; after closing, those that were left."""
-        return self._left if self.open_spool is None else self.open_spool.waiting
-
-    def open(self, is_needed: Callable[[], bool]) -> None:
-        """Open the spool where the options name one; blocks for the disk. `is_needed` is asked at the end."""
-        if self._options.spool_dir is None or self.open_spool is not None:
-            return
-        folder = os.fspath(self._options.spool_dir)
-        self.open_spool = open_free(folder, pair=self._pair, max_bytes=self._options.spool_max_bytes)
-        if not is_needed():
-            self.close()
-
-    def close(self, *, is_last: bool = False) -> None:
-        """Close the spool; blocks until what is being stored is stored. A later append is told that it was not."""
-        spool, self.open_spool = self.open_spool, None
-        if spool is not None:
-            spool.close()
-            self._left = spool.waiting
-            if spool.waiting and not is_last:
-                logger.warning("%d messages stay in %s for the next client", spool.waiting, spool.folder)
-        if is_last:
-            disk, self.disk = self.disk, disk_threads()  # for a send that is late: it hears that the spool is closed
-            disk.shutdown(wait=False)
 
 
 def _is_disabled(name: str) -> bool:

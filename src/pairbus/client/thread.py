@@ -32,8 +32,8 @@ from pairbus.client.events import Listener, call_listener
 from pairbus.client.outgoing import THE_PRIMARY, Outgoing
 from pairbus.client.state import PairState
 from pairbus.errors import PairbusError
-from pairbus.loops import new_event_loop
 from pairbus.pairing.events import Event
+from pairbus.transport.loops import new_event_loop
 
 logger = logging.getLogger("pairbus")
 

@@ -14,9 +14,9 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Literal, get_args
 
+from pairbus.cost.pricing import PriceSheet
 from pairbus.errors import ConfigError
 from pairbus.ledger.rows import FAILED_SEND
-from pairbus.pricing import PriceSheet
 from pairbus.report.availability import Span
 from pairbus.report.model import PARTS, Amount, Bill, BillLine, OutageBill, Prices
 from pairbus.report.times import HOUR_MS, hour_of, text_of

@@ -27,7 +27,7 @@ from pairbus.report.times import text_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pairbus.pricing import PriceSheet
+    from pairbus.cost.pricing import PriceSheet
 
 
 def make_report(

@@ -19,8 +19,8 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from pairbus.pairing.policy import Failure, Kind, kind_of_condition
 from pairbus.transport.cbs import TokenRefused
 from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TooLarge, TransportError
+from pairbus.transport.failures import failure_of as failure_on_wire
 from pairbus.transport.management import RequestRefused
-from pairbus.wire_failures import failure_of as failure_on_wire
 
 _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
     (exceptions.OperationTimeoutError, Kind.TIMEOUT),

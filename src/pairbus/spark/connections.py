@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pairbus.connection_string import host_and_port
+from pairbus.access.connection_string import host_and_port
 from pairbus.errors import ConfigError
-from pairbus.loops import new_event_loop
 from pairbus.transport import Carrier, Endpoint
 from pairbus.transport.endpoint import TransportKind
+from pairbus.transport.loops import new_event_loop
 from pairbus.transport.named_credential import is_credential_name, made_credential
 
 IDLE_S = 60.0

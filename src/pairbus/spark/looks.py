@@ -11,7 +11,7 @@ from pairbus.pairing.policy import Kind
 from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.lane import Job
 from pairbus.transport import Carrier, Refused, TransportError
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 
 TIMEOUT_S = 10.0
 PAGE = 250

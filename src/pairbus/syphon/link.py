@@ -16,7 +16,7 @@ from pairbus.ledger.rows import alike
 from pairbus.pairing.pace import LOCK_S
 from pairbus.syphon.shared import Shared
 from pairbus.transport import Received, Receiver, TransportError
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 

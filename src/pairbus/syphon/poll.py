@@ -14,7 +14,7 @@ from pairbus.syphon.order import Order
 from pairbus.syphon.shared import Shared
 from pairbus.transport import Received, TransportError
 from pairbus.transport.errors import Timeout
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 

@@ -21,7 +21,7 @@ from pairbus.pairing.pace import Pauses
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.transport import Carrier
 from pairbus.transport.errors import Timeout, TransportError
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 

@@ -34,7 +34,7 @@ from pairbus.syphon.shared import Held, Pass, Shared, Trust, count_of
 from pairbus.syphon.trip import Trip
 from pairbus.transport import Received, TransportError
 from pairbus.transport.errors import Refused
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 

@@ -11,7 +11,7 @@ from pairbus.pairing.envelope import batch_head
 from pairbus.pairing.relay import Chunk, Item
 from pairbus.syphon.shared import Shared
 from pairbus.transport import Sender, TransportError
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 
 
 async def send_at_once(

@@ -16,7 +16,7 @@ from pairbus.syphon.link import Link
 from pairbus.syphon.sending import meter_send
 from pairbus.syphon.shared import Pass, Shared, Trust
 from pairbus.transport import Received, Refused, TransportError
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 

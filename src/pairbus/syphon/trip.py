@@ -22,7 +22,7 @@ from pairbus.syphon.settling import Settling
 from pairbus.syphon.shared import Held, Pass, Shared, Trust
 from pairbus.transport import Received, Sender, TransportError
 from pairbus.transport.errors import Timeout
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 

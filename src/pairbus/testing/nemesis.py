@@ -18,7 +18,7 @@ import re
 import socket
 from typing import Self
 
-from pairbus.connection_string import ConnectionString
+from pairbus.access.connection_string import ConnectionString
 from pairbus.testing.conversation import path_of
 from pairbus.testing.faults import Counts, Faults, How
 from pairbus.testing.passage import Passage

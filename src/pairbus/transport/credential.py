@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from azure.core.exceptions import ServiceRequestError, ServiceResponseError
 
-from pairbus import sas
+from pairbus.access import sas
 from pairbus.amqp.errors import UNAUTHORIZED_ACCESS
 from pairbus.amqp.sasl import SaslClient
 from pairbus.errors import ConfigError

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pairbus import __version__
+from pairbus.access.connection_string import ConnectionString, host_and_port
+from pairbus.access.hosts import in_url
 from pairbus.amqp.types import Symbol
-from pairbus.connection_string import ConnectionString, host_and_port
 from pairbus.errors import ConfigError
-from pairbus.hosts import in_url
 
 TransportKind = Literal["tcp", "websocket"]
 WEBSOCKET_PATH = "/$servicebus/websocket"

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from pairbus.access.sas import KeyRing
 from pairbus.broker.description import (
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.sas import KeyRing
 
 __all__ = ["AdminNamespace", "QueueInfo", "SubscriptionInfo", "TopicInfo"]
 

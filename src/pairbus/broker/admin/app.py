@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from pairbus.access.sas import MANAGE, Grant, TokenRefused
 from pairbus.broker.admin import AdminNamespace
 from pairbus.broker.admin.atom import error_body
 from pairbus.broker.admin.entities import namespace_entry
@@ -26,7 +27,6 @@ from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.admin.xml import MalformedEntry
 from pairbus.broker.meter import Meter
 from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError, StoreFull
-from pairbus.sas import MANAGE, Grant, TokenRefused
 
 BODY_SIZE_MAX = 256 * 1024  # a full description has 2 KB
 BODY_WAIT_S = 20

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from pairbus.hosts import LOOPBACK_HOSTS
+from pairbus.access.hosts import LOOPBACK_HOSTS
 
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
 

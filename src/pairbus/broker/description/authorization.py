@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pairbus.access.sas import LISTEN, MANAGE, RIGHTS, SEND, SharedAccessKey
 from pairbus.errors import ConfigError, InvalidDescription
-from pairbus.sas import LISTEN, MANAGE, RIGHTS, SEND, SharedAccessKey
 
 RULES_MAX = 12  # shared access policies of one entity
 KEY_NAME_LENGTH_MAX = 256

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from pairbus.access.sas import LISTEN, SEND
 from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, NOT_ALLOWED
 from pairbus.amqp.types import Array, Int, Long, Timestamp
 from pairbus.broker.box import Lock
@@ -16,7 +17,6 @@ from pairbus.broker.refusal import ARGUMENT_ERROR, MESSAGE_NOT_FOUND, Refusal, d
 from pairbus.broker.settlement import not_found
 from pairbus.broker.subscription import Subscription
 from pairbus.broker.topic import Topic
-from pairbus.sas import LISTEN, SEND
 
 PEEK_COUNT_MAX = 250
 DELETE_COUNT_MAX = 4000

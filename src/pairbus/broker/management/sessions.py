@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pairbus.access.sas import LISTEN
 from pairbus.amqp.errors import NOT_ALLOWED
 from pairbus.amqp.types import Array, Int, Timestamp
 from pairbus.broker.holds import Hold
@@ -10,7 +11,6 @@ from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
 from pairbus.broker.session_service import SessionService
 from pairbus.broker.subscription import Subscription
-from pairbus.sas import LISTEN
 
 PAGE_MAX = 1000  # session ids in one answer
 ALL_SESSIONS_MS = 253_402_300_799_999

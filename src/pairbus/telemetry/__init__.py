@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Literal
 
-from pairbus.client.counters import FAILED_OVER, HEALTHY, HELD_OVER, SUSPECT, Snapshot
+from pairbus.telemetry.counters import FAILED_OVER, HEALTHY, HELD_OVER, SUSPECT, Snapshot
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from typing import Literal
 
+from pairbus.cost.pricing import PriceSheet
 from pairbus.ledger import billable_operations
-from pairbus.pricing import PriceSheet
 
 Counting = Literal["documented", "strict"]
 

@@ -41,9 +41,9 @@ from pairbus.pairing.forwarding import (
 from pairbus.pairing.policy import MESSAGE_FAULTS, Failure, Kind
 from pairbus.spool import Entry, Spool
 from pairbus.transport import Carrier, TransportError
-from pairbus.wire_failures import failure_of
+from pairbus.transport.failures import failure_of
 
-logger = logging.getLogger("pairbus.forwarder")
+logger = logging.getLogger("pairbus.spool.forwarder")
 
 BATCH_COUNT = 100
 BATCH_BYTES = 192 * 1024  # fits the 256 KB of the Standard tier with room for aliases and the batch's own sections

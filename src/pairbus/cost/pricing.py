@@ -125,7 +125,7 @@ def names() -> tuple[str, ...]:
 
 
 def _folder() -> Traversable:
-    return files("pairbus") / _SHEETS
+    return files("pairbus.cost") / _SHEETS
 
 
 # ── arithmetic ──

@@ -1,0 +1,1 @@
+"""Money: price sheets, and the estimate before a pair exists."""

@@ -1,0 +1,60 @@
+"""The spool of a client while it is open, and the threads that wait for its disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+from pairbus.spool import Spool, disk_threads, open_free
+
+logger = logging.getLogger("pairbus")
+
+
+class SpoolHolder:
+    """The spool of a client that has one, while it is open; and threads that wait for its disk."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None, pair: str, max_bytes: int) -> None:
+        self._folder = folder
+        "Where the spool is; None for a client without one."
+        self._pair = pair
+        self._max_bytes = max_bytes
+        self._left = 0
+        self.open_spool: Spool | None = None
+        self.disk = disk_threads()
+        "Threads of their own: the application's may all be busy for long."
+
+    @property
+    def is_open(self) -> bool:
+        return self.open_spool is not None
+
+    @property
+    def waiting(self) -> int:
+        return 0 if self.open_spool is None else self.open_spool.waiting
+
+    def has(self, path: str) -> bool:
+        return self.open_spool is not None and self.open_spool.has(path)
+
+    def depth(self) -> int:
+        """Count messages that wait, an earlier client's too; after closing, those that were left."""
+        return self._left if self.open_spool is None else self.open_spool.waiting
+
+    def open(self, is_needed: Callable[[], bool]) -> None:
+        """Open the spool where the options name one; blocks for the disk. `is_needed` is asked at the end."""
+        if self._folder is None or self.open_spool is not None:
+            return
+        self.open_spool = open_free(os.fspath(self._folder), pair=self._pair, max_bytes=self._max_bytes)
+        if not is_needed():
+            self.close()
+
+    def close(self, *, is_last: bool = False) -> None:
+        """Close the spool; blocks until what is being stored is stored. A later append is told that it was not."""
+        spool, self.open_spool = self.open_spool, None
+        if spool is not None:
+            spool.close()
+            self._left = spool.waiting
+            if spool.waiting and not is_last:
+                logger.warning("%d messages stay in %s for the next client", spool.waiting, spool.folder)
+        if is_last:
+            disk, self.disk = self.disk, disk_threads()  # for a send that is late: it hears that the spool is closed
+            disk.shutdown(wait=False)
