@@ -1,4 +1,4 @@
-"""What becomes of spooled messages: one lane for each path, so that a blocked entity holds nobody else up.
+"""The way of spooled messages: one lane for each path, so that a blocked entity delays no other.
 
 Laws of this file.
  1. A lane goes in order. Whatever goes wrong with the entity, its messages wait; only a message that is itself to blame
@@ -43,7 +43,7 @@ _KEY_NAMES = frozenset(name.encode() for name in _PARTITION_KEYS)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where a lane sends: the entity itself, or a backlog queue."""
+    """The destination of a lane: the entity itself, or a backlog queue."""
 
     queue: str | None = None
 
@@ -71,11 +71,11 @@ class Lane:
         self.reason = ""
         "Why it does not move; empty while it does."
         self.pause_s = 0.0
-        "How long to wait before the next attempt."
+        "Seconds before the next attempt."
         self.is_busy = False
         "The pause is one that the service asked for: nothing may cut it short."
         self.singly = 0
-        "How many of the next messages must go alone."
+        "Number of messages, from the next one on, that must go alone."
         self._tries = 0
         "Of one batch, by one way, in a row."
         self._missing_grace_s = missing_grace_s
