@@ -79,7 +79,7 @@ class Pair:
         return self.failover.settle(entity, now) not in (HEALTHY, SUSPECT) and self.has_elsewhere
 
     def route(self, entity: Entity, now: float, *, may_try: bool = True) -> Route:
-        """Return the destination of the entity's next send. A trial is granted once, never to a send that just failed."""
+        """Return the destination of the entity's next send. A trial is granted once, not after a failure."""
         if not self.is_away(entity, now):
             return Route.PRIMARY
         if may_try and entity.trial and entity.state is FAILED_OVER:
