@@ -80,7 +80,10 @@ def prepare(folder: Path) -> None:
 
 
 def own(folder: Path) -> FolderLock:
-    """Take the lock of a spool; SpoolInUse when another client has it."""
+    """Take the lock of a spool; SpoolInUse when another client has it.
+
+    A client that only looks whose spool it is has not signed: passed over now, nobody might come for the spool again.
+    """
     try:
         return FolderLock(folder, patience_s=UNSIGNED_S)
     except FolderInUse as error:
