@@ -165,6 +165,22 @@ def test_shared_file_counts_as_in_use_where_nobody_can_tell(tmp_path: Path) -> N
     assert is_in_use(path) and is_in_use(tmp_path / "missing")
 
 
+def test_file_counts_as_in_use_where_no_locks_are_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows without pywin32: exclusive locks work there, and would say that nobody writes."""
+    lock = portalocker.lock
+
+    def exclusive_only(fd: int, flags: portalocker.LockFlags) -> None:
+        if flags & portalocker.LockFlags.SHARED:
+            raise ImportError("pywin32 is missing")
+        lock(fd, flags)
+
+    monkeypatch.setattr(portalocker, "lock", exclusive_only)
+    path = tmp_path / "rows"
+    with path.open("wb") as file:
+        hold_shared(file.fileno())
+        assert is_in_use(path)
+
+
 def test_file_is_in_use_until_its_last_writer_has_closed_it(tmp_path: Path) -> None:
     """Asking does not disturb the writers."""
     path = tmp_path / "rows"

@@ -54,7 +54,7 @@ class FolderLock:
         _held[self._folder] = self
 
     def _take(self, given_up_at: float) -> None:
-        while not _try_lock(self._fd):
+        while not _try_lock(self._fd, LockFlags.EXCLUSIVE):
             owner = os.pread(self._fd, 20, 0).decode("ascii", "replace").strip()
             if owner or time.monotonic() >= given_up_at:
                 raise FolderInUse(owner)
@@ -116,17 +116,18 @@ def is_in_use(path: Path) -> bool:
     try:
         fd = os.open(path, os.O_RDWR)
         try:
-            return not _try_lock(fd)
+            # Where shared locks cannot be had the writers have none, and an exclusive one says nothing about them.
+            return not (_try_lock(fd, LockFlags.SHARED) and _try_lock(fd, LockFlags.EXCLUSIVE))
         finally:
             os.close(fd)
-    except OSError:
+    except (OSError, ImportError):
         return True
 
 
-def _try_lock(fd: int) -> bool:
-    """Take the exclusive lock unless another has one; OSError when the disk has no locks."""
+def _try_lock(fd: int, kind: LockFlags) -> bool:
+    """Take a lock unless another has one that excludes it; OSError when the disk has no locks."""
     try:
-        portalocker.lock(fd, LockFlags.EXCLUSIVE | LockFlags.NON_BLOCKING)
+        portalocker.lock(fd, kind | LockFlags.NON_BLOCKING)
     except portalocker.AlreadyLocked:
         return False
     except portalocker.LockException as error:
