@@ -21,25 +21,39 @@ FUNCTION_LINES_MAX = 80
 MAY_IMPORT: dict[str, set[str]] = {
     # leaves
     "errors": set(),
+    "process": set(),
+    "disk": {"process"},
     "access": {"errors"},
-    "ledger": {"errors"},
+    "ledger": {"disk", "errors", "process"},
     "cost": {"errors", "ledger"},
     "report": {"cost", "errors", "ledger"},
     # the wire, and what stands on it
     "amqp": set(),
-    "broker": {"access", "amqp", "errors", "ledger"},
+    "broker": {"access", "amqp", "disk", "errors", "ledger"},
     # The syphon works on raw messages: the core of pairing reads and writes them, and nothing else of the wire.
     "pairing": {"amqp", "errors"},
     # The transport says in pairing's words how a send failed (`transport/failures.py`).
     "transport": {"access", "amqp", "errors", "pairing"},
     "testing": {"access", "amqp", "errors"},
     # pieces of the client
-    "sdk": {"ledger", "pairing", "transport"},
+    "sdk": {"ledger", "pairing", "process", "transport"},
     "telemetry": {"pairing"},
-    "spool": {"amqp", "errors", "ledger", "pairing", "transport"},
+    "spool": {"amqp", "disk", "errors", "ledger", "pairing", "process", "transport"},
     "syphon": {"amqp", "errors", "ledger", "pairing", "telemetry", "transport"},
-    "spark": {"access", "amqp", "errors", "ledger", "pairing", "syphon", "transport"},
-    "client": {"access", "amqp", "errors", "ledger", "pairing", "sdk", "spool", "syphon", "telemetry", "transport"},
+    "spark": {"access", "amqp", "disk", "errors", "ledger", "pairing", "process", "syphon", "transport"},
+    "client": {
+        "access",
+        "amqp",
+        "errors",
+        "ledger",
+        "pairing",
+        "process",
+        "sdk",
+        "spool",
+        "syphon",
+        "telemetry",
+        "transport",
+    },
     "aio": {"client"},
 }
 MAY_IMPORT |= {

@@ -30,10 +30,11 @@ from pairbus.broker.meter import Meter
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.server import Port
 from pairbus.broker.store import Store
-from pairbus.broker.store.folder import FOLDER_MODE, is_data_file, tighten_folder
+from pairbus.broker.store.folder import is_data_file
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.strict import LENIENT, LIKE_AZURE, Strictness
+from pairbus.disk.folders import FOLDER_MODE, tighten_folder
 from pairbus.errors import ConfigError, EntityExists, InvalidDescription
 from pairbus.ledger import Ledger
 from pairbus.ledger.room import SUFFIX

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -20,6 +19,7 @@ from pairbus.client.state import PairState
 from pairbus.pairing.failover import State
 from pairbus.pairing.life import Side as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, factory_of
+from pairbus.process.forks import call_in_forked_child
 from pairbus.telemetry.counters import Snapshot
 
 logger = logging.getLogger("pairbus")
@@ -200,5 +200,4 @@ def _after_fork() -> None:
             logger.exception("after a fork %r cannot be used", client)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+call_in_forked_child(_after_fork)

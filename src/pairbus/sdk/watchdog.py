@@ -10,7 +10,6 @@ Where the SDK hides its socket (another version), a call runs in a thread of its
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import weakref
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from pairbus.process.forks import call_in_forked_child
 from pairbus.sdk.sockets import CAN_BREAK, break_socket
 
 logger = logging.getLogger("pairbus.watchdog")
@@ -149,8 +149,7 @@ def _after_fork() -> None:
     _watch, _start = None, threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+call_in_forked_child(_after_fork)
 
 
 def guarded(call: Callable[[], T], owner: object, deadline: float) -> T:

@@ -14,10 +14,15 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+try:
+    from fcntl import ioctl
+except ImportError:  # Windows
+    ioctl = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from pairbus.transport.wire import ByteTransport
 
-TELLS = sys.platform == "linux"
+TELLS = sys.platform == "linux" and ioctl is not None
 UNSENT_MAX = 32_768  # bytes that a socket takes before it has sent them; what waits in it, others must wait for
 HIDDEN_MAX = 131_072  # between TLS and the socket there is a buffer that nobody tells of
 FLUSHES_MAX = 1024
@@ -108,8 +113,6 @@ class Progress:
         """Bytes in the socket that the peer's machine has not acknowledged; 0 where the system does not tell."""
         if not TELLS or self._socket is None or self._socket.fileno() < 0:
             return 0
-        from fcntl import ioctl  # not on every system
-
         return int(struct.unpack("i", ioctl(self._socket.fileno(), _SIOCOUTQ, b"\0\0\0\0"))[0])
 
     def _acked(self, left: int) -> int:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pairbus.broker.store import DropEntity, EraseEntity, Forget, PutEntity, SetSessionState, states
-from pairbus.broker.store.folder import CommitFile
 from pairbus.broker.store.group import Group, RememberStep, RowStep, Step
 from pairbus.broker.store.records import (
     COLUMN_COUNT,
@@ -32,6 +31,7 @@ from pairbus.broker.store.statements import (
     runs_of,
     update_sql,
 )
+from pairbus.disk.commit_file import CommitFile
 from pairbus.errors import StoreError, StoreFull
 
 logger = logging.getLogger("pairbus.broker.store")
