@@ -113,7 +113,7 @@ BROAD_EXCEPTS = {
     ("sdk/watchdog.py", "_break"),  # logs the traceback, and tries again at the next look
     ("sdk/watchdog.py", "_given_up"),  # raised again in the caller's thread
     ("sdk/watchdog.py", "work"),
-    ("spool/disk.py", "_do"),  # raised where the outcome is asked
+    ("spool/threads.py", "_do"),  # raised where the outcome is asked
     ("transport/threads.py", "_run"),  # raised where the call is awaited
 }
 

@@ -29,7 +29,7 @@ from zlib import crc32
 from pairbus.errors import SpoolError, SpoolFull, SpoolInUse, SpoolOfAnotherPair
 from pairbus.process.forks import call_in_forked_child
 from pairbus.spool.commits import Commits, Ended, Write
-from pairbus.spool.disk import DiskThreads
+from pairbus.spool.threads import DiskThreads
 from pairbus.spool.files import (
     COLUMN_NAMES,
     FILE_NAME,
