@@ -29,7 +29,6 @@ from zlib import crc32
 from pairbus.errors import SpoolError, SpoolFull, SpoolInUse, SpoolOfAnotherPair
 from pairbus.process.forks import call_in_forked_child
 from pairbus.spool.commits import Commits, Ended, Write
-from pairbus.spool.threads import DiskThreads
 from pairbus.spool.files import (
     COLUMN_NAMES,
     FILE_NAME,
@@ -43,6 +42,7 @@ from pairbus.spool.files import (
     prepare,
     spool_error,
 )
+from pairbus.spool.threads import DiskThreads
 
 logger = logging.getLogger("pairbus.spool")
 
