@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
 
 BATCH_MAX_STANDARD, BATCH_MAX_PREMIUM = 256 * 1024, 1024 * 1024
+LARGE = 131_072  # bytes of a message that others should not wait for: a tenth of a second on a thin line
 IN_FLIGHT_MAX = 65_536  # sends without an answer, given-up ones included: a peer that grants and never answers
 MAX_BATCH_SIZE = "com.microsoft:max-message-batch-size"
 
@@ -54,6 +55,8 @@ class Sender(LinkEnd):
         "What the peer takes at most as one batch; 0 when it did not say."
         self._checked_from = 0
         "A payload with more bytes is looked at before it is sent."
+        self.large: list[tuple[asyncio.Future[None], object]] = []
+        "Large messages in the line or without an answer, some perhaps done, each with its caller."
         self._session = link.session
         self._sends: dict[int, Sent] = {}
         self._waiting: deque[Waiting] = deque()
@@ -82,6 +85,13 @@ class Sender(LinkEnd):
         if self.max_batch_size:
             return self.max_batch_size
         return BATCH_MAX_PREMIUM if self.max_message_size >= BATCH_MAX_PREMIUM else BATCH_MAX_STANDARD
+
+    def is_taken_up(self, by: object) -> bool:
+        """A large message of another caller is under way, and nothing of this caller waits that must go first."""
+        self.large = [entry for entry in self.large if not entry[0].done()]
+        if not self.large or any(caller is by for _, caller in self.large):
+            return False
+        return all(entry.by is not by for entry in self._waiting)
 
     @property
     def in_flight(self) -> int:
@@ -118,11 +128,15 @@ class Sender(LinkEnd):
         message_format: int = 0,
         timeout_s: float | None = None,
         silence_s: float | None = None,
+        by: object = None,
     ) -> asyncio.Future[None]:
-        """Send one encoded message now, or behind those that wait already; the future ends as `send` would."""
+        """Send one encoded message now, or behind those that wait already; the future ends as `send` would.
+
+        `by` is the caller, for `is_taken_up`.
+        """
         if self._waiting or not self._has_room:
-            return self._line_up(payload, message_format, timeout_s, silence_s)
-        return self._send_now(payload, message_format, timeout_s, silence_s)
+            return self._line_up(payload, message_format, timeout_s, silence_s, by)
+        return self._send_now(payload, message_format, timeout_s, silence_s, by)
 
     def send_nowait(
         self,
@@ -147,14 +161,16 @@ class Sender(LinkEnd):
         await self.send(batch, message_format=BATCH_FORMAT, timeout_s=timeout_s, silence_s=silence_s)
 
     def _send_now(
-        self, payload: bytes, message_format: int, timeout_s: float | None, silence_s: float | None
+        self, payload: bytes, message_format: int, timeout_s: float | None, silence_s: float | None, by: object = None
     ) -> asyncio.Future[None]:
+        future = self._loop.create_future()
         if len(payload) > self._checked_from:
             self._check(payload, message_format)
+            self._note_size(payload, future, by)
         now = self._loop.time()
         deadline = now + (self.timeout_s if timeout_s is None else timeout_s)
         silence = math.inf if silence_s is None else silence_s
-        return self._transmit(payload, message_format, self._loop.create_future(), deadline, silence, now)
+        return self._transmit(payload, message_format, future, deadline, silence, now)
 
     def _check(self, payload: bytes, message_format: int) -> None:
         """Refuse what the peer does not take. Of a batch its messages count, and not its envelope, as in the SDKs."""
@@ -166,6 +182,11 @@ class Sender(LinkEnd):
                 raise TooLarge(MESSAGE_SIZE_EXCEEDED, text)
         elif 0 < self.max_message_size < len(payload):
             raise TooLarge(MESSAGE_SIZE_EXCEEDED, f"{len(payload)} bytes, the peer takes {self.max_message_size}")
+
+    def _note_size(self, payload: bytes, future: asyncio.Future[None], by: object) -> None:
+        if len(payload) > LARGE:
+            self.large = [entry for entry in self.large if not entry[0].done()]
+            self.large.append((future, by))
 
     def _transmit(
         self,
@@ -189,19 +210,21 @@ class Sender(LinkEnd):
     # ── the line ──
 
     def _line_up(
-        self, payload: bytes, message_format: int, timeout_s: float | None, silence_s: float | None
+        self, payload: bytes, message_format: int, timeout_s: float | None, silence_s: float | None, by: object = None
     ) -> asyncio.Future[None]:
         self._check(payload, message_format)
         deadline = self._loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
-        return self._wait(payload, message_format, deadline, math.inf if silence_s is None else silence_s)
+        future = self._wait(payload, message_format, deadline, math.inf if silence_s is None else silence_s, by)
+        self._note_size(payload, future, by)
+        return future
 
     def _wait(
-        self, payload: bytes | None, message_format: int, deadline: float, silence: float
+        self, payload: bytes | None, message_format: int, deadline: float, silence: float, by: object = None
     ) -> asyncio.Future[None]:
         if self.over is not None:
             raise self.over.again(outcome_unknown=False)
         now = self._loop.time()
-        entry = Waiting(self._loop.create_future(), payload, message_format, deadline, silence, now)
+        entry = Waiting(self._loop.create_future(), payload, message_format, deadline, silence, now, by)
         self._waiting.append(entry)
         self._wire.hungry[self] = None
         self._patience.look_from(min(deadline, now + silence * FIRST_LOOK))
@@ -259,7 +282,7 @@ class Sender(LinkEnd):
         self.max_message_size = attach.max_message_size or 0
         batch_size = (attach.properties or {}).get(MAX_BATCH_SIZE, 0)
         self.max_batch_size = batch_size if isinstance(batch_size, int) else 0
-        self._checked_from = min(self.max_message_size or self.batch_limit, self.batch_limit)
+        self._checked_from = min(self.max_message_size or self.batch_limit, self.batch_limit, LARGE)
         super().on_attached(attach)
 
     def on_disposed(self, event: Disposed) -> None:
