@@ -22,7 +22,8 @@ import pairbus.aio
 from pairbus.pairing.events import Diverted, Event, FailedOver, Suspected
 from pairbus.testing import Delay
 from pairbus.testing.scripted import ScriptedThread
-from tests.client.world import Client, Stage, World, message, until
+from tests.client.pausing import AT_ONCE, BESIDE_S, PAUSE_S
+from tests.client.world import Client, Stage, World, message
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow
@@ -193,58 +194,38 @@ async def _elsewhere() -> AsyncIterator[tuple[Any, Any]]:
         yield primary, secondary
 
 
-STOPPED = """
-import asyncio, sys, threading, time
-from azure.servicebus import ServiceBusMessage, TransportType
-
-flavour, primary, secondary = sys.argv[1:]
-options = dict(
-    create_backlog_queues=False, failover_interval=0, attempt_timeout=1, connect_timeout=1, primary_name="stage",
-    on_event=lambda event: print(type(event).__name__, flush=True),
-)
-
-async def main():
-    from pairbus.aio import PairedServiceBusClient
-    async with PairedServiceBusClient.from_connection_strings(primary, secondary, **options) as client:
-        sender = client.get_queue_sender("orders")
-        end = time.monotonic() + 6
-        while time.monotonic() < end:
-            await asyncio.gather(*(sender.send_messages(ServiceBusMessage("x")) for _ in range(20)))
-
-def work(sender, end):
-    while time.monotonic() < end:
-        sender.send_messages(ServiceBusMessage("x"))
-
-if flavour == "aio":
-    asyncio.run(main())
-else:
-    from pairbus import PairedServiceBusClient
-    with PairedServiceBusClient.from_connection_strings(primary, secondary, **options) as client:
-        sender = client.get_queue_sender("orders")
-        threads = [threading.Thread(target=work, args=(sender, time.monotonic() + 6)) for _ in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-"""
-
-
-async def test_a_stopped_process_does_not_blame_the_primary(stage: Stage, flavour: Flavour) -> None:
-    """SIGSTOP for three seconds, with sends in flight and a patience of one."""
-    stage.primary.on("transfer", Delay(0.05), path="orders")
+async def pause(stage: Stage, how: str, patience_s: float) -> None:
+    """Run a program of `pausing.py`, stop it for ten seconds if it does not block itself, and judge what it told."""
     ends = stage.primary.connection_string, stage.secondary.connection_string
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", STOPPED, flavour, *ends, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        *(sys.executable, "-m", "tests.client.pausing", how, str(patience_s), *ends),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
+    assert process.stdout is not None
     try:
-        await until(lambda: len(stage.primary.stored("orders")) > 40, "it sends", within_s=20)
-        process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(3)
-        process.send_signal(signal.SIGCONT)
-        told, errors = await asyncio.wait_for(process.communicate(), 30)
+        first = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+        while first not in ("sending", ""):
+            first = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+        if how != "blocked":
+            await asyncio.sleep(BESIDE_S)
+            process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(PAUSE_S)
+            process.send_signal(signal.SIGCONT)
+        told, errors = await asyncio.wait_for(process.communicate(), 60)
     finally:
         if process.returncode is None:
             process.kill()
-    assert process.returncode == 0, errors.decode()
-    assert told.split() == [b"Paired", b"Closed"]
+    assert (process.returncode, errors.decode()) == (0, "")
+    *events, count = told.decode().split()
+    assert events == ["Closed"] and int(count) > AT_ONCE, (how, patience_s, events, count)
+
+
+async def test_ten_seconds_without_running_are_not_the_primarys(stage: Stage) -> None:
+    """SIGSTOP of the client, and `time.sleep` in its loop, with sends in flight: nothing counted, nothing diverted.
+
+    All at once, because each takes twelve seconds.
+    """
+    stage.primary.on("transfer", Delay(0.05), path="orders")
+    await asyncio.gather(*(pause(stage, *how) for how in (("sync", 3), ("aio", 3), ("aio", 1), ("blocked", 3))))
     assert stage.secondary.received == []
