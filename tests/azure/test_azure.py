@@ -86,9 +86,12 @@ async def test_a_session_keeps_its_id_on_the_way_home(pair: Pair, client: Client
 
 
 async def test_a_ping_finds_that_an_outage_is_over(pair: Pair, flavour: Flavour) -> None:
-    """Disabled, the queue fails over; enabled again, a ping is accepted; no receiver of the application sees one."""
+    """Disabled, the queue fails over; enabled again, a ping is accepted; no receiver of the application sees one.
+
+    Without a syphon: messages for a disabled queue would stay locked for a minute.
+    """
     queue = pair.make_queue()
-    client = pair.client(flavour, enable_syphon=True, policy=COUNTS_DISABLED)
+    client = pair.client(flavour, policy=COUNTS_DISABLED)
     try:
         sender = client.sender(queue)
         await sender.send(message("before"))
@@ -101,13 +104,13 @@ async def test_a_ping_finds_that_an_outage_is_over(pair: Pair, flavour: Flavour)
         await sender.send(message("after"))
         receiver = client.client.get_queue_receiver(queue)
         bodies = set[str]()
-        while len(bodies) < 3:
-            page = await client.call(receiver.receive_messages, 3 - len(bodies), max_wait_time=20)
+        while len(bodies) < 2:
+            page = await client.call(receiver.receive_messages, 2 - len(bodies), max_wait_time=20)
             assert page, bodies
             for one in page:
                 bodies.add(str(one))
                 await client.call(receiver.complete_message, one)
-        assert bodies == {"before", "meanwhile", "after"}
+        assert bodies == {"before", "after"}
         assert await client.call(receiver.receive_messages, 1, max_wait_time=1) == []
         await client.call(receiver.close)
     finally:

@@ -28,7 +28,7 @@ from pairbus.transport.errors import TransportError
 from pairbus.transport.management import Management
 from pairbus.transport.pool import Pool
 from pairbus.transport.receiver import Receiver
-from pairbus.transport.sender import Sender
+from pairbus.transport.sender import LARGE, Sender
 from pairbus.transport.senders import OPENING_TIMEOUT_S, Senders
 from pairbus.transport.session_filter import Wanted
 
@@ -139,6 +139,8 @@ class Carrier:
                 await senders.send_on_spare(path, spare, start, deadline, by)
                 return
         if known is not None:
+            if by is not None and len(payload) > LARGE:
+                senders.open_spare(path, key)
             try:
                 await known.send_soon(
                     payload, message_format=message_format, timeout_s=timeout_s, silence_s=silence_s, by=by

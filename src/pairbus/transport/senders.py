@@ -81,6 +81,12 @@ class Senders:
                 return path, name, number
         return key
 
+    def open_spare(self, path: str, key: Key) -> None:
+        """Begin to open the first spare link: its attach then leaves before the frames of a large message."""
+        spare = (key[0], key[1], 1)
+        if self.known(spare) is None:
+            self._opening.begin((spare, False), lambda: self._open(path, spare, False))
+
     async def send_on_spare(self, path: str, key: Key, start: Start, deadline: float, by: object) -> None:
         """Send on a spare link, opened if need be, and keep the caller there until its last send has ended."""
         caller = (key[0], key[1], by)
