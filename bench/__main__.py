@@ -17,8 +17,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from tools import rabbitmq
 
-from bench import rabbitmq
 from bench.brokers import RESULTS, Measured, PairbusBroker, RabbitMQBroker
 from bench.client import client_tables, measure_client
 from bench.footprint import Deep, Start, measure_deep, measure_start

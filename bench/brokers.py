@@ -13,9 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from tools.rabbitmq import PASSWORD, USER, RabbitMQ
+
 from bench.load import Work
 from bench.procstat import cpu_seconds
-from bench.rabbitmq import PASSWORD, USER, RabbitMQ
 from pairbus.cli.admin_client import administration
 
 RESULTS = Path(__file__).parent / "results"
@@ -135,4 +136,4 @@ class RabbitMQBroker:
         return Work(kind, address, count, host=self._node.host, port=self._node.port, user=USER, password=PASSWORD)
 
     def cpu_seconds(self) -> float:
-        return self._node.cpu_seconds()
+        return cpu_seconds(self._node.pid)

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 from rich.table import Table
+from tools import rabbitmq
 
-from bench import rabbitmq
 from bench.brokers import PairbusBroker, RabbitMQBroker
 from bench.load import BODY_SIZE
 from bench.syphon_load import SyphonWork

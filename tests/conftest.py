@@ -12,6 +12,7 @@ import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 from xdist.scheduler import LoadFileScheduling
 
+from tests.azure import NAMES as AZURE
 from tests.brokers import BrokerProcess
 
 # The same examples in every run: what fails, fails for everybody. PAIRBUS_EXPLORE=1 looks for new ones.
@@ -26,6 +27,20 @@ class _FilesAndOneSpark(LoadFileScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
         return next((folder for folder in ("tests/spark", "tests/report") if file.startswith(f"{folder}/")), file)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--azure", action="store_true", help="run tests/azure on the namespaces of the environment")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    missing = [name for name in AZURE if not os.environ.get(name)]
+    if config.getoption("azure") and missing:
+        raise pytest.UsageError(
+            f"Set {' and '.join(missing)} to two Service Bus namespaces: connection strings with the Manage claim, or"
+            " hosts such as contoso.servicebus.windows.net, which are asked with DefaultAzureCredential (pip install"
+            " azure-identity). Queues and topics with a prefix of their own are created there and deleted."
+        )
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from pairbus.testing import ScriptedEndpoint
+from tests.azure import NAMES as LIVE
 from tests.brokers import BrokerProcess
-from tests.client.world import LISTEN_ONLY, LIVE, SEND_ONLY, Namespaces, Stage, World
+from tests.client.world import LISTEN_ONLY, SEND_ONLY, Namespaces, Stage, World
 from tests.sdk.flavours import Flavour
 
 

@@ -195,7 +195,7 @@ class Sends:
     async def _to_primary(self, origin: Origin, going: Outgoing, attempt: ToPrimary) -> Reply:
         payload, message_format = going.for_primary()
         failure, is_alive = await self._deliver(
-            self._primary, origin.path, payload, message_format, attempt, name=origin.link_name
+            self._primary, origin.path, payload, message_format, attempt, origin, name=origin.link_name
         )
         if failure is None:
             self.results.meter_direct(origin, going)
@@ -216,7 +216,9 @@ class Sends:
         try:
             parts = parcels(wrapped, self._secondary.batch_limit(queue))
             for payload, message_format, count in parts:
-                failure, is_alive = await self._deliver(self._secondary, queue, payload, message_format, attempt)
+                failure, is_alive = await self._deliver(
+                    self._secondary, queue, payload, message_format, attempt, origin
+                )
                 if len(parts) > 1:  # a further one goes on the connection that took the first, within the same time
                     attempt = replace(attempt, timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
                 self._state.meters.send("secondary", queue, wrapped[:count], failure, "failover")
@@ -239,6 +241,7 @@ class Sends:
         payload: bytes,
         message_format: int,
         attempt: Attempt,
+        by: Origin,
         *,
         name: str | None = None,
     ) -> tuple[Failure | None, bool]:
@@ -252,6 +255,7 @@ class Sends:
                 silence_s=attempt.silence_s,
                 name=name,
                 fresh=attempt.fresh,
+                by=by,
             )
         except TransportError as error:
             return sdk.failure_of_transport(error), _is_alive(error)

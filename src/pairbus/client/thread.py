@@ -80,6 +80,16 @@ class _Call:
             self.done.release()
 
 
+_REAL_MODULES = {
+    "threading": "thread",
+    "socket": "socket",
+    "select": "select",
+    "subprocess": "subprocess",
+    "queue": "queue",
+}
+"Modules that gevent must leave as they are, each with the argument of `monkey.patch_all` that says so."
+
+
 class EngineThread:
     """A daemon thread with an event loop and one engine."""
 
@@ -241,9 +251,13 @@ def _stop_threads() -> None:
 
 
 def _refuse_gevent() -> None:
+    """Refuse to start where gevent has replaced a module that the engine's thread and its event loop rest on."""
     monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None and monkey.is_module_patched("threading"):
+    patched = [] if monkey is None else [name for name in _REAL_MODULES if monkey.is_module_patched(name)]
+    if patched:
+        left_out = ", ".join(f"{argument}=False" for argument in _REAL_MODULES.values())
         raise RuntimeError(
-            "pairbus.PairedServiceBusClient needs real threads, and gevent has patched them: start the process without"
-            " gevent's monkey patching, or patch with `monkey.patch_all(thread=False)`."
+            f"pairbus.PairedServiceBusClient runs an event loop in a real thread, and gevent has patched"
+            f" {', '.join(patched)}: start the process without gevent's monkey patching, or patch with"
+            f" `monkey.patch_all({left_out})`."
         )
