@@ -7,7 +7,6 @@ the SDK's own code from the condition that the service named, so that class and 
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -37,6 +36,15 @@ _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
     (exceptions.MessageLockLostError, Kind.INVALID),
     (exceptions.SessionLockLostError, Kind.INVALID),
     (exceptions.MessagingEntityAlreadyExistsError, Kind.INVALID),
+)
+_FOREIGN: tuple[tuple[type[BaseException], Kind], ...] = (
+    (AzureError, Kind.COMMUNICATION),  # a token credential, or the administration client, got no answer
+    (FileNotFoundError, Kind.INVALID),  # an option names a file of certificates that is not there
+    (TimeoutError, Kind.TIMEOUT),
+    (OSError, Kind.COMMUNICATION),
+    (EOFError, Kind.COMMUNICATION),
+    (ValueError, Kind.INVALID),
+    (TypeError, Kind.INVALID),
 )
 _silent = logging.getLogger("pairbus.sdk")
 _silent.addHandler(logging.NullHandler())
@@ -118,27 +126,16 @@ def _kind_of(error: BaseException) -> Kind | None:
     return _of_foreign(error)
 
 
-def _of_foreign(error: BaseException) -> Kind | None:  # noqa: PLR0911 - one return for each case
-    match error:
-        case ClientAuthenticationError():
-            # A token credential says so too when its authority cannot be reached; the reason is inside.
-            unanswered = any(isinstance(one, ServiceRequestError | OSError) for one in _chain(error))
-            return Kind.COMMUNICATION if unanswered else Kind.UNAUTHORIZED
-        case AzureError():
-            return Kind.COMMUNICATION  # a token credential, or the administration client, got no answer
-        case FileNotFoundError():
-            return Kind.INVALID  # an option names a file of certificates that is not there
-        case TimeoutError():
-            return Kind.TIMEOUT
-        case OSError() | ssl.SSLError() | EOFError():
-            return Kind.COMMUNICATION
-        case ValueError() | TypeError():
-            return Kind.INVALID
-    return None
+def _of_foreign(error: BaseException) -> Kind | None:
+    if isinstance(error, ClientAuthenticationError):
+        # A token credential says so too when its authority cannot be reached; the reason is inside.
+        unanswered = any(isinstance(one, ServiceRequestError | OSError) for one in _chain(error))
+        return Kind.COMMUNICATION if unanswered else Kind.UNAUTHORIZED
+    return next((kind for known, kind in _FOREIGN if isinstance(error, known)), None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exception and what it came from: the SDK wraps twice at most."""
+    """Yield the exception and its causes: the SDK wraps twice at most."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
