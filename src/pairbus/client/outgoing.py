@@ -23,7 +23,7 @@ from pairbus.client.errors import ReservedPropertyError
 from pairbus.ledger import billable_operations
 from pairbus.pairing.envelope import RESERVED, Away, Wrapper, wrap
 from pairbus.sdk.encoding import BATCH_TRANSPORT, encode, encoded
-from pairbus.sdk.failures import encoding_errors
+from pairbus.sdk.failures import encoding_error
 from pairbus.sdk.messages import as_messages, due_at, ensure_message_id, message_id_of, reserved_property
 from pairbus.sdk.tracing import Traced, batch_links, links
 from pairbus.spool import Entry
@@ -153,8 +153,10 @@ def outgoing(given: Any, traced: Traced | None = None) -> Outgoing | None:
     """
     if type(given) is ServiceBusMessage:
         one = _ready(given)
-        with encoding_errors():
+        try:
             payload = encode(one, traced)
+        except Exception as error:
+            raise encoding_error(error) from error
         return Outgoing([payload], [message_id_of(one)], is_batch=False, links=links(traced))
     if isinstance(given, ServiceBusMessageBatch):
         return _of_batch(given, traced)

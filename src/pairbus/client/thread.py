@@ -88,7 +88,7 @@ class EngineThread:
         self._state = state
         self._waiting: deque[_Call] = deque()
         self._is_woken = False
-        self._ended = threading.Event()
+        self._has_ended = False
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._main, name="pairbus-engine", daemon=True)
         self._thread.start()
@@ -97,7 +97,7 @@ class EngineThread:
 
     @property
     def is_usable(self) -> bool:
-        return self._thread.is_alive() and not self._ended.is_set() and self._pid == os.getpid()
+        return not self._has_ended and self._pid == os.getpid()
 
     def run(self, work: Work[T], *, going: Outgoing | None = None, timeout_s: float | None = None) -> T:
         """Have the engine do something and return its result, or raise its error."""
@@ -163,12 +163,14 @@ class EngineThread:
             call.task.cancel()
 
     def _end(self) -> None:
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._ended.set()
-        self._loop.close()
+        try:
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        finally:
+            self._has_ended = True
+            self._loop.close()
 
     # ── the end ──
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, ServiceRequestError
 from azure.servicebus import exceptions
@@ -94,13 +93,9 @@ def _request_error(error: RequestRefused) -> exceptions.ServiceBusError:
     )
 
 
-@contextmanager
-def encoding_errors() -> Iterator[None]:
-    """Raise what the SDK raises when a message cannot be encoded while it is sent."""
-    try:
-        yield
-    except Exception as error:
-        raise PyamqpTransport.create_servicebus_exception(_silent, error) from error
+def encoding_error(error: Exception) -> Exception:
+    """Return the error that the SDK raises when a message cannot be encoded while it is sent."""
+    return PyamqpTransport.create_servicebus_exception(_silent, error)
 
 
 # ── the SDK's clients: administration, receivers ──
