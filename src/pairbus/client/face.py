@@ -58,8 +58,9 @@ class PairedClientFace(Generic[SenderT]):
         self._secondary: Any = secondary.client
         self._state = PairState(primary, secondary, options)
         self._receivers: weakref.WeakSet[Any] = weakref.WeakSet()
-        when_closed(self._primary, partial(self._closed_under_us, "primary"))
-        when_closed(self._secondary, partial(self._closed_under_us, "secondary"))
+        me = weakref.ref(self)  # the SDK's clients live as long as the engine, which must not hold a forgotten client
+        when_closed(self._primary, partial(_closed_under_us, me, "primary"))
+        when_closed(self._secondary, partial(_closed_under_us, me, "secondary"))
         _clients.add(self)
 
     @classmethod
@@ -170,11 +171,6 @@ class PairedClientFace(Generic[SenderT]):
         """Declare one side unusable. Where the syphon runs, the other follows."""
         self._fault(side, "fault() was called")
 
-    def _closed_under_us(self, side: SideName) -> None:
-        """Fault the side of an SDK client that somebody else closed."""
-        if not self._state.is_closed:
-            self._fault(side, f"the client of the {side} was closed by somebody else")
-
     # ── one flavour or the other ──
 
     def _new_sender(self, path: str, client_identifier: str | None) -> SenderT:
@@ -261,6 +257,13 @@ def timeout_of(timeout: float | None) -> float:
     if timeout <= 0:
         raise ValueError("The timeout must be greater than 0.")  # the SDK's own words
     return min(timeout, LONGEST_S)
+
+
+def _closed_under_us(face: weakref.ref[PairedClientFace[Any]], side: SideName) -> None:
+    """Fault the side of an SDK client that somebody else closed."""
+    client = face()
+    if client is not None and not client._state.is_closed:
+        client._fault(side, f"the client of the {side} was closed by somebody else")
 
 
 _clients: weakref.WeakSet[PairedClientFace[Any]] = weakref.WeakSet()

@@ -23,7 +23,7 @@ from pairbus.client.errors import ReservedPropertyError
 from pairbus.ledger import billable_operations
 from pairbus.pairing.envelope import RESERVED, Away, Wrapper, wrap
 from pairbus.sdk.encoding import BATCH_TRANSPORT, encode, encoded
-from pairbus.sdk.failures import encoding_error
+from pairbus.sdk.failures import as_the_sdk_says_it
 from pairbus.sdk.messages import as_messages, due_at, ensure_message_id, message_id_of, reserved_property
 from pairbus.sdk.tracing import Traced, batch_links, links
 from pairbus.spool import Entry
@@ -156,7 +156,7 @@ def outgoing(given: Any, traced: Traced | None = None) -> Outgoing | None:
         try:
             payload = encode(one, traced)
         except Exception as error:
-            raise encoding_error(error) from error
+            raise as_the_sdk_says_it(error) from error
         return Outgoing([payload], [message_id_of(one)], is_batch=False, links=links(traced))
     if isinstance(given, ServiceBusMessageBatch):
         return _of_batch(given, traced)

@@ -131,13 +131,10 @@ class _Canary:
         return asyncio.sleep(0) if self._aio else None
 
 
-_CANARIES = "_pairbus_canaries"
-
-
 def when_closed(client: AnyClient, told: Callable[[], None]) -> None:
     """Call `told` when somebody closes this client: the SDK itself does not remember it, and would open anew."""
     canary = _Canary(told, aio=isinstance(client, sdk_aio.ServiceBusClient))
-    setattr(client, _CANARIES, [*getattr(client, _CANARIES, ()), canary])  # alive: the client's own set is weak
+    vars(client).setdefault("_pairbus_canaries", []).append(canary)  # kept alive: the client's own set is weak
     client._handlers.add(canary)
 
 

@@ -66,19 +66,20 @@ def _send_error(error: TransportError) -> exceptions.ServiceBusError:
         return exceptions.OperationTimeoutError(message=str(error), error=error)
     if isinstance(error, TokenRefused):
         said = amqp_error.TokenAuthFailure(error.status, error.description)  # type: ignore[no-untyped-call]
-        refused = _as_the_sdk_says_it(said)
+        refused = as_the_sdk_says_it(said)
         refused.add_note(str(error))  # the SDK drops what the service said of the token
         return refused
     if isinstance(error, TooLarge):
         return exceptions.MessageSizeExceededError(message=error.description, error=error)
     if isinstance(error, Refused):
-        return _as_the_sdk_says_it(amqp_error.AMQPLinkError(error.condition.encode(), description=error.description))
+        return as_the_sdk_says_it(amqp_error.AMQPLinkError(error.condition.encode(), description=error.description))
     if isinstance(error, ConnectionLost) and error.condition is not None:
-        return _as_the_sdk_says_it(amqp_error.AMQPConnectionError(error.condition.encode(), description=str(error)))
+        return as_the_sdk_says_it(amqp_error.AMQPConnectionError(error.condition.encode(), description=str(error)))
     return exceptions.ServiceBusConnectionError(message=str(error), error=error)
 
 
-def _as_the_sdk_says_it(said: amqp_error.AMQPException) -> exceptions.ServiceBusError:
+def as_the_sdk_says_it(said: Exception) -> exceptions.ServiceBusError:
+    """Return the error that the SDK raises where its AMQP library, or its encoder, raised this one."""
     return PyamqpTransport.create_servicebus_exception(_silent, said)
 
 
@@ -91,11 +92,6 @@ def _request_error(error: RequestRefused) -> exceptions.ServiceBusError:
     return PyamqpTransport._handle_amqp_exception_with_condition(
         _silent, condition, description=text, status_code=status
     )
-
-
-def encoding_error(error: Exception) -> Exception:
-    """Return the error that the SDK raises when a message cannot be encoded while it is sent."""
-    return PyamqpTransport.create_servicebus_exception(_silent, error)
 
 
 # ── the SDK's clients: administration, receivers ──
