@@ -1,7 +1,7 @@
-"""One namespace as both worlds see it: the genuine SDK's clients, and what our own transport needs to go there.
+"""One namespace of a pair: the genuine SDK's client for it, and the same way for our own transport.
 
-The way is the SDK's own (`sdk.config_of`), so that a probe, a ping or the syphon never goes where the SDK would not:
-with TLS the SDK drops the port of the endpoint and takes 5671, a custom endpoint changes the target of the socket and
+The way is read from the SDK's client, so that a probe, a ping or the syphon never goes where the SDK would not: with
+TLS the SDK drops the port of the endpoint and takes 5671, a custom endpoint changes the target of the socket and
 nothing else, a proxy means web sockets.
 """
 
