@@ -49,7 +49,7 @@ KINDS = ["connection string", "credential", "client", "TLS", "web socket"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_client_of_a_side_reaches_the_namespace(
+async def test_every_client_of_a_side_reaches_the_namespace(
     kind: str, is_aio: bool, broker: BrokerProcess, strings: Strings, queue_name: str
 ) -> None:
     """The SDK sends and our transport receives, whatever the way."""
