@@ -28,7 +28,7 @@ from pairbus.cli import main
 from pairbus.cli.demo import MEANINGS
 from pairbus.cli.demo_book import Verdict
 from pairbus.client.events import DETAILS, WARNINGS
-from pairbus.client.verdicts import COUNTER_MAX
+from pairbus.client.results import COUNTER_MAX
 from pairbus.errors import PairbusError
 from pairbus.pairing import events
 from pairbus.pairing.aliases import RESERVED

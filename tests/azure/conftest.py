@@ -52,8 +52,8 @@ class Pair:
     def _side(self, name: str, *, aio: bool = False) -> Side:
         given = os.environ[NAMES[name == "secondary"]]
         if given.startswith("Endpoint="):
-            return Side.from_connection_string(given)
-        return Side.from_credential(given, _credential(aio))
+            return Side.from_connection_string(given, aio=aio)
+        return Side.from_credential(given, _credential(aio), aio=aio)
 
     def admin(self, side: SideName = "primary") -> ServiceBusAdministrationClient:
         return self._admins[side]
@@ -96,7 +96,7 @@ class Pair:
 
     def plain(self) -> ServiceBusClient:
         """Return a client of the SDK for the primary, to look with."""
-        return cast(ServiceBusClient, self._side("primary", aio=True).new_client(aio=True))
+        return cast(ServiceBusClient, self._side("primary", aio=True).client)
 
     async def take(self, count: int, **entity: Any) -> list[Any]:
         """Take exactly so many messages from a queue, subscription or session of the primary."""

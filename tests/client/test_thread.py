@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -134,6 +135,16 @@ def test_the_engine_thread_cannot_wait_for_itself(engine_thread: EngineThread) -
 
     with pytest.raises(RuntimeError, match="called from its own thread"):
         engine_thread.run(reenter)
+
+
+def test_a_forgotten_client_ends_its_thread() -> None:
+    """The thread keeps the engine alive, and the engine must not keep the client alive."""
+    client = PairedServiceBusClient.from_connection_strings(NOBODY.format(1), NOBODY.format(2))
+    thread = client._started()._thread
+    del client
+    gc.collect()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
 
 
 # ── listeners ──

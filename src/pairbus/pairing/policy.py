@@ -62,7 +62,7 @@ class Reaction(Enum):
     "Tell the caller at once: elsewhere the same would happen."
 
 
-REACTIONS: Mapping[Kind, Reaction] = MappingProxyType(
+REACTIONS: MappingProxyType[Kind, Reaction] = MappingProxyType(
     {
         Kind.COMMUNICATION: Reaction.COUNT,
         Kind.TIMEOUT: Reaction.COUNT,
