@@ -36,6 +36,7 @@ BACKLOG_MAX = 300  # messages that nobody has completed: a long test must not be
 SCHEDULED_MS_MAX = 900
 SESSIONS_OF_SENDER = 4
 DRAINED_MAX = 200
+CONNECTIONS = 4
 SENDERS = (TOPIC, TOPIC, COUNTER)
 Actor = Callable[[Connection], Awaitable[None]]
 
@@ -53,7 +54,12 @@ class WholeLoad:
         self._open = 0
         "Messages that the topic accepted and nobody has completed in the subscription `all`."
 
-    async def round(self, connection_string: str) -> None:
+    @staticmethod
+    async def connect(connection_string: str) -> list[Connection]:
+        """Make the connections of a round, before its time begins."""
+        return [await connect(connection_string) for _ in range(CONNECTIONS)]
+
+    async def round(self, connections: list[Connection]) -> None:
         """Use the broker until every connection is lost."""
         actors: list[Actor] = [partial(self._send, entity=entity, sender=n) for n, entity in enumerate(SENDERS)]
         actors += [partial(self._complete, sink=sink, path=sink) for sink in SINKS]
@@ -62,8 +68,9 @@ class WholeLoad:
         actors += [self._dead_letter, self._abandon_to_death, self._change_rules]
         accepted = [told for told in self.oracle.messages.values() if told.is_accepted]
         self._open = sum((ALL, "") in told.made.copies.keys() - told.maybe_completed for told in accepted)
-        connections = [await connect(connection_string) for _ in range(4)]
-        tasks = [asyncio.create_task(_until_lost(actor, connections[n % 4])) for n, actor in enumerate(actors)]
+        tasks = [
+            asyncio.create_task(_until_lost(actor, connections[n % CONNECTIONS])) for n, actor in enumerate(actors)
+        ]
         try:
             await asyncio.gather(*tasks)
         finally:
