@@ -101,14 +101,15 @@ class Made:
 def make(message_id: str, entity: str, session: str, source: random.Random, *, due_ms: int = 0) -> Made:
     """A message with a random body for the topic or for the queue that passes on to sessions."""
     colour = source.choice(COLOURS) if entity == TOPIC else ""
-    application = {"number": source.getrandbits(20), "text": f"{source.getrandbits(64):x}", "colour": colour}
+    number = source.getrandbits(20)
+    application = {"number": number, "text": f"{source.getrandbits(64):x}", "colour": colour}
     message = Message(
         annotations={_SCHEDULED_TIME: Timestamp(due_ms)} if due_ms else None,
         properties=Properties(message_id=message_id, subject=f"subject of {message_id}", group_id=session),
         application_properties=application,
         data=[source.randbytes(source.choice((0, 20, 200, 1000, 1000, 9_000, 40_000)))],
     )
-    copies = _copies(message, application["number"]) if entity == TOPIC else {(DESK, ""): content_of(message)}
+    copies = _copies(message, number) if entity == TOPIC else {(DESK, ""): content_of(message)}
     return Made(message_id, message.encode(), session, colour, bool(due_ms), copies, content_of(message))
 
 

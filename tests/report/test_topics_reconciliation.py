@@ -88,4 +88,4 @@ def test_a_report_tells_what_became_of_messages_for_topics_and_sessions(
     assert found == {"news": (1, 2, 2, 0), "cases": (1, 2, 2, 0)}
     assert {outage.entity for outage in report.availability.outages if outage.forced} == {"news", "cases"}
     billed = {line.entity for line in report.bill.lines if line.side == "primary"}
-    assert billed == {"news", "news/Subscriptions/all", "cases"}
+    assert billed == {"news", "news/subscriptions/all", "cases"}, "paths compare without case"
