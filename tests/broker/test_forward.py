@@ -7,9 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from pairbus.amqp.message import MESSAGE_ANNOTATIONS, sections
+from pairbus.amqp.types import decode
 from pairbus.broker.box import Box
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.forward import HOPS_MAX, TOO_MANY_HOPS, Forwarder
+from pairbus.broker.messages import DEAD_LETTER_SOURCE, encode_delivery, pair_spans
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.queue import Outcome, Queue
 from pairbus.broker.store import PutEntity, entity_of
@@ -230,6 +233,35 @@ def test_a_tired_dead_letter_stays_and_holds_nobody_up() -> None:
     assert chain.places() == {"e†": ["a"], "f": ["fresh"]}
     lock = chain.queues["e"].dead.lock_next(chain.now)
     assert lock is not None and text_of(lock.message.body) == "a"
+
+
+def test_a_letter_that_dies_twice_names_its_last_source() -> None:
+    """A map of annotations has each key once; a second one would make the message unreadable for strict clients."""
+    chain = Chain("abc", dead=True)
+    chain.bury("a", "1")
+    for name, source in (("b", "a"), ("c", "b")):
+        chain.settle_down()
+        lock = chain.queues[name].main.lock_next(chain.now)
+        assert lock is not None
+        encoded = encode_delivery(lock.message)
+        [at] = [value_at for code, _, value_at, _ in sections(encoded) if code == MESSAGE_ANNOTATIONS]
+        pairs = [(key, decode(encoded, value_at)[0]) for key, _, value_at, _ in pair_spans(encoded, at)]
+        assert [value for key, value in pairs if key == DEAD_LETTER_SOURCE] == [source]
+        chain.queues[name].settle(
+            chain.queues[name].main, lock.token, Outcome.DEAD_LETTER, chain.now, lambda refusal: None
+        )
+        chain.store.commit()
+
+
+def test_a_message_without_a_session_is_dead_lettered_before_a_session_queue() -> None:
+    """Its companions with a session go on; the reason names the destination."""
+    chain = Chain(last={"requires_session": True})
+    chain.send("a", "lost")
+    chain.send("a", "found", session_id="s")
+    chain.settle_down()
+    assert chain.places() == {"a†": ["lost"], "b": ["found"]}
+    lock = chain.queues["a"].dead.lock_next(chain.now)
+    assert lock is not None and b"no session id, and 'b' requires sessions" in lock.message.patch
 
 
 def test_dead_letters_wait_for_a_destination_that_is_switched_off() -> None:

@@ -52,6 +52,23 @@ async def peeked(connection: Connection) -> list[Any]:
     return [Message.decode(payload).properties.message_id for payload in found]  # type: ignore[union-attr]
 
 
+async def test_a_peek_may_leave_the_bodies_out(connection: Connection) -> None:
+    """`omit-message-body`: everything else is there, and what is no boolean is refused."""
+    management = await connection.management("orders")
+    body: dict[str, Any] = {"from-sequence-number": Long(1), "message-count": Int(2)}
+    whole, bare = [
+        [Message.decode(entry["message"]) for entry in (await management.request("peek-message", each))["messages"]]
+        for each in (body | {"omit-message-body": False}, body | {"omit-message-body": True})
+    ]
+    assert [message.body for message in whole] == [Message.decode(encoded(number)).body for number in (0, 1)]
+    assert all(message.data == [] and not message.has_value for message in bare)
+    assert [(each.properties, each.annotations) for each in bare] == [
+        (each.properties, each.annotations) for each in whole
+    ]
+    with pytest.raises(Refused, match="'omit-message-body' must be a boolean"):
+        await management.request("peek-message", body | {"omit-message-body": "yes"})
+
+
 async def test_the_oldest_waiting_messages_are_deleted_together(broker: Broker, connection: Connection) -> None:
     """As many as were asked for; the rest keeps its order, and the counts are true."""
     assert await delete(connection, 2, later()) == {"message-count": 2}

@@ -44,6 +44,7 @@ LEARN_FIRST, LEARN_EACH = 16, 256  # it learns from its first misses, then now a
 TIME_MAX_MS = 253_402_300_799_999  # the end of the year 9999: the SDKs' clocks cannot show more
 
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
+DEAD_LETTER_SOURCE = "x-opt-deadletter-source"
 _OWNED_BY_THE_SERVICE = frozenset(
     {
         "x-opt-sequence-number",
@@ -51,7 +52,7 @@ _OWNED_BY_THE_SERVICE = frozenset(
         "x-opt-locked-until",
         "x-opt-enqueue-sequence-number",
         "x-opt-message-state",
-        "x-opt-deadletter-source",
+        DEAD_LETTER_SOURCE,
     }
 )
 _EMPTY_MAPS = (b"\xc1\x01\x00", b"\xd1\x00\x00\x00\x04\x00\x00\x00\x00")
@@ -411,6 +412,11 @@ def _spans_of_pairs(pairs: bytes) -> list[tuple[object, int, int, int]]:
         spans += _spans(pairs, at, 1)
         at = spans[-1][3]
     return spans
+
+
+def without_pair(pairs: bytes, key: str) -> bytes:
+    """Leave out the encoded pair of this key, if there is one."""
+    return b"".join(pairs[start:end] for name, start, _, end in _spans_of_pairs(pairs) if name != key)
 
 
 def with_patch(body: bytes, patch: bytes) -> bytes:

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 from pairbus.amqp.connection import Connection, Trace
 from pairbus.amqp.errors import CONNECTION_FORCED, DETACH_FORCED, UNAUTHORIZED_ACCESS
@@ -104,6 +105,13 @@ class Peer:
     def __repr__(self) -> str:
         remote = self._connection.remote_open
         return f"<Peer {remote.container_id if remote is not None else 'unopened'!r} of {self.namespace.name}>"
+
+    @property
+    def dialled_host(self) -> str:
+        """The name that the client has for this host, without a port."""
+        remote = self._connection.remote_open
+        said = "" if remote is None else remote.hostname or ""
+        return urlsplit(f"//{said}").hostname or said
 
     # ── from the wire ──
 

@@ -246,7 +246,8 @@ class Settlement:
         if outcome is Outcome.DEAD_LETTER:
             return self.bury(message, patch)
         if outcome is Outcome.DEFER:
-            return self._update(box, message, state=DEFERRED, patch=message.patch + patch)
+            count = message.delivery_count + 1
+            return self._update(box, message, state=DEFERRED, delivery_count=count, patch=message.patch + patch)
         count, count_max = message.delivery_count + 1, self.max_delivery_count
         if count >= count_max and box is self._main:
             patch += reason(
