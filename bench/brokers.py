@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -43,9 +44,12 @@ class PairbusBroker:
         *,
         name: str = "pairbus",
         options: Sequence[str] = (),
+        source: Path | None = None,
     ) -> None:
+        """`source`: the folder of another `pairbus` package, which is run instead of this one."""
         self.name = name
         self._options = options
+        self._environment = None if source is None else os.environ | {"PYTHONPATH": str(source)}
         self._scratch = folder is None
         if folder is None:
             RESULTS.mkdir(exist_ok=True)
@@ -82,7 +86,9 @@ class PairbusBroker:
         command = [sys.executable, "-m", "pairbus", "broker", "--data", str(self.folder)]
         for name in self._namespaces:
             command += ["--namespace", f"{name}=0"]
-        self._process = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [*command, *self._options], stdout=subprocess.PIPE, text=True, env=self._environment
+        )
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if match := re.match(r"(\S+) (Endpoint=\S+)", line):
@@ -91,6 +97,11 @@ class PairbusBroker:
                 self.ready_s = time.perf_counter() - began
                 return
         raise RuntimeError(f"the broker ended with {self._process.wait()} before it was ready")
+
+    def run_once(self) -> None:
+        """Start and stop: what the options say is in the data folder then."""
+        self.start()
+        self.stop()
 
     def stop(self) -> None:
         if self._process is not None:

@@ -106,12 +106,12 @@ class Inlet:
             payload = delivery.payload
             try:
                 if delivery.message_format == 0 and not delivery.too_large and len(payload) <= size_max:
-                    new = [read(payload)]
+                    draft = read(payload)
+                    if self._needs_session:
+                        check_session_ids([draft], self.queue.path)
+                    drafts.append(draft)
                 else:
-                    new = self._drafts_of(delivery)
-                if self._needs_session:
-                    check_session_ids(new, self.queue.path)
-                drafts += new
+                    drafts += self._drafts_of(delivery)
             except (ProtocolError, Refusal) as error:
                 self._refuse(delivery, Refusal(error.condition, error.description))
                 continue
@@ -135,6 +135,8 @@ class Inlet:
         drafts = drafts_of(delivery.payload, delivery.message_format, self._reader.draft_of)
         if self._checks_envelopes:
             check_envelope(delivery.payload)
+        if self._needs_session:
+            check_session_ids(drafts, self.queue.path)
         return drafts
 
     def _offer(self, drafts: list[Draft], ids: list[int], size: int, each: list[int] | None, now_ms: int) -> None:

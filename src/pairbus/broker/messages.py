@@ -354,13 +354,16 @@ _FIRST_DELIVERY = header_section(0, 0)
 _TOKEN_KEY = encode_symbol("x-opt-lock-token") + b"\x98"
 _TOKEN_HEAD = b"\x00\x53\x71\xc1" + bytes((len(_TOKEN_KEY) + 17, 2)) + _TOKEN_KEY
 _FIRST_HEAD = _FIRST_DELIVERY + _TOKEN_HEAD
-_PLAIN_LOCKED_HEAD = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + 1, 6))
+_BEFORE_SEQUENCE = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + 1, 6)) + _SEQUENCE_KEY
 _COPY_LOCKED_HEAD = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + _ORIGIN.size + 1, 8))
+_PLAIN = struct.Struct(f">{len(_FIRST_HEAD)}sIHH8s{len(_BEFORE_SEQUENCE)}sq{len(_ENQUEUED_KEY)}sq{len(_LOCKED_KEY)}sq")
+_TOKEN = struct.Struct("<IHH8s")  # the fields of a UUID, in the order of lock tokens
+_UUID = struct.Struct(">IHH8s")
 
 
 def _uuid_bytes(token: bytes) -> bytes:
-    """The bytes of the UUID that a lock token is; tokens have the fields of a UUID in little-endian order."""
-    return token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
+    """The bytes of the UUID that a lock token is."""
+    return _UUID.pack(*_TOKEN.unpack(token))
 
 
 def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: bytes = b"") -> bytes:
@@ -373,13 +376,28 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: byt
         and not message.patch
         and message.state == ACTIVE
     ):
-        pairs = _LOCKED.pack(
-            _SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms, _LOCKED_KEY, locked_until_ms
-        )
+        seq, enqueued_ms, body = message.seq, message.enqueued_ms, message.body
         if message.origin_seq:
+            pairs = _LOCKED.pack(_SEQUENCE_KEY, seq, _ENQUEUED_KEY, enqueued_ms, _LOCKED_KEY, locked_until_ms)
             pairs += _ORIGIN.pack(_ORIGIN_KEY, message.origin_seq)
-            return _FIRST_HEAD + _uuid_bytes(token) + _COPY_LOCKED_HEAD + pairs + message.body
-        return _FIRST_HEAD + _uuid_bytes(token) + _PLAIN_LOCKED_HEAD + pairs + message.body
+            return _FIRST_HEAD + _uuid_bytes(token) + _COPY_LOCKED_HEAD + pairs + body
+        first, second, third, rest = _TOKEN.unpack(token)
+        return (
+            _PLAIN.pack(
+                _FIRST_HEAD,
+                first,
+                second,
+                third,
+                rest,
+                _BEFORE_SEQUENCE,
+                seq,
+                _ENQUEUED_KEY,
+                enqueued_ms,
+                _LOCKED_KEY,
+                locked_until_ms,
+            )
+            + body
+        )
     if locked_until_ms:
         pairs = _LOCKED.pack(
             _SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms, _LOCKED_KEY, locked_until_ms

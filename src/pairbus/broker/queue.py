@@ -234,7 +234,8 @@ class Queue:
             message.state = SCHEDULED if is_scheduled else ACTIVE
             message.scheduled_ms = draft.scheduled_ms if is_scheduled else 0
             message.expires_ms = now_ms + ttl_ms if ttl_ms and not is_scheduled else 0
-            size += len(body) + len(annotations)
+            message.size = len(body) + len(annotations)
+            size += message.size
             messages.append(message)
         self._entity.last_seq = seq
         self.main.size_bytes += size
