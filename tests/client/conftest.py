@@ -1,4 +1,4 @@
-"""Two broker processes for each file, and a world of its own for each test."""
+"""Two strict broker processes for each file, and a world of its own for each test."""
 
 from __future__ import annotations
 
@@ -23,9 +23,14 @@ def namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]
         return
     folder = tmp_path_factory.mktemp("pair")
     with (
-        BrokerProcess(folder / "primary", namespaces=["primary"], config=keys("primary", SEND_ONLY)) as primary,
         BrokerProcess(
-            folder / "secondary", namespaces=["secondary"], config=keys("secondary", SEND_ONLY, LISTEN_ONLY)
+            folder / "primary", namespaces=["primary"], config=keys("primary", SEND_ONLY), strict=True
+        ) as primary,
+        BrokerProcess(
+            folder / "secondary",
+            namespaces=["secondary"],
+            config=keys("secondary", SEND_ONLY, LISTEN_ONLY),
+            strict=True,
         ) as secondary,
     ):
         ours = Namespaces((primary, secondary))
