@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,16 +23,22 @@ def namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]
         yield live
         live.close()
         return
-    folder = tmp_path_factory.mktemp("pair")
+    with two_processes(tmp_path_factory.mktemp("pair"), strict=True) as ours:
+        yield ours
+
+
+@contextmanager
+def two_processes(folder: Path, *, strict: bool) -> Iterator[Namespaces]:
+    """A primary and a secondary of our own."""
     with (
         BrokerProcess(
-            folder / "primary", namespaces=["primary"], config=keys("primary", SEND_ONLY), strict=True
+            folder / "primary", namespaces=["primary"], config=keys("primary", SEND_ONLY), strict=strict
         ) as primary,
         BrokerProcess(
             folder / "secondary",
             namespaces=["secondary"],
             config=keys("secondary", SEND_ONLY, LISTEN_ONLY),
-            strict=True,
+            strict=strict,
         ) as secondary,
     ):
         ours = Namespaces((primary, secondary))
