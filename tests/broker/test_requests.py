@@ -92,9 +92,9 @@ async def test_only_the_holder_of_a_session_deletes_its_messages(broker: Broker,
             name = f"{session_id}{number}"
             properties = Properties(message_id=name, group_id=session_id)
             await sender.send(Message(properties=properties, data=[name.encode()]).encode())
-    for session_id, words in ((None, "'session-id' is missing"), ("a", "session lock of 'a'")):
+    for named, words in ((None, "'session-id' is missing"), ("a", "session lock of 'a'")):
         with pytest.raises(Refused, match=words):
-            await delete(connection, 10, later(), "talks", session_id)
+            await delete(connection, 10, later(), "talks", named)
     with pytest.raises(Refused, match="has no sessions"):
         await delete(connection, 10, later(), session_id="a")
     receiver = await connection.receiver("talks", session="a", credit=1)

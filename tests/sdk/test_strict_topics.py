@@ -201,9 +201,9 @@ async def test_the_last_of_two_hundred_rules_selects(sdk: Sdk, sdk_admin: Admin)
     topic = f"rules/{sdk.flavour}"
     assert len(await sdk_admin.listed("list_rules", topic, "s")) == len(RULES)
     sender = await sdk.topic_sender(topic)
-    for properties in ({"n": 199}, {"n": 198}, {"n": 200}, {"every": True}):
-        named: dict[str | bytes, Any] = {**properties}
-        await sender.send_messages(ServiceBusMessage(f"{properties}", application_properties=named))
+    given: list[dict[str | bytes, Any]] = [{"n": 199}, {"n": 198}, {"n": 200}, {"every": True}]
+    for properties in given:
+        await sender.send_messages(ServiceBusMessage(f"{properties}", application_properties=properties))
     receiver = await sdk.subscription_receiver(topic, "s", receive_mode=DELETING)
     assert [text(one) for one in await receive(receiver, 3)] == ["{'n': 199}", "{'n': 198}", "{'every': True}"]
     await assert_empty(receiver)
@@ -233,7 +233,7 @@ async def test_every_type_of_property_meets_filters_and_arrives(sdk: Sdk, sdk_ad
         await sdk_admin.calls.delete_rule(topic, name, "$Default")
         await sdk_admin.calls.create_rule(topic, name, "all", filter=SqlRuleFilter(condition))
     when, unique = datetime(2031, 2, 3, 4, 5, 6, tzinfo=UTC), UUID(int=5)
-    properties: dict[str | bytes, Any] = {
+    properties: dict[str, Any] = {
         f"{name} ü": {"TYPE": kind, "VALUE": value} for name, (kind, value, _) in TYPED.items()
     }
     properties |= {"uuid": unique, "time": when, "nothing": None}
