@@ -55,8 +55,8 @@ class MakeQueue(Protocol):
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """The broker that most tests share; a test that kills or restarts one starts its own."""
-    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
+    """The broker that most tests share, as strict as Azure; a test that kills or restarts one starts its own."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", strict=True) as process:
         yield process
         code = process.terminate()
     assert code == 0, f"SIGTERM ended the broker with exit code {code}:\n{process.stderr[-8000:]}"

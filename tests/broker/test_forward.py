@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from pairbus.broker.description import QueueDescription
 from pairbus.broker.forward import HOPS_MAX, TOO_MANY_HOPS, Forwarder
 from pairbus.broker.messages import DEAD_LETTER_SOURCE, encode_delivery, pair_spans
 from pairbus.broker.payloads import Payloads
+from pairbus.broker.publication import SESSION_MISSING
 from pairbus.broker.queue import Outcome, Queue
 from pairbus.broker.store import PutEntity, entity_of
 from pairbus.broker.store.memory import MemoryStore
@@ -284,3 +286,33 @@ def test_a_live_message_for_a_switched_off_destination_is_dead_lettered() -> Non
     assert chain.places() == {"a†": ["1"]}
     lock = chain.queues["a"].dead.lock_next(chain.now)
     assert lock is not None and b"MessagingEntityDisabled" in lock.message.patch and b"'b'" in lock.message.patch
+
+
+@pytest.mark.parametrize("end", ["committed", "failed", "killed"])
+def test_a_message_without_a_session_id_for_sessions_dies_in_its_source(end: str) -> None:
+    """Its way into the dead-letter queue is one commit: until then it is in the source, from then on it is dead there.
+
+    Those with a session id go on, whatever becomes of the others.
+    """
+    chain = Chain(last={"requires_session": True})
+    answer = Answer()
+    mixed = [replace(draft(text), session_id=of) for text, of in (("1", None), ("2", "s"), ("3", None), ("4", "s"))]
+    chain.queues["a"].send(mixed, chain.now, answer)
+    chain.store.commit()
+    chain.turn()
+    assert chain.store._writes, "both ways are under way"
+    if end == "failed":
+        chain.store.fail_next(DISK_FULL)
+        chain.store.commit()
+        assert chain.places() == {"a": ["1", "2", "3", "4"]}
+        chain.loop.soon += chain.loop.later
+    elif end == "killed":
+        chain.restart()
+        assert chain.places() == {"a": ["1", "2", "3", "4"]}
+    chain.settle_down()
+    assert chain.places() == {"a†": ["1", "3"], "b": ["2", "4"]}
+    lock = chain.queues["a"].dead.lock_next(chain.now)
+    assert lock is not None and SESSION_MISSING.encode() in lock.message.patch
+    chain.restart()
+    chain.settle_down()
+    assert chain.places() == {"a†": ["1", "3"], "b": ["2", "4"]}

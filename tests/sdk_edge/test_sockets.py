@@ -106,7 +106,7 @@ def test_a_call_that_waits_for_the_web_socket_is_freed(strings: Strings) -> None
 @pytest.mark.slow
 def test_a_call_that_waits_for_the_answer_to_its_message_is_freed(tmp_path: Path) -> None:
     """The broker stands still."""
-    with BrokerProcess(tmp_path / "data", namespaces=["contoso"]) as own:
+    with BrokerProcess(tmp_path / "data", namespaces=["contoso"], strict=True) as own:
         with own.admin() as admin:
             admin.create_queue("q")
         with ServiceBusClient.from_connection_string(own.connection_string(), **FAST) as client:

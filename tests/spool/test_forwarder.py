@@ -100,7 +100,7 @@ async def test_without_the_primary_messages_go_wrapped_to_a_backlog_queue(tmp_pa
 async def test_a_broker_that_is_killed_in_between_costs_nothing(tmp_path: Path) -> None:
     """SIGKILL while batches are under way, and again: everything arrives, and first arrivals keep their order."""
     config = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": "orders"}]}]}}
-    with BrokerProcess(tmp_path / "data", namespaces=["contoso"], config=config) as broker:
+    with BrokerProcess(tmp_path / "data", namespaces=["contoso"], config=config, strict=True) as broker:
         primary = broker.connection_string()
         world = World(tmp_path, primary, primary, timeout_s=3.0)
         world.spool.append(entries(range(3000)))

@@ -213,11 +213,12 @@ class Box:
         self.forget(message)
         done(message)
 
-    def withdraw(self, limit: int, now_ms: int) -> list[StoredMessage]:
-        """Up to `limit` waiting messages in order; they are the caller's until it gives back or forgets them."""
+    def withdraw(self, limit: int, now_ms: int, session: Session | None = None) -> list[StoredMessage]:
+        """Up to `limit` waiting messages in order, of the session where the box has sessions; they are the caller's
+        until it gives back or forgets them."""
         found: list[StoredMessage] = []
         try:
-            while len(found) < limit and (message := self._next(now_ms, None)) is not None:
+            while len(found) < limit and (message := self._next(now_ms, session)) is not None:
                 found.append(message)
         except StoreError:
             for message in found:

@@ -131,8 +131,9 @@ def _delete(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -
     count = fields.integer("message-count")
     if not 1 <= count <= DELETE_COUNT_MAX:
         raise Refusal(ARGUMENT_ERROR, f"'message-count' must be from 1 to {DELETE_COUNT_MAX}, is {count}.")
-    if "session-id" in fields or node.box.sessions is not None:
-        raise Refusal(NOT_ALLOWED, "Messages of sessions cannot be deleted together; receive and complete them.")
+    if "session-id" in fields and node.box.sessions is None:
+        raise Refusal(NOT_ALLOWED, f"'{node.address}' has no sessions of which messages could be deleted.")
+    hold = held(node, fields, now_ms)
 
     def deleted(result: Refusal | int) -> None:
         if isinstance(result, Refusal):
@@ -142,7 +143,8 @@ def _delete(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -
         else:
             answer.nothing(MESSAGE_NOT_FOUND)
 
-    node.queue.delete_waiting(node.box, count, fields.integer("enqueued-time-utc", now_ms), now_ms, deleted)
+    before_ms, session = fields.integer("enqueued-time-utc", now_ms), None if hold is None else hold.session
+    node.queue.delete_waiting(node.box, count, before_ms, now_ms, deleted, session=session)
 
 
 _OUTCOMES = {
