@@ -342,7 +342,7 @@ async def test_row_10_answers_of_requests_are_tracked_too() -> None:
 
 
 def batch(envelope: Message, *messages: Message) -> bytes:
-    return encode_batch([each.encode() for each in messages], envelope.encode())
+    return envelope.encode() + Message(data=[each.encode() for each in messages]).encode()
 
 
 FIRST = Message(

@@ -65,7 +65,7 @@ from pairbus.pairing.splice import (
 
 __all__ = [
     "COUNTER", "FIRST_ATTEMPT", "FORM", "PATH", "RESERVED", "SCHEDULED", "SENDER", "SESSION_ID", "TIME_TO_LIVE",
-    "Away", "Home", "Memory", "Spoiled", "Wrapper", "aliases_alone", "batch_head", "enqueued_ms_of",
+    "Away", "Home", "Memory", "Spoiled", "Wrapper", "aliases_alone", "enqueued_ms_of",
     "home_payload", "overhead", "redriven", "unwrap", "wrap",
 ]  # fmt: skip
 
@@ -265,13 +265,6 @@ def overhead(away: Away) -> int:
 _HEADS_MAX = (
     3 + 9 + 9 + 2 + 3
 )  # a section of its own, or a map that turns wide; a long for a uint; the form; three nulls
-
-
-def batch_head(session_id: str | None) -> bytes:
-    """What stands before the messages of a batch: their session, by which a partitioned entity finds their place."""
-    if session_id is None:
-        return b""
-    return section(PROPERTIES, with_field(b"\x45", 0, 1, _GROUP_ID, encode_string(session_id)))
 
 
 # ── home ──

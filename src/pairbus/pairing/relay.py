@@ -16,7 +16,9 @@ from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pairbus.pairing.envelope import Home, batch_head
+from pairbus.amqp.message import batch_envelope
+from pairbus.pairing.envelope import Home
+from pairbus.pairing.filing import keys_of
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, TtlPolicy
 from pairbus.pairing.pace import BATCH_MAX, LOCK_MAX_S, PAUSE_MAX_S
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
@@ -228,7 +230,8 @@ Chunk = list[Item]
 def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[Chunk]]:
     """The plan for the messages of one destination: the chunks of a round together, one round after the other.
 
-    A chunk has messages of one session, as the service demands. The second chunk of a lane waits for the first.
+    A chunk has messages of one session and partition key, as the service demands. The second chunk of a lane waits for
+    the first.
     """
     limit = min(size_max or CHUNK_BYTES, CHUNK_BYTES_MAX)
     found: list[list[Chunk]] = [[]]
@@ -236,7 +239,7 @@ def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[C
     for item in items:
         home = item.home
         lane = home.sender is not None
-        key = (home.sender, home.session_id) if lane else home.session_id
+        key = (home.sender, home.session_id, keys_of(item.payload))
         chunk, size, round_no = last.get(key, ([], limit, -1))
         size += len(item.payload) + _DATA_HEAD
         if in_batches and chunk and size <= limit:
@@ -248,7 +251,7 @@ def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[C
             found.append([])
         chunk = [item]
         found[round_no].append(chunk)
-        last[key] = chunk, len(batch_head(home.session_id)) + len(item.payload) + _DATA_HEAD, round_no
+        last[key] = chunk, len(batch_envelope(item.payload)) + len(item.payload) + _DATA_HEAD, round_no
     return found
 
 
