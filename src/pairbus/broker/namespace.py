@@ -24,6 +24,7 @@ from pairbus.broker.catalog import (
     subscription_info,
     topic_info,
 )
+from pairbus.broker.clock import NamespaceClock
 from pairbus.broker.description import (
     AnyDescription,
     QueueDescription,
@@ -64,7 +65,7 @@ SWEEP_PAUSE_S = 1.0  # before the rows of deleted entities are tried again
 
 
 class Namespace:
-    """The entities of one namespace on one store. `now_ms` is the only clock."""
+    """The entities of one namespace on one store. `now_ms` is the only clock of the entities (see clock.py)."""
 
     def __init__(
         self,
@@ -81,14 +82,17 @@ class Namespace:
         self.strictness = strictness
         self.store = store
         self.keys = keys
-        self.now_ms = now_ms
+        self.real_ms = now_ms
+        "The machine's clock."
+        self.clock = NamespaceClock(now_ms, self.catch_up)
+        self.now_ms = self.clock.now_ms
         self.meter = meter
         self.peers: set[Peer] = set()
         self.links: set[Link] = set()
         "Links to entities; they are told when their queue is deleted or disabled."
         self._loop = loop
         self.catalog = Catalog()
-        self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=now_ms)
+        self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=self.now_ms)
         self._health = Health(store, loop)
         self._dispatchers: dict[Box, Dispatcher | SessionDispatcher] = {}
         self._forwarders: dict[Box, Forwarder] = {}
@@ -96,6 +100,8 @@ class Namespace:
         self._changed: set[Holder] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
+        self._deletions: set[asyncio.Future[None]] = set()
+        "Of entities that were idle too long."
         self._is_stopping = False
         self._has_frozen = False
         "Whether the entities found at the start are kept from the search for garbage."
@@ -477,13 +483,42 @@ class Namespace:
         for holder in self._agenda.pop_due(now_ms):
             if holder.idle_until_ms is not None and holder.idle_until_ms <= now_ms:
                 if not self._is_listened_to(holder):
-                    self._administration.to_its_end(self._delete_idle(holder))
+                    deletion = self._administration.to_its_end(self._delete_idle(holder))
+                    self._deletions.add(deletion)
+                    deletion.add_done_callback(self._deletions.discard)
                     continue
                 holder.touch(now_ms)
             holder.run_due(now_ms)
             self.changed(holder)
         if not self._changed:
             self._loop.call_soon(self._arm)
+
+    async def catch_up(self) -> None:
+        """Do everything that has fallen due, and what follows from it, and return when it is committed.
+
+        StoreError: some of it could not be stored, and is tried again as after any other failure.
+        """
+        if self._timer is not None:  # its delay was computed before the clock was moved
+            self._timer.cancel()
+            self._timer = self._timer_ms = None
+        while not self._is_stopping:
+            self._arm()
+            next_ms = self._agenda.next_ms()
+            if next_ms is not None and next_ms <= self.now_ms():
+                self.run_due()
+            elif not self._is_catching_up():
+                return
+            if self._deletions:
+                await asyncio.wait(list(self._deletions))
+            await self._administration.commit()
+
+    def _is_catching_up(self) -> bool:
+        """Whether something that fell due is being committed, or forwarded."""
+        return (
+            bool(self._deletions)
+            or any(holder.is_catching_up for holder in self.catalog.holders())
+            or any(forwarder.is_working for forwarder in self._forwarders.values())
+        )
 
     def _is_listened_to(self, holder: Holder) -> bool:
         """A receiver that waits with credit uses the entity, although nothing happens."""

@@ -236,6 +236,11 @@ class Topic:
         known = [at_ms for at_ms in (self._schedule.next_ms(), self._admission.next_ms()) if at_ms is not None]
         return max(min(known), self._entity.paused_until_ms) if known else None
 
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether a batch of what has fallen due is being committed; the next one follows by itself."""
+        return self._schedule.is_busy
+
     def run_due(self, now_ms: int) -> None:
         """Do a bounded part of what is due: scheduled messages, old message ids."""
         if not self._entity.may_run_due(now_ms):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from pairbus.access.sas import KeyRing
+from pairbus.broker.clock import NamespaceClock
 from pairbus.broker.description import (
     QueueDescription,
     RuleDescription,
@@ -78,11 +79,18 @@ class AdminNamespace(Protocol):
     @property
     def keys(self) -> KeyRing: ...
 
+    @property
+    def clock(self) -> NamespaceClock: ...
+
     async def trouble(self) -> str | None:
         """Why changes cannot be stored at this moment; None when they can."""
         ...
 
     def now_ms(self) -> int: ...
+
+    def real_ms(self) -> int:
+        """Read the machine's clock, which tokens keep."""
+        ...
 
     async def create(self, description: D) -> D:
         """Return the description as stored, with its times. EntityExists, InvalidDescription, StoreError, and

@@ -4,6 +4,7 @@
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
     GET /$meter                         any right; operations since the start, when the broker has a meter
     GET /$namespaceinfo                 Manage
+    GET, POST /$pairbus/…               Manage; JSON, see `pairbus.broker.kit`
     everything else                     Manage; see `resources`. PUT with `If-Match: *` is an update
 
 Every error has one shape: `<Error><Code>…</Code><Detail>…</Detail></Error>`.
@@ -25,8 +26,9 @@ from pairbus.broker.admin.gate import ForeignRequest, check_request_source
 from pairbus.broker.admin.resources import Call, Refused, Resources
 from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.admin.xml import MalformedEntry
+from pairbus.broker.kit import answer_kit
 from pairbus.broker.meter import Meter
-from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError, StoreFull
+from pairbus.errors import ConfigError, EntityExists, EntityNotFound, InvalidDescription, StoreError, StoreFull
 
 BODY_SIZE_MAX = 256 * 1024  # a full description has 2 KB
 BODY_WAIT_S = 20
@@ -45,6 +47,7 @@ _STATUS_OF: tuple[tuple[type[Exception], int, str], ...] = (
     (web.RequestPayloadError, 400, "SubCode=40000. "),  # a body that is not what its head says, or has no end
     (ConnectionResetError, 400, ""),  # the client left in the middle of its body; nobody hears this
     (TokenRefused, 401, "SubCode=40100. "),
+    (ConfigError, 400, "SubCode=40000. "),
     (StoreFull, 403, "SubCode=40300. "),  # the SDKs' quota error; they repeat a 507 three times on a full disk
     (StoreError, 500, ""),
 )
@@ -136,6 +139,9 @@ class _Routes:
         if MANAGE not in grant.rights:
             raise TokenRefused(f"{MANAGE} claim is required for '/{path}'; the key has {', '.join(grant.rights)}")
         call = Call.of(path, _base_url(request), request.query)
+        if path.lower().startswith("$pairbus/"):
+            body = await self._body(request)
+            return web.json_response(await answer_kit(self._namespace, request.method, path[len("$pairbus/") :], body))
         if path.startswith("$") or not path:
             return self._system_answer(request, call)
         if reading:
@@ -147,7 +153,7 @@ class _Routes:
         token = request.headers.get("Authorization")
         if token is None:
             raise TokenRefused("the Authorization header is missing")
-        return self._namespace.keys.check(token, path, self._namespace.now_ms() / 1000, skew_s=TOKEN_SKEW_S)
+        return self._namespace.keys.check(token, path, self._namespace.real_ms() / 1000, skew_s=TOKEN_SKEW_S)
 
     def _system_answer(self, request: web.Request, call: Call) -> web.Response:
         if request.method not in ("GET", "HEAD"):
@@ -167,10 +173,12 @@ class _Routes:
             return web.Response()
         if request.method != "PUT":
             raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD", "PUT", "DELETE"])
-        async with asyncio.timeout(BODY_WAIT_S):
-            body = await request.read()
-        status, text = await self._resources.put(call, body, request.headers.get("If-Match"))
+        status, text = await self._resources.put(call, await self._body(request), request.headers.get("If-Match"))
         return _atom_answer(status, "entry", text)
+
+    async def _body(self, request: web.Request) -> bytes:
+        async with asyncio.timeout(BODY_WAIT_S):
+            return await request.read()
 
     async def _health(self) -> web.Response:
         trouble = await self._namespace.trouble()
