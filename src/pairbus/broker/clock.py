@@ -10,7 +10,7 @@ at the end of the jump; two calls make two steps.
 | times to live, scheduled messages | idle time-outs of connections and links, heartbeats |
 | windows of duplicate detection | waiting for a session, for the answer to a request, for first bytes |
 | deletion of idle entities, times of last use | meter and ledger, time stamps in the texts of errors |
-| every time that clients see of a message or an entity | pauses before the store, a forwarder or the sweep tries again |
+| times that clients see of a message or an entity | pauses before the store, a forwarder or the sweep tries again |
 
 The offset is not stored: after a restart the clock is the machine's again.
 """

@@ -2,6 +2,7 @@
 
 GET  clock      {"now": "2030-01-01T00:00:00+00:00", "offset_seconds": 0.0}
 POST clock      {"advance_seconds": 60} or {"advance_to": "2030-01-01T00:00:00Z"}; the answer is that of GET
+POST reset      {"entities": "keep"} empties every entity, "delete" deletes all of them; the answer is {}
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from pairbus.broker.clock import NamespaceClock, clock_json, move_clock
+from pairbus.broker.reset import Entities, checked_entities
 from pairbus.errors import ConfigError, EntityNotFound
 
 
@@ -19,6 +21,7 @@ class KitNamespace(Protocol):
 
     @property
     def clock(self) -> NamespaceClock: ...
+    async def reset(self, entities: Entities = "keep") -> None: ...
 
 
 async def _show_clock(namespace: KitNamespace, asked: Any) -> Any:
@@ -29,9 +32,21 @@ async def _move_clock(namespace: KitNamespace, asked: Any) -> Any:
     return await move_clock(namespace.clock, asked)
 
 
+async def _reset(namespace: KitNamespace, asked: Any) -> Any:
+    match asked:
+        case {"entities": entities, **others} if not others:
+            await namespace.reset(checked_entities(entities))
+        case {**others} if not others:
+            await namespace.reset()
+        case _:
+            raise ConfigError('the body must be {"entities": "keep"} or {"entities": "delete"}')
+    return {}
+
+
 _SWITCHES: dict[tuple[str, str], Callable[[KitNamespace, Any], Awaitable[Any]]] = {
     ("GET", "clock"): _show_clock,
     ("POST", "clock"): _move_clock,
+    ("POST", "reset"): _reset,
 }
 "(method, name behind `/$pairbus/`) → handler of the decoded body."
 

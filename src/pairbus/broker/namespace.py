@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -45,6 +46,7 @@ from pairbus.broker.payloads import Payloads
 from pairbus.broker.peer import Peer
 from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import Refusal, entity_not_found
+from pairbus.broker.reset import Entities, checked_entities, empty_all, relink
 from pairbus.broker.session_links import Applicant, SessionDispatcher
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
 from pairbus.broker.strict import LENIENT, Strictness
@@ -421,6 +423,34 @@ class Namespace:
     def deleted(self, entity: Entity) -> None:
         """The deletion is durable: the rows of the entity go step by step."""
         self._sweeper.add(Remains(entity.rule_id, []) if isinstance(entity, Rule) else entity.remains())
+
+    def replaced(self, before: Holder, after: Holder) -> None:
+        """An empty entity is in the catalog in the place of another one: links lead to it from now on."""
+        self._forget(before)
+        moved = [relink(link, before, after, self.now_ms()) for link in self.links]
+        for context in moved:
+            if isinstance(context, Outlet):
+                self.listen(context)
+        for context in moved:
+            if isinstance(context, Applicant):
+                self.apply(context)
+        self.added(after)
+
+    async def reset(self, entities: Entities = "keep") -> None:
+        """Empty every entity, or delete all of them; it is durable when the call returns.
+
+        Links to entities that are kept go on; messages that they hold are gone, and so are their locks.
+        """
+        if checked_entities(entities) == "delete":
+            roots = [*self.catalog.queues.values(), *self.catalog.topics.values()]
+            await asyncio.gather(*(self._deleted_if_there(root.path) for root in roots))
+            return
+        work = empty_all(self.catalog, self._administration, self.store, self)
+        await self._administration.to_its_end(work)
+
+    async def _deleted_if_there(self, path: str) -> None:
+        with contextlib.suppress(EntityNotFound):  # somebody else was faster
+            await self.delete(path)
 
     def _share_keys(self, entity: Entity) -> None:
         if isinstance(entity, Queue | Topic):

@@ -101,6 +101,10 @@ class Subscription:
         return self._entity.closed
 
     @property
+    def last_seq(self) -> int:
+        return self._entity.last_seq
+
+    @property
     def active_count(self) -> int:
         return self.main.active_count
 

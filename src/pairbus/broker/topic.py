@@ -84,6 +84,10 @@ class Topic:
         return self._entity.closed
 
     @property
+    def last_seq(self) -> int:
+        return self._entity.last_seq
+
+    @property
     def scheduled_count(self) -> int:
         return self.box.scheduled_count
 

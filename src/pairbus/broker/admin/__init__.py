@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from pairbus.access.sas import KeyRing
 from pairbus.broker.clock import NamespaceClock
@@ -81,6 +81,10 @@ class AdminNamespace(Protocol):
 
     @property
     def clock(self) -> NamespaceClock: ...
+
+    async def reset(self, entities: Literal["keep", "delete"] = "keep") -> None:
+        """Empty every entity, or delete all of them. StoreError: of those that are kept nothing has changed."""
+        ...
 
     async def trouble(self) -> str | None:
         """Why changes cannot be stored at this moment; None when they can."""
