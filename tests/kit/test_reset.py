@@ -179,7 +179,7 @@ async def test_nothing_of_before_a_reset_comes_back_at_a_restart(tmp_path: Path)
         await second.send("orders", ServiceBusMessage("new", message_id="1"))
         [new] = await received(await second.receiver("orders"))
         assert new.sequence_number > 4
-        rows = [row.box for row in second.namespace.store.index()]  # type: ignore[attr-defined]
+        rows = [row.box for row in second.namespace.store.index()]
         assert len(rows) == 2
 
 

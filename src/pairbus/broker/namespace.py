@@ -45,6 +45,7 @@ from pairbus.broker.outlet import Outlet
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.peer import Peer
 from pairbus.broker.queue import Queue
+from pairbus.broker.recorder import Recorder
 from pairbus.broker.refusal import Refusal, entity_not_found
 from pairbus.broker.reset import Entities, checked_entities, empty_all, relink
 from pairbus.broker.session_links import Applicant, SessionDispatcher
@@ -79,6 +80,7 @@ class Namespace:
         now_ms: Callable[[], int],
         meter: Meter | None = None,
         strictness: Strictness = LENIENT,
+        recorder: Recorder | None = None,
     ) -> None:
         self.name = name
         self.strictness = strictness
@@ -89,6 +91,8 @@ class Namespace:
         self.clock = NamespaceClock(now_ms, self.catch_up)
         self.now_ms = self.clock.now_ms
         self.meter = meter
+        self.recorder = recorder
+        "Accepted messages, where a test wants to look at them."
         self.peers: set[Peer] = set()
         self.links: set[Link] = set()
         "Links to entities; they are told when their queue is deleted or disabled."
@@ -274,6 +278,8 @@ class Namespace:
             last_seq=last_seq,
             on_ready=lambda box: self._on_ready(holder, box),
         )
+        if self.recorder is not None and not isinstance(holder, Subscription):
+            holder.record_sends(self.recorder)
         return holder
 
     def _on_ready(self, holder: Holder, box: Box) -> None:
@@ -442,11 +448,13 @@ class Namespace:
         Links to entities that are kept go on; messages that they hold are gone, and so are their locks.
         """
         if checked_entities(entities) == "delete":
-            roots = [*self.catalog.queues.values(), *self.catalog.topics.values()]
+            roots: list[Queue | Topic] = [*self.catalog.queues.values(), *self.catalog.topics.values()]
             await asyncio.gather(*(self._deleted_if_there(root.path) for root in roots))
-            return
-        work = empty_all(self.catalog, self._administration, self.store, self)
-        await self._administration.to_its_end(work)
+        else:
+            work = empty_all(self.catalog, self._administration, self.store, self)
+            await self._administration.to_its_end(work)
+        if self.recorder is not None:
+            self.recorder.clear()
 
     async def _deleted_if_there(self, path: str) -> None:
         with contextlib.suppress(EntityNotFound):  # somebody else was faster

@@ -26,6 +26,7 @@ from pairbus.broker.draft import Draft
 from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.receiving import Receiving
+from pairbus.broker.recorder import Recorder
 from pairbus.broker.schedule import Schedule
 from pairbus.broker.settlement import Outcome
 from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, Move, Store, StoredMessage
@@ -182,6 +183,10 @@ class Queue:
         """
         self._entity.closed = True
         self._describe(self.description)
+
+    def record_sends(self, recorder: Recorder) -> None:
+        """Tell the recorder of every message that is accepted from now on."""
+        self._admission.recorder = recorder
 
     def stop(self) -> None:
         """Before the store is closed: `run_due` does nothing any more, also not for itself between two commits."""

@@ -94,9 +94,9 @@ def _replace(catalog: Catalog, before: Holder, new_id: int, hooks: ResetHooks) -
 
 def relink(link: Link, before: Holder, after: Holder, now_ms: int) -> Inlet | Outlet | Applicant | None:
     """Lead a link to the empty entity; None: it led elsewhere. A receiver holds its session on, without messages."""
-    context = link.context
-    if not (isinstance(context, Inlet | Outlet | Applicant) and context.queue is before):
+    if not (isinstance(link.context, Inlet | Outlet | Applicant) and link.context.queue is before):
         return None
+    context: Inlet | Outlet | Applicant = link.context
     if isinstance(context, Inlet):
         assert isinstance(after, Queue | Topic)
         context.queue = after

@@ -172,11 +172,14 @@ class Port:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._close_listeners()
 
-    async def close(self) -> None:
-        """After the namespace has said goodbye: let what was written leave, then cut."""
+    async def close(self, *, at_once: bool = False) -> None:
+        """After the namespace has said goodbye: let what was written leave, then cut.
+
+        `at_once`: cut now; what the sockets have not taken yet is lost.
+        """
         if self._runner is not None:
             await self._runner.cleanup()
-        for _ in range(20):
+        for _ in range(0 if at_once else 20):
             if not self.doors:
                 return
             await asyncio.sleep(0.05)

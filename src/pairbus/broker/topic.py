@@ -16,6 +16,7 @@ from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
 from pairbus.broker.filters import CorrelationFilter
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.publication import Publication
+from pairbus.broker.recorder import Recorder
 from pairbus.broker.schedule import Schedule
 from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, Store, StoredMessage, box_of
 from pairbus.broker.subscription import Subscription
@@ -141,6 +142,10 @@ class Topic:
         """Before `DropEntity` is written: nothing is taken or written any more. Answers that are due still come."""
         self._entity.closed = True
         self._describe(self.description)
+
+    def record_sends(self, recorder: Recorder) -> None:
+        """Tell the recorder of every message that is accepted from now on."""
+        self._admission.recorder = recorder
 
     def stop(self) -> None:
         """Before the store is closed: `run_due` does nothing any more."""
