@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pairing": {"amqp", "errors"},
     # The transport says in pairing's words how a send failed (`transport/failures.py`).
     "transport": {"access", "amqp", "errors", "pairing"},
-    "testing": {"access", "amqp", "errors"},
+    "testing": {"access", "amqp", "broker", "client", "errors"},
     # pieces of the client
     "sdk": {"ledger", "pairing", "transport"},
     "telemetry": {"pairing"},
@@ -66,6 +66,7 @@ CORES_OF_THE_BROKER = [
     "publication",
     "queue",
     "receiving",
+    "recorder",
     "refusal",
     "row_numbers",
     "schedule",
@@ -106,6 +107,7 @@ BROAD_EXCEPTS = {
 ENTRY_POINTS = {
     *("pairbus", "pairbus.__main__", "pairbus.broker", "pairbus.transport", "pairbus.aio", "pairbus.testing"),
     "pairbus.spark",
+    "pairbus.testing.plugin",
 }
 
 # In pieces, so that this file does not contain them.
