@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -65,9 +66,10 @@ def test_broker_is_shared(servicebus_broker, servicebus_namespace):
 '''
 
 
-def run_pytest(folder: Path, text: str, *arguments: str) -> str:
+def run_pytest(folder: Path, files: Sequence[str], *arguments: str) -> str:
     """Run a user's tests in a process of their own, and return what it printed."""
-    (folder / "test_users.py").write_text(text)
+    for number, text in enumerate(files):
+        (folder / f"test_{number}.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(
         command,
@@ -84,18 +86,18 @@ def run_pytest(folder: Path, text: str, *arguments: str) -> str:
 
 def test_users_tests_pass_without_clean_up(tmp_path: Path) -> None:
     """Every test has its own namespace, whatever the one before has left open."""
-    assert re.search(r"\b12 passed", run_pytest(tmp_path, USERS_TESTS))
+    assert re.search(r"\b12 passed", run_pytest(tmp_path, [USERS_TESTS]))
 
 
 @pytest.mark.slow
 def test_users_tests_pass_in_eight_processes(tmp_path: Path) -> None:
     """Each process has a broker of its own, on ports that nobody chose."""
-    assert re.search(r"\b12 passed", run_pytest(tmp_path, USERS_TESTS, "-n", "8"))
+    assert re.search(r"\b12 passed", run_pytest(tmp_path, [USERS_TESTS], "-n", "8"))
 
 
 def test_fixtures_are_listed_with_their_meaning(tmp_path: Path) -> None:
     """`pytest --fixtures` is where users look first."""
-    listed = run_pytest(tmp_path, "def test_nothing(): pass", "--fixtures")
+    listed = run_pytest(tmp_path, ["def test_nothing(): pass"], "--fixtures")
     for name in ("servicebus_broker", "servicebus_namespace", "servicebus_pair", "clock"):
         assert re.search(rf"^{name}\b.*\n    \w+", listed, re.MULTILINE), name
 

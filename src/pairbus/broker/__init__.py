@@ -259,6 +259,7 @@ class Broker:
             hosts=frozenset({options.name, self._host, *self._hosts}),
             ca_pem=self.ca_file.read_bytes(),
             websocket=port.web_socket,
+            on_request=port.on_request,
             meter=namespace.meter,
         )
         await port.open(self._host, options.port, app, options.extra_ports)

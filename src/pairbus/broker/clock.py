@@ -74,7 +74,7 @@ class NamespaceClock:
         return self.now()
 
     async def _move(self, seconds: float) -> None:
-        if self._offset_ms / 1000 + seconds > OFFSET_MAX_S:
+        if seconds > OFFSET_MAX_S - self._offset_ms / 1000:
             raise ValueError(f"the clock can be at most {OFFSET_MAX_S // (366 * 86_400)} years ahead of the machine's")
         self._offset_ms += round(seconds * 1000)
         await self._catch_up()
@@ -85,7 +85,7 @@ def _seconds(length: float | timedelta) -> float:
         length = length.total_seconds()
     if isinstance(length, bool) or not isinstance(length, int | float):
         raise ValueError(f"a number of seconds or a timedelta is needed, not {length!r}")
-    if not math.isfinite(length) or length < 0:
+    if length < 0 or (isinstance(length, float) and not math.isfinite(length)):
         raise ValueError(f"the clock moves forward only, by a finite number of seconds, not by {length!r}")
     return length
 

@@ -124,6 +124,7 @@ class Namespace:
         """Read what the store holds; one sentence for everything that is damaged."""
         # Nothing made here becomes garbage. Looking for some again and again would take as long as the rest, and
         # later, with thousands of entities, each look would hold every client up for most of a second.
+        is_collecting = gc.isenabled()
         gc.disable()
         try:
             damage = self._recover()
@@ -131,7 +132,8 @@ class Namespace:
                 self._has_frozen = True
                 gc.freeze()
         finally:
-            gc.enable()
+            if is_collecting:
+                gc.enable()
         return damage
 
     def _recover(self) -> list[str]:
