@@ -267,7 +267,7 @@ async def test_clock_moves_over_http(world: World) -> None:
 async def test_wrong_request_moves_nothing(world: World, body: bytes) -> None:
     """The answer says why."""
     status, answer = await world.http("POST", "$pairbus/clock", data=body)
-    assert status == 400 and "<Detail>" in answer
+    assert status == 400 and answer["error"]
     assert world.namespace.clock.offset == timedelta(0)
 
 
@@ -277,7 +277,7 @@ async def test_clock_over_http_needs_manage(world: World) -> None:
     assert (await world.http("POST", "$pairbus/clock", key=LISTENER, **request))[0] == 401
     assert world.namespace.clock.offset == timedelta(0)
     status, answer = await world.http("POST", "$pairbus/clocks", **request)
-    assert status == 404 and "POST /$pairbus/clock" in answer
+    assert status == 404 and "clock" in answer["error"]
 
 
 async def test_switches_are_not_metered(tmp_path: Path) -> None:

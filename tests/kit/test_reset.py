@@ -229,7 +229,7 @@ async def test_wrong_reset_changes_nothing(world: World, body: Any) -> None:
     await world.namespace.create(QueueDescription("orders"))
     await world.send("orders", ServiceBusMessage("old"))
     status, answer = await world.http("POST", "$pairbus/reset", json=body)
-    assert status == 400 and "delete" in answer
+    assert status == 400 and answer["error"]
     assert world.namespace.queue_info("orders").active == 1
     with pytest.raises(ConfigError, match="keep, delete"):
         await world.namespace.reset("all")  # type: ignore[arg-type]

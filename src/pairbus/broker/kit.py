@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from pairbus.broker.clock import NamespaceClock, clock_json, move_clock
 from pairbus.broker.reset import Entities, checked_entities
-from pairbus.errors import ConfigError, EntityNotFound
+from pairbus.errors import ConfigError, StoreError
 
 
 class KitNamespace(Protocol):
@@ -51,13 +51,18 @@ _SWITCHES: dict[tuple[str, str], Callable[[KitNamespace, Any], Awaitable[Any]]] 
 "(method, name behind `/$pairbus/`) → handler of the decoded body."
 
 
-async def answer_kit(namespace: KitNamespace, method: str, name: str, body: bytes) -> Any:
-    """Carry out one request; the answer is JSON. ConfigError: the request is wrong and nothing has changed."""
+async def answer_kit(namespace: KitNamespace, method: str, name: str, body: bytes) -> tuple[int, Any]:
+    """Carry out one request: (HTTP status, answer as JSON). An error is `{"error": …}`."""
     switch = _SWITCHES.get((method, name.strip("/").lower()))
     if switch is None:
         known = ", ".join(f"{each} /$pairbus/{path}" for each, path in _SWITCHES)
-        raise EntityNotFound(f"{method} /$pairbus/{name} is none of {known}")
-    return await switch(namespace, _decoded(body))
+        return 404, {"error": f"there is no {method} /$pairbus/{name}; there are: {known}"}
+    try:
+        return 200, await switch(namespace, _decoded(body))
+    except ConfigError as error:
+        return 400, {"error": str(error)}
+    except StoreError as error:
+        return 500, {"error": str(error)}
 
 
 def _decoded(body: bytes) -> Any:

@@ -46,16 +46,15 @@ def switch(connection_string: str, method: str, name: str, asked: Any, ca_file: 
 
 
 def _result(status: int, text: str, authority: str) -> Any:
-    detail = re.search(r"<Detail>(?:SubCode=\d+\. )?(.*?)</Detail>", text, re.DOTALL)
     if status == 401:
+        detail = re.search(r"<Detail>(?:SubCode=\d+\. )?(.*?)</Detail>", text, re.DOTALL)
         raise ConfigError(f"{authority} refused the key of the connection string: {detail[1] if detail else status}")
-    if status == 200:
-        try:
-            return json.loads(text)
-        except ValueError:
-            pass
-    if status != 200 and detail is not None:
-        raise PairbusError(f"refused by {authority}: {detail[1]}")
-    raise PairbusError(
-        f"{authority} does not know this request (status {status}): it is no Pairbus broker of this version"
-    )
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise PairbusError(
+            f"{authority} does not know this request (status {status}): it is no Pairbus broker of this version"
+        ) from None
+    if status != 200:
+        raise PairbusError(f"refused by {authority}: {found.get('error', status)}")
+    return found

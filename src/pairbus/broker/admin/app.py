@@ -4,10 +4,10 @@
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
     GET /$meter                         any right; operations since the start, when the broker has a meter
     GET /$namespaceinfo                 Manage
-    GET, POST /$pairbus/…               Manage; JSON, see `pairbus.broker.kit`
+    GET, POST /$pairbus/…               Manage; JSON, also its errors, see `pairbus.broker.kit`
     everything else                     Manage; see `resources`. PUT with `If-Match: *` is an update
 
-Every error has one shape: `<Error><Code>…</Code><Detail>…</Detail></Error>`.
+Every other error has one shape: `<Error><Code>…</Code><Detail>…</Detail></Error>`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.admin.xml import MalformedEntry
 from pairbus.broker.kit import answer_kit
 from pairbus.broker.meter import Meter
-from pairbus.errors import ConfigError, EntityExists, EntityNotFound, InvalidDescription, StoreError, StoreFull
+from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError, StoreFull
 
 BODY_SIZE_MAX = 256 * 1024  # a full description has 2 KB
 BODY_WAIT_S = 20
@@ -48,7 +48,6 @@ _STATUS_OF: tuple[tuple[type[Exception], int, str], ...] = (
     (web.RequestPayloadError, 400, "SubCode=40000. "),  # a body that is not what its head says, or has no end
     (ConnectionResetError, 400, ""),  # the client left in the middle of its body; nobody hears this
     (TokenRefused, 401, "SubCode=40100. "),
-    (ConfigError, 400, "SubCode=40000. "),
     (StoreFull, 403, "SubCode=40300. "),  # the SDKs' quota error; they repeat a 507 three times on a full disk
     (StoreError, 500, ""),
 )
@@ -147,8 +146,10 @@ class _Routes:
             raise TokenRefused(f"{MANAGE} claim is required for '/{path}'; the key has {', '.join(grant.rights)}")
         call = Call.of(path, _base_url(request), request.query)
         if _is_switch(path):
-            body = await self._body(request)
-            return web.json_response(await answer_kit(self._namespace, request.method, path[len(SWITCHES) :], body))
+            status, answer = await answer_kit(
+                self._namespace, request.method, path[len(SWITCHES) :], await self._body(request)
+            )
+            return web.json_response(answer, status=status)
         if path.startswith("$") or not path:
             return self._system_answer(request, call)
         if reading:
