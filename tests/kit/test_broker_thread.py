@@ -16,7 +16,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleF
 
 from pairbus.broker import Broker, NamespaceOptions
 from pairbus.errors import ConfigError, EntityExists, InvalidDescription
-from pairbus.testing import BrokerThread
+from pairbus.testing import BrokerThread, ServiceBusPair
 from pairbus.testing.entity_settings import DURATIONS, WORDS
 
 FURTHER_S = 0.05  # of CPU time that one more namespace may cost
@@ -169,6 +169,16 @@ async def test_namespace_that_cannot_be_served_is_not_there() -> None:
             await broker.add_namespace(NamespaceOptions("fabrikam", port))
         assert broker.names() == ["contoso"]
         assert (await broker.add_namespace(NamespaceOptions("fabrikam"))).name == "fabrikam"
+
+
+async def test_pair_has_a_client_for_asyncio() -> None:
+    """The broker answers on its own thread, while the loop of the test waits."""
+    with BrokerThread(["contoso", "fabrikam"]) as broker:
+        pair = ServiceBusPair(broker.namespace("contoso"), broker.namespace("fabrikam"))
+        pair.primary.create_queue("orders")
+        async with pair.aio_client(backlog_queue_count=1) as client:
+            await client.get_queue_sender("orders").send_messages(ServiceBusMessage("a book"))
+        assert [str(one) for one in pair.primary.sent("orders")] == ["a book"]
 
 
 def test_further_namespace_costs_little_and_waits_for_nobody() -> None:

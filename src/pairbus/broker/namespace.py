@@ -36,7 +36,6 @@ from pairbus.broker.description import (
     path_key,
 )
 from pairbus.broker.dispatch import Dispatcher
-from pairbus.broker.due import Agenda
 from pairbus.broker.forward import Forwarder
 from pairbus.broker.health import Health
 from pairbus.broker.inlet import Inlet
@@ -53,6 +52,7 @@ from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
 from pairbus.broker.strict import LENIENT, Strictness
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.sweep import Remains, Sweeper
+from pairbus.broker.timetable import Timetable
 from pairbus.broker.topic import Topic
 from pairbus.errors import EntityNotFound, InvalidDescription, StoreError
 
@@ -88,7 +88,7 @@ class Namespace:
         self.keys = keys
         self.real_ms = now_ms
         "The machine's clock."
-        self.clock = NamespaceClock(now_ms, self.catch_up)
+        self.clock = NamespaceClock(now_ms, lambda: self._timetable.catch_up())
         self.now_ms = self.clock.now_ms
         self.meter = meter
         self.recorder = recorder
@@ -102,12 +102,15 @@ class Namespace:
         self._health = Health(store, loop)
         self._dispatchers: dict[Box, Dispatcher | SessionDispatcher] = {}
         self._forwarders: dict[Box, Forwarder] = {}
-        self._agenda: Agenda[Holder] = Agenda()
-        self._changed: set[Holder] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms: int | None = None
-        self._deletions: set[asyncio.Future[None]] = set()
-        "Of entities that were idle too long."
+        self._timetable = Timetable(
+            name,
+            self.catalog,
+            self._administration,
+            loop=loop,
+            now_ms=self.now_ms,
+            is_listened_to=self._is_listened_to,
+            is_forwarding=self._is_forwarding,
+        )
         self._is_stopping = False
         self._has_frozen = False
         "Whether the entities found at the start are kept from the search for garbage."
@@ -205,8 +208,7 @@ class Namespace:
         if self._has_frozen:
             gc.unfreeze()
         self._sweeper.stop()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timetable.stop()
         for holder in self.catalog.holders():
             holder.stop()
         for forwarder in self._forwarders.values():
@@ -326,8 +328,7 @@ class Namespace:
         return dispatcher
 
     def _forget(self, holder: Holder) -> None:
-        self._agenda.set(holder, None)
-        self._changed.discard(holder)
+        self._timetable.forget(holder)
         for box in boxes_of(holder):
             self._dispatchers.pop(box, None)
             forwarder = self._forwarders.pop(box, None)
@@ -495,84 +496,16 @@ class Namespace:
 
     def changed(self, holder: Holder) -> None:
         """The next time at which the entity has something to do may have moved."""
-        if holder.closed or self._is_stopping:
-            return
-        if not self._changed:
-            self._loop.call_soon(self._arm)
-        self._changed.add(holder)
-
-    def _arm(self) -> None:
-        if self._is_stopping:
-            return
-        for holder in self._changed:
-            times = [at for at in (holder.next_due_ms(), holder.idle_until_ms) if at is not None]
-            self._agenda.set(holder, min(times, default=None))
-        self._changed.clear()
-        at_ms = self._agenda.next_ms()
-        if at_ms is None or (self._timer_ms is not None and self._timer_ms <= at_ms):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ms = at_ms
-        self._timer = self._loop.call_later(max(at_ms - self.now_ms(), 0) / 1000, self.run_due)
+        self._timetable.changed(holder)
 
     def run_due(self) -> None:
-        """Do what has fallen due by now in every entity, and set the timer for the rest."""
-        self._timer = self._timer_ms = None
-        now_ms = self.now_ms()
-        for holder in self._agenda.pop_due(now_ms):
-            if holder.idle_until_ms is not None and holder.idle_until_ms <= now_ms:
-                if not self._is_listened_to(holder):
-                    deletion = self._administration.to_its_end(self._delete_idle(holder))
-                    self._deletions.add(deletion)
-                    deletion.add_done_callback(self._deletions.discard)
-                    continue
-                holder.touch(now_ms)
-            holder.run_due(now_ms)
-            self.changed(holder)
-        if not self._changed:
-            self._loop.call_soon(self._arm)
+        """Do what has fallen due by now in every entity."""
+        self._timetable.run_due()
 
-    async def catch_up(self) -> None:
-        """Do everything that has fallen due, and what follows from it, and return when it is committed.
-
-        StoreError: some of it could not be stored, and is tried again as after any other failure.
-        """
-        if self._timer is not None:  # its delay was computed before the clock was moved
-            self._timer.cancel()
-            self._timer = self._timer_ms = None
-        while not self._is_stopping:
-            self._arm()
-            next_ms = self._agenda.next_ms()
-            if next_ms is not None and next_ms <= self.now_ms():
-                self.run_due()
-            elif not self._is_catching_up():
-                return
-            if self._deletions:
-                await asyncio.wait(list(self._deletions))
-            await self._administration.commit()
-
-    def _is_catching_up(self) -> bool:
-        """Whether something that fell due is being committed, or forwarded."""
-        return (
-            bool(self._deletions)
-            or any(holder.is_catching_up for holder in self.catalog.holders())
-            or any(forwarder.is_working for forwarder in self._forwarders.values())
-        )
+    def _is_forwarding(self) -> bool:
+        return any(forwarder.is_working for forwarder in self._forwarders.values())
 
     def _is_listened_to(self, holder: Holder) -> bool:
         """A receiver that waits with credit uses the entity, although nothing happens."""
         dispatchers = [self._dispatchers[box] for box in boxes_of(holder) if box in self._dispatchers]
         return any(outlet.link.credit for dispatcher in dispatchers for outlet in dispatcher.outlets)
-
-    async def _delete_idle(self, holder: Holder) -> None:
-        until_ms, kind = holder.idle_until_ms, holder.description.KIND
-        if holder.closed or until_ms is None or until_ms > self.now_ms():
-            self.changed(holder)  # it was used or deleted in the turn of the loop since it fell due
-            return
-        logger.info("%s: %s '%s' was idle for its auto-delete time and is deleted", self.name, kind, holder.path)
-        try:
-            await self._administration.delete_now(holder.path)
-        except StoreError as error:
-            logger.error("%s: the idle %s '%s' could not be deleted: %s", self.name, kind, holder.path, error)
-            holder.touch(self.now_ms())  # tried again when it has been idle as long once more, not in a tight loop
