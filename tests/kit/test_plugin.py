@@ -66,7 +66,7 @@ def test_broker_is_shared(servicebus_broker, servicebus_namespace):
 '''
 
 
-def run_pytest(folder: Path, files: Sequence[str], *arguments: str) -> str:
+def run_pytest(folder: Path, files: Sequence[str], *arguments: str, code: int = 0) -> str:
     """Run a user's tests in a process of their own, and return what it printed."""
     for number, text in enumerate(files):
         (folder / f"test_{number}.py").write_text(text)
@@ -80,7 +80,7 @@ def run_pytest(folder: Path, files: Sequence[str], *arguments: str) -> str:
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
 
@@ -100,6 +100,12 @@ def test_fixtures_are_listed_with_their_meaning(tmp_path: Path) -> None:
     listed = run_pytest(tmp_path, ["def test_nothing(): pass"], "--fixtures")
     for name in ("servicebus_broker", "servicebus_namespace", "servicebus_pair", "clock"):
         assert re.search(rf"^{name}\b.*\n    \w+", listed, re.MULTILINE), name
+
+
+def test_missing_extra_is_told_with_its_name(tmp_path: Path) -> None:
+    """The package can be installed without the broker."""
+    text = "import sys\nsys.modules['cryptography'] = None\ndef test_it(servicebus_namespace): pass"
+    assert "pip install 'pairbus[broker]'" in run_pytest(tmp_path, [text], code=1)
 
 
 def test_plugin_loads_nothing_until_a_fixture_is_used() -> None:

@@ -22,7 +22,10 @@ _numbers = count(1)
 @pytest.fixture(scope="session")
 def servicebus_broker() -> Iterator[BrokerThread]:
     """A Service Bus broker in memory for the whole run, in a thread of this process."""
-    from pairbus.testing.broker_thread import BrokerThread
+    try:
+        from pairbus.testing.broker_thread import BrokerThread
+    except ModuleNotFoundError as error:
+        pytest.fail(f"the fixtures of pairbus need {error.name}: pip install 'pairbus[broker]'", pytrace=False)
 
     with BrokerThread(["session"]) as broker:
         yield broker
