@@ -500,7 +500,9 @@ def test_the_architecture_can_be_read_in_a_sitting() -> None:
     assert len(text_of("ARCHITECTURE.md").splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in ("quickstart", "failover", "spool"))])
+@pytest.mark.parametrize(
+    "page", ["README.md", *(f"docs/{name}.md" for name in ("quickstart", "failover", "spool", "testing"))]
+)
 def test_every_command_that_is_shown_has_the_options_it_is_shown_with(page: str) -> None:
     """A command that is copied in the night of an outage must work."""
     commands = {tuple(name.split()[1:]): name for name, _ in write_cli_docs.commands()}

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pairing": {"amqp", "errors"},
     # The transport says in pairing's words how a send failed (`transport/failures.py`).
     "transport": {"access", "amqp", "errors", "pairing"},
-    "testing": {"access", "amqp", "errors"},
+    "testing": {"access", "amqp", "broker", "client", "errors"},
     # pieces of the client
     "sdk": {"ledger", "pairing", "process", "transport"},
     "telemetry": {"pairing"},
@@ -80,6 +80,7 @@ CORES_OF_THE_BROKER = [
     "publication",
     "queue",
     "receiving",
+    "recorder",
     "refusal",
     "row_numbers",
     "schedule",
@@ -120,6 +121,7 @@ BROAD_EXCEPTS = {
 ENTRY_POINTS = {
     *("pairbus", "pairbus.__main__", "pairbus.broker", "pairbus.transport", "pairbus.aio", "pairbus.testing"),
     "pairbus.spark",
+    "pairbus.testing.plugin",
 }
 
 # In pieces, so that this file does not contain them.

@@ -81,6 +81,11 @@ class Forwarder:
             self._is_scheduled = True
             self._loop.call_soon(self.run)
 
+    @property
+    def is_working(self) -> bool:
+        """Whether a batch is being forwarded, or is about to be."""
+        return self._is_scheduled or self._is_busy
+
     def stop(self) -> None:
         """Nothing is forwarded any more; what is being committed still counts."""
         self._is_over = True

@@ -42,8 +42,8 @@ class Inlet:
         self.queue = queue
         self.path = path
         "As the client spelled it: what its token must cover."
-        self.used_ms = peer.namespace.now_ms()
-        "When a message came last."
+        self.used_ms = peer.namespace.real_ms()
+        "When a message came last, by the machine's clock."
         self._run: list[Delivery] = []
         self._reader = DraftReader()
         self._needs_session = isinstance(queue.description, QueueDescription) and queue.description.requires_session
@@ -97,7 +97,7 @@ class Inlet:
     def submit(self, now_ms: int) -> None:
         """The run is over: offer it to the queue; what cannot be taken at all is refused at once."""
         run, self._run = self._run, []
-        self.used_ms = now_ms
+        self.used_ms = self.peer.namespace.real_ms()
         drafts: list[Draft] = []
         ids: list[int] = []
         sizes: list[int] | None = None if self.peer.namespace.meter is None else []

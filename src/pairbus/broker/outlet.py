@@ -59,6 +59,10 @@ class Outlet:
     def __repr__(self) -> str:
         return f"<Outlet {self.queue.path} {self.link!r}>"
 
+    def lead_to(self, queue: Receivable, box: Box) -> None:
+        """Receive from another entity from now on: the one that a reset has put in the place of the first."""
+        self.queue, self.box = queue, box
+
     # ── deliveries ──
 
     @property

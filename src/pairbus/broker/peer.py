@@ -86,7 +86,7 @@ class Peer:
         "Nothing is read or said any more."
         self._wire = wire
         self._loop = loop
-        self._cbs = CbsNode(namespace.keys, self.grants, self._reschedule_tick)
+        self._cbs = CbsNode(namespace.keys, self.grants, self._reschedule_tick, namespace.real_ms)
         self._held_bytes = self._held_count = 0
         self._unflushed_bytes = self._unread_bytes = 0
         self._is_flush_scheduled = False
@@ -95,7 +95,7 @@ class Peer:
         self._runs: list[Inlet | Outlet] = []
         self._started_s = loop.time()
         idle = strictness.idle
-        self._idle = None if idle is None else IdleWatch(idle, namespace.now_ms())
+        self._idle = None if idle is None else IdleWatch(idle, namespace.real_ms())
         self._tick_s = TICK_S if idle is None else min(TICK_S, idle.sender_s / 2, idle.connection_s / 2)
         settings = replace(settings_of(strictness, namespace.name), word_error=self._worded)
         self._connection = Connection(settings, SaslServer(check=self._check_sasl), trace=trace)
@@ -247,7 +247,7 @@ class Peer:
         return tracked(error, *self._system()) if self.strictness.tracks_errors else error
 
     def _system(self) -> tuple[str, int]:
-        return f"{self.namespace.name}:broker", self.namespace.now_ms()
+        return f"{self.namespace.name}:broker", self.namespace.real_ms()
 
     def error_of(self, refusal: Refusal) -> Error:
         return self._worded(Error(refusal.condition, refusal.description))
@@ -266,7 +266,7 @@ class Peer:
         return self._loop.call_later(delay_s, step)
 
     def allows(self, path: str, right: str | None) -> bool:
-        return self.grants.allows(path, right, self.namespace.now_ms() / 1000)
+        return self.grants.allows(path, right, self.namespace.real_ms() / 1000)
 
     def _check_sasl(self, mechanism: str, response: bytes) -> bool:
         """ANONYMOUS and the like decide nothing, tokens do; PLAIN carries a key's name and the key itself."""
@@ -293,7 +293,7 @@ class Peer:
         if not self.grants:
             delay_s = min(delay_s, max(self._started_s + TOKEN_DEADLINE_S - self._loop.time(), 0.0) + 0.01)
         if expiry_s is not None:
-            delay_s = min(delay_s, max(expiry_s - self.namespace.now_ms() / 1000, 0.0) + 0.01)
+            delay_s = min(delay_s, max(expiry_s - self.namespace.real_ms() / 1000, 0.0) + 0.01)
         self._timer = self._loop.call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
@@ -302,7 +302,7 @@ class Peer:
             _HANDLERS[type(event)](self, event)
         if not self.grants and now - self._started_s > TOKEN_DEADLINE_S:
             self.close(UNAUTHORIZED_ACCESS, f"No valid token was put within {TOKEN_DEADLINE_S:.0f} seconds.")
-        elif self.grants.drop_expired(self.namespace.now_ms() / 1000):
+        elif self.grants.drop_expired(self.namespace.real_ms() / 1000):
             self._drop_unauthorised_links()
         if self._idle is not None and not self.is_over:
             self._end_idle(self._idle)
@@ -316,7 +316,7 @@ class Peer:
             if (link.is_open and link.context is not None and not self.is_token_link(link))
             or (isinstance(link.context, Applicant) and not link.session.is_over)
         ]
-        idle, is_forsaken = watch.look(links, self.namespace.now_ms())
+        idle, is_forsaken = watch.look(links, self.namespace.real_ms())
         for link in idle:
             text = f"The link '{link.name}' is force detached. Details: AmqpMessagePublisher.IdleTimerExpired."
             self.detach(link, Refusal(DETACH_FORCED, text))
