@@ -36,6 +36,8 @@ def over(number, frame):
 
 if how == "limit":
     signal.signal(signal.SIGALRM, over)
+else:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell inherits that it is ignored
 client = PairedServiceBusClient.from_connection_strings(
     primary, secondary, primary_name="stage", create_backlog_queues=False, backlog_queue_count=2,
     failover_interval=0, ping_primary_interval=60, attempt_timeout=4, spool_dir=folder,
