@@ -25,6 +25,7 @@ from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.certificate import ca_path, server_context
 from pairbus.broker.config import load_config
 from pairbus.broker.config_entities import SubscriptionConfig
+from pairbus.broker.control import SOCKET_NAME, ControlSocket, control_of
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.meter import Meter
 from pairbus.broker.namespace import Namespace
@@ -73,6 +74,8 @@ class NamespaceOptions:
     "Created at start like the queues, with their first rules."
     extra_ports: tuple[int, ...] = ()
     "Further ports that lead to the same namespace, where some clients look for it: 5300, 443. 0 = any free one."
+    operations_per_s: float | None = None
+    "Operations beyond this rate are refused as server-busy; None: as many as come."
 
 
 class Broker:
@@ -119,6 +122,7 @@ class Broker:
         self._ledger: Ledger | None = None
         self._namespaces: dict[str, Namespace] = {}
         self._ports: dict[str, Port] = {}
+        self._control: ControlSocket | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     async def __aenter__(self) -> Broker:
@@ -133,6 +137,11 @@ class Broker:
     @property
     def ca_file(self) -> Path:
         return ca_path(self._folder())
+
+    @property
+    def control_socket(self) -> Path | None:
+        """The Unix socket with the switches of every namespace (see `control`); None: it could not be opened."""
+        return None if self._control is None else self._control.path
 
     def connection_string(self, name: str) -> str:
         port = self._ports[name.lower()]
@@ -169,12 +178,18 @@ class Broker:
             )
             for options in self._options:
                 await self._listen(options, tls, loop)
+            control = ControlSocket(self._folder() / SOCKET_NAME, self._namespaces)
+            if await control.open():
+                self._control = control
         except BaseException:
             await self.stop()
             raise
 
     async def stop(self) -> None:
         """Stop accepting, finish commits, tell the clients, close the stores."""
+        control, self._control = self._control, None
+        if control is not None:
+            await control.close()
         namespaces, ports = list(self._namespaces.values()), list(self._ports.values())
         self._namespaces.clear()
         self._ports.clear()
@@ -196,7 +211,14 @@ class Broker:
         meter = None if self._ledger is None else Meter(self._ledger, options.name)
         store = self._store(options.name, loop)
         namespace = Namespace(
-            options.name, store, keys, loop=loop, now_ms=self._now_ms, meter=meter, strictness=self._strictness
+            options.name,
+            store,
+            keys,
+            loop=loop,
+            now_ms=self._now_ms,
+            meter=meter,
+            strictness=self._strictness,
+            operations_per_s=options.operations_per_s,
         )
         self._namespaces[options.name.lower()] = namespace  # before it can fail: `stop` then releases its store
         for sentence in namespace.recover():
@@ -212,6 +234,8 @@ class Broker:
             ca_pem=self.ca_file.read_bytes(),
             websocket=port.web_socket,
             meter=namespace.meter,
+            faults=namespace.faults,
+            control=control_of(namespace),
         )
         await port.open(self._host, options.port, app, options.extra_ports)
         self._ports[options.name.lower()] = port

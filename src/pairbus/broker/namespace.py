@@ -39,6 +39,7 @@ from pairbus.broker.forward import Forwarder
 from pairbus.broker.health import Health
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.meter import Meter
+from pairbus.broker.outages import NamespaceFaults
 from pairbus.broker.outlet import Outlet
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.peer import Peer
@@ -76,6 +77,7 @@ class Namespace:
         now_ms: Callable[[], int],
         meter: Meter | None = None,
         strictness: Strictness = LENIENT,
+        operations_per_s: float | None = None,
     ) -> None:
         self.name = name
         self.strictness = strictness
@@ -87,6 +89,8 @@ class Namespace:
         self.links: set[Link] = set()
         "Links to entities; they are told when their queue is deleted or disabled."
         self._loop = loop
+        self.faults = NamespaceFaults(self, loop, operations_per_s=operations_per_s)
+        "Outages on demand."
         self.catalog = Catalog()
         self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=now_ms)
         self._health = Health(store, loop)
@@ -188,6 +192,7 @@ class Namespace:
         What falls due from now on is left to the next start, which finds it in the store.
         """
         self._is_stopping = True
+        self.faults.close()
         if self._has_frozen:
             gc.unfreeze()
         self._sweeper.stop()
@@ -305,6 +310,7 @@ class Namespace:
                 loop=self._loop,
                 now_ms=self.now_ms,
                 on_locked=self.changed,
+                faults=self.faults,
                 is_metered=self.meter is not None,
             )
         return dispatcher

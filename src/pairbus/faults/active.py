@@ -61,7 +61,7 @@ class Faults:
     def __len__(self) -> int:
         return len(self._active)
 
-    def list(self) -> list[Active]:
+    def items(self) -> list[Active]:
         """The faults in the order in which they were added."""
         return list(self._active.values())
 
@@ -80,7 +80,7 @@ class Faults:
     def clear(self, number: int | None = None) -> list[Active]:
         """Switch one fault off, or all of them; those that ended."""
         if number is None:
-            ended = self.list()
+            ended = self.items()
             self._active.clear()
             return ended
         if number not in self._active:

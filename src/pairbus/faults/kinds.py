@@ -27,6 +27,7 @@ class Place(Enum):
     HTTP = "a request arrives over HTTP"
     VISIBILITY = "a message is about to become receivable"
     COMMIT = "a group of changes is written to the disk"
+    STORE = "a group that needs room on the disk is written"
     IDLE = "a link or a connection has nothing to do"
 
 
@@ -157,7 +158,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             "disk-full",
             (),
-            frozenset({Place.COMMIT}),
+            frozenset({Place.STORE}),
             "Nothing new can be stored; settlements and deletions go on.",
             takes_entity=False,
         ),

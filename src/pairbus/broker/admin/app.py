@@ -2,6 +2,7 @@
 
     GET /health, GET /ca.pem            for everybody; with an Authorization header they are entities of that name
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
+    /$pairbus/…                         Manage; faults and other switches of the broker, see `control`
     GET /$meter                         any right; operations since the start, when the broker has a meter
     GET /$namespaceinfo                 Manage
     everything else                     Manage; see `resources`. PUT with `If-Match: *` is an update
@@ -26,12 +27,16 @@ from pairbus.broker.admin.resources import Call, Refused, Resources
 from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.admin.xml import MalformedEntry
 from pairbus.broker.meter import Meter
+from pairbus.broker.outages import NamespaceFaults
 from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError, StoreFull
 
 BODY_SIZE_MAX = 256 * 1024  # a full description has 2 KB
 BODY_WAIT_S = 20
 TOKEN_SKEW_S = 300  # the Python SDK renews a token only 60 seconds after its expiry
 
+CONTROL_PREFIX = "$pairbus/"
+
+ControlHandler = Callable[[web.Request, str], Awaitable[web.Response]]
 WebSocketHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 logger = logging.getLogger("pairbus.broker.admin")
@@ -57,12 +62,22 @@ def admin_app(
     ca_pem: bytes = b"",
     websocket: WebSocketHandler | None = None,
     meter: Meter | None = None,
+    faults: NamespaceFaults | None = None,
+    control: ControlHandler | None = None,
 ) -> web.Application:
     """The application for one namespace, to be served plain and over TLS.
 
     `hosts` are the names, besides loopback names and IP addresses, under which clients may call this broker.
     """
-    routes = _Routes(namespace, frozenset(host.lower() for host in hosts), ca_pem, websocket, meter)
+    routes = _Routes(
+        namespace,
+        frozenset(host.lower() for host in hosts),
+        ca_pem,
+        websocket=websocket,
+        meter=meter,
+        faults=faults,
+        control=control,
+    )
     app = web.Application(client_max_size=BODY_SIZE_MAX)
     app.router.add_route("*", "/{path:.*}", routes.handle)
     return app
@@ -74,14 +89,19 @@ class _Routes:
         namespace: AdminNamespace,
         hosts: frozenset[str],
         ca_pem: bytes,
+        *,
         websocket: WebSocketHandler | None,
         meter: Meter | None,
+        faults: NamespaceFaults | None,
+        control: ControlHandler | None,
     ) -> None:
         self._namespace = namespace
         self._hosts = hosts
         self._ca_pem = ca_pem
         self._websocket = websocket
         self._meter = meter
+        self._faults = faults
+        self._control = control
         self._resources = Resources(namespace)
         self._started_ms = namespace.now_ms()
 
@@ -111,11 +131,18 @@ class _Routes:
             if path == "ca.pem" and self._ca_pem:
                 return web.Response(body=self._ca_pem, content_type="application/x-pem-file")
         grant = self._authorize(request, path)
+        is_lost = False
         try:
+            if self._faults is not None and self._faults.acts:
+                is_lost, refusal = await self._faults.operations.http(path)
+                if refusal is not None:
+                    raise Refused(*refusal)
             answer = await self._authorized_answer(request, path, grant)
         except Exception as error:  # see `handle`; here the answer is counted too
             answer = self._error_answer(request, error)
         self._count(path, answer.status)
+        if is_lost and request.transport is not None:
+            request.transport.abort()
         return answer
 
     def _count(self, path: str, status: int) -> None:
@@ -135,6 +162,8 @@ class _Routes:
             return web.json_response(self._meter.as_json())
         if MANAGE not in grant.rights:
             raise TokenRefused(f"{MANAGE} claim is required for '/{path}'; the key has {', '.join(grant.rights)}")
+        if self._control is not None and path.lower().startswith(CONTROL_PREFIX):
+            return await self._control(request, path)
         call = Call.of(path, _base_url(request), request.query)
         if path.startswith("$") or not path:
             return self._system_answer(request, call)

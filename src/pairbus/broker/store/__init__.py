@@ -319,8 +319,15 @@ PayloadRow = tuple[int, int, int]
 Done = Callable[[StoreError | None], None]
 
 
+Hindrance = Callable[[bool], tuple[float, StoreError | None]]
+"(whether the group needs room) → (how many seconds its commit takes longer, why it fails)."
+
+
 class Store(Protocol):
     """See the module's text for the promises. All methods are called on the owning thread."""
+
+    hindrance: Hindrance | None
+    "Asked before each commit; None: nothing is in the way."
 
     def recover(self) -> Recovered:
         """Read what is there. Called once, before anything else."""

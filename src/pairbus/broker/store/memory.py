@@ -13,6 +13,7 @@ from pairbus.broker.store import (
     DropEntity,
     EraseEntity,
     Forget,
+    Hindrance,
     IndexRow,
     Insert,
     InsertPayload,
@@ -32,6 +33,7 @@ from pairbus.broker.store import (
 from pairbus.errors import StoreError
 
 _GONE: Any = object()
+_TAKES_ROOM = (Insert, InsertPayload, PutEntity, Remember)
 
 
 def _snapshot(op: Write) -> Write:
@@ -59,6 +61,7 @@ class MemoryStore:
     """
 
     def __init__(self, schedule: Callable[[Callable[[], None]], object] | None = None) -> None:
+        self.hindrance: Hindrance | None = None
         self._schedule = schedule
         self._descriptions: dict[int, str] = {}
         "Of a dropped entity that is not erased: an empty text."
@@ -187,7 +190,21 @@ class MemoryStore:
         schedule(self._commit_scheduled)
 
     def _commit_scheduled(self) -> None:
-        if self._scheduled:  # unless someone was faster with `commit`
+        if not self._scheduled:  # someone was faster with `commit`
+            return
+        if self.hindrance is None:
+            self.commit()
+            return
+        takes_room = any(isinstance(op, _TAKES_ROOM) for op in self._writes)
+        delay_s, error = self.hindrance(takes_room)
+        self._failure = self._failure or error
+        if delay_s:
+            asyncio.get_running_loop().call_later(delay_s, self._commit_late)
+        else:
+            self.commit()
+
+    def _commit_late(self) -> None:
+        if self._scheduled:
             self.commit()
 
     def _apply_all(self, writes: list[Write]) -> StoreError | None:

@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pairbus.broker.store import Done, IndexRow, PayloadRow, Recovered, StateRow, StoredMessage, Write
+from pairbus.broker.store import Done, Hindrance, IndexRow, PayloadRow, Recovered, StateRow, StoredMessage, Write
 from pairbus.broker.store.committer import Committer, Totals
 from pairbus.broker.store.folder import FOLDER_MODE, CommitFile, FolderLock, is_store_file, tighten_folder
 from pairbus.broker.store.group import Group
@@ -49,6 +49,7 @@ class SqliteStore:
         loop: asyncio.AbstractEventLoop | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
+        self.hindrance: Hindrance | None = None
         self._folder = folder
         self._path = folder / FILE_NAME
         self._loop = loop
@@ -190,7 +191,18 @@ class SqliteStore:
             self._tell(group, self._closed)
             return
         self._in_flight = group
-        self._writer().commit(group)
+        if self.hindrance is None:
+            self._writer().commit(group)
+        else:
+            self._commit_hindered(group, *self.hindrance(group.takes_room))
+
+    def _commit_hindered(self, group: Group, delay_s: float, error: StoreError | None) -> None:
+        """Commit a group late, or not at all."""
+        loop = self._running_loop()
+        if error is not None:
+            loop.call_later(delay_s, self._finished, group, error)
+        else:
+            loop.call_later(delay_s, self._writer().commit, group)
 
     def _writer(self) -> WriterThread:
         if self._thread is None:
@@ -217,6 +229,10 @@ class SqliteStore:
     def probe(self, done: Done) -> None:
         if self._closed is not None:
             self._running_loop().call_soon(done, self._closed)
+            return
+        error = None if self.hindrance is None else self.hindrance(True)[1]
+        if error is not None:
+            self._running_loop().call_soon(done, error)
         else:
             self._writer().probe(done)
 
