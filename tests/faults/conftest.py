@@ -42,15 +42,9 @@ class World:
 
     def __init__(self, broker: Broker, stack: AsyncExitStack) -> None:
         self.broker = broker
+        self.namespace: Namespace = broker.namespace("contoso")
+        self.faults: NamespaceFaults = self.namespace.faults
         self._stack = stack
-
-    @property
-    def namespace(self) -> Namespace:
-        return self.broker.namespace("contoso")
-
-    @property
-    def faults(self) -> NamespaceFaults:
-        return self.namespace.faults
 
     @property
     def connection_string(self) -> str:
@@ -110,8 +104,9 @@ async def until(is_so: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def running(options: NamespaceOptions = OPTIONS, **settings: Any) -> AsyncIterator[World]:
     async with Broker([options], **{"data": None, **settings}) as broker, AsyncExitStack() as stack:
-        yield World(broker, stack)
-        broker.namespace("contoso").faults.clear()
+        world = World(broker, stack)
+        yield world
+        world.faults.clear()
 
 
 @pytest.fixture

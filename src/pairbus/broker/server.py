@@ -199,6 +199,7 @@ class Port:
         return answer
 
     async def stop_accepting(self) -> None:
+        self.namespace.faults.contact.port = None
         tasks = [*self._tasks, *self._accepting, *([] if self._turning is None else [self._turning])]
         for task in tasks:
             task.cancel()
@@ -240,7 +241,16 @@ class Port:
             for at, listener in enumerate(self._listeners):
                 host, number = listener.getsockname()[:2]
                 listener.close()
-                self._listeners[at] = _bind(host, number)  # bound and not listening: refused, and nobody else takes it
+                self._listeners[at] = await self._reserve(host, number)
+
+    async def _reserve(self, host: str, number: int) -> socket.socket:
+        """A socket that is bound and does not listen: connections are refused, and nobody else takes the port."""
+        while True:
+            try:
+                return _bind(host, number)
+            except ConfigError as error:  # somebody took the port in the moment since it was closed
+                logger.error("%s: %s", self.namespace.name, error)
+                await asyncio.sleep(1.0)
 
     def freeze(self, key: int) -> None:
         """Neither read from the open connections nor write to them, until `thaw` with the same key."""

@@ -54,7 +54,7 @@ class NamespaceFaults:
         self.held = Held()
         self.contact = ContactFaults(self, namespace, loop)
         self.operations = OperationFaults(self, namespace)
-        self.disk = DiskFaults(self, namespace.store)
+        self.disk = DiskFaults(self, namespace.store, loop)
 
     def __repr__(self) -> str:
         return f"<NamespaceFaults of {self._namespace.name} {self.faults.items()!r}>"
@@ -88,14 +88,15 @@ class NamespaceFaults:
     def close(self) -> None:
         """Let go of everything: the namespace stops, and says goodbye like a healthy one."""
         self.clear()
+        self.held.release_all()
 
     # ── deciding ──
 
     def meet(self, place: Place, direction: str | None, entity: str) -> Active | None:
-        """The fault that meets an event now; one whose count it used up is healed."""
+        """The fault that meets an event now; one whose count is used up by it meets nothing more."""
         one = self.faults.meet(place, direction, entity, self._loop.time())
         if one is not None and one.left == 0 and not one.fault.kind.holds:
-            self._loop.call_soon(self._heal, [one])  # behind what is about to be done because of it
+            self._changed()
         return one
 
     async def until_end(self, one: Active) -> None:

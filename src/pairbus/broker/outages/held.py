@@ -30,6 +30,11 @@ class Held:
         for owners in self._steps.values():
             owners.pop(owner, None)
 
+    def release_all(self) -> None:
+        """Take every step, also those of faults whose count was used up."""
+        for number in list(self._steps):
+            self.release(number)
+
     def release(self, number: int) -> None:
         """The fault has ended: take its steps, in the order in which they came."""
         for steps in self._steps.pop(number, {}).values():

@@ -319,8 +319,8 @@ PayloadRow = tuple[int, int, int]
 Done = Callable[[StoreError | None], None]
 
 
-Hindrance = Callable[[bool], tuple[float, StoreError | None]]
-"(whether the group needs room) → (how many seconds its commit takes longer, why it fails)."
+Hindrance = Callable[[bool, Done], None]
+"(whether the group needs room, done): calls `done`, not from within, when the commit may go on, or with why it fails."
 
 
 class Store(Protocol):

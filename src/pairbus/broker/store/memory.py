@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from pairbus.broker.store import (
@@ -146,7 +147,10 @@ class MemoryStore:
         self._commit_later()
 
     def probe(self, done: Done) -> None:
-        self.after_commit(done)
+        if self.hindrance is None:
+            self.after_commit(done)
+        else:
+            self.hindrance(True, done)
 
     def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
         self._check_open()
@@ -195,17 +199,20 @@ class MemoryStore:
         if self.hindrance is None:
             self.commit()
             return
-        takes_room = any(isinstance(op, _TAKES_ROOM) for op in self._writes)
-        delay_s, error = self.hindrance(takes_room)
-        self._failure = self._failure or error
-        if delay_s:
-            asyncio.get_running_loop().call_later(delay_s, self._commit_late)
-        else:
-            self.commit()
+        writes, self._writes = self._writes, []
+        callbacks, self._callbacks = self._callbacks, []
+        takes_room = any(isinstance(op, _TAKES_ROOM) for op in writes)
+        self.hindrance(takes_room, partial(self._commit_hindered, writes, callbacks))
 
-    def _commit_late(self) -> None:
-        if self._scheduled:
-            self.commit()
+    def _commit_hindered(self, writes: list[Write], callbacks: list[Done], error: StoreError | None) -> None:
+        """Commit a group that had to wait, or not at all; then those that came behind it."""
+        failure = self._closed or error or self._apply_all(writes)
+        for done in callbacks:
+            done(failure)
+        if self._writes or self._callbacks:
+            self._commit_scheduled()
+        else:
+            self._scheduled = False
 
     def _apply_all(self, writes: list[Write]) -> StoreError | None:
         self._undo = []

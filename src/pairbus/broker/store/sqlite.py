@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from pairbus.broker.store import Done, Hindrance, IndexRow, PayloadRow, Recovered, StateRow, StoredMessage, Write
@@ -194,15 +195,14 @@ class SqliteStore:
         if self.hindrance is None:
             self._writer().commit(group)
         else:
-            self._commit_hindered(group, *self.hindrance(group.takes_room))
+            self.hindrance(group.takes_room, partial(self._commit_hindered, group))
 
-    def _commit_hindered(self, group: Group, delay_s: float, error: StoreError | None) -> None:
-        """Commit a group late, or not at all."""
-        loop = self._running_loop()
+    def _commit_hindered(self, group: Group, error: StoreError | None) -> None:
+        """Commit a group that had to wait, or not at all."""
         if error is not None:
-            loop.call_later(delay_s, self._finished, group, error)
+            self._finished(group, error)
         else:
-            loop.call_later(delay_s, self._writer().commit, group)
+            self._writer().commit(group)
 
     def _writer(self) -> WriterThread:
         if self._thread is None:
@@ -230,9 +230,14 @@ class SqliteStore:
         if self._closed is not None:
             self._running_loop().call_soon(done, self._closed)
             return
-        error = None if self.hindrance is None else self.hindrance(True)[1]
-        if error is not None:
-            self._running_loop().call_soon(done, error)
+        if self.hindrance is None:
+            self._writer().probe(done)
+        else:
+            self.hindrance(True, partial(self._probe_hindered, done))
+
+    def _probe_hindered(self, done: Done, error: StoreError | None) -> None:
+        if error is not None or self._closed is not None:
+            done(error or self._closed)
         else:
             self._writer().probe(done)
 
