@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
 
 from pairbus.amqp.message import Message, Properties
-from pairbus.transport import connect
+from pairbus.transport import Endpoint, connect
 from tests.faults.conftest import World, running, until
 
 
@@ -23,6 +23,10 @@ def port_of(world: World) -> int:
 
 async def dial(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection("127.0.0.1", port_of(world))
+
+
+def one_message() -> bytes:
+    return Message(properties=Properties(message_id="a"), data=[b"a"]).encode()
 
 
 # ── refuse ──
@@ -108,7 +112,7 @@ async def test_new_connection_goes_on_after_the_black_hole(world: World) -> None
     world.faults.add("black-hole", for_s=0.4)
     async with await connect(world.connection_string, timeout_s=5) as connection:
         sender = await connection.sender("orders")
-        await sender.send(Message(properties=Properties(message_id="a"), data=[b"a"]).encode())
+        await sender.send(one_message())
     assert world.waiting() == 1
     await world.check_whole()
 
@@ -146,6 +150,31 @@ async def test_broker_stops_in_a_black_hole(world: World) -> None:
         world.faults.add("refuse")
         async with asyncio.timeout(10):
             await world.broker.stop()
+
+
+async def test_swallowed_connection_is_closed_when_the_broker_stops(world: World) -> None:
+    world.faults.add("black-hole")
+    reader, writer = await dial(world)
+    await until(world.faults.held.owns_any)
+    async with asyncio.timeout(10):
+        await world.broker.stop()
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_web_socket_freezes_too(world: World) -> None:
+    """It is AMQP on a connection that HTTP opened."""
+    endpoint = Endpoint.parse(world.connection_string, transport="websocket", via=f"127.0.0.1:{port_of(world)}")
+    async with await connect(endpoint, timeout_s=5) as connection:
+        sender = await connection.sender("orders")
+        world.faults.add("black-hole")
+        sending = asyncio.create_task(sender.send(one_message()))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(sending), 0.2)
+        assert world.waiting() == 0
+        world.faults.clear()
+        await sending
+    await world.check_whole()
 
 
 # ── slow lines ──
@@ -260,5 +289,5 @@ async def test_idle_times_are_those_of_before_after_the_fault(world: World) -> N
         assert world.faults.idle is not None
         world.faults.clear(number)
         assert world.faults.idle is None
-        await sender.send(Message(properties=Properties(message_id="a"), data=[b"a"]).encode())
+        await sender.send(one_message())
     await world.check_whole()

@@ -88,6 +88,7 @@ def test_wrong_fields_are_named_with_what_is_accepted(fields: dict[str, Any], sa
         (None, "orders", True),
         (None, "$cbs", False),
         ("$cbs", "$cbs", True),
+        ("*", "$cbs", False),
         ("Orders", "oRDERS", True),
         ("orders", "orders2", False),
         ("orders*", "orders2", True),

@@ -96,6 +96,8 @@ class Peer:
         self._started_s = loop.time()
         self._frozen_by: set[int] = set()
         "Faults that let nothing in or out."
+        self._unread: list[bytes] = []
+        "Bytes that came while the connection froze."
         self._idle: IdleWatch | None = None
         self._tick_s = TICK_S
         self._set_idle(namespace.faults.idle)
@@ -114,6 +116,9 @@ class Peer:
         if self.is_over:
             return
         if self.namespace.faults.acts:
+            if self._frozen_by:  # it was on its way when reading was stopped
+                self._unread.append(data)
+                return
             self.namespace.faults.contact.read(self, len(data))
         now_ms = self.namespace.now_ms()
         for event in self._connection.receive_data(data, self._loop.time()):
@@ -262,6 +267,9 @@ class Peer:
         """Go on where the connection froze: no byte was lost."""
         self._frozen_by.discard(fault)
         if not self._frozen_by and not self.is_over:
+            unread, self._unread = self._unread, []
+            for data in unread:
+                self.data_received(data)
             self._resume("frozen")
             self.resume_writing()
             self.flush()

@@ -41,9 +41,10 @@ class Active:
 
     def concerns(self, entity: str) -> bool:
         """Whether the pattern covers the entity. A `$` node, which is no entity, must be named."""
-        if self._pattern is None:
-            return not entity.startswith("$")
-        return self._pattern.fullmatch(entity.lower()) is not None
+        pattern = self.fault.entity
+        if entity.startswith("$") and (pattern is None or not pattern.startswith("$")):
+            return False
+        return self._pattern is None or self._pattern.fullmatch(entity.lower()) is not None
 
     def to_json(self, now: float) -> dict[str, Any]:
         left_s = None if self.until is None else round(max(self.until - now, 0.0), 3)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pairbus.broker.peer import Peer
 
 
+SWALLOWED_MAX = 1000  # connections that a black hole keeps; each is a file descriptor
+
+
 class Listening(Protocol):
     """What the faults of the connection need of a port."""
 
@@ -56,6 +59,8 @@ class ContactFaults:
         "Faults that slow the line."
         self._slow: dict[Peer, SlowLine] = {}
         self._is_refusing = False
+        self._swallowed = 0
+        "Connections in a black hole."
 
     # ── beginning and ending ──
 
@@ -86,16 +91,20 @@ class ContactFaults:
         one = self._owner.meet(Place.CONNECT, CONTACT, "")
         if one is None:
             return True
-        if one.fault.kind.name == "refuse":
+        if one.fault.kind.name == "refuse" or self._swallowed >= SWALLOWED_MAX:
             reset(client)
         else:
             # Nothing is read, so nothing is lost: when the hole ends, the client is welcomed as if it came then.
+            self._swallowed += 1
             self._owner.held.add(one.id, client, partial(self._welcome, client))
         return False
 
     def _welcome(self, client: socket.socket) -> None:
-        assert self.port is not None
-        self.port.welcome(client)
+        self._swallowed -= 1
+        if self.port is None:  # the broker stops
+            client.close()
+        else:
+            self.port.welcome(client)
 
     async def http_is_open(self) -> None:
         """Wait while a black hole swallows what comes on connections that are open."""

@@ -11,6 +11,7 @@ from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import Link, ReceiverLink, SentDelivery
 from pairbus.amqp.message import Message
 from pairbus.amqp.session import Session
+from pairbus.broker.address import parse_entity
 from pairbus.broker.draft import Draft
 from pairbus.broker.outages.refusals import http_refusal_by, refusal_by
 from pairbus.broker.refusal import Refusal
@@ -170,7 +171,7 @@ class OperationFaults:
 
     async def http(self, path: str) -> tuple[bool, tuple[int, str] | None]:
         """(whether the answer to a request over HTTP is lost, status and detail of a refusal); waits out a stall."""
-        entity = "" if path.startswith("$") else path
+        entity = _entity_of(path)
         one = self._owner.meet(Place.HTTP, "manage", entity)
         if one is None:
             is_overloaded = self._owner.is_overloaded(entity, is_partitioned=False)
@@ -182,6 +183,14 @@ class OperationFaults:
         if kind == "drop-answer":
             return True, None
         return False, http_refusal_by(kind, self._namespace.name, path)
+
+
+def _entity_of(path: str) -> str:
+    """The entity that a path of HTTP is about: rules belong to their subscription, a list of entities to none."""
+    if path.startswith("$"):
+        return ""
+    name = parse_entity(path)
+    return name.root if name.subscription is None else f"{name.root}/Subscriptions/{name.subscription}"
 
 
 def _nothing() -> None:
