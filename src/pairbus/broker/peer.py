@@ -96,7 +96,7 @@ class Peer:
         self._started_s = loop.time()
         self._frozen_by: set[int] = set()
         "Faults that let nothing in or out."
-        self._unread: list[bytes] = []
+        self._frozen_data: list[bytes] = []
         "Bytes that came while the connection froze."
         self._idle: IdleWatch | None = None
         self._tick_s = TICK_S
@@ -117,7 +117,7 @@ class Peer:
             return
         if self.namespace.faults.acts:
             if self._frozen_by:  # it was on its way when reading was stopped
-                self._unread.append(data)
+                self._frozen_data.append(data)
                 return
             self.namespace.faults.contact.read(self, len(data))
         now_ms = self.namespace.now_ms()
@@ -267,8 +267,8 @@ class Peer:
         """Go on where the connection froze: no byte was lost."""
         self._frozen_by.discard(fault)
         if not self._frozen_by and not self.is_over:
-            unread, self._unread = self._unread, []
-            for data in unread:
+            kept, self._frozen_data = self._frozen_data, []
+            for data in kept:
                 self.data_received(data)
             self._resume("frozen")
             self.resume_writing()
