@@ -207,6 +207,23 @@ async def test_bytes_that_are_late_leave_when_latency_ends(world: World) -> None
     await world.check_whole()
 
 
+async def test_black_hole_keeps_what_is_late(world: World) -> None:
+    """Two faults at once: the line is slow, then swallowed; nothing leaves before both have ended."""
+    async with await connect(world.connection_string) as connection:
+        sender = await connection.sender("orders")
+        world.faults.add("latency", delay_s=0.1)
+        sending = asyncio.create_task(sender.send(one_message()))
+        await until(lambda: world.waiting() == 1)
+        hole = world.faults.add("black-hole")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(sending), 0.3)
+        world.faults.clear(hole)
+        await sending
+        world.faults.clear()
+        await sender.send(one_message())
+    await world.check_whole()
+
+
 async def test_bandwidth_slows_large_messages(world: World) -> None:
     """In both directions: 50 KB at 100 KB a second take half a second each way."""
     sender, receiver = await world.sender(), await world.receiver()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage
 from azure.servicebus.exceptions import (
     MessagingEntityDisabledError,
     OperationTimeoutError,
@@ -304,6 +304,19 @@ async def test_restart_detaches_links_and_refuses_them(world: World) -> None:
     assert world.waiting() == 0
     world.faults.clear()
     await world.check_whole()
+
+
+async def test_restart_refuses_a_receiver_that_waits_for_a_session(world: World) -> None:
+    opening = asyncio.create_task(world.receiver("talks", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=30))
+    await until(lambda: bool(world.namespace.links))
+    world.faults.add("restart", entity="talks")
+    with pytest.raises(ServiceBusError):
+        await opening
+    world.faults.clear()
+    sender = await world.sender("talks")
+    await sender.send_messages(ServiceBusMessage("one", session_id="s"), timeout=5)
+    receiver = await world.receiver("talks", session_id=NEXT_AVAILABLE_SESSION)
+    assert len(await receiver.receive_messages(max_wait_time=5)) == 1
 
 
 async def test_disabled_entity_detaches_its_receivers(world: World) -> None:

@@ -9,6 +9,7 @@ A further route is one function and one line of `ROUTES`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -28,6 +29,7 @@ from pairbus.faults import Fault
 logger = logging.getLogger("pairbus.broker")
 
 BODY_SIZE_MAX = 256 * 1024
+BODY_WAIT_S = 20
 SOCKET_NAME = "control.sock"
 SOCKET_MODE = 0o600
 
@@ -69,7 +71,11 @@ ROUTES: dict[str, Route] = {
 
 async def read_object(request: web.Request) -> dict[str, Any]:
     """Read the body of a request: a JSON object, or nothing for an empty one."""
-    text = await request.text()
+    try:
+        async with asyncio.timeout(BODY_WAIT_S):
+            text = await request.text()
+    except TimeoutError:
+        raise ConfigError(f"the body did not arrive within {BODY_WAIT_S} seconds") from None
     try:
         found = json.loads(text) if text.strip() else {}
     except ValueError as error:

@@ -175,9 +175,6 @@ class Inlet:
         self._answer(ids, refusal, sizes)
 
     def _answer(self, ids: list[int], refusal: Refusal | None, sizes: Sizes) -> None:
-        if self.lost_ids and not self.lost_ids.isdisjoint(ids):
-            self.peer.cut()
-            return
         meter = self.peer.namespace.meter
         if meter is not None and sizes is not None:
             of_messages, of_pings = sizes
@@ -185,6 +182,9 @@ class Inlet:
                 meter.messages(self.queue.path, "send", of_messages, refusal)
             if of_pings:
                 meter.messages(self.queue.path, "ping", of_pings, refusal)
+        if self.lost_ids and not self.lost_ids.isdisjoint(ids):
+            self.peer.cut()
+            return
         outcome = ACCEPTED_BYTES if refusal is None else self.peer.refused(refusal)
         one_by_one = self.peer.strictness.answers_one_by_one
         for first, last in [(each, each) for each in ids] if one_by_one else ranges(ids):

@@ -98,6 +98,8 @@ class Peer:
         "Faults that let nothing in or out."
         self._frozen_data: list[bytes] = []
         "Bytes that came while the connection froze."
+        self._frozen_answers: list[bytes] = []
+        "Bytes that were late on a slow line when it froze."
         self._idle: IdleWatch | None = None
         self._tick_s = TICK_S
         self._set_idle(namespace.faults.idle)
@@ -267,6 +269,9 @@ class Peer:
         """Go on where the connection froze: no byte was lost."""
         self._frozen_by.discard(fault)
         if not self._frozen_by and not self.is_over:
+            for data in self._frozen_answers:
+                self._wire.write(data)
+            self._frozen_answers.clear()
             kept, self._frozen_data = self._frozen_data, []
             for data in kept:
                 self.data_received(data)
@@ -276,8 +281,11 @@ class Peer:
             self._reschedule_tick()
 
     def write_now(self, data: bytes) -> None:
-        """Write bytes that a slow line kept."""
-        self._wire.write(data)
+        """Write bytes that a slow line kept; a connection that froze meanwhile keeps them on."""
+        if self._frozen_by:
+            self._frozen_answers.append(data)
+        else:
+            self._wire.write(data)
 
     def rest_until(self, at_s: float) -> None:
         """Read nothing before this time of the loop."""

@@ -189,13 +189,13 @@ class Port:
         awaited = self._awaited.pop(request.protocol, None)
         if awaited is not None:
             awaited.cancel()
-        contact = self.namespace.faults.contact
-        if not self.namespace.faults.acts:
-            return await handler(request)
-        await contact.http_is_open()
+        faults = self.namespace.faults
+        if faults.acts:
+            await faults.contact.http_is_open()
         answer = await handler(request)
-        await contact.http_is_open()
-        await contact.http_is_late(answer.content_length or 0)
+        if faults.acts:
+            await faults.contact.http_is_open()
+            await faults.contact.http_is_late(answer.content_length or 0)
         return answer
 
     async def stop_accepting(self) -> None:
