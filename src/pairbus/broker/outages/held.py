@@ -19,7 +19,7 @@ class Held:
 
     def owns_any(self) -> bool:
         """Whether anything waits."""
-        return any(owners for owners in self._steps.values())
+        return bool(self._steps)
 
     def owns(self, owner: object) -> bool:
         """Whether some fault holds a step of this owner."""
@@ -27,8 +27,10 @@ class Held:
 
     def forget(self, owner: object) -> None:
         """The owner is gone: nothing of it goes on."""
-        for owners in self._steps.values():
+        for number, owners in list(self._steps.items()):
             owners.pop(owner, None)
+            if not owners:
+                del self._steps[number]
 
     def release_all(self) -> None:
         """Take every step, also those of faults whose count was used up."""
