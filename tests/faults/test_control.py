@@ -10,6 +10,7 @@ import logging
 import socket
 import stat
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pairbus.access.sas import SharedAccessKey, sign
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
 from pairbus.cli import main
 from pairbus.errors import ConfigError, InvalidFault
+from pairbus.faults import Fault
 from tests.faults.conftest import World, until
 
 LISTENER = SharedAccessKey("listener", "only listens", rights=frozenset({"Listen"}))
@@ -52,6 +54,13 @@ async def test_faults_are_added_listed_and_cleared_in_python(world: World) -> No
         world.faults.add("flood")
     assert world.faults.clear(number) == 1
     assert not world.faults.acts
+
+
+async def test_kind_of_the_proxy_is_refused_by_the_broker(world: World) -> None:
+    """One table for both: what only a proxy can play must not look as if it was switched on."""
+    stall = Fault.read({"kind": "stall"})
+    with pytest.raises(InvalidFault, match="the broker cannot play it; pairbus proxy can"):
+        world.faults.add_fault(replace(stall, kind=replace(stall.kind, at=frozenset({"proxy"}))))
 
 
 async def test_fault_ends_by_itself(world: World) -> None:
@@ -189,7 +198,8 @@ async def test_command_switches_faults_over_the_socket() -> None:
             *("fault", "add", "delay", "--entity", "orders*", "--delay", "2m", "--for", "1h", *control)
         )
         assert added == (0, "1\n", "")
-        code, out, _ = await pairbus("fault", "list", *control)
+        folder = ("--control", str(Path(control[1]).parent), *control[2:])
+        code, out, _ = await pairbus("fault", "list", *folder)
         assert code == 0
         assert out.splitlines()[1].split("\t")[:4] == ["1", "delay", "orders*", "-"]
         assert "delay_s=120" in out

@@ -115,6 +115,9 @@ class ControlSocket:
 
     async def open(self) -> bool:
         """Listen. False, and a warning that says why: the broker then runs without the socket."""
+        if not hasattr(socket, "AF_UNIX"):
+            logger.warning("%s: this system has no Unix sockets; switch faults over the port", self.path)
+            return False
         try:
             listener = _bound(self.path)
         except OSError as error:

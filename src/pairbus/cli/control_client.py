@@ -21,13 +21,14 @@ from pairbus.errors import ConfigError, FaultNotFound, PairbusError
 if TYPE_CHECKING:
     import ssl
 
+SOCKET_NAME = "control.sock"
 WAIT_S = 10.0
 TOKEN_S = 300
 
 Control = Annotated[
     Path | None,
     typer.Option(
-        "--control", metavar="FILE", help="Control socket of the broker, DIR/control.sock; no fault shuts it."
+        "--control", metavar="FILE", help="Control socket of the broker, DIR/control.sock, or DIR; no fault shuts it."
     ),
 ]
 NamespaceName = Annotated[
@@ -68,6 +69,7 @@ def control_client(
 ) -> ControlClient:
     """Connect by the control socket where one is given, otherwise by the connection string."""
     if control is not None:
+        control = control / SOCKET_NAME if control.is_dir() else control
         unix, place = _UnixConnection(control), str(control)
         names = _call(unix, place, "GET", "/", {}, None)["namespaces"]
         if namespace is None and len(names) > 1:
