@@ -132,7 +132,7 @@ async def test_stalled_send_of_a_closed_link_is_not_stored(world: World) -> None
 
 
 async def test_stall_takes_as_many_as_its_count(world: World) -> None:
-    """What it holds is held until it is cleared, and what comes later passes."""
+    """Messages that it holds are held until it is cleared; those that come later pass."""
     first, second = await world.sender(), await world.sender()
     world.faults.add("stall", direction="send", count=1)
     stalled = asyncio.create_task(first.send_messages(ServiceBusMessage("one"), timeout=5))

@@ -60,7 +60,7 @@ class ControlClient:
         self._headers = {} if token is None else {"Authorization": token}
 
     def call(self, method: str, route: str, body: dict[str, Any] | None = None) -> Any:
-        """What the broker answers; its refusal is a PairbusError in its own words."""
+        """Return the broker's answer; its refusal is a PairbusError in its own words."""
         return _call(self._connection, self._place, method, f"{self._prefix}/$pairbus/{route}", self._headers, body)
 
 

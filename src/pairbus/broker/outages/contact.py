@@ -21,7 +21,7 @@ SWALLOWED_MAX = 1000  # connections that a black hole keeps; each is a file desc
 
 
 class Listening(Protocol):
-    """What the faults of the connection need of a port."""
+    """A port, as the faults of the connection see it."""
 
     def refuse(self, is_refusing: bool) -> None:
         """Stop listening and cut every connection, or listen again."""
@@ -39,7 +39,7 @@ class Listening(Protocol):
 
 
 class SlowLine:
-    """What a peer says on a slow line: it leaves later, in order."""
+    """Bytes to one peer that leave later, in order, and the pace of both directions."""
 
     def __init__(self, dice: Callable[[], float]) -> None:
         self.out, self.into = Pace(dice), Pace(dice)

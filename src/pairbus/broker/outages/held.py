@@ -1,4 +1,4 @@
-"""What faults hold back, and how it goes on when they end."""
+"""Steps that faults hold back, and how they go on when the faults end."""
 
 from __future__ import annotations
 
