@@ -4,13 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test deep package-test quick sim check bench clean
+.PHONY: help setup demo test deep azure package-test quick sim check bench clean
 
 help:
 	@echo "make setup   .venv with everything"
 	@echo "make demo    an outage of a pair of namespaces, from the first send to the last check"
 	@echo "make test    every test, the JavaScript SDK included when node is here"
 	@echo "make deep    the tests on Spark that take a minute each"
+	@echo "make azure   the paired client on two namespaces, PAIRBUS_AZURE_PRIMARY and PAIRBUS_AZURE_SECONDARY"
 	@echo "make package-test   the wheel in an empty environment, and Spark there without any Java: some minutes"
 	@echo "make quick   the tests that need neither node nor Spark, in under a minute"
 	@echo "make sim     the simulation, SEEDS=1000 of them; prints every violation with its seed"
@@ -32,6 +33,9 @@ test: setup
 
 deep: setup
 	$(BIN)/pytest -m deep
+
+azure: setup
+	$(BIN)/pytest --azure tests/azure
 
 package-test: setup
 	$(BIN)/python -m tools.package_test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,9 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from tools.rabbitmq import PASSWORD, USER, RabbitMQ
+
 from bench.load import Work
 from bench.procstat import cpu_seconds
-from bench.rabbitmq import PASSWORD, USER, RabbitMQ
 from pairbus.cli.admin_client import administration
 
 RESULTS = Path(__file__).parent / "results"
@@ -42,9 +44,12 @@ class PairbusBroker:
         *,
         name: str = "pairbus",
         options: Sequence[str] = (),
+        source: Path | None = None,
     ) -> None:
+        """`source`: the folder of another `pairbus` package, which is run instead of this one."""
         self.name = name
         self._options = options
+        self._environment = None if source is None else os.environ | {"PYTHONPATH": str(source)}
         self._scratch = folder is None
         if folder is None:
             RESULTS.mkdir(exist_ok=True)
@@ -81,7 +86,9 @@ class PairbusBroker:
         command = [sys.executable, "-m", "pairbus", "broker", "--data", str(self.folder)]
         for name in self._namespaces:
             command += ["--namespace", f"{name}=0"]
-        self._process = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [*command, *self._options], stdout=subprocess.PIPE, text=True, env=self._environment
+        )
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if match := re.match(r"(\S+) (Endpoint=\S+)", line):
@@ -90,6 +97,11 @@ class PairbusBroker:
                 self.ready_s = time.perf_counter() - began
                 return
         raise RuntimeError(f"the broker ended with {self._process.wait()} before it was ready")
+
+    def run_once(self) -> None:
+        """Start and stop: what the options say is in the data folder then."""
+        self.start()
+        self.stop()
 
     def stop(self) -> None:
         if self._process is not None:
@@ -135,4 +147,4 @@ class RabbitMQBroker:
         return Work(kind, address, count, host=self._node.host, port=self._node.port, user=USER, password=PASSWORD)
 
     def cpu_seconds(self) -> float:
-        return self._node.cpu_seconds()
+        return cpu_seconds(self._node.pid)

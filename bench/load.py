@@ -24,6 +24,7 @@ BODY_SIZE = 1024
 STALL_S = 60.0
 PAUSE_S = 1.0
 TURN = 64
+BATCH = 100
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Work:
     """One measurement."""
 
     kind: str
-    "send, send-sequential, receive-ranges or receive-singly."
+    "One of `KINDS`."
     address: str
     count: int
     connection_string: str = ""
@@ -56,7 +57,7 @@ def payload(subject: str | None = None) -> bytes:
     return Message(header=Header(durable=True), properties=properties, data=[b"x" * BODY_SIZE]).encode()
 
 
-async def _connect(work: Work) -> Connection:
+async def connected(work: Work) -> Connection:
     if work.connection_string:
         return await connect(work.connection_string)
     endpoint = Endpoint(host=work.host, port=work.port, tls=False, hostname=work.host)
@@ -87,6 +88,22 @@ async def _send_sequential(connection: Connection, work: Work) -> None:
     message = payload()
     for _ in range(work.count):
         await sender.send(message, timeout_s=STALL_S)
+
+
+async def _send_batches(connection: Connection, work: Work) -> None:
+    sender = await connection.sender(work.address)
+    message = payload()
+    sending = deque[asyncio.Task[None]]()
+    for at in range(0, work.count, BATCH):
+        batch = [message] * min(BATCH, work.count - at)
+        sending.append(asyncio.create_task(sender.send_batch(batch, timeout_s=STALL_S)))
+        while len(sending) >= work.outstanding // BATCH:
+            await sending.popleft()
+    await asyncio.gather(*sending)
+
+
+async def _send_and_receive(connection: Connection, work: Work) -> None:
+    await asyncio.gather(_send(connection, work), _receive_ranges(connection, work))
 
 
 async def _receive_ranges(connection: Connection, work: Work) -> None:
@@ -123,18 +140,20 @@ async def _receive_singly(connection: Connection, work: Work) -> None:
     await asyncio.gather(*settling)
 
 
-_KINDS = {
+KINDS = {
     "send": _send,
     "send-sequential": _send_sequential,
+    "send-batches": _send_batches,
+    "send+receive": _send_and_receive,
     "receive-ranges": _receive_ranges,
     "receive-singly": _receive_singly,
 }
 
 
 async def _run(work: Work) -> None:
-    async with await _connect(work) as connection:
+    async with await connected(work) as connection:
         cpu, began = time.process_time(), time.perf_counter()
-        await _KINDS[work.kind](connection, work)
+        await KINDS[work.kind](connection, work)
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         # RabbitMQ answers a settlement before it is done: a session that ends at once brings messages back.
         await asyncio.sleep(PAUSE_S)

@@ -16,6 +16,11 @@ def cpu_seconds(pid: int) -> float:
     return (user_ticks + system_ticks) / CLOCK_TICKS_PER_S
 
 
+def fine_cpu_seconds(pid: int) -> float:
+    """The same to the nanosecond, for short pieces of work; threads that have ended are missing."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+
+
 def rss_bytes(pid: int) -> int:
     """Resident memory of `pid`, pages shared with other processes included."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES

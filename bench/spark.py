@@ -9,8 +9,8 @@ from statistics import median
 from typing import TypeVar
 
 from rich.table import Table
+from tools import rabbitmq
 
-from bench import rabbitmq
 from bench.brokers import PairbusBroker
 from bench.spark_load import SparkWork
 from bench.syphon import SHOVELS, Shovel, run_child, run_syphon

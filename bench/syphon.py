@@ -12,10 +12,11 @@ from statistics import median
 from typing import Any
 
 from rich.table import Table
+from tools import rabbitmq
 
-from bench import rabbitmq
 from bench.brokers import PairbusBroker, RabbitMQBroker
 from bench.load import BODY_SIZE
+from bench.procstat import cpu_seconds
 from bench.syphon_load import SyphonWork
 from bench.throughput import run_load
 from pairbus.pairing.backlog import queue_path
@@ -178,13 +179,13 @@ class Shovel:
             already=self._already,
             count=self._count,
         )
-        before = self._node.cpu_seconds()
+        before = cpu_seconds(self._node.pid)
         out = self._node.control("eval", expression)
         moved, took_us = (int(number) for number in out.strip().strip('"').split())
         self._already += self._count
         for name in shovels:
             self._node.control("clear_parameter", "shovel", name)
-        return moved / took_us * 1e6, (self._node.cpu_seconds() - before) / self._count * 1e6
+        return moved / took_us * 1e6, (cpu_seconds(self._node.pid) - before) / self._count * 1e6
 
     def _fill(self) -> None:
         work = RabbitMQBroker(self._node).work("send", "", self._count // len(self._sources))

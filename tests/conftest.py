@@ -12,6 +12,7 @@ import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 from xdist.scheduler import LoadFileScheduling
 
+from tests.azure import NAMES as AZURE
 from tests.brokers import BrokerProcess
 
 # The same examples in every run: what fails, fails for everybody. PAIRBUS_EXPLORE=1 looks for new ones.
@@ -28,6 +29,20 @@ class _FilesAndOneSpark(LoadFileScheduling):  # type: ignore[misc]
         return next((folder for folder in ("tests/spark", "tests/report") if file.startswith(f"{folder}/")), file)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--azure", action="store_true", help="run tests/azure on the namespaces of the environment")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    missing = [name for name in AZURE if not os.environ.get(name)]
+    if config.getoption("azure") and missing:
+        raise pytest.UsageError(
+            f"Set {' and '.join(missing)} to two Service Bus namespaces: connection strings with the Manage claim, or"
+            " hosts such as contoso.servicebus.windows.net, which are asked with DefaultAzureCredential (pip install"
+            " azure-identity). Queues and topics with a prefix of their own are created there and deleted."
+        )
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     return _FilesAndOneSpark(config, log) if config.getoption("dist") == "loadfile" else None
 
@@ -40,8 +55,8 @@ class MakeQueue(Protocol):
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """The broker that most tests share; a test that kills or restarts one starts its own."""
-    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
+    """The broker that most tests share, as strict as Azure; a test that kills or restarts one starts its own."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", strict=True) as process:
         yield process
         code = process.terminate()
     assert code == 0, f"SIGTERM ended the broker with exit code {code}:\n{process.stderr[-8000:]}"

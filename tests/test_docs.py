@@ -28,7 +28,7 @@ from pairbus.cli import main
 from pairbus.cli.demo import MEANINGS
 from pairbus.cli.demo_book import Verdict
 from pairbus.client.events import DETAILS, WARNINGS
-from pairbus.client.verdicts import COUNTER_MAX
+from pairbus.client.results import COUNTER_MAX
 from pairbus.errors import PairbusError
 from pairbus.pairing import events
 from pairbus.pairing.aliases import RESERVED
@@ -390,13 +390,16 @@ def slug(heading: str) -> str:
 
 
 def test_every_test_of_the_support_matrix_exists() -> None:
-    """docs/broker.md says yes only where a test shows it."""
-    page = (ROOT / "docs" / "broker.md").read_text(encoding="utf-8")
-    named = re.findall(r"`(tests/[^`]+)`", page)
-    assert len(named) > 30
-    assert [path for path in named if not (ROOT / path).exists()] == []
-    rows = [line for line in page.splitlines() if line.startswith("| ") and "| yes |" in line]
-    assert [row for row in rows if "`tests/" not in row] == []
+    """docs/broker.md says yes only where a test shows it, by name; what has none says no."""
+    rows = [row for row in table_rows("docs/broker.md") if len(row) == 4 and row[3] != "shown by" and row[1]]
+    assert len(rows) > 60
+    for _, feature, support, tests in rows:
+        named, files = re.findall(NAMED_TEST, tests), re.findall(r"`(tests/sdk/js/\w+\.mjs)`", tests)
+        assert support == "no" or named, f"{feature}: names no test"
+        assert support != "no" or not tests, f"{feature}: is not supported, and has tests"
+        for file, function in named:
+            assert f"def {function}(" in text_of(file), f"{feature}: {file}::{function}"
+        assert all((ROOT / file).is_file() for file in files), feature
 
 
 def test_every_test_that_holds_an_invariant_exists() -> None:
@@ -497,7 +500,9 @@ def test_the_architecture_can_be_read_in_a_sitting() -> None:
     assert len(text_of("ARCHITECTURE.md").splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in ("quickstart", "failover", "spool"))])
+@pytest.mark.parametrize(
+    "page", ["README.md", *(f"docs/{name}.md" for name in ("quickstart", "failover", "spool", "testing"))]
+)
 def test_every_command_that_is_shown_has_the_options_it_is_shown_with(page: str) -> None:
     """A command that is copied in the night of an outage must work."""
     commands = {tuple(name.split()[1:]): name for name, _ in write_cli_docs.commands()}

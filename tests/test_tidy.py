@@ -21,26 +21,40 @@ FUNCTION_LINES_MAX = 80
 MAY_IMPORT: dict[str, set[str]] = {
     # leaves
     "errors": set(),
+    "process": set(),
+    "disk": {"process"},
     "access": {"errors"},
     "faults": {"errors"},
-    "ledger": {"errors"},
+    "ledger": {"disk", "errors", "process"},
     "cost": {"errors", "ledger"},
     "report": {"cost", "errors", "ledger"},
     # the wire, and what stands on it
     "amqp": set(),
-    "broker": {"access", "amqp", "errors", "faults", "ledger"},
+    "broker": {"access", "amqp", "disk", "errors", "faults", "ledger"},
     # The syphon works on raw messages: the core of pairing reads and writes them, and nothing else of the wire.
     "pairing": {"amqp", "errors"},
     # The transport says in pairing's words how a send failed (`transport/failures.py`).
     "transport": {"access", "amqp", "errors", "pairing"},
-    "testing": {"access", "amqp", "errors"},
+    "testing": {"access", "amqp", "broker", "client", "errors"},
     # pieces of the client
-    "sdk": {"ledger", "pairing", "transport"},
+    "sdk": {"ledger", "pairing", "process", "transport"},
     "telemetry": {"pairing"},
-    "spool": {"amqp", "errors", "ledger", "pairing", "transport"},
+    "spool": {"amqp", "disk", "errors", "ledger", "pairing", "process", "transport"},
     "syphon": {"amqp", "errors", "ledger", "pairing", "telemetry", "transport"},
-    "spark": {"access", "amqp", "errors", "ledger", "pairing", "syphon", "transport"},
-    "client": {"access", "amqp", "errors", "ledger", "pairing", "sdk", "spool", "syphon", "telemetry", "transport"},
+    "spark": {"access", "amqp", "disk", "errors", "ledger", "pairing", "process", "syphon", "transport"},
+    "client": {
+        "access",
+        "amqp",
+        "errors",
+        "ledger",
+        "pairing",
+        "process",
+        "sdk",
+        "spool",
+        "syphon",
+        "telemetry",
+        "transport",
+    },
     "aio": {"client"},
 }
 MAY_IMPORT |= {
@@ -67,6 +81,7 @@ CORES_OF_THE_BROKER = [
     "publication",
     "queue",
     "receiving",
+    "recorder",
     "refusal",
     "row_numbers",
     "schedule",
@@ -101,13 +116,14 @@ BROAD_EXCEPTS = {
     ("sdk/watchdog.py", "_break"),  # logs the traceback, and tries again at the next look
     ("sdk/watchdog.py", "_given_up"),  # raised again in the caller's thread
     ("sdk/watchdog.py", "work"),
-    ("spool/disk.py", "_do"),  # raised where the outcome is asked
+    ("spool/threads.py", "_do"),  # raised where the outcome is asked
     ("transport/threads.py", "_run"),  # raised where the call is awaited
 }
 
 ENTRY_POINTS = {
     *("pairbus", "pairbus.__main__", "pairbus.broker", "pairbus.transport", "pairbus.aio", "pairbus.testing"),
     "pairbus.spark",
+    "pairbus.testing.plugin",
 }
 
 # In pieces, so that this file does not contain them.

@@ -1,6 +1,5 @@
 """The paired client for asyncio, as `azure.servicebus.aio` is the SDK's."""
 
-from pairbus.client.client import PairedServiceBusClient
-from pairbus.client.sender import PairedSender
+from pairbus.client.client import PairedSender, PairedServiceBusClient
 
 __all__ = ["PairedSender", "PairedServiceBusClient"]

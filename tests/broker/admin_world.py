@@ -45,7 +45,7 @@ class WorldNamespace(Namespace):
     def _clock(self) -> int:
         return self.clock_ms if self.clock_ms is not None else time.time_ns() // 1_000_000
 
-    def reset(self) -> None:
+    def forget_tests(self) -> None:
         """Leave nothing of an earlier test."""
         self.clock_ms = self.planned_error = None
         self.counts.clear()

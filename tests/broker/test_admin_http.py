@@ -30,7 +30,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
 
 @pytest.fixture
 def server(running: AdminServer) -> AdminServer:
-    running.namespace.reset()
+    running.namespace.forget_tests()
     running.namespace.clock_ms = None
     return running
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from pairbus.amqp.message import MESSAGE_ANNOTATIONS, sections
+from pairbus.amqp.types import decode
 from pairbus.broker.box import Box
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.forward import HOPS_MAX, TOO_MANY_HOPS, Forwarder
+from pairbus.broker.messages import DEAD_LETTER_SOURCE, encode_delivery, pair_spans
 from pairbus.broker.payloads import Payloads
+from pairbus.broker.publication import SESSION_MISSING
 from pairbus.broker.queue import Outcome, Queue
 from pairbus.broker.store import PutEntity, entity_of
 from pairbus.broker.store.memory import MemoryStore
@@ -232,6 +237,35 @@ def test_a_tired_dead_letter_stays_and_holds_nobody_up() -> None:
     assert lock is not None and text_of(lock.message.body) == "a"
 
 
+def test_a_letter_that_dies_twice_names_its_last_source() -> None:
+    """A map of annotations has each key once; a second one would make the message unreadable for strict clients."""
+    chain = Chain("abc", dead=True)
+    chain.bury("a", "1")
+    for name, source in (("b", "a"), ("c", "b")):
+        chain.settle_down()
+        lock = chain.queues[name].main.lock_next(chain.now)
+        assert lock is not None
+        encoded = encode_delivery(lock.message)
+        [at] = [value_at for code, _, value_at, _ in sections(encoded) if code == MESSAGE_ANNOTATIONS]
+        pairs = [(key, decode(encoded, value_at)[0]) for key, _, value_at, _ in pair_spans(encoded, at)]
+        assert [value for key, value in pairs if key == DEAD_LETTER_SOURCE] == [source]
+        chain.queues[name].settle(
+            chain.queues[name].main, lock.token, Outcome.DEAD_LETTER, chain.now, lambda refusal: None
+        )
+        chain.store.commit()
+
+
+def test_a_message_without_a_session_is_dead_lettered_before_a_session_queue() -> None:
+    """Its companions with a session go on; the reason names the destination."""
+    chain = Chain(last={"requires_session": True})
+    chain.send("a", "lost")
+    chain.send("a", "found", session_id="s")
+    chain.settle_down()
+    assert chain.places() == {"a†": ["lost"], "b": ["found"]}
+    lock = chain.queues["a"].dead.lock_next(chain.now)
+    assert lock is not None and b"no session id, and 'b' requires sessions" in lock.message.patch
+
+
 def test_dead_letters_wait_for_a_destination_that_is_switched_off() -> None:
     """Nothing is lost, and they go on when it takes messages again."""
     chain = Chain(dead=True, last={"status": "SendDisabled"})
@@ -252,3 +286,33 @@ def test_a_live_message_for_a_switched_off_destination_is_dead_lettered() -> Non
     assert chain.places() == {"a†": ["1"]}
     lock = chain.queues["a"].dead.lock_next(chain.now)
     assert lock is not None and b"MessagingEntityDisabled" in lock.message.patch and b"'b'" in lock.message.patch
+
+
+@pytest.mark.parametrize("end", ["committed", "failed", "killed"])
+def test_a_message_without_a_session_id_for_sessions_dies_in_its_source(end: str) -> None:
+    """Its way into the dead-letter queue is one commit: until then it is in the source, from then on it is dead there.
+
+    Those with a session id go on, whatever becomes of the others.
+    """
+    chain = Chain(last={"requires_session": True})
+    answer = Answer()
+    mixed = [replace(draft(text), session_id=of) for text, of in (("1", None), ("2", "s"), ("3", None), ("4", "s"))]
+    chain.queues["a"].send(mixed, chain.now, answer)
+    chain.store.commit()
+    chain.turn()
+    assert chain.store._writes, "both ways are under way"
+    if end == "failed":
+        chain.store.fail_next(DISK_FULL)
+        chain.store.commit()
+        assert chain.places() == {"a": ["1", "2", "3", "4"]}
+        chain.loop.soon += chain.loop.later
+    elif end == "killed":
+        chain.restart()
+        assert chain.places() == {"a": ["1", "2", "3", "4"]}
+    chain.settle_down()
+    assert chain.places() == {"a†": ["1", "3"], "b": ["2", "4"]}
+    lock = chain.queues["a"].dead.lock_next(chain.now)
+    assert lock is not None and SESSION_MISSING.encode() in lock.message.patch
+    chain.restart()
+    chain.settle_down()
+    assert chain.places() == {"a†": ["1", "3"], "b": ["2", "4"]}

@@ -128,7 +128,7 @@ def test_only_the_content_type_makes_a_ping() -> None:
 
 def test_a_batch_is_its_messages_and_nothing_of_its_envelope() -> None:
     inner = [Message(properties=Properties(message_id=f"m{i}"), data=[b"x"]).encode() for i in range(3)]
-    drafts = drafts_of(encode_batch(inner, Properties(message_id="m0").encode()), BATCH_FORMAT)
+    drafts = drafts_of(encode_batch(inner), BATCH_FORMAT)
     assert [draft.body for draft in drafts] == inner
 
 

@@ -202,7 +202,7 @@ class QueueMachine(RuleBasedStateMachine):
         committed: dict[str, Any] = {
             Outcome.COMPLETE: {"place": GONE},
             Outcome.ABANDON: self.delivered(record),
-            Outcome.DEFER: {"place": DEFERRED, "home": DEFERRED},
+            Outcome.DEFER: {"place": DEFERRED, "home": DEFERRED, "deliveries": record.deliveries + 1},
             Outcome.DEAD_LETTER: self.buried(),
             Outcome.RELEASE: {"place": record.home},
         }[outcome]

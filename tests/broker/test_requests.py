@@ -42,14 +42,35 @@ def later() -> Timestamp:
     return Timestamp(time.time_ns() // 1_000_000 + 60_000)
 
 
-async def delete(connection: Connection, count: int, before: Timestamp, path: str = "orders") -> dict[str, Any]:
-    management = await connection.management(path)
-    return await management.request("batch-delete-messages", {"message-count": Int(count), "enqueued-time-utc": before})
+async def delete(
+    connection: Connection, count: int, before: Timestamp, path: str = "orders", session_id: str | None = None
+) -> dict[str, Any]:
+    body: dict[str, Any] = {"message-count": Int(count), "enqueued-time-utc": before}
+    if session_id is not None:
+        body["session-id"] = session_id
+    return await (await connection.management(path)).request("batch-delete-messages", body)
 
 
-async def peeked(connection: Connection) -> list[Any]:
-    found = await (await connection.management("orders")).peek(0, 10)
+async def peeked(connection: Connection, path: str = "orders") -> list[Any]:
+    found = await (await connection.management(path)).peek(0, 10)
     return [Message.decode(payload).properties.message_id for payload in found]  # type: ignore[union-attr]
+
+
+async def test_a_peek_may_leave_the_bodies_out(connection: Connection) -> None:
+    """`omit-message-body`: everything else is there, and what is no boolean is refused."""
+    management = await connection.management("orders")
+    body: dict[str, Any] = {"from-sequence-number": Long(1), "message-count": Int(2)}
+    whole, bare = [
+        [Message.decode(entry["message"]) for entry in (await management.request("peek-message", each))["messages"]]
+        for each in (body | {"omit-message-body": False}, body | {"omit-message-body": True})
+    ]
+    assert [message.body for message in whole] == [Message.decode(encoded(number)).body for number in (0, 1)]
+    assert all(message.data == [] and not message.has_value for message in bare)
+    assert [(each.properties, each.annotations) for each in bare] == [
+        (each.properties, each.annotations) for each in whole
+    ]
+    with pytest.raises(Refused, match="'omit-message-body' must be a boolean"):
+        await management.request("peek-message", body | {"omit-message-body": "yes"})
 
 
 async def test_the_oldest_waiting_messages_are_deleted_together(broker: Broker, connection: Connection) -> None:
@@ -79,11 +100,34 @@ async def test_a_count_that_cannot_be_deleted_is_refused(connection: Connection,
     assert len(await peeked(connection)) == 5
 
 
-async def test_messages_of_sessions_are_not_deleted_together(broker: Broker, connection: Connection) -> None:
-    """Each belongs to the client that has its session; the dead letters of such a queue belong to nobody."""
+async def test_only_the_holder_of_a_session_deletes_its_messages(broker: Broker, connection: Connection) -> None:
+    """Those that wait, not those that it has under lock, and none of other sessions; dead letters belong to nobody."""
     await broker.namespace("contoso").create_queue(QueueDescription("talks", requires_session=True))
-    with pytest.raises(Refused, match="sessions cannot be deleted together"):
-        await delete(connection, 10, later(), "talks")
+    sender = await connection.sender("talks")
+    for number in range(4):
+        for session_id in ("a", "b"):
+            name = f"{session_id}{number}"
+            properties = Properties(message_id=name, group_id=session_id)
+            await sender.send(Message(properties=properties, data=[name.encode()]).encode())
+    for named, words in ((None, "'session-id' is missing"), ("a", "session lock of 'a'")):
+        with pytest.raises(Refused, match=words):
+            await delete(connection, 10, later(), "talks", named)
+    with pytest.raises(Refused, match="has no sessions"):
+        await delete(connection, 10, later(), session_id="a")
+    receiver = await connection.receiver("talks", session="a", credit=1)
+    await receiver.receive(1, timeout_s=5)
+    queue = broker.namespace("contoso").catalog.queues["talks"]
+    assert queue.main.sessions is not None
+    session = queue.main.sessions.make("a")
+    async with asyncio.timeout(5):
+        while session.waiting > 2:  # noqa: ASYNC110 - the receiver asks for one in advance
+            await asyncio.sleep(0.005)
+    assert await delete(connection, 1, later(), "talks", "a") == {"message-count": 1}
+    assert await delete(connection, 10, later(), "talks", "a") == {"message-count": 1}
+    assert await delete(connection, 10, later(), "talks", "a") == {}
+    await receiver.close()
+    assert await peeked(connection, "talks") == ["a0", "b0", "a1", "b1", "b2", "b3"]
+    assert queue.active_count == 6
     assert await delete(connection, 10, later(), "talks/$deadletterqueue") == {}
 
 

@@ -123,6 +123,7 @@ class SessionMachine(RuleBasedStateMachine):
             record.place = record.home
         elif outcome is Outcome.DEFER:
             record.place = record.home = DEFERRED
+            record.deliveries += 1
         else:
             record.place = GONE
 

@@ -6,6 +6,8 @@ import asyncio
 import re
 import time
 from dataclasses import fields
+from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -30,7 +32,7 @@ from pairbus.amqp.performatives import (
     Transfer,
 )
 from pairbus.amqp.session import Session
-from pairbus.amqp.types import Symbol
+from pairbus.amqp.types import Array, Symbol
 from pairbus.broker.session_links import SESSION_FILTER
 from pairbus.broker.strict import (
     LENIENT,
@@ -54,6 +56,15 @@ def test_strict_means_every_row() -> None:
     for row in fields(Strictness):
         assert getattr(LENIENT, row.name) in (None, False), row.name
         assert getattr(LIKE_AZURE, row.name) not in (None, False), row.name
+
+
+def test_every_row_is_documented_with_its_switch_and_tested() -> None:
+    """The table of docs/broker.md has the switches in the order of the rows."""
+    page = (Path(__file__).parents[2] / "docs" / "broker.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \|.*\| `(\w+)` \|$", page.partition("## Strict mode")[2], re.MULTILINE)
+    assert rows == [(str(number), row.name) for number, row in enumerate(fields(Strictness), 1)]
+    tested = {int(number) for number in re.findall(r"test_row_(\d+)_", Path(__file__).read_text(encoding="utf-8"))}
+    assert tested == set(range(1, 15))
 
 
 async def test_row_1_open_says_azures_numbers_and_no_properties() -> None:
@@ -331,7 +342,7 @@ async def test_row_10_answers_of_requests_are_tracked_too() -> None:
 
 
 def batch(envelope: Message, *messages: Message) -> bytes:
-    return encode_batch([each.encode() for each in messages], envelope.encode())
+    return envelope.encode() + Message(data=[each.encode() for each in messages]).encode()
 
 
 FIRST = Message(
@@ -418,6 +429,40 @@ async def test_row_14_too_many_unsettled_deliveries_detach_the_receiver() -> Non
     detach = await client.until(Detach)
     assert detach.error is not None and detach.error.condition == "amqp:link:detach-forced"
     assert "more than 3 unsettled" in (detach.error.description or "")
+
+
+async def test_row_14_what_management_settled_is_not_unsettled() -> None:
+    """The lock is gone, whichever way; a client that settles by lock token keeps its link for ever."""
+    client = await Client(Strictness(unsettled_max=3)).open()
+    await client.queue("orders")
+    session = await client.session()
+    await flood(client, session, 9)
+    ask = await client.sender(session, "orders/$management", "ask")
+    await client.receiver(session, "orders/$management", credit=10, name="hear")
+    receiver = await client.receiver(session, "orders", credit=3)
+    for tags in (slice(0, 2), slice(2, 4)):
+        tokens = [UUID(bytes_le=token) for token in delivered(client)[tags]]
+        request = Message(
+            properties=Properties(message_id="1", reply_to="client"),
+            application_properties={"operation": "com.microsoft:update-disposition"},
+            value={"disposition-status": "completed", "lock-tokens": Array(tokens, 0x98)},
+            has_value=True,
+        )
+        ask.send(request.encode(), b"1")
+        await client.turn()
+        receiver.grant(2)
+        await client.turn()
+    assert len(delivered(client)) == 7 and client.all(Detach) == []
+    assert client.namespace.catalog.queues["orders"].active_count == 5
+    receiver.grant(1)
+    detach = await client.until(Detach)
+    assert detach.error is not None and "more than 3 unsettled" in (detach.error.description or "")
+
+
+def delivered(client: Client) -> list[bytes]:
+    """The lock tokens of what came from the queue."""
+    tags = [frame.delivery_tag for frame in client.all(Transfer)]
+    return [tag for tag in tags if tag is not None and len(tag) == 16]
 
 
 async def test_late_words_on_ended_links_are_ignored_in_silence(caplog: pytest.LogCaptureFixture) -> None:

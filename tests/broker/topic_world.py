@@ -32,9 +32,21 @@ def bare_message(text: str, **properties: object) -> bytes:
     )
 
 
-def draft(text: str, *, scheduled_ms: int = 0, ttl_ms: int = 0, message_id: str = "", **properties: object) -> Draft:
+def draft(
+    text: str,
+    *,
+    scheduled_ms: int = 0,
+    ttl_ms: int = 0,
+    message_id: str = "",
+    session_id: str | None = None,
+    **properties: object,
+) -> Draft:
     return Draft(
-        bare_message(text, **properties), message_id=message_id or text, scheduled_ms=scheduled_ms, ttl_ms=ttl_ms
+        bare_message(text, **properties),
+        message_id=message_id or text,
+        scheduled_ms=scheduled_ms,
+        ttl_ms=ttl_ms,
+        session_id=session_id,
     )
 
 

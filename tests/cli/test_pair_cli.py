@@ -22,7 +22,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
 
 @pytest.fixture
 def server(running: AdminServer, monkeypatch: pytest.MonkeyPatch) -> AdminServer:
-    running.namespace.reset()
+    running.namespace.forget_tests()
     running.namespace.planned_error = None
     monkeypatch.setenv("PAIRBUS_PRIMARY", PRIMARY)
     monkeypatch.setenv("PAIRBUS_SECONDARY", running.connection_string(host="127.0.0.1"))

@@ -24,7 +24,7 @@ NEVER_S = 3600.0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("bus") / "data") as process:
+    with BrokerProcess(tmp_path_factory.mktemp("bus") / "data", strict=True) as process:
         for namespace, queue in (("contoso", "orders"), ("fabrikam", f"{BACKLOG}/0"), ("fabrikam", f"{BACKLOG}/1")):
             with process.admin(namespace) as admin:
                 admin.create_queue(queue)

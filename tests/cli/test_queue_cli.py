@@ -34,7 +34,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
 
 @pytest.fixture
 def server(running: AdminServer, monkeypatch: pytest.MonkeyPatch) -> AdminServer:
-    running.namespace.reset()
+    running.namespace.forget_tests()
     running.namespace.planned_error = None
     monkeypatch.setenv("PAIRBUS_CONNECTION_STRING", running.connection_string())
     return running

@@ -28,7 +28,9 @@ NAME = "contoso"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("bus") / "data", namespaces=("contoso", "fabrikam", "spare")) as process:
+    with BrokerProcess(
+        tmp_path_factory.mktemp("bus") / "data", namespaces=("contoso", "fabrikam", "spare"), strict=True
+    ) as process:
         admin = process.admin("fabrikam")
         for index in range(3):
             admin.create_queue(f"{NAME}/x-servicebus-transfer/{index}")

@@ -1,16 +1,19 @@
-"""Two broker processes for each file, and a world of its own for each test."""
+"""Two strict broker processes for each file, and a world of its own for each test."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pairbus.testing import ScriptedEndpoint
+from tests.azure import NAMES as LIVE
 from tests.brokers import BrokerProcess
-from tests.client.world import LISTEN_ONLY, LIVE, SEND_ONLY, Namespaces, Stage, World
+from tests.client.world import LISTEN_ONLY, SEND_ONLY, Namespaces, Stage, World
 from tests.sdk.flavours import Flavour
 
 
@@ -21,11 +24,22 @@ def namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]
         yield live
         live.close()
         return
-    folder = tmp_path_factory.mktemp("pair")
+    with two_processes(tmp_path_factory.mktemp("pair"), strict=True) as ours:
+        yield ours
+
+
+@contextmanager
+def two_processes(folder: Path, *, strict: bool) -> Iterator[Namespaces]:
+    """A primary and a secondary of our own."""
     with (
-        BrokerProcess(folder / "primary", namespaces=["primary"], config=keys("primary", SEND_ONLY)) as primary,
         BrokerProcess(
-            folder / "secondary", namespaces=["secondary"], config=keys("secondary", SEND_ONLY, LISTEN_ONLY)
+            folder / "primary", namespaces=["primary"], config=keys("primary", SEND_ONLY), strict=strict
+        ) as primary,
+        BrokerProcess(
+            folder / "secondary",
+            namespaces=["secondary"],
+            config=keys("secondary", SEND_ONLY, LISTEN_ONLY),
+            strict=strict,
         ) as secondary,
     ):
         ours = Namespaces((primary, secondary))

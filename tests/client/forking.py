@@ -37,7 +37,13 @@ def work(client: PairedServiceBusClient, sender: PairedSender, queue: str, who: 
 
 def main(primary: str, secondary: str, name: str, queue: str, how: str) -> int:
     client = PairedServiceBusClient.from_connection_strings(
-        primary, secondary, primary_name=name, backlog_queue_count=2, failover_interval=0, ping_primary_interval=1
+        primary,
+        secondary,
+        primary_name=name,
+        backlog_queue_count=2,
+        failover_interval=0,
+        ping_primary_interval=1,
+        ping="message",  # the brokers are strict and do not say that they hide pings
     )
     client.pair()
     sender = client.get_queue_sender(queue)

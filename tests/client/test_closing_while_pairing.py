@@ -101,12 +101,13 @@ async def test_a_spool_that_is_opened_too_late_is_given_back(
     """Otherwise the folder stays locked by a client that is gone."""
     client = stage.client(flavour, spool_dir=tmp_path)
     spool = client.client._state.spool
-    open_spool, opening, opens = spool.open, threading.Event(), threading.Event()
+    open_spool, opening, opens, opened = spool.open, threading.Event(), threading.Event(), threading.Event()
 
     def open_slowly(is_needed: Any) -> None:
         opening.set()
         assert opens.wait(20)
         open_spool(is_needed)
+        opened.set()
 
     spool.open = open_slowly
     pairing = asyncio.create_task(client.pair())
@@ -115,6 +116,7 @@ async def test_a_spool_that_is_opened_too_late_is_given_back(
     opens.set()
     with pytest.raises(ClientClosed):
         await pairing
+    await until(opened.is_set, "the spool is opened, and given back")
     again = open_free(str(tmp_path), max_bytes=1 << 20)
     assert Path(again.folder) == tmp_path
     again.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import types
 import warnings
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -106,14 +104,3 @@ async def test_two_sends_of_one_sender_are_under_way_at_once(stage: Stage, flavo
     await until(lambda: len(stage.primary.received) == 2, "both were transmitted")
     assert not any(received.stored for received in stage.primary.received)
     await asyncio.gather(*sends)
-
-
-async def test_threads_that_gevent_patched_are_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's thread would be a greenlet, which no event loop runs in."""
-    patched: Any = types.ModuleType("gevent.monkey")
-    patched.is_module_patched = lambda name: name == "threading"
-    monkeypatch.setitem(sys.modules, "gevent.monkey", patched)
-    caller = Caller(stage, "paired", "sync")
-    with pytest.raises(RuntimeError, match="gevent"):
-        await done(caller, "send_messages", ServiceBusMessage("x"))
-    monkeypatch.undo()

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus import sdk
 from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, SendAvailabilityBacklogError
 from pairbus.pairing.events import Closed, Faulted, Moved, SecondaryLost
 from pairbus.pairing.failover import State
+from pairbus.sdk.clients import when_closed
 from tests.client.losses import slowness
 from tests.client.world import Stage, World, message, until
 from tests.sdk.flavours import Flavour
@@ -95,7 +95,7 @@ async def test_closing_closes_the_clients_of_both_sides(world: World, flavour: F
     await sender.send(message())
     closed: list[str] = []
     for side in ("primary", "secondary"):
-        sdk.when_closed(getattr(client.client, f"_{side}"), partial(closed.append, side))
+        when_closed(getattr(client.client, f"_{side}"), partial(closed.append, side))
     assert all(nemesis.open_connections for nemesis in nemeses)
     await client.close()
     assert closed == ["primary", "secondary"]

@@ -11,7 +11,6 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from pairbus import sdk
 from pairbus.amqp.message import BATCH_FORMAT, Message, encode_batch
 from pairbus.client.errors import ReservedPropertyError
 from pairbus.client.outgoing import (
@@ -27,6 +26,7 @@ from pairbus.client.outgoing import (
     scheduled,
 )
 from pairbus.pairing.envelope import Home, unwrap
+from pairbus.sdk.encoding import encode
 
 AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ def messages(count: int, size: int = 300) -> list[ServiceBusMessage]:
 
 
 def encoded(count: int, size: int = 300) -> list[bytes]:
-    return [sdk.encode(message) for message in messages(count, size)]
+    return [encode(message) for message in messages(count, size)]
 
 
 def batch_of(batch: ServiceBusMessageBatch, count: int) -> ServiceBusMessageBatch:
@@ -125,7 +125,7 @@ def test_a_message_keeps_its_number() -> None:
     going.stored(1, "b/0")
     assert numbers() == [2, 3]
     assert [entry.counter for entry in going.entries("orders", None, order)] == [2, 3]
-    assert order.next() == 4
+    assert next(order.numbers) == 4
 
 
 def test_stored_messages_are_taken_off_and_told() -> None:

@@ -21,7 +21,7 @@ from azure.servicebus.exceptions import (
 import pairbus
 import pairbus.aio
 import pairbus.client
-from pairbus import ledger, sdk, telemetry
+from pairbus import ledger, telemetry
 from pairbus.client.errors import ClientClosed, PairingUnauthorized, ScheduleWhileFailedOver, SecondaryUnreachable
 from pairbus.client.sides import Side
 from pairbus.errors import PairingError
@@ -326,20 +326,18 @@ async def test_events_can_be_iterated_and_a_listener_that_fails_harms_nobody(wor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", [telemetry, sdk])
 async def test_every_diverted_send_is_traced_where_the_application_traces(
-    stage: Stage, flavour: Flavour, who: Any, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With OpenTelemetry each has a span of ours; with the SDK's own tracing it is the SDK that encodes the message."""
+    """With OpenTelemetry each has a span of ours; spans of the SDK's own tracing: `test_same_spans.py`."""
     spans: list[str] = []
 
     def span(operation: str, *_: object) -> AbstractContextManager[None]:
         spans.append(operation)
         return nullcontext()
 
-    monkeypatch.setattr(who, "is_traced", lambda: True)
+    monkeypatch.setattr(telemetry, "is_traced", lambda: True)
     monkeypatch.setattr(telemetry, "span", span)
-    monkeypatch.setattr(sdk, "plainly_encoded", lambda *_: pytest.fail("it goes without the SDK's look at it"))
     client = stage.client(flavour)
     await client.pair()
     client.client.force_failover("orders")
@@ -347,7 +345,7 @@ async def test_every_diverted_send_is_traced_where_the_application_traces(
     for _ in range(3):
         await sender.send(message(application_properties={}))
     assert len(stage.in_backlog()) == 3
-    assert spans == (["divert"] * 3 if who is telemetry else [])
+    assert spans == ["divert"] * 3
 
 
 async def test_the_ledger_shows_the_journey_of_a_diverted_message(

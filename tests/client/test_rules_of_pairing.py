@@ -271,6 +271,7 @@ def by_credential(world: World, flavour: Flavour, **options: Any) -> Client:
         backlog_queue_count=2,
         failover_interval=0,
         ping_primary_interval=1,
+        ping="message",  # the brokers are strict and do not say that they hide pings
         on_event=events.append,
         **options,
     )

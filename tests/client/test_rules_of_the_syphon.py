@@ -343,8 +343,8 @@ async def test_a_key_that_is_rotated_during_the_drain_pauses_and_resumes(tmp_pat
         return {"UserConfig": {"Namespaces": [{"Name": "home", "Keys": [{"Name": "app", "Key": key}]}]}}
 
     with (
-        BrokerProcess(tmp_path / "home", namespaces=["home"], config=config("Zmlyc3Q=")) as home,
-        BrokerProcess(tmp_path / "away", namespaces=["away"]) as away,
+        BrokerProcess(tmp_path / "home", namespaces=["home"], config=config("Zmlyc3Q="), strict=True) as home,
+        BrokerProcess(tmp_path / "away", namespaces=["away"], strict=True) as away,
     ):
         with home.admin("home") as admin:
             admin.create_queue("orders")

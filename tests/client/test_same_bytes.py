@@ -16,15 +16,15 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
-from pairbus import sdk
 from pairbus.amqp.message import DATA, PROPERTIES, Message, sections
+from pairbus.sdk.encoding import encode
 from pairbus.testing.mailbox import Received
 from tests.client.messages import WHEN, of_every_kind, senders_part
 from tests.client.plain import Caller, Who
 from tests.client.world import Stage
 from tests.sdk.flavours import Flavour
 
-EMPTY_BYTES = len(sdk.encode(ServiceBusMessage(bytes(256), message_id="id"))) - 256 + 8  # in a batch, without its body
+EMPTY_BYTES = len(encode(ServiceBusMessage(bytes(256), message_id="id"))) - 256 + 8  # in a batch, without its body
 WHO: tuple[Who, ...] = ("plain", "paired")
 CLOCK_MS = 60_000  # between the two sends of one message
 
@@ -313,9 +313,7 @@ async def test_received_message_is_sent_again_as_the_plain_sdk_sends_it(stage: S
         caller = Caller(stage, who, flavour)
         sender = caller.client.get_queue_sender("orders")
         receiver = caller.client.get_queue_receiver("letters")
-        stage.primary.put(
-            "letters", *(sdk.encode(one) for one in (message(session_id="s"), annotated(footer={"f": 1})))
-        )
+        stage.primary.put("letters", *(encode(one) for one in (message(session_id="s"), annotated(footer={"f": 1}))))
         received = await caller.call(receiver.receive_messages, 2, max_wait_time=10)
         while len(received) < 2:
             received += await caller.call(receiver.receive_messages, 1, max_wait_time=10)

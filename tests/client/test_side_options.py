@@ -32,7 +32,7 @@ QUEUE = "orders"
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
     namespaces = [NamespaceOptions("contoso", queues=(QueueDescription(QUEUE),))]
-    async with Broker(namespaces, data=None) as broker:
+    async with Broker(namespaces, data=None, strict=True) as broker:
         yield broker
 
 

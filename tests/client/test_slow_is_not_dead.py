@@ -22,7 +22,9 @@ import pairbus.aio
 from pairbus.pairing.events import Diverted, Event, FailedOver, Suspected
 from pairbus.testing import Delay
 from pairbus.testing.scripted import ScriptedThread
-from tests.client.world import Client, Stage, World, message, until
+from tests.client.losses import slowness
+from tests.client.pausing import AT_ONCE, BESIDE_S, PAUSE_S
+from tests.client.world import Client, Stage, World, message
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow
@@ -35,20 +37,45 @@ def assert_nothing_counted(client: Client) -> None:
 
 
 async def test_a_large_message_over_a_thin_line_is_no_outage(world: World, flavour: Flavour) -> None:
-    """Five seconds of upload with a patience of one: bytes that leave are signs of life."""
+    """Five seconds of upload with a patience of one: bytes that leave are signs of life.
+
+    Small messages of another sender of the same queue pass it; one of the same sender stays behind it. The asyncio
+    client goes over TLS, where more of an upload lies in buffers.
+    """
     queue = world.namespaces.make_queue(max_message_size_in_kilobytes=8192)
     nemesis = world.nemesis()
     nemesis.bandwidth(1_000_000)
-    client = await world.client(flavour, attempt_timeout=1)
-    sender = client.sender(queue)
+    client = await world.client(flavour, attempt_timeout=1, **(tls_options(world) if flavour == "aio" else {}))
+    sender, other = client.sender(queue), client.sender(queue)
     await sender.send(message("first"))
     large = asyncio.create_task(sender.send(ServiceBusMessage(bytes(5_000_000), message_id="large")))
-    small = [await sender.send(message()) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    behind = asyncio.create_task(sender.send(message("behind")))
+    small = list[float]()
+    while not large.done():
+        small.append(await other.send(message()))
+        await asyncio.sleep(0.01)
     took_s = await large
-    print(f"{flavour}: 5 MB took {took_s:.1f} s, small ones {max(small):.2f} s")
+    print(f"{flavour}: 5 MB took {took_s:.1f} s, {len(small)} small ones {max(small):.2f} s at most")
     assert took_s > 3.0, "the line was thin"
+    assert sorted(small)[int(len(small) * 0.99)] < 0.5 * slowness()
+    assert await behind > 3.0
     assert_nothing_counted(client)
-    assert world.count(queue) == 5
+    assert world.count(queue) == 3 + len(small)
+
+
+def tls_options(world: World) -> dict[str, Any]:
+    """Return options of a client that goes to the primary by TLS, through the proxy."""
+    nemesis, broker = world.nemesis(), world.namespaces.process("primary")
+    direct = world.namespaces.connection_string("primary").replace(";UseDevelopmentEmulator=true", "")
+    return {
+        "primary": direct.replace(f"127.0.0.1:{broker.ports['primary']}", "primary.servicebus.windows.net"),
+        "primary_kwargs": {
+            "custom_endpoint_address": f"sb://127.0.0.1:{nemesis.port}",
+            "transport_type": TransportType.Amqp,
+            "connection_verify": str(broker.ca_file),
+        },
+    }
 
 
 @pytest.mark.parametrize("first", ["send", "batch", "schedule"])
@@ -80,20 +107,9 @@ ROUND_TRIP_S = float(os.environ.get("PAIRBUS_TEST_ROUND_TRIP_S", "0.3"))
 async def test_a_long_round_trip_with_tls_is_no_outage(world: World, flavour: Flavour) -> None:
     """The opening has four round trips more, and the clocks are five round trips long."""
     queue = world.namespaces.make_queue()
-    nemesis, broker = world.nemesis(), world.namespaces.process("primary")
-    tls = {
-        "custom_endpoint_address": f"sb://127.0.0.1:{nemesis.port}",
-        "transport_type": TransportType.Amqp,
-        "connection_verify": str(broker.ca_file),
-    }
-    direct = world.namespaces.connection_string("primary").replace(";UseDevelopmentEmulator=true", "")
-    authority = f"127.0.0.1:{broker.ports['primary']}"
+    nemesis = world.nemesis()
     client = await world.client(
-        flavour,
-        primary=direct.replace(authority, "primary.servicebus.windows.net"),
-        primary_kwargs=tls,
-        attempt_timeout=5 * ROUND_TRIP_S,
-        connect_timeout=5 * ROUND_TRIP_S,
+        flavour, attempt_timeout=5 * ROUND_TRIP_S, connect_timeout=5 * ROUND_TRIP_S, **tls_options(world)
     )
     nemesis.latency(ROUND_TRIP_S / 2)
     sender = client.sender(queue)
@@ -193,58 +209,38 @@ async def _elsewhere() -> AsyncIterator[tuple[Any, Any]]:
         yield primary, secondary
 
 
-STOPPED = """
-import asyncio, sys, threading, time
-from azure.servicebus import ServiceBusMessage, TransportType
-
-flavour, primary, secondary = sys.argv[1:]
-options = dict(
-    create_backlog_queues=False, failover_interval=0, attempt_timeout=1, connect_timeout=1, primary_name="stage",
-    on_event=lambda event: print(type(event).__name__, flush=True),
-)
-
-async def main():
-    from pairbus.aio import PairedServiceBusClient
-    async with PairedServiceBusClient.from_connection_strings(primary, secondary, **options) as client:
-        sender = client.get_queue_sender("orders")
-        end = time.monotonic() + 6
-        while time.monotonic() < end:
-            await asyncio.gather(*(sender.send_messages(ServiceBusMessage("x")) for _ in range(20)))
-
-def work(sender, end):
-    while time.monotonic() < end:
-        sender.send_messages(ServiceBusMessage("x"))
-
-if flavour == "aio":
-    asyncio.run(main())
-else:
-    from pairbus import PairedServiceBusClient
-    with PairedServiceBusClient.from_connection_strings(primary, secondary, **options) as client:
-        sender = client.get_queue_sender("orders")
-        threads = [threading.Thread(target=work, args=(sender, time.monotonic() + 6)) for _ in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-"""
-
-
-async def test_a_stopped_process_does_not_blame_the_primary(stage: Stage, flavour: Flavour) -> None:
-    """SIGSTOP for three seconds, with sends in flight and a patience of one."""
-    stage.primary.on("transfer", Delay(0.05), path="orders")
+async def pause(stage: Stage, how: str, patience_s: float) -> None:
+    """Run a program of `pausing.py`, stop it for ten seconds if it does not block itself, and judge what it told."""
     ends = stage.primary.connection_string, stage.secondary.connection_string
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", STOPPED, flavour, *ends, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        *(sys.executable, "-m", "tests.client.pausing", how, str(patience_s), *ends),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
+    assert process.stdout is not None
     try:
-        await until(lambda: len(stage.primary.stored("orders")) > 40, "it sends", within_s=20)
-        process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(3)
-        process.send_signal(signal.SIGCONT)
-        told, errors = await asyncio.wait_for(process.communicate(), 30)
+        first = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+        while first not in ("sending", ""):
+            first = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+        if how != "blocked":
+            await asyncio.sleep(BESIDE_S)
+            process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(PAUSE_S)
+            process.send_signal(signal.SIGCONT)
+        told, errors = await asyncio.wait_for(process.communicate(), 60)
     finally:
         if process.returncode is None:
             process.kill()
-    assert process.returncode == 0, errors.decode()
-    assert told.split() == [b"Paired", b"Closed"]
+    assert (process.returncode, errors.decode()) == (0, "")
+    *events, count = told.decode().split()
+    assert events == ["Closed"] and int(count) > AT_ONCE, (how, patience_s, events, count)
+
+
+async def test_ten_seconds_without_running_are_not_the_primarys(stage: Stage) -> None:
+    """SIGSTOP of the client, and `time.sleep` in its loop, with sends in flight: nothing counted, nothing diverted.
+
+    All at once, because each takes twelve seconds.
+    """
+    stage.primary.on("transfer", Delay(0.05), path="orders")
+    await asyncio.gather(*(pause(stage, *how) for how in (("sync", 3), ("aio", 3), ("aio", 1), ("blocked", 3))))
     assert stage.secondary.received == []

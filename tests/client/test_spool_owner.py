@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import pytest
 
-from pairbus import sdk
 from pairbus.client import face
 from pairbus.client.errors import SecondaryUnreachable, SendAvailabilityBacklogError
+from pairbus.sdk.encoding import encode
 from pairbus.spool import Entry, Spool, spools_in
 from pairbus.testing.script import Reject
 from tests.client.messages import id_of
@@ -25,9 +25,7 @@ from tests.sdk.flavours import Flavour
 def leave_in(folder: Path, message_id: str) -> None:
     """What a client that died has left behind."""
     spool = Spool(folder)
-    entry = Entry(
-        "orders", sdk.encode(message(message_id=message_id)), message_id, spooled_ms=time.time_ns() // 1_000_000
-    )
+    entry = Entry("orders", encode(message(message_id=message_id)), message_id, spooled_ms=time.time_ns() // 1_000_000)
     spool.append([entry])
     spool.close()
 
@@ -121,7 +119,7 @@ async def test_pairs_that_share_a_folder_do_not_forward_each_others_messages(
 ) -> None:
     """Whichever starts first: the messages would go to a namespace that they were never meant for."""
     spool = Spool(tmp_path, pair="litware")
-    entry = Entry("orders", sdk.encode(message(message_id="theirs")), "theirs", spooled_ms=time.time_ns() // 1_000_000)
+    entry = Entry("orders", encode(message(message_id="theirs")), "theirs", spooled_ms=time.time_ns() // 1_000_000)
     spool.append([entry])
     spool.close()
     leave_in(tmp_path / "1", "left")

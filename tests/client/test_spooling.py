@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus import sdk
 from pairbus.client.errors import SendAvailabilityBacklogError
 from pairbus.errors import SpoolError
 from pairbus.pairing.events import Spooled, SpoolForwarded
 from pairbus.pairing.failover import State
+from pairbus.sdk.encoding import encode
 from pairbus.spool import Entry, Spool
 from pairbus.testing.script import Delay, Reject
 from tests.client.messages import id_of
@@ -134,7 +134,7 @@ async def test_a_spool_runs_dry_although_its_entity_is_sent_to_all_the_time(
     stage.primary.on("transfer", Delay(0.01), path="orders")
     spool = Spool(tmp_path)
     left = [f"left-{number}" for number in range(100)]
-    spool.append([Entry("orders", sdk.encode(message(message_id=one, session_id=one)), one) for one in left])
+    spool.append([Entry("orders", encode(message(message_id=one, session_id=one)), one) for one in left])
     spool.close()
     client = stage.client(flavour, spool_dir=tmp_path)
     await client.pair()

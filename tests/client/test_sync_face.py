@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 from pathlib import Path
 from typing import Any
 
@@ -165,20 +164,6 @@ async def test_a_listener_has_its_own_thread_and_hears_in_order(stage: Stage) ->
     assert kinds == [Paired, FailedOver, *[Diverted] * 7, Closed]
     assert {name for _, name in heard} == {"pairbus-events"}
     assert len(stage.primary.stored("invoices")) == 1
-
-
-async def test_patched_threads_of_gevent_are_refused_with_a_reason(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkey: Any = types.ModuleType("gevent.monkey")
-    patched = {"threading", "thread", "socket"}
-    monkey.is_module_patched = patched.__contains__
-    monkeypatch.setitem(sys.modules, "gevent.monkey", monkey)
-    client = stage.client("sync")
-    error = await client.sender("orders").error(message())
-    assert isinstance(error, RuntimeError) and "gevent" in str(error) and "thread=False" in str(error)
-    patched.clear()
-    await client.sender("orders").send(message())
 
 
 FORKED = """

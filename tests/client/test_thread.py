@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import gc
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,6 +137,16 @@ def test_the_engine_thread_cannot_wait_for_itself(engine_thread: EngineThread) -
         engine_thread.run(reenter)
 
 
+def test_a_forgotten_client_ends_its_thread() -> None:
+    """The thread keeps the engine alive, and the engine must not keep the client alive."""
+    client = PairedServiceBusClient.from_connection_strings(NOBODY.format(1), NOBODY.format(2))
+    thread = client._started()._thread
+    del client
+    gc.collect()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
 # ── listeners ──
 
 
@@ -199,19 +208,3 @@ def test_a_listener_far_behind_loses_the_oldest_events(
     listener.flush(WAIT_S)
     assert heard == ["0", *(str(number) for number in range(21, 31))]
     assert caplog.text.count("events behind") == 1
-
-
-# ── gevent ──
-
-
-@pytest.mark.parametrize("is_patched", [False, True])
-def test_patched_threads_are_refused(is_patched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event loop in a greenlet would never run; the error says what to do."""
-    monkey = SimpleNamespace(is_module_patched=lambda name: is_patched and name == "threading")
-    monkeypatch.setitem(sys.modules, "gevent.monkey", monkey)
-    client = PairedServiceBusClient.from_connection_strings(NOBODY.format(1), NOBODY.format(2))
-    if is_patched:
-        with pytest.raises(RuntimeError, match=r"patch_all\(thread=False\)"):
-            EngineThread(client._state)
-    else:
-        EngineThread(client._state).stop(WAIT_S)

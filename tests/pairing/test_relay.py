@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.message import encode_batch
-from pairbus.pairing.envelope import Home, batch_head
+from pairbus.amqp.message import Message, Properties, encode_batch
+from pairbus.amqp.types import Symbol
+from pairbus.pairing.envelope import Home
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.pace import PAUSE_MAX_S, BatchSize, Budget, Pauses
 from pairbus.pairing.policy import Failure, Kind
@@ -135,12 +136,24 @@ def test_a_batch_has_one_session_and_fits_the_destination() -> None:
 def test_a_batch_fits_with_what_stands_before_its_messages() -> None:
     """The session is written once more at its head: long names count."""
     session = "s" * 100
-    items = [item(place, size=100, session_id=session) for place in range(4)]
-    for limit in range(300, 600):
+    message = Message(properties=Properties(message_id="m", group_id=session), data=[b"x" * 20]).encode()
+    items = [Item(place, Home("orders", b"", session_id=session), message) for place in range(4)]
+    for limit in range(300, 900):
         for chunk in rounds(items, limit, in_batches=True)[0]:
-            encoded = encode_batch([one.payload for one in chunk], batch_head(session))
+            encoded = encode_batch([one.payload for one in chunk])
             assert len(chunk) == 1 or len(encoded) <= limit
-    assert places(rounds(items, 550, in_batches=True)) == [[[0, 1, 2, 3]]]
+    assert places(rounds(items, 900, in_batches=True)) == [[[0, 1, 2, 3]]]
+
+
+def test_a_batch_has_one_partition_key() -> None:
+    """A partitioned entity files a batch whole, by the key of its first message."""
+
+    def keyed(place: int, key: str) -> Item:
+        annotations = {Symbol("x-opt-partition-key"): key}
+        return Item(place, Home("orders", b""), Message(annotations=annotations, data=[b"x"]).encode())
+
+    items = [keyed(0, "a"), item(1), keyed(2, "b"), keyed(3, "a"), item(4)]
+    assert places(rounds(items, 0, in_batches=True)) == [[[0, 3], [1, 4], [2]]]
 
 
 def test_the_next_batch_of_a_lane_waits_for_the_one_before() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pairbus.client.errors import SendAvailabilityBacklogError
 from pairbus.client.outgoing import Outgoing
-from pairbus.client.verdicts import error_of
+from pairbus.client.results import error_of
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed
 from pairbus.pairing.failover import State
 from pairbus.pairing.policy import Failure, Kind

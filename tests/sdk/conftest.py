@@ -7,13 +7,29 @@ next tests of the module and is awaited at its end; later the loop may stand sti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from tests.brokers import BrokerProcess
 from tests.sdk.flavours import Admin, Flavour, Sdk
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker as it is without options, for other people's clients; test_strict.py has them on a strict one."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
+        yield process
+        code = process.terminate()
+    assert code == 0, f"SIGTERM ended the broker with exit code {code}:\n{process.stderr[-8000:]}"
+
+
+@pytest.fixture(scope="session")
+def admin(broker: BrokerProcess) -> Iterator[ServiceBusAdministrationClient]:
+    with broker.admin() as client:
+        yield client
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

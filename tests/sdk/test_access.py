@@ -182,8 +182,9 @@ async def test_administration_needs_the_right_to_manage(secured: BrokerProcess, 
 
 
 async def test_an_unknown_queue_is_not_found(sdk: Sdk) -> None:
-    """For senders and receivers, and for the dead letters of a queue that does not exist."""
-    with pytest.raises(MessagingEntityNotFoundError):
+    """For senders and receivers, and for the dead letters of a queue that does not exist. The text has its whole
+    address without a port, as users of the service know it."""
+    with pytest.raises(MessagingEntityNotFoundError, match=r"'sb://127\.0\.0\.1/no-such-queue' could not be found\."):
         await sdk.sender("no-such-queue")
     with pytest.raises(MessagingEntityNotFoundError):
         await sdk.receiver("no-such-queue")

@@ -98,12 +98,13 @@ async def test_settings_can_be_changed(sdk_admin: Admin) -> None:
 
 
 async def test_an_existing_queue_is_not_made_again(sdk_admin: Admin) -> None:
-    """Not under another spelling either; what is there stays as it is."""
+    """Not under another spelling either, whatever else is wrong with the request; what is there stays as it is."""
     name = _name()
     await sdk_admin.calls.create_queue(name, max_delivery_count=3)
-    for spelling in (name, name.upper()):
+    wrong: dict[str, Any] = {"max_size_in_megabytes": -1}
+    for spelling, settings in ((name, {}), (name.upper(), {}), (name, wrong)):
         with pytest.raises(ResourceExistsError):
-            await sdk_admin.calls.create_queue(spelling)
+            await sdk_admin.calls.create_queue(spelling, **settings)
     assert (await sdk_admin.calls.get_queue(name)).max_delivery_count == 3
 
 

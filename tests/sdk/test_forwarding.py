@@ -110,3 +110,26 @@ async def test_a_destination_that_is_gone_or_full_costs_no_message(sdk: Sdk, sdk
     await sender.send_messages(ServiceBusMessage("gone"))
     message = await receive_one(dead)
     assert (text(message), message.dead_letter_reason) == ("gone", "MessagingEntityNotFound")
+
+
+async def test_a_message_without_a_session_id_is_not_forwarded_to_sessions(sdk: Sdk, sdk_admin: Admin) -> None:
+    """It is a dead letter of the source, as on Azure; transfer dead letters are those of transactions."""
+    talks, queue, topic = names("talks", "queue", "topic")
+    await sdk_admin.calls.create_queue(talks, requires_session=True)
+    await sdk_admin.calls.create_queue(queue, forward_to=talks)
+    await sdk_admin.calls.create_topic(topic)
+    await sdk_admin.calls.create_subscription(topic, "s", forward_to=talks)
+    to_queue, to_topic = await sdk.sender(queue), await sdk.topic_sender(topic)
+    for sender in (to_queue, to_topic):
+        await sender.send_messages([ServiceBusMessage("lost"), ServiceBusMessage("found", session_id="a")])
+    receiver = await sdk.receiver(talks, session_id="a")
+    assert [text(message) for message in await receive(receiver, 2)] == ["found", "found"]
+    for dead in (
+        await sdk.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER),
+        await sdk.subscription_receiver(topic, "s", sub_queue=ServiceBusSubQueue.DEAD_LETTER),
+    ):
+        message = await receive_one(dead)
+        assert (text(message), message.dead_letter_reason) == ("lost", "Session ID is null")
+        assert talks in (message.dead_letter_error_description or "")
+    counts = await sdk_admin.calls.get_queue_runtime_properties(queue)
+    assert (counts.dead_letter_message_count, counts.transfer_dead_letter_message_count) == (1, 0)

@@ -128,7 +128,8 @@ async def test_a_dead_letter_can_be_abandoned_deferred_and_deleted_but_never_lea
 
 
 async def test_a_deferred_message_comes_by_its_number_only(sdk: Sdk, queue_name: str) -> None:
-    """Deferred means set aside: the receiver who kept the number gets it, under a lock, and completes it."""
+    """Deferred means set aside: the receiver who kept the number gets it, under a lock, and completes it. That it was
+    delivered before is counted."""
     sender, receiver = await sdk.pair(queue_name)
     await sender.send_messages([ServiceBusMessage("later"), ServiceBusMessage("now")], timeout=10)
     later, now = await receive(receiver, 2)
@@ -138,6 +139,7 @@ async def test_a_deferred_message_comes_by_its_number_only(sdk: Sdk, queue_name:
     [message] = await receiver.receive_deferred_messages([number(later)], timeout=10)
     assert text(message) == "later"
     assert message.state is ServiceBusMessageState.DEFERRED
+    assert (later.delivery_count, message.delivery_count) == (0, 1)
     assert message.lock_token is not None
     await receiver.complete_message(message)
     with pytest.raises(MessageNotFoundError):

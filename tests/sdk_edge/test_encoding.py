@@ -12,8 +12,8 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus import sdk
 from pairbus.pairing.envelope import Away, Home, Wrapper, unwrap, wrap
+from pairbus.sdk.encoding import encode, plainly_encoded
 
 texts = st.none() | st.text(max_size=8) | st.sampled_from(["", "é" * 127, "é" * 128, "x" * 255, "x" * 256])
 ids = texts | st.uuids() | st.binary(min_size=1, max_size=8)
@@ -56,8 +56,8 @@ def as_the_sdk_says_it(message: AmqpAnnotatedMessage) -> bytes:
 def test_a_message_that_is_encoded_at_hand_has_the_bytes_of_the_sdk(message: AmqpAnnotatedMessage) -> None:
     """A copy that travels as bytes must not be told from the message that the primary would have got."""
     expected = as_the_sdk_says_it(message)
-    assert sdk.encode(message) == expected
-    plain = sdk.plainly_encoded(message)
+    assert encode(message) == expected
+    plain = plainly_encoded(message)
     assert plain in (None, expected)
     if plain is not None:
         wrapped = Wrapper(Away("orders")).wrap(plain)
@@ -77,7 +77,7 @@ def test_a_message_that_is_encoded_at_hand_has_the_bytes_of_the_sdk(message: Amq
 def test_the_usual_message_is_encoded_at_hand(given: dict[str, Any]) -> None:
     """Otherwise nothing of the above would be tested, and nothing be gained."""
     for size in (0, 255, 256, 30_000):
-        assert sdk.plainly_encoded(ServiceBusMessage(b"x" * size, **given)) is not None
+        assert plainly_encoded(ServiceBusMessage(b"x" * size, **given)) is not None
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_usual_message_is_encoded_at_hand(given: dict[str, Any]) -> None:
 )
 def test_a_message_with_more_to_say_is_left_to_the_sdk(given: dict[str, Any]) -> None:
     """Also one that the SDK will refuse, in its own words."""
-    assert sdk.plainly_encoded(ServiceBusMessage(b"x", message_id="i", **given)) is None
+    assert plainly_encoded(ServiceBusMessage(b"x", message_id="i", **given)) is None
 
 
 def test_a_header_in_an_odd_form_is_left_to_the_sdk() -> None:
@@ -103,4 +103,4 @@ def test_a_header_in_an_odd_form_is_left_to_the_sdk() -> None:
     for header in headers:
         message = AmqpAnnotatedMessage(data_body=b"x", properties={"message_id": "i"})
         message.header = header
-        assert sdk.encode(message) == as_the_sdk_says_it(message)
+        assert encode(message) == as_the_sdk_says_it(message)

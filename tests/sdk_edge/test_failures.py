@@ -12,8 +12,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, exceptions
 from azure.servicebus._pyamqp.error import AMQPLinkError, ErrorCondition
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
-from pairbus import sdk
 from pairbus.pairing.policy import Kind, kind_of_condition
+from pairbus.sdk.encoding import encode
+from pairbus.sdk.failures import failure_of, failure_of_transport
 from pairbus.testing import Detach, Reject, ScriptedThread
 from pairbus.transport import Carrier, ConnectionLost, Refused, Silence, Timeout, TransportError
 
@@ -67,11 +68,11 @@ async def paired_error(connection_string: str, condition: str) -> BaseException 
     carrier = Carrier(connection_string, connect_timeout_s=5)
     try:
         with pytest.raises(Refused) as refused:
-            payload = sdk.encode(ServiceBusMessage("x", message_id="i"))
+            payload = encode(ServiceBusMessage("x", message_id="i"))
             await carrier.send("orders", payload, timeout_s=5, silence_s=5)
     finally:
         await carrier.close()
-    failure = sdk.failure_of_transport(refused.value)
+    failure = failure_of_transport(refused.value)
     assert failure.kind is kind_of_condition(condition)
     return failure.error
 
@@ -98,7 +99,7 @@ def test_an_unanswered_send_has_the_sdks_class(
 ) -> None:
     """The outcome is as unknown as the transport says; its error is the cause."""
     given = error.again(outcome_unknown=is_unknown)
-    failure = sdk.failure_of_transport(given)
+    failure = failure_of_transport(given)
     assert (failure.kind, failure.outcome_unknown) == (kind, is_unknown)
     assert isinstance(failure.error, theirs) and failure.error.__cause__ is given
     assert str(given) in str(failure.error)
@@ -147,7 +148,7 @@ TABLE = [
 @pytest.mark.parametrize(("error", "kind"), TABLE, ids=lambda value: getattr(value, "name", type(value).__name__))
 def test_every_exception_has_its_kind(error: Exception, kind: Kind) -> None:
     """Row by row; the failure keeps the exception."""
-    failure = sdk.failure_of(error)
+    failure = failure_of(error)
     assert failure is not None and failure.kind is kind
     assert failure.error is error
 
@@ -155,4 +156,4 @@ def test_every_exception_has_its_kind(error: Exception, kind: Kind) -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), ImportError("websocket"), KeyError()])
 def test_a_bug_or_an_interruption_is_left_alone(error: Any) -> None:
     """It must reach somebody who can answer it."""
-    assert sdk.failure_of(error) is None
+    assert failure_of(error) is None

@@ -12,9 +12,10 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch, aio
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from pairbus import sdk
 from pairbus.amqp.message import PROPERTIES, sections
 from pairbus.pairing.aliases import RESERVED
+from pairbus.sdk.encoding import encode
+from pairbus.sdk.messages import as_messages, body_size, due_at, ensure_message_id, reserved_property
 from pairbus.transport.client import connect
 from tests.conftest import MakeQueue
 from tests.sdk_edge.conftest import Strings
@@ -28,23 +29,23 @@ SCHEDULED = datetime(2030, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 def test_every_form_that_the_sdk_accepts_becomes_a_list() -> None:
     """One message, an annotated one, a mapping, lists and generators of these, a batch."""
     message, annotated = ServiceBusMessage("a"), AmqpAnnotatedMessage(value_body=5)
-    assert sdk.as_messages(message) == [message]
-    assert sdk.as_messages([message, message]) == [message, message]
-    assert sdk.as_messages(one for one in (message,)) == [message]
-    assert [one.raw_amqp_message for one in sdk.as_messages(annotated)] == [annotated]
-    assert [one.raw_amqp_message for one in sdk.as_messages((annotated,))] == [annotated]
-    assert [str(one) for one in sdk.as_messages({"body": "b"})] == ["b"]
-    assert [str(one) for one in sdk.as_messages([{"body": "b"}, message])] == ["b", "a"]
+    assert as_messages(message) == [message]
+    assert as_messages([message, message]) == [message, message]
+    assert as_messages(one for one in (message,)) == [message]
+    assert [one.raw_amqp_message for one in as_messages(annotated)] == [annotated]
+    assert [one.raw_amqp_message for one in as_messages((annotated,))] == [annotated]
+    assert [str(one) for one in as_messages({"body": "b"})] == ["b"]
+    assert [str(one) for one in as_messages([{"body": "b"}, message])] == ["b", "a"]
     batch = ServiceBusMessageBatch()
     batch.add_message(message)
     batch.add_message(annotated)
-    assert sdk.as_messages(batch)[0] is message and len(sdk.as_messages(batch)) == 2
+    assert as_messages(batch)[0] is message and len(as_messages(batch)) == 2
 
 
 @pytest.mark.parametrize("nothing", [[], (), {}, "", ServiceBusMessageBatch()])
 def test_nothing_is_nothing(nothing: Any) -> None:
     """The SDK sends nothing then, without a word."""
-    assert sdk.as_messages(nothing) == []
+    assert as_messages(nothing) == []
 
 
 @pytest.mark.parametrize("wrong", [5, "text", [5], None, {"bodi": "b"}, [["nested"]]])
@@ -56,20 +57,20 @@ def test_wrong_types_are_refused_as_the_sdk_refuses_them(wrong: Any) -> None:
     with pytest.raises(TypeError) as theirs:
         sender.send_messages(wrong)
     with pytest.raises(TypeError) as ours:
-        sdk.as_messages(wrong)
+        as_messages(wrong)
     assert str(ours.value) == str(theirs.value)
 
 
 def test_a_message_without_an_id_gets_one_in_a_copy() -> None:
     """So that duplicate detection knows it again; the caller's object stays as it was."""
     annotated = AmqpAnnotatedMessage(data_body=b"x")
-    [message] = sdk.as_messages(annotated)
-    named = sdk.ensure_message_id(message)
+    [message] = as_messages(annotated)
+    named = ensure_message_id(message)
     assert uuid.UUID(named.message_id) and annotated.properties is None
-    assert sdk.ensure_message_id(named) is named
+    assert ensure_message_id(named) is named
     emptied = ServiceBusMessage("x", subject="s")
     emptied.message_id = None
-    again = sdk.ensure_message_id(emptied)
+    again = ensure_message_id(emptied)
     assert again.message_id and again.subject == "s" and emptied.message_id is None
 
 
@@ -78,8 +79,8 @@ def test_reserved_names_are_found_as_text_and_as_bytes(key: str | bytes) -> None
     """Received messages that are sent on have bytes."""
     name = key if isinstance(key, str) else key.decode()
     message = ServiceBusMessage("x", application_properties={"own": 1, key: "v"})
-    assert sdk.reserved_property(message, RESERVED) == name
-    assert sdk.reserved_property(ServiceBusMessage("x", application_properties={"x-ms-other": 1}), RESERVED) is None
+    assert reserved_property(message, RESERVED) == name
+    assert reserved_property(ServiceBusMessage("x", application_properties={"x-ms-other": 1}), RESERVED) is None
 
 
 def test_looking_for_reserved_names_costs_next_to_nothing() -> None:
@@ -91,7 +92,7 @@ def test_looking_for_reserved_names_costs_next_to_nothing() -> None:
 def _cpu_s(message: ServiceBusMessage) -> float:
     began = time.thread_time()
     for _ in range(1000):
-        sdk.reserved_property(message, RESERVED)
+        reserved_property(message, RESERVED)
     return (time.thread_time() - began) / 1000
 
 
@@ -102,14 +103,14 @@ async def test_encoding_gives_the_bytes_that_the_sdk_sends(strings: Strings, mak
     """Compared with what the real broker got: it passes on everything from the properties on byte for byte."""
     queue = make_queue()
     message = ServiceBusMessage(b"body", application_properties={"text": b"bytes", "n": 1}, subject="s")
-    expected = sdk.encode(message)
+    expected = encode(message)
     assert message.application_properties == {"text": b"bytes", "n": 1}
     async with aio.ServiceBusClient.from_connection_string(strings.here) as client:
         await client.get_queue_sender(queue).send_messages(message)
     async with await connect(strings.here) as connection:
         [received] = await (await connection.receiver(queue)).receive(1, timeout_s=5)
     assert from_properties(received.payload) == from_properties(expected) == expected
-    assert sdk.size(message) == len(expected)
+    assert len(encode(message)) == len(expected)
 
 
 def from_properties(payload: bytes) -> bytes:
@@ -131,7 +132,7 @@ def from_properties(payload: bytes) -> bytes:
 )
 def test_the_size_of_a_body_is_a_lower_bound(message: Any, least: int) -> None:
     """Cheap: nothing is encoded."""
-    assert sdk.body_size(message) == least <= sdk.size(message)
+    assert body_size(message) == least <= len(encode(message))
 
 
 # ── the caller's objects ──
@@ -152,9 +153,9 @@ def test_the_callers_message_is_never_modified() -> None:
     """Deeply: the same object, sent again, is the same message."""
     message = full_message()
     before = pickle.dumps(message.raw_amqp_message)
-    later = sdk.scheduled(message, SCHEDULED + timedelta(days=1))
-    sdk.encode(message)
-    sdk.size(message)
+    later = due_at(message, SCHEDULED + timedelta(days=1))
+    encode(message)
+    len(encode(message))
     assert later.scheduled_enqueue_time_utc == SCHEDULED + timedelta(days=1)
     assert pickle.dumps(message.raw_amqp_message) == before
 
@@ -162,5 +163,5 @@ def test_the_callers_message_is_never_modified() -> None:
 def test_a_scheduled_copy_shares_the_body() -> None:
     """A copy costs no copy of the large part."""
     message = ServiceBusMessage(bytes(200_000))
-    copied = sdk.scheduled(message, SCHEDULED)
+    copied = due_at(message, SCHEDULED)
     assert copied.raw_amqp_message._data_body is message.raw_amqp_message._data_body

@@ -31,7 +31,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
 @pytest.fixture
 def server(running: AdminServer) -> AdminServer:
     """Empty, and willing."""
-    running.namespace.reset()
+    running.namespace.forget_tests()
     return running
 
 

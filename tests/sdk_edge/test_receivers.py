@@ -23,9 +23,8 @@ from azure.servicebus import (
 )
 from azure.servicebus.exceptions import MessageLockLostError, OperationTimeoutError, ServiceBusConnectionError
 
-from pairbus import sdk
 from pairbus.sdk import receivers
-from pairbus.sdk.watchdog import guarded
+from pairbus.sdk.receivers import skip_pings
 from pairbus.testing import Nemesis
 from tests.sdk.flavours import Guarded, Sdk
 from tests.sdk_edge.conftest import Strings
@@ -64,7 +63,7 @@ class World:
     async def receiver(self, **options: Any) -> Any:
         """Swapped before it is open, as the paired client does."""
         genuine = self.kit._client.get_queue_receiver(self.queue, **options)
-        same = sdk.skip_pings(genuine, self.meter)
+        same = skip_pings(genuine, self.meter)
         assert same is genuine
         return await self.kit._open(same)
 
@@ -151,7 +150,7 @@ async def test_operations_are_told_to_the_meter(world: World) -> None:
 async def test_an_operation_that_fails_is_told_with_its_error(is_aio: bool, strings: Strings, free_port: int) -> None:
     """And the error reaches the caller as it is."""
     kit, meter = Sdk("aio" if is_aio else "sync", strings.at(free_port)), Meter()
-    receiver: Any = Guarded(sdk.skip_pings(kit._client.get_queue_receiver("q"), meter), kit.flavour)
+    receiver: Any = Guarded(skip_pings(kit._client.get_queue_receiver("q"), meter), kit.flavour)
     with pytest.raises(ServiceBusConnectionError):
         await receiver.receive_messages(1, max_wait_time=1)
     assert meter.rows == [("receive", 1, 0, "communication")]
@@ -194,7 +193,7 @@ async def test_a_settlement_ends_on_a_silent_peer_and_the_receiver_lives_on(
         sender = await kit.sender(queue_name)
         await sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
         genuine = kit._client.get_queue_receiver(queue_name)
-        receiver = await kit._open(sdk.skip_pings(genuine, Meter(), None if is_aio else guarded))
+        receiver = await kit._open(skip_pings(genuine, Meter()))
         [message] = await receiver.receive_messages(1, max_wait_time=5)
         nemesis.black_hole()
         began = time.monotonic()
@@ -216,7 +215,7 @@ def test_the_automatic_renewer_works_with_the_receiver(strings: Strings, queue_n
     with ServiceBusClient.from_connection_string(strings.here) as client:
         client.get_queue_sender(queue_name).send_messages([ping(), ServiceBusMessage("a")])
         with AutoLockRenewer(max_lock_renewal_duration=30) as renewer:
-            receiver = sdk.skip_pings(client.get_queue_receiver(queue_name, auto_lock_renewer=renewer), meter)
+            receiver = skip_pings(client.get_queue_receiver(queue_name, auto_lock_renewer=renewer), meter)
             with receiver:
                 [message] = receiver.receive_messages(2, max_wait_time=3)
                 receiver.complete_message(message)
@@ -228,9 +227,9 @@ async def test_session_receivers_sub_queues_and_subscriptions_keep_their_kind() 
     credential = AzureNamedKeyCredential("name", "key")
     sync, other = ServiceBusClient("h", credential), aio.ServiceBusClient("h", credential)
     for client, kind in ((sync, ServiceBusReceiver), (other, aio.ServiceBusReceiver)):
-        session = sdk.skip_pings(client.get_queue_receiver("q", session_id=NEXT_AVAILABLE_SESSION))
-        dead = sdk.skip_pings(client.get_queue_receiver("q", sub_queue=ServiceBusSubQueue.DEAD_LETTER))
-        subscribed = sdk.skip_pings(client.get_subscription_receiver("t", "s"))
+        session = skip_pings(client.get_queue_receiver("q", session_id=NEXT_AVAILABLE_SESSION))
+        dead = skip_pings(client.get_queue_receiver("q", sub_queue=ServiceBusSubQueue.DEAD_LETTER))
+        subscribed = skip_pings(client.get_subscription_receiver("t", "s"))
         assert all(isinstance(receiver, kind) for receiver in (session, dead, subscribed))
         assert session.session is not None and session.session._receiver is session
         assert dead.entity_path == "q/$DeadLetterQueue" and subscribed.entity_path == "t/Subscriptions/s"

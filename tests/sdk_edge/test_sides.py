@@ -11,17 +11,17 @@ from azure.core.credentials import AccessToken, AzureNamedKeyCredential
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType, aio
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
 
-from pairbus import sdk
 from pairbus.client.sides import Side
 from pairbus.errors import ConfigError
 from pairbus.pairing.options import primary_name_of
+from pairbus.sdk.encoding import encode
 from pairbus.transport import ConnectionLost
 from pairbus.transport.credential import AzureToken
 from tests.brokers import BrokerProcess
 from tests.sdk_edge.conftest import Strings
 
 
-def made(kind: str, broker: BrokerProcess, strings: Strings) -> Side:
+def made(kind: str, broker: BrokerProcess, strings: Strings, *, is_aio: bool = False) -> Side:
     """The same namespace, described in every way."""
     port = broker.ports["contoso"]
     parts = dict(part.split("=", 1) for part in strings.here.split(";"))
@@ -33,14 +33,16 @@ def made(kind: str, broker: BrokerProcess, strings: Strings) -> Side:
     }
     match kind:
         case "connection string":
-            return Side.from_connection_string(strings.here)
+            return Side.from_connection_string(strings.here, aio=is_aio)
         case "credential":
-            return Side.from_credential(f"127.0.0.1:{port}", credential, use_tls=False)
+            return Side.from_credential(f"127.0.0.1:{port}", credential, aio=is_aio, use_tls=False)
         case "client":
-            return Side.from_client(ServiceBusClient.from_connection_string(strings.here), "primary", aio=False)
+            kind_of_client = aio.ServiceBusClient if is_aio else ServiceBusClient
+            return Side.from_client(kind_of_client.from_connection_string(strings.here), "primary", aio=is_aio)
         case "TLS":
-            return Side.from_connection_string(strings.as_azure, **tls)
-    return Side.from_connection_string(strings.here, **{**tls, "transport_type": TransportType.AmqpOverWebsocket})
+            return Side.from_connection_string(strings.as_azure, aio=is_aio, **tls)
+    over_web_socket = {**tls, "transport_type": TransportType.AmqpOverWebsocket}
+    return Side.from_connection_string(strings.here, aio=is_aio, **over_web_socket)
 
 
 KINDS = ["connection string", "credential", "client", "TLS", "web socket"]
@@ -53,8 +55,8 @@ async def test_every_client_of_a_side_reaches_the_namespace(
     """The SDK sends and our transport receives, whatever the way."""
     if is_aio and kind == "web socket":
         pytest.skip("the SDK's own aiohttp session is never closed then, which a later test would be blamed for")
-    side = made(kind, broker, strings)
-    client: Any = side.new_client(aio=is_aio)
+    side = made(kind, broker, strings, is_aio=is_aio)
+    client: Any = side.client
     if is_aio:
         async with client:
             await client.get_queue_sender(queue_name).send_messages(ServiceBusMessage("x"), timeout=5)
@@ -135,10 +137,10 @@ def test_a_proxy_is_passed_on_with_its_user(strings: Strings) -> None:
 
 def test_clients_retry_as_the_sdk_has_it_unless_the_user_asked_otherwise(strings: Strings) -> None:
     """Receivers need it: one that ended with every lost connection would end an application that loops over it."""
-    ours = Side.from_connection_string(strings.here).new_client()._config
+    ours = Side.from_connection_string(strings.here).client._config
     usual = ServiceBusClient.from_connection_string(strings.here)._config
     assert (ours.retry_total, ours.keep_alive) == (usual.retry_total, usual.keep_alive)
-    theirs = Side.from_connection_string(strings.here, retry_total=2, keep_alive=10).new_client()._config
+    theirs = Side.from_connection_string(strings.here, retry_total=2, keep_alive=10).client._config
     assert (theirs.retry_total, theirs.keep_alive) == (2, 10)
 
 
@@ -150,7 +152,7 @@ async def test_a_carrier_of_a_side_reaches_the_namespace(
     side = made(kind, broker, strings)
     carrier = side.new_carrier(5)
     try:
-        await carrier.send(queue_name, sdk.encode(ServiceBusMessage("x")), timeout_s=5, silence_s=5)
+        await carrier.send(queue_name, encode(ServiceBusMessage("x")), timeout_s=5, silence_s=5)
     finally:
         await carrier.close()
     async with await side.connect(5) as connection:
@@ -209,15 +211,13 @@ def test_a_token_credential_is_passed_on_as_it_is() -> None:
     credential = Credential()
     side = Side.from_credential("contoso.servicebus.windows.net", credential)
     assert side.credential == AzureToken(credential)
-    assert side.new_client()._credential is credential
+    assert side.client._credential is credential
 
 
-async def test_a_side_made_from_a_client_can_make_the_other_flavour(strings: Strings, queue_name: str) -> None:
-    """The key goes along, and so does the administration client that was given."""
+async def test_a_side_keeps_the_clients_that_were_given(strings: Strings) -> None:
+    """They are the user's, who may have more plans with them."""
     given = aio.ServiceBusClient.from_connection_string(strings.here)
     admin = AsyncAdministrationClient.from_connection_string(strings.here)
     side = Side.from_client(given, "primary", aio=True, admin=admin)
-    assert side.given_admin is admin
-    with side.new_client(aio=False) as client:  # type: ignore[union-attr]
-        client.get_queue_sender(queue_name).send_messages(ServiceBusMessage("x"), timeout=5)
+    assert side.client is given and side.given_admin is admin
     await given.close()

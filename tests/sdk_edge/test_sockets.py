@@ -14,8 +14,9 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSender, TransportType
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus import sdk
 from pairbus.pairing.policy import Failure, Kind
+from pairbus.sdk.failures import failure_of
+from pairbus.sdk.sockets import break_socket
 from tests.brokers import BrokerProcess
 from tests.sdk_edge.conftest import Strings
 
@@ -36,12 +37,12 @@ class Hung:
         try:
             self.sender.send_messages(ServiceBusMessage("x"), timeout=0.1)
         except ServiceBusError as error:
-            self.failure = sdk.failure_of(error)
+            self.failure = failure_of(error)
 
     def break_off(self) -> Failure:
         """Breaks until there was something to break, as a watchdog would; the call must end at once."""
         deadline = time.monotonic() + FREED_S
-        while not sdk.break_socket(self.sender):
+        while not break_socket(self.sender):
             assert self._thread.is_alive() and time.monotonic() < deadline, "there was nothing to break"
             time.sleep(0.01)
         self._thread.join(FREED_S)
@@ -105,7 +106,7 @@ def test_a_call_that_waits_for_the_web_socket_is_freed(strings: Strings) -> None
 @pytest.mark.slow
 def test_a_call_that_waits_for_the_answer_to_its_message_is_freed(tmp_path: Path) -> None:
     """The broker stands still."""
-    with BrokerProcess(tmp_path / "data", namespaces=["contoso"]) as own:
+    with BrokerProcess(tmp_path / "data", namespaces=["contoso"], strict=True) as own:
         with own.admin() as admin:
             admin.create_queue("q")
         with ServiceBusClient.from_connection_string(own.connection_string(), **FAST) as client:
@@ -122,8 +123,8 @@ def test_without_a_socket_there_is_nothing_to_break(strings: Strings) -> None:
     """A watchdog asks again; the SDK connects within a second for each address, or fails."""
     with ServiceBusClient.from_connection_string(strings.here, **FAST) as client:
         sender = client.get_queue_sender("q")
-        assert not sdk.break_socket(sender)
-    assert not sdk.break_socket(sender) and not sdk.break_socket(object())
+        assert not break_socket(sender)
+    assert not break_socket(sender) and not break_socket(object())
 
 
 def test_only_the_socket_of_that_sender_is_broken(strings: Strings, queue_name: str) -> None:
@@ -132,7 +133,7 @@ def test_only_the_socket_of_that_sender_is_broken(strings: Strings, queue_name: 
         one, other = client.get_queue_sender(queue_name), client.get_queue_sender(queue_name)
         for sender in (one, other):
             sender.send_messages(ServiceBusMessage("x"), timeout=5)
-        assert sdk.break_socket(one)
+        assert break_socket(one)
         other.send_messages(ServiceBusMessage("x"), timeout=5)
         with pytest.raises(ServiceBusError):
             one.send_messages(ServiceBusMessage("x"), timeout=5)

@@ -67,6 +67,8 @@ class SimSender(SimLink):
 
     max_message_size = batch_limit = 262_144
     max_batch_size = 0
+    large: tuple[()] = ()
+    "Large messages under way: none, every message of the simulation is small."
 
     def __init__(self, wire: Wire, path: str, timeout_s: float) -> None:
         super().__init__(wire, path, timeout_s)
@@ -80,6 +82,9 @@ class SimSender(SimLink):
     def sendable(self) -> bool:
         return self.over is None
 
+    def is_taken_up(self, by: object) -> bool:
+        return False
+
     async def ready(self, timeout_s: float | None = None) -> None:
         self.check()
 
@@ -90,6 +95,7 @@ class SimSender(SimLink):
         message_format: int = 0,
         timeout_s: float | None = None,
         silence_s: float | None = None,
+        by: object = None,
     ) -> None:
         await self.send_soon(payload, message_format=message_format, timeout_s=timeout_s, silence_s=silence_s)
 
@@ -105,6 +111,7 @@ class SimSender(SimLink):
         message_format: int = 0,
         timeout_s: float | None = None,
         silence_s: float | None = None,
+        by: object = None,
     ) -> asyncio.Future[None]:
         payloads = _batched(payload) if message_format == BATCH_FORMAT else [payload]
         return self._transmit(payloads, timeout_s, silence_s)

@@ -11,7 +11,7 @@ from pairbus.pairing.sending import Where
 from tests.sim import faults
 from tests.sim.world import World
 
-SEEDS = range(40)
+SEEDS = range(20)
 THROTTLED_S = 30.0
 Plan = Callable[[World, Random, float], list[faults.Fault]]
 

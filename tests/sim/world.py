@@ -27,6 +27,7 @@ from tests.sim.processes import SenderProcess, SyphonProcess
 from tests.sim.wire import DELAY_MAX_S, Net
 
 HORIZONS_S = (20.0, 60.0, 200.0)  # sends begin and faults begin within one of these
+CROWDS = (1, 3, 3, 30)  # sends in flight together; a quarter of all histories has many of them when something breaks
 DRAIN_MAX_S = 3600.0  # after everything is healed; pumps pause for two minutes at most
 LOOK_S = 5.0
 WINDOW_S = 30.0  # what the options say of duplicate detection; entities have theirs, or none
@@ -88,6 +89,8 @@ class World:
         "Processes that died and will be there again."
         self._troubles: dict[asyncio.TimerHandle, faults.Fault] = {}
         self._horizon_s = 0.0
+        self._crowd = 1
+        "Sends that a caller may have in flight together."
         self._crash_plan: tuple[str, int, float] | None = None
         self.is_paired = self.options.spool_dir is None or dice.random() < 0.85
         "False: clients started without their secondary, and have nothing but the spool."
@@ -132,6 +135,7 @@ class World:
     async def _live(self) -> None:
         dice = self.dice
         self._horizon_s = dice.choice(HORIZONS_S)
+        self._crowd = dice.choice(CROWDS)
         for fault in faults.plan(self, dice, self._horizon_s):
             self._schedule(fault)
         for number in range(dice.choice((1, 1, 2))):
@@ -235,7 +239,7 @@ class World:
         for turn in range(count):
             pace_s = 2 * self._horizon_s / count if dice.random() > haste else 0.1
             await asyncio.sleep(dice.random() * pace_s)
-            at_once = dice.choice((1, 1, 1, 3, 30))
+            at_once = dice.choice((1, 1, self._crowd))
             # Sends in flight together have no order among themselves: each is a lane of its own.
             lanes = [lane] if at_once == 1 else [f"{lane} {turn}.{place}" for place in range(at_once)]
             await asyncio.gather(*(self._send(process, each, path) for each in lanes))

@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 
 
 def start(
-    spark: SparkSession, queue: str, folder: Path, *, once: bool, connection: str = BROKER_PLACE
+    spark: SparkSession, queue: str, folder: Path, *, once: bool, connection: str = BROKER_PLACE, **options: str
 ) -> StreamingQuery:
+    """Read the queue or subscription; `options` are those of the source."""
     rows = (
         spark.readStream.format("servicebus")
         .option("connectionString", connection)
         .option("stagingLocation", str(folder / "staging"))
         .option("maxMessagesPerBatch", "40")
         .option("idlePollSeconds", "1")
+        .options(**options)
         .load(queue)
     )
     out = rows.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))

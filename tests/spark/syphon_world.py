@@ -153,10 +153,12 @@ def syphon_world(
 ) -> Iterator[SyphonWorld]:
     """`apart`: a broker process for each namespace, so that one of them can die."""
     with ExitStack() as ends, pytest.MonkeyPatch.context() as environment:
-        broker = ends.enter_context(BrokerProcess(folder / "data"))
+        broker = ends.enter_context(BrokerProcess(folder / "data", strict=True))
         world = SyphonWorld(broker, folder / "location")
         if apart:
-            world.away_broker = ends.enter_context(BrokerProcess(folder / "away", namespaces=("fabrikam",)))
+            world.away_broker = ends.enter_context(
+                BrokerProcess(folder / "away", namespaces=("fabrikam",), strict=True)
+            )
         environment.setenv(world.home, broker.connection_string("contoso"))
         environment.setenv(world.away, world.secondary.connection_string("fabrikam"))
         with world.secondary.admin("fabrikam") as admin:

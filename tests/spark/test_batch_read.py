@@ -232,7 +232,7 @@ def test_a_namespace_that_is_not_there_is_said_at_once() -> None:
 
 def test_a_task_goes_on_after_the_broker_was_restarted(tmp_path: Any) -> None:
     """A peek that is repeated is harmless, so an outage costs a task nothing but time."""
-    with BrokerProcess(tmp_path / "data", namespaces=["contoso"]) as own:
+    with BrokerProcess(tmp_path / "data", namespaces=["contoso"], strict=True) as own:
         with own.admin() as admin:
             admin.create_queue("orders")
         put(own, "orders", [text_message(f"m{number}") for number in range(5000)])

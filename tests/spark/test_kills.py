@@ -231,7 +231,7 @@ def test_worker_source_runner_and_broker_are_killed_under_a_stream_that_has_a_co
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """No task is tried again here: a query that fails is started again by hand. The broker is waited for."""
-    with BrokerProcess(tmp_path / "data") as broker:
+    with BrokerProcess(tmp_path / "data", strict=True) as broker:
         reading = Reading(broker, tmp_path)
         query = reading.start(spark)
         for kill in (kill_workers, kill_source_runners):

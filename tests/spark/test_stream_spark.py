@@ -1,15 +1,22 @@
-"""Stream reads in a real Spark; `test_kills` has what happens when something of it dies."""
+"""Stream reads in a real Spark, topics and sessions with them; `test_kills` has what happens when something dies."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from azure.servicebus.management import ServiceBusAdministrationClient
 
+from pairbus.spark import redrive
 from tests.brokers import BrokerProcess
+from tests.conftest import MakeQueue
 from tests.spark.conftest import BROKER_PLACE
-from tests.spark.queues import bodies_in, put, text_message
+from tests.spark.queues import bodies_in, dead_letter, messages_in, put, text_message
 from tests.spark.stream_query import start
 
 if TYPE_CHECKING:
@@ -51,3 +58,80 @@ def test_an_option_that_is_missing_is_named(spark: SparkSession, queue_name: str
         rows.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
             availableNow=True
         ).start().processAllAvailable()
+
+
+@pytest.fixture
+def topic(admin: ServiceBusAdministrationClient) -> str:
+    """A topic with the subscription `sports`."""
+    name = f"news/{uuid.uuid4().hex[:10]}"
+    admin.create_topic(name)
+    admin.create_subscription(name, "sports")
+    return name
+
+
+def test_topics_and_sessions_are_written_and_read_as_streams(
+    spark: SparkSession, broker: BrokerProcess, make_queue: MakeQueue, topic: str, tmp_path: Path
+) -> None:
+    """The sink fills a topic and a session queue; a subscription and the sessions of the queue are streams again."""
+    queue = make_queue(requires_session=True)
+    rows = spark.range(0, 80, 1, 2).selectExpr(
+        "cast(id DIV 2 AS string) AS body",
+        "concat('session ', cast(id DIV 2 % 4 AS string)) AS session_id",
+        f"if(id % 2 = 0, '{topic}', '{queue}') AS entity",
+    )
+    rows.write.format("servicebus").option("connectionString", BROKER_PLACE).mode("append").save()
+    sent = sorted((f"session {number % 4}", str(number)) for number in range(40))
+    for name, path, options in (
+        ("subscription", f"{topic}/Subscriptions/sports", {}),
+        ("sessions", queue, {"sessions": "true", "partitions": "2"}),
+    ):
+        query = start(spark, path, tmp_path / name, once=True, **options)
+        assert query.awaitTermination(RUN_S)
+        read = spark.read.parquet(str(tmp_path / name / "out")).select("entity", "session_id", "body").collect()
+        assert sorted((row.session_id, bytes(row.body).decode()) for row in read) == sent
+        assert {row.entity for row in read} == {path}
+        assert bodies_in(broker, path) == []
+
+
+def make_dead_letters(broker: BrokerProcess, topic: str) -> str:
+    """The path of a subscription with 30 dead letters, of which no other subscription has any."""
+    path = f"{topic}/Subscriptions/sports"
+    put(broker, topic, [text_message(body.decode()) for body in numbered(30)])
+    dead_letter(broker, path, 30)
+    return path
+
+
+def check_redriven(broker: BrokerProcess, path: str) -> None:
+    messages = messages_in(broker, path)
+    assert sorted(message.body for message in messages) == numbered(30)
+    assert all(message.property("DeadLetterReason") is None for message in messages), "they are as they were"
+    assert bodies_in(broker, f"{path}/$DeadLetterQueue") == []
+
+
+def test_dead_letters_of_a_subscription_go_back_on_spark(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """Through their topic, each once, as `pairbus redrive --engine spark` does it."""
+    path = make_dead_letters(broker, topic)
+    job = redrive(spark, path, source=BROKER_PLACE, journal=tmp_path / "journal", duplicate_window=0)
+    assert job.wait(RUN_S)
+    assert job.progress().moved == 30
+    check_redriven(broker, path)
+
+
+@pytest.mark.deep
+def test_the_command_redrives_a_subscription_on_spark(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+    """It asks the topic for its duplicate detection, starts its own Spark and ends when all are back."""
+    path = make_dead_letters(broker, topic)
+    words = ["redrive", path, "--engine", "spark", "--journal", str(tmp_path / "journal"), "--master", "local[2]"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pairbus", *words, "--connection-string", "env:PAIRBUS_TEST_REDRIVE"],
+        env={**os.environ, "PAIRBUS_TEST_REDRIVE": broker.connection_string()},
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("moved 30 messages")
+    check_redriven(broker, path)

@@ -92,7 +92,7 @@ async def two_brokers() -> AsyncIterator[tuple[str, str]]:
     """Connection strings of two embedded namespaces: a primary with two queues, a secondary with a backlog queue."""
     primary = NamespaceOptions("contoso", queues=(QueueDescription("orders"), QueueDescription("bills")))
     secondary = NamespaceOptions("fabrikam", queues=(QueueDescription(QUEUE),))
-    async with Broker([primary, secondary], data=None) as broker:
+    async with Broker([primary, secondary], data=None, strict=True) as broker:
         yield broker.connection_string("contoso"), broker.connection_string("fabrikam")
 
 

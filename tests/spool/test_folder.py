@@ -169,7 +169,7 @@ def test_a_client_that_only_looks_whose_spool_it_is_keeps_nobody_out(
     Spool(tmp_path).close()
     looking = os.open(tmp_path / "lock", os.O_RDWR)
     fcntl.flock(looking, fcntl.LOCK_EX)
-    monkeypatch.setattr("pairbus.spool.files.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
+    monkeypatch.setattr("pairbus.disk.locks.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
     spool = open_free(tmp_path, pair="contoso")
     assert spool.folder == tmp_path
     spool.close()
@@ -297,6 +297,37 @@ def test_acknowledged_messages_that_a_damaged_log_has_lost_are_missed(tmp_path: 
     spool.close()
     spool = Spool(copy)
     assert spool.damage == [] and waiting(spool) == [1, 3]
+    spool.close()
+
+
+def test_spool_of_release_0_3_tells_lost_commits(tmp_path: Path) -> None:
+    """It noted the number of the last commit as a text, and made the file before there was one."""
+    spool = Spool(tmp_path)
+    spool.append([entry(1)])
+    spool.close()
+    for noted, sentences in ((b"", 0), (b"%020d" % 1, 0), (b"%020d" % 3, 1)):
+        (tmp_path / "commits").write_bytes(noted)
+        spool = Spool(tmp_path)
+        assert len(spool.damage) == sentences and waiting(spool) == [1]
+        spool.close()
+    assert "the last 2 commits are missing" in spool.damage[0]
+
+
+def test_damaged_number_of_commits_is_told(tmp_path: Path) -> None:
+    """A loss cannot be noticed without it. The messages are whole, and the next commit mends it."""
+    spool = Spool(tmp_path)
+    spool.append([entry(1)])
+    spool.close()
+    noted = bytearray((tmp_path / "commits").read_bytes())
+    noted[10] ^= 1
+    (tmp_path / "commits").write_bytes(noted)
+    spool = Spool(tmp_path)
+    [sentence] = spool.damage
+    assert sentence == f"{tmp_path / 'commits'} is damaged; if commits were lost with it, it cannot be noticed."
+    spool.append([entry(2)])
+    spool.close()
+    spool = Spool(tmp_path)
+    assert spool.damage == [] and waiting(spool) == [1, 2]
     spool.close()
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.amqp.message import Message
-from pairbus.pairing.envelope import Away, batch_head
+from pairbus.pairing.envelope import Away
+from pairbus.pairing.filing import together
 from pairbus.pairing.forwarding import (
     HOLD_S,
     MOVING_S,
@@ -18,7 +18,6 @@ from pairbus.pairing.forwarding import (
     Verdict,
     Way,
     queueing,
-    together,
     wrapped,
 )
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
@@ -114,19 +113,16 @@ def test_a_batch_has_one_session_and_one_partition_key() -> None:
     """The service files it under those of its head, whole; what cannot be read must not spoil it. Order is kept: only
     those that follow each other travel together."""
     plain, own, keyed = encoded(1), encoded(2, session_id="s"), encoded(3, partition_key="k")
-    assert together([plain, plain, keyed, plain], 10_000) == (2, b"")
-    assert together([own, encoded(4, session_id="s"), plain], 10_000) == (2, batch_head("s"))
-    assert together([own, encoded(4, session_id="t"), own], 10_000)[0] == 1
-    count, head = together([keyed, encoded(4, partition_key="k"), encoded(5, partition_key="l")], 10_000)
-    assert count == 2 and Message.decode(head).annotations == {"x-opt-partition-key": "k"}
+    assert together([plain, plain, keyed, plain], 10_000) == 2
+    assert together([own, encoded(4, session_id="s"), plain], 10_000) == 2
+    assert together([own, encoded(4, session_id="t"), own], 10_000) == 1
+    assert together([keyed, encoded(4, partition_key="k"), encoded(5, partition_key="l")], 10_000) == 2
     both = encoded(6, session_id="k", partition_key="k")
-    count, head = together([both, both, keyed], 10_000)
-    read = Message.decode(head)
-    assert count == 2 and read.annotations and read.properties and read.properties.group_id == "k"
-    assert together([b"rubbish", b"rubbish"], 10_000) == (1, b"")
-    assert together([plain, b"rubbish"], 10_000)[0] == 1
-    assert together([plain] * 5, 3 * len(plain))[0] == 3
-    assert together([plain], 1)[0] == 1
+    assert together([both, both, keyed], 10_000) == 2
+    assert together([b"rubbish", b"rubbish"], 10_000) == 1
+    assert together([plain, b"rubbish"], 10_000) == 1
+    assert together([plain] * 5, 3 * len(plain)) == 3
+    assert together([plain], 1) == 1
 
 
 def test_for_two_messages_that_leave_a_lane_one_may_come() -> None:

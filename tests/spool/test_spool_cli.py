@@ -6,10 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusReceiver
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.cli import main
 from pairbus.cli.draining import DrainWays
@@ -21,6 +25,7 @@ from pairbus.spool import Spool
 from pairbus.spool.files import FILE_NAME
 from pairbus.testing.script import Reject
 from pairbus.testing.scripted import ScriptedThread
+from tests.brokers import BrokerProcess
 from tests.spool.entries import entries, entry, number_of
 
 NAME = "contoso"
@@ -109,6 +114,41 @@ def test_a_drain_brings_everything_home(
     assert run("drain", folder, "--primary", f"@{file}") == 0
     assert capsys.readouterr().out == "forwarded 0 messages\n"
     assert len(endpoint.stored("bills")) == 1
+
+
+def test_a_drain_fills_topics_and_session_queues(
+    broker: BrokerProcess,
+    admin: ServiceBusAdministrationClient,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On a real broker: every subscription has its copy, and each session its messages in their order."""
+    topic, queue = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("news", "cases"))
+    admin.create_topic(topic)
+    admin.create_subscription(topic, "all")
+    admin.create_subscription(topic, "cases", requires_session=True)
+    admin.create_queue(queue, requires_session=True)
+    spool = Spool(tmp_path / "spool")
+    for path in (topic, queue):
+        spool.append([entry(number, path, session_id=f"s{number % 2}") for number in range(6)])
+    spool.close()
+    assert run("drain", tmp_path / "spool", "--primary", broker.connection_string()) == 0
+    assert capsys.readouterr().out == "forwarded 12 messages\n"
+
+    def bodies(receiver: ServiceBusReceiver, count: int) -> list[int]:
+        found: list[int] = []
+        with receiver:
+            while len(found) < count and (batch := receiver.receive_messages(count, max_wait_time=10)):
+                found += [int(str(message)) for message in batch]
+        return found
+
+    with ServiceBusClient.from_connection_string(broker.connection_string()) as client:
+        settings: dict[str, Any] = {"receive_mode": "receiveanddelete"}
+        assert sorted(bodies(client.get_subscription_receiver(topic, "all", **settings), 6)) == list(range(6))
+        for n in range(2):
+            settings["session_id"] = f"s{n}"
+            assert bodies(client.get_subscription_receiver(topic, "cases", **settings), 3) == [n, n + 2, n + 4]
+            assert bodies(client.get_queue_receiver(queue, **settings), 3) == [n, n + 2, n + 4]
 
 
 def test_what_the_primary_cannot_take_goes_to_backlog_queues(

@@ -120,7 +120,7 @@ async def test_an_update_replaces_every_field_but_the_body(opened: Opened) -> No
     await commit(opened.store, Insert(BOX, [full_message(1), message(2)]))
     changed = message(1, b"", delivery_count=3, patch=b"new", message_id="m", state=DEFERRED)
     await commit(opened.store, Update(BOX, changed), Update(BOX, message(77)))
-    changed.body = full_message(1).body
+    changed = changed.revised(body=full_message(1).body)
     assert everything(opened.store, BOX) == [fields(changed), fields(message(2))]
 
 
@@ -129,7 +129,7 @@ async def test_an_update_may_put_a_message_into_another_box(opened: Opened) -> N
     await commit(opened.store, Insert(BOX, [full_message(1), message(2)]))
     dead = message(1, b"", patch=b"reason")
     await commit(opened.store, Update(DEAD, dead))
-    dead.body = full_message(1).body
+    dead = dead.revised(body=full_message(1).body)
     assert (everything(opened.store, BOX), everything(opened.store, DEAD)) == ([fields(message(2))], [fields(dead)])
     store, recovered = await opened.reopen()
     assert (index(store, BOX), index(store, DEAD), recovered.damage) == ([2], [1], [])
@@ -140,7 +140,8 @@ async def test_a_move_takes_the_body_to_another_number_and_box(opened: Opened) -
     await commit(opened.store, PutEntity(2, "{}"), Insert(BOX, [full_message(1), full_message(2), message(3)]))
     away, active = message(1, b"", n=5, patch=b"reason"), message(4, b"")
     await commit(opened.store, Move(BOX, 1, box_of(2), away), Move(BOX, 2, BOX, active))
-    away.body = active.body = full_message(1).body
+    body = full_message(1).body
+    away, active = away.revised(body=body), active.revised(body=body)
     assert everything(opened.store, box_of(2)) == [fields(away)]
     assert everything(opened.store, BOX) == [fields(message(3)), fields(active)]
     _, recovered = await opened.reopen()

@@ -23,12 +23,12 @@ from pairbus.broker.store import (
     box_of,
 )
 from pairbus.broker.store.committer import Committer, Totals
-from pairbus.broker.store.folder import CommitFile
 from pairbus.broker.store.group import Group
 from pairbus.broker.store.reader import Progress, Reader
 from pairbus.broker.store.schema import create, open_for_writing
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.store.writer import PromptSwitching
+from pairbus.disk.commit_file import CommitFile
 from pairbus.errors import StoreDamaged, StoreError, StoreForeign, StoreFull, StoreInUse, StoreNewer
 from tests.store.child_writer import GROUP, body_of
 from tests.store.common import commit, fields, filled_store, rows_of, sample_message

@@ -35,7 +35,7 @@ async def locked(world: World, queue: str = BACKLOG) -> int:
 
 async def test_nothing_is_held_and_all_pumps_wake_at_the_first_answer(tmp_path: Path) -> None:
     """With locks of a minute, messages of every queue are home within two seconds of the first success."""
-    with BrokerProcess(tmp_path / "home", namespaces=["contoso"]) as home:
+    with BrokerProcess(tmp_path / "home", namespaces=["contoso"], strict=True) as home:
         with home.admin("contoso") as admin:
             admin.create_queue("orders")
         async with (
@@ -68,7 +68,7 @@ async def test_nothing_is_held_and_all_pumps_wake_at_the_first_answer(tmp_path: 
 
 async def test_a_stopped_primary_is_away_as_a_whole(tmp_path: Path) -> None:
     """Silence before the connection is open; its sockets still take connections."""
-    with BrokerProcess(tmp_path / "home", namespaces=["contoso"]) as home:
+    with BrokerProcess(tmp_path / "home", namespaces=["contoso"], strict=True) as home:
         with home.admin("contoso") as admin:
             admin.create_queue("orders", requires_duplicate_detection=True)
         async with pair() as world, Carrier(home.connection_string("contoso"), connect_timeout_s=0.5) as primary:

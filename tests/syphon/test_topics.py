@@ -21,13 +21,14 @@ from tests.syphon.world import ORDERS, QUICK, World, bare, message, numbers, pai
 
 NEWS = TopicDescription("news")
 CASES = QueueDescription("cases", requires_session=True)
+PARTS = QueueDescription("parts", requires_session=True, enable_partitioning=True)
 EVEN = [RuleDescription("news", "even", "only", SqlFilter("sys.Label = 'even'"))]
 
 
 @asynccontextmanager
 async def world_with_topic(topic: TopicDescription = NEWS, lock_s: float = 60.0) -> AsyncIterator[World]:
     """A pair whose primary has the topic with subscriptions `all`, `even` and `sessions`, and two queues."""
-    async with pair(ORDERS, CASES, lock_s=lock_s) as world:
+    async with pair(ORDERS, CASES, PARTS, lock_s=lock_s) as world:
         await world.home.create(topic)
         await world.home.create(SubscriptionDescription("news", "all"))
         await world.home.create(SubscriptionDescription("news", "sessions", requires_session=True))
@@ -82,6 +83,16 @@ async def test_messages_for_a_session_queue_are_in_their_sessions_again() -> Non
         assert (await world.syphon().run_once(0.2)).moved == 9
         for session in range(3):
             assert sorted(numbers(await taken(world, "cases", 3, f"s{session}"))) == [session, session + 3, session + 6]
+
+
+async def test_batches_for_sessions_and_partitions_say_where_they_go() -> None:
+    """Such an entity refuses a batch without the id, session and key of its first message in its envelope."""
+    async with world_with_topic() as world:
+        await world.divert("parts", [labelled(number) for number in range(9)])
+        assert (await world.syphon().run_once(0.2)).moved == 9
+        assert world.metered("send") == 9, "none was refused and sent again"
+        for session in range(3):
+            assert sorted(numbers(await taken(world, "parts", 3, f"s{session}"))) == [session, session + 3, session + 6]
 
 
 async def test_ordered_messages_of_a_session_come_in_order_to_its_receiver() -> None:

@@ -433,7 +433,7 @@ async def test_a_link_that_is_closed_as_busy_is_not_opened_again_at_once() -> No
 
 async def test_a_silent_primary_costs_the_time_out_and_then_a_fresh_connection_is_used(tmp_path: Path) -> None:
     """A stopped process keeps its sockets; what it answers later is a duplicate, nothing is lost."""
-    with BrokerProcess(tmp_path / "home", namespaces=["contoso"]) as home:
+    with BrokerProcess(tmp_path / "home", namespaces=["contoso"], strict=True) as home:
         with home.admin("contoso") as admin:
             admin.create_queue("orders", requires_duplicate_detection=True)
         async with pair(lock_s=1.0) as world:

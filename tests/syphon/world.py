@@ -155,7 +155,7 @@ async def pair(
     ]
     namespaces = [NamespaceOptions("contoso", queues=home), NamespaceOptions("fabrikam", queues=tuple(queues))]
     async with (
-        Broker(namespaces, data=data) as broker,
+        Broker(namespaces, data=data, strict=True) as broker,
         Carrier(broker.connection_string("contoso"), timeout_s=5.0) as primary,
         Carrier(broker.connection_string("fabrikam"), timeout_s=5.0) as secondary,
     ):

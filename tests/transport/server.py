@@ -104,6 +104,8 @@ class Peer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
+        if self.server.script.rate is not None and transport.get_extra_info("ssl_object") is not None:
+            self.transport.set_read_buffer_limits(SMALL_BUFFER)
         self.server.peers.append(self)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
 from pairbus.amqp.message import Message
 from pairbus.amqp.performatives import Error
-from pairbus.transport import Refused, Timeout, connect
+from pairbus.broker import certificate
+from pairbus.transport import Carrier, Refused, Timeout, connect
+from tests.client.losses import slowness
 from tests.transport.server import Script, Server
 
 SMALL = Message(data=[bytes(1000)]).encode()
@@ -167,3 +170,89 @@ async def test_a_link_that_ends_during_a_large_message_says_that_it_was_not_sent
         with pytest.raises(Refused) as caught:
             await sending
         assert not caught.value.outcome_unknown
+
+
+# ── one path, several callers ──
+
+LARGE_MESSAGE = Message(data=[bytes(2_000_000)]).encode()
+
+
+async def small_sends(carrier: Carrier, upload: asyncio.Task[None], by: object) -> list[float]:
+    """Send small messages, one after the other, until the upload is over; how long each took."""
+    took: list[float] = []
+    while not upload.done():
+        began = time.perf_counter()
+        await carrier.send("q", SMALL, timeout_s=30, silence_s=1, by=by)
+        took.append(time.perf_counter() - began)
+        await asyncio.sleep(0.01)
+    return took
+
+
+@pytest.mark.parametrize("over", ["tcp", "tls"])
+async def test_other_callers_of_a_path_pass_a_large_message(tmp_path: Path, over: str) -> None:
+    """Two deliveries on one link cannot be interleaved, so the others take a spare link: also over TLS."""
+    context = certificate.server_context(tmp_path) if over == "tls" else None
+    trust = certificate.ca_path(tmp_path) if over == "tls" else None
+    async with (
+        Server(Script(rate=1e6), tls=context) as server,
+        Carrier(server.connection_string, ssl=trust, senders_max=8) as carrier,
+    ):
+        await carrier.send("q", SMALL)
+        upload = asyncio.create_task(carrier.send("q", LARGE_MESSAGE, timeout_s=60, silence_s=1, by="archive"))
+        await asyncio.sleep(0)
+        took = await small_sends(carrier, upload, "orders")
+        await upload
+        print(f"{over}: {len(took)} small sends, the slowest took {max(took):.3f} s")
+        assert len(took) > 4 and sorted(took)[int(len(took) * 0.99)] < 0.5 * slowness()
+        assert len(server.peers) == 1, "one connection is enough"
+        links = len(carrier._senders.links)
+        await carrier.send("q", SMALL, by="orders")
+        assert (len(carrier._senders.links), carrier._senders.on_spares) == (links, {})
+
+
+async def test_a_large_message_that_waits_for_its_link_is_passed_too() -> None:
+    """The first sends of a client begin before there is a link; none of another caller queues behind the large one."""
+    async with Server(Script(rate=1e6)) as server, Carrier(server.connection_string) as carrier:
+        upload = asyncio.create_task(carrier.send("q", LARGE_MESSAGE, timeout_s=60, by="archive"))
+        await asyncio.sleep(0)
+        small = [asyncio.create_task(carrier.send("q", numbered(number), by="orders")) for number in range(5)]
+        await asyncio.gather(*small)
+        assert not upload.done()
+        assert numbers(server) == list(range(5))
+        await upload
+
+
+async def test_sends_of_one_caller_stay_behind_its_own_large_message() -> None:
+    """Order goes before fairness within one caller: nothing of it overtakes."""
+    async with Server(Script(rate=4e6)) as server, Carrier(server.connection_string) as carrier:
+        await carrier.send("q", SMALL, by="a")
+        sends = [asyncio.create_task(carrier.send("q", LARGE_MESSAGE, timeout_s=60, by="a"))]
+        await asyncio.sleep(0)
+        sends += [asyncio.create_task(carrier.send("q", numbered(number), timeout_s=60, by="a")) for number in range(5)]
+        await asyncio.gather(*sends)
+        assert server.received[1][1] == LARGE_MESSAGE
+        assert [int(Message.decode(payload).data[0]) for _, payload, _ in server.received[2:]] == list(range(5))
+
+
+async def test_a_caller_keeps_its_order_when_it_changes_the_link() -> None:
+    """It leaves a spare link, where its sends still wait for credit, only after the last of them has ended."""
+    async with Server(Script(rate=4e6, credits={"q": 2})) as server, Carrier(server.connection_string) as carrier:
+        await carrier.send("q", SMALL)
+        upload = asyncio.create_task(carrier.send("q", LARGE_MESSAGE, timeout_s=60, by="archive"))
+        await asyncio.sleep(0)
+        sends = [asyncio.create_task(carrier.send("q", numbered(number), timeout_s=60, by="b")) for number in range(6)]
+        await upload
+        first, spare = server.receivers()
+        first.grant(20)
+        server.flush()
+        await server.until(lambda: len(server.received) == 4)
+        sends.append(asyncio.create_task(carrier.send("q", numbered(6), timeout_s=60, by="b")))
+        await asyncio.sleep(0.05)
+        assert len(server.received) == 4, "its turn has not come"
+        spare.grant(20)
+        server.flush()
+        await asyncio.gather(*sends)
+        sent = [Message.decode(payload).data[0] for _, payload, _ in server.received]
+        assert [int(body) for body in sent if len(body) == 1] == list(range(7))
+        await carrier.send("q", numbered(7), by="b")
+        assert first.delivery_count > 2, "afterwards it is back on the first link"

@@ -100,7 +100,8 @@ async def test_without_credit_a_send_times_out_with_nothing_sent() -> None:
 async def test_a_send_that_is_not_answered_times_out_with_the_outcome_unknown() -> None:
     """The message may be there or not: only the caller knows whether a repetition is harmless."""
     async with Server(Script(outcome=None)) as server, await connect(server.connection_string) as connection:
-        sender = await connection.sender("q", timeout_s=0.05)
+        sender = await connection.sender("q")
+        sender.timeout_s = 0.05
         waiting = sender.send_nowait(PAYLOAD)
         patient = asyncio.create_task(sender.send(PAYLOAD, timeout_s=30))
         with pytest.raises(Timeout) as caught:

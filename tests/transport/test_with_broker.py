@@ -142,7 +142,7 @@ async def test_tls_and_web_sockets_reach_the_same_queue(broker: BrokerProcess, q
 
 async def test_a_killed_broker_is_noticed_at_once_by_everybody(tmp_path: Path) -> None:
     """SIGKILL, in the middle of everything: no waiter is left waiting, and a fresh connect says so at once."""
-    with BrokerProcess(tmp_path / "data") as process:
+    with BrokerProcess(tmp_path / "data", strict=True) as process:
         with process.admin() as admin:
             admin.create_queue("q")
         async with await connect(process.connection_string()) as connection:

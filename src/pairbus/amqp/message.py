@@ -260,15 +260,14 @@ def section(code: int, encoded: bytes) -> bytes:
     return b"\x00\x53" + bytes((code,)) + encoded
 
 
-def encode_batch(messages: list[bytes], head: bytes | None = None) -> bytes:
-    """The payload of a batch (format BATCH_FORMAT) of encoded messages; `head` goes before the data sections.
+def encode_batch(messages: list[bytes]) -> bytes:
+    """Return the payload of a batch (format BATCH_FORMAT) of encoded messages.
 
-    Without a `head`, message-id, group-id and partition key of the first message are put there, as the SDKs do:
-    entities with sessions and partitions find the place of the whole batch by them.
+    Message-id, group-id and partition key of the first message stand before all of them, as the SDKs have it: entities
+    with sessions and partitions find the place of the whole batch by them.
     """
-    if head is None:
-        head = batch_envelope(messages[0]) if messages else b""
-    return head + b"".join([section(DATA, encode_binary(message)) for message in messages])
+    envelope = batch_envelope(messages[0]) if messages else b""
+    return envelope + b"".join([section(DATA, encode_binary(message)) for message in messages])
 
 
 def batch_envelope(message: bytes) -> bytes:

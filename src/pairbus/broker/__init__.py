@@ -29,12 +29,14 @@ from pairbus.broker.control import SOCKET_NAME, ControlSocket, control_of
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.meter import Meter
 from pairbus.broker.namespace import Namespace
+from pairbus.broker.recorder import Recorder
 from pairbus.broker.server import Port
 from pairbus.broker.store import Store
-from pairbus.broker.store.folder import FOLDER_MODE, is_data_file, tighten_folder
+from pairbus.broker.store.folder import is_data_file
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.strict import LENIENT, LIKE_AZURE, Strictness
+from pairbus.disk.folders import FOLDER_MODE, tighten_folder
 from pairbus.errors import ConfigError, EntityExists, InvalidDescription
 from pairbus.ledger import Ledger
 from pairbus.ledger.room import SUFFIX
@@ -81,7 +83,8 @@ class NamespaceOptions:
 class Broker:
     """Namespaces on one machine. `data=None` keeps everything in memory; `meter` is a folder for what was counted.
 
-    `strict`: behave on the wire as Azure does, in every respect or in those of a `Strictness`.
+    `strict`: behave on the wire as Azure does, in every respect or in those of a `Strictness`. `record_sends`: keep the
+    last messages that were accepted, for assertions of tests.
     """
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own
@@ -96,6 +99,7 @@ class Broker:
         progress: Callable[[str], None] | None = None,
         trace: Trace | None = None,
         strict: bool | Strictness = False,
+        record_sends: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         if not namespaces:
@@ -103,20 +107,19 @@ class Broker:
         names = [options.name.lower() for options in namespaces]
         if len(set(names)) != len(names):
             raise ConfigError(f"two namespaces have one name: {', '.join(names)}")
-        self._options = tuple(namespaces)
+        self._options = list(namespaces)
         self._data = data
         self._host = host
         self._hosts = tuple(allowed_hosts)
         "Further names under which clients call this broker: in its certificate, and accepted in HTTP's Host."
         self._key = WELL_KNOWN_KEY if key is None else key
-        keys = [key for options in namespaces for key in [*self._root_key(options), *options.keys]]
-        if not is_loopback(host) and any(WELL_KNOWN_KEY in (key.key, key.secondary_key) for key in keys):
-            raise ConfigError(f"listening on {host} needs a key of your own: --key or PAIRBUS_KEY")
+        self._check_keys(namespaces)
         self._progress = progress
         self._trace = trace
         if isinstance(strict, bool):
             strict = LIKE_AZURE if strict else LENIENT
         self._strictness = strict
+        self._record_sends = record_sends
         self._now_ms = now_ms
         self._meter = meter
         self._ledger: Ledger | None = None
@@ -124,6 +127,8 @@ class Broker:
         self._ports: dict[str, Port] = {}
         self._control: ControlSocket | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._tls: ssl.SSLContext | None = None
+        "While the broker is served."
 
     async def __aenter__(self) -> Broker:
         await self.start()
@@ -142,6 +147,10 @@ class Broker:
     def control_socket(self) -> Path | None:
         """The Unix socket with the switches of every namespace (see `control`); None: it could not be opened."""
         return None if self._control is None else self._control.path
+
+    def names(self) -> list[str]:
+        """The names of the namespaces, as they were given."""
+        return [options.name for options in self._options]
 
     def connection_string(self, name: str) -> str:
         port = self._ports[name.lower()]
@@ -173,11 +182,10 @@ class Broker:
             if self._data is not None:
                 tighten_folder(self._data, is_data_file)
             # Behind the stores' locks: two brokers on one folder must not make certificates for each other.
-            tls = server_context(
-                self._folder(), [self._host, *self._hosts, *[options.name for options in self._options]]
-            )
+            names = [options.name for options in self._options]
+            self._tls = server_context(self._folder(), [self._host, *self._hosts, *names])
             for options in self._options:
-                await self._listen(options, tls, loop)
+                await self._listen(options, self._tls, loop)
             control = ControlSocket(self._folder() / SOCKET_NAME, self._namespaces)
             if await control.open():
                 self._control = control
@@ -193,18 +201,52 @@ class Broker:
         namespaces, ports = list(self._namespaces.values()), list(self._ports.values())
         self._namespaces.clear()
         self._ports.clear()
-        for port in ports:
-            await port.stop_accepting()
-        for namespace in namespaces:
-            await namespace.close()
-        for port in ports:
-            await port.close()
+        self._tls = None
+        await _close(namespaces, ports)
         if self._ledger is not None:
             await asyncio.to_thread(self._ledger.close, LEDGER_CLOSE_S)
             self._ledger = None
         if self._scratch is not None:
             self._scratch.cleanup()
             self._scratch = None
+
+    async def add_namespace(self, options: NamespaceOptions) -> Namespace:
+        """Serve one more namespace while the broker runs. ConfigError: the name is taken, or it cannot be served.
+
+        The certificate stays as it is: over TLS the new namespace is known by loopback names and allowed hosts.
+        """
+        loop = asyncio.get_running_loop()
+        if self._tls is None:
+            raise ConfigError("the broker is not running: start it, then add namespaces")
+        if any(known.name.lower() == options.name.lower() for known in self._options):
+            raise ConfigError(f"there is a namespace {options.name!r} already")
+        self._check_keys([options])
+        self._options.append(options)
+        try:
+            self._recover(options, loop)
+            await self._listen(options, self._tls, loop)
+        except BaseException:
+            await self.remove_namespace(options.name)
+            raise
+        return self.namespace(options.name)
+
+    async def remove_namespace(self, name: str, *, at_once: bool = False) -> None:
+        """Stop to serve a namespace; what it stored stays where it is. `at_once`: do not wait for its clients to leave.
+
+        ConfigError: there is no such namespace.
+        """
+        kept = [options for options in self._options if options.name.lower() != name.lower()]
+        if len(kept) == len(self._options):
+            known = ", ".join(options.name for options in self._options)
+            raise ConfigError(f"there is no namespace {name!r}; there are: {known}")
+        self._options = kept
+        namespace, port = self._namespaces.pop(name.lower(), None), self._ports.pop(name.lower(), None)
+        await _close([] if namespace is None else [namespace], [] if port is None else [port], at_once=at_once)
+
+    def _check_keys(self, namespaces: Sequence[NamespaceOptions]) -> None:
+        keys = [key for options in namespaces for key in [*self._root_key(options), *options.keys]]
+        if not is_loopback(self._host) and any(WELL_KNOWN_KEY in (key.key, key.secondary_key) for key in keys):
+            raise ConfigError(f"listening on {self._host} needs a key of your own: --key or PAIRBUS_KEY")
 
     def _recover(self, options: NamespaceOptions, loop: asyncio.AbstractEventLoop) -> None:
         keys = KeyRing([*self._root_key(options), *options.keys])
@@ -219,6 +261,7 @@ class Broker:
             meter=meter,
             strictness=self._strictness,
             operations_per_s=options.operations_per_s,
+            recorder=Recorder() if self._record_sends else None,
         )
         self._namespaces[options.name.lower()] = namespace  # before it can fail: `stop` then releases its store
         for sentence in namespace.recover():
@@ -233,6 +276,7 @@ class Broker:
             hosts=frozenset({options.name, self._host, *self._hosts}),
             ca_pem=self.ca_file.read_bytes(),
             websocket=port.web_socket,
+            on_request=port.on_request,
             meter=namespace.meter,
             faults=namespace.faults,
             control=control_of(namespace),
@@ -257,6 +301,16 @@ class Broker:
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="pairbus-")
         return Path(self._scratch.name)
+
+
+async def _close(namespaces: Sequence[Namespace], ports: Sequence[Port], *, at_once: bool = False) -> None:
+    """Stop accepting, finish commits, tell the clients, close the stores."""
+    for port in ports:
+        await port.stop_accepting()
+    for namespace in namespaces:
+        await namespace.close()
+    for port in ports:
+        await port.close(at_once=at_once)
 
 
 async def _create_missing(namespace: Namespace, options: NamespaceOptions) -> None:

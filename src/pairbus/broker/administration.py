@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -111,6 +112,14 @@ class Administration:
             lock = self._turns[key] = asyncio.Lock()
         return lock
 
+    @asynccontextmanager
+    async def all_turns(self) -> AsyncIterator[None]:
+        """Keep every queue and topic that exists from being changed; in one order, so that nobody waits in a circle."""
+        async with AsyncExitStack() as stack:
+            for key in sorted([*self._catalog.queues, *self._catalog.topics]):
+                await stack.enter_async_context(self._turn(key))
+            yield
+
     # ── create ──
 
     async def _create(self, description: D, rules: Sequence[RuleDescription]) -> D:
@@ -146,21 +155,21 @@ class Administration:
         """Make the object for a new entity and, behind a subscription, those of its first rules."""
         match description:
             case QueueDescription() | TopicDescription():
-                return [self._hooks.make(self._next_id(), description)]
+                return [self._hooks.make(self.next_id(), description)]
             case RuleDescription():
                 self._check_filter_count([description])
-                return [Rule(self._next_id(), description)]
+                return [Rule(self.next_id(), description)]
             case SubscriptionDescription():
                 topic = self._catalog.topic(description.topic)
                 if len(topic.subscriptions) >= SUBSCRIPTIONS_MAX:
                     raise InvalidDescription(f"topic '{topic.path}' has {SUBSCRIPTIONS_MAX} subscriptions already")
-                subscription = self._hooks.make(self._next_id(), description)
+                subscription = self._hooks.make(self.next_id(), description)
                 parents: dict[str, Any] = {"topic": topic.path, "subscription": description.name}
                 checked = [replace(rule.checked(), **parents, created_ms=now_ms, updated_ms=now_ms) for rule in rules]
                 if len({rule.name.lower() for rule in checked}) < len(checked):
                     raise InvalidDescription(f"two rules of '{description.path}' have one name")
                 self._check_filter_count(checked)
-                return [subscription, *[Rule(self._next_id(), rule) for rule in checked]]
+                return [subscription, *[Rule(self.next_id(), rule) for rule in checked]]
 
     def _check_filter_count(self, rules: Sequence[RuleDescription]) -> None:
         if not rules:
@@ -181,7 +190,8 @@ class Administration:
             if not isinstance(self._catalog.find(path), Queue | Topic):
                 raise InvalidDescription(f"{setting} of '{description.path}': there is no queue or topic '{path}'")
 
-    def _next_id(self) -> int:
+    def next_id(self) -> int:
+        """Give out an id that no entity ever had."""
         self.last_id += 1
         return self.last_id
 
@@ -283,6 +293,11 @@ class Administration:
 
         self._store.after_commit(done)
         await committed
+
+    async def barrier(self) -> None:
+        """Wait until everything written so far is committed or has failed, and whoever wrote it has heard of it."""
+        with suppress(StoreError):
+            await self.commit()
 
 
 def id_of(entity: Entity) -> int:

@@ -14,6 +14,7 @@ from pairbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
 from pairbus.broker.draft import Draft
 from pairbus.broker.duplicates import Claim, DuplicateWindow
 from pairbus.broker.entity import Done, Entity, Settings
+from pairbus.broker.recorder import Recorder
 from pairbus.broker.refusal import Refusal, entity_not_found, refusal_of
 from pairbus.broker.store import Forget, Remember
 from pairbus.errors import StoreError
@@ -59,6 +60,8 @@ class Admission(Generic[A]):
         self._admitted = admitted
         self._size = size
         self._duplicates = DuplicateWindow()
+        self.recorder: Recorder | None = None
+        "Told of every message that is accepted, where a test wants to know."
 
     def describe(self, settings: SendingSettings) -> None:
         """After the entity itself was described."""
@@ -124,6 +127,9 @@ class Admission(Generic[A]):
         else:
             seqs = list(numbers) if wants_seqs else None
         if drafts:
+            if self.recorder is not None:
+                first_seq = self._entity.last_seq + 1
+                done = self.recorder.watched(self._entity.path, drafts, first_seq, now_ms, done)
             accepted = self._accept(drafts, now_ms)
         elif was_parked:  # nothing but duplicates of what has just been committed
             done(seqs)

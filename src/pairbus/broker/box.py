@@ -65,6 +65,8 @@ class Box:
         self._payloads = payloads
         around = Surroundings(self._load, self._seq_of, self.chunk_size, on_expired)
         self._line: Line | Sessions
+        self._plain: Line | None = None
+        "The line of a box without sessions."
         self.locks: Locks | Holds
         self.sessions: Sessions | None = None
         "Of a box whose messages belong to sessions; its messages wait there."
@@ -73,7 +75,7 @@ class Box:
             self._line = self.sessions = Sessions(around)
             self.locks = self.holds = Holds(self.sessions, self.give_back)
         else:
-            self._line = Line(around)
+            self._line = self._plain = Line(around)
             self.locks = Locks()
 
     def __repr__(self) -> str:
@@ -96,11 +98,11 @@ class Box:
                 self.sessions.recover_deferred(row.session_id, row.seq, row.n)
             return True
         self.active_count += 1
-        if self.sessions is not None:
-            self.sessions.recover(row.session_id, n, expires_ms)
+        if self._plain is not None:
+            self._plain.recover(n, expires_ms)
         else:
-            assert isinstance(self._line, Line)
-            self._line.recover(n, expires_ms)
+            assert self.sessions is not None
+            self.sessions.recover(row.session_id, n, expires_ms)
         return True
 
     def recover_size(self, row: IndexRow) -> bool:
@@ -211,11 +213,12 @@ class Box:
         self.forget(message)
         done(message)
 
-    def withdraw(self, limit: int, now_ms: int) -> list[StoredMessage]:
-        """Up to `limit` waiting messages in order; they are the caller's until it gives back or forgets them."""
+    def withdraw(self, limit: int, now_ms: int, session: Session | None = None) -> list[StoredMessage]:
+        """Up to `limit` waiting messages in order, of the session where the box has sessions; they are the caller's
+        until it gives back or forgets them."""
         found: list[StoredMessage] = []
         try:
-            while len(found) < limit and (message := self._next(now_ms, None)) is not None:
+            while len(found) < limit and (message := self._next(now_ms, session)) is not None:
                 found.append(message)
         except StoreError:
             for message in found:
@@ -227,10 +230,9 @@ class Box:
         if not self.receivable:
             return None
         self.accessed_ms = now_ms
-        if self.sessions is None:
-            assert isinstance(self._line, Line)
-            return self._line.next(now_ms)
-        assert session is not None, "a receiver of this box holds a session"
+        if self._plain is not None:
+            return self._plain.next(now_ms)
+        assert self.sessions is not None and session is not None, "a receiver of this box holds a session"
         return self.sessions.next(session, now_ms)
 
     def _load(self, numbers: Sequence[int]) -> list[StoredMessage]:

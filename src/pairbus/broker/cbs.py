@@ -62,10 +62,12 @@ class CbsNode:
 
     address = entity = "$cbs"
 
-    def __init__(self, keys: KeyRing, grants: Grants, on_token: Callable[[], None]) -> None:
+    def __init__(self, keys: KeyRing, grants: Grants, on_token: Callable[[], None], real_ms: Callable[[], int]) -> None:
+        """`real_ms` is the machine's clock, which tokens keep whatever a test makes of the namespace's."""
         self._keys = keys
         self._grants = grants
         self._on_token = on_token
+        self._real_ms = real_ms
 
     def right_of(self, request: Message) -> str:
         return MANAGE
@@ -83,7 +85,7 @@ class CbsNode:
             reply(_status(400, f"The audience has {len(audience)} characters; {AUDIENCE_LENGTH_MAX} max."), None)
         else:
             try:
-                grant = self._keys.check(token, resource_path(audience), now_ms / 1000)
+                grant = self._keys.check(token, resource_path(audience), self._real_ms() / 1000)
                 self._grants.put(audience, grant)
             except TokenRefused as error:
                 logger.info("token for %r refused: %s", audience, error)

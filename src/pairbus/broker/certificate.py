@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pairbus.access.hosts import LOOPBACK_HOSTS
-from pairbus.broker.store.folder import FOLDER_MODE
+from pairbus.disk.folders import FOLDER_MODE
 from pairbus.errors import ConfigError
 
 VALIDITY = timedelta(days=3650)

@@ -22,6 +22,7 @@ from typing import Any
 
 from aiohttp import web
 
+from pairbus.broker.kit import answer_kit
 from pairbus.broker.namespace import Namespace
 from pairbus.errors import ConfigError, EntityNotFound, FaultNotFound, InvalidFault, PairbusError
 from pairbus.faults import Fault
@@ -34,7 +35,7 @@ SOCKET_NAME = "control.sock"
 SOCKET_MODE = 0o600
 
 Route = Callable[[Namespace, web.Request, tuple[str, ...]], Awaitable[Any]]
-"(namespace, request, path segments behind the route) → what the answer says, as JSON. Raises a PairbusError."
+"(namespace, request, path segments behind the route) → the answer, or what it says as JSON. Raises a PairbusError."
 
 _STATUS_OF: tuple[tuple[type[PairbusError], int], ...] = (
     (FaultNotFound, 404),
@@ -64,8 +65,17 @@ async def _faults(namespace: Namespace, request: web.Request, rest: tuple[str, .
     raise web.HTTPMethodNotAllowed(request.method, ["GET", "POST", "DELETE"])
 
 
+async def _kit(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> web.Response:
+    """The clock and the reset of the tester's kit."""
+    _, _, path = request.path.partition("$pairbus/")
+    status, said = await answer_kit(namespace, request.method, path, await request.read())
+    return web.json_response(said, status=status)
+
+
 ROUTES: dict[str, Route] = {
     "faults": _faults,
+    "clock": _kit,
+    "reset": _kit,
 }
 
 
@@ -92,7 +102,8 @@ async def answer(namespace: Namespace, request: web.Request, path: str) -> web.R
     try:
         if route is None:
             raise web.HTTPNotFound(text=f"there is no '/$pairbus/{name}'; there are: {', '.join(ROUTES)}")
-        return web.json_response(await route(namespace, request, tuple(rest)))
+        said = await route(namespace, request, tuple(rest))
+        return said if isinstance(said, web.Response) else web.json_response(said)
     except web.HTTPException as error:
         allow = {name: value for name, value in error.headers.items() if name == "Allow"}
         return web.json_response({"error": error.text or error.reason}, status=error.status, headers=allow)

@@ -16,7 +16,7 @@ class Expiry:
         self.dead_letters = False
         "Whether expired messages are dead-lettered; set by the entity."
         self._entity = entity
-        self._is_busy = False
+        self.is_busy = False
         "One batch at a time: a million messages that fall due together are not loaded together."
 
     def attach(self, main: Box, dead: Box, settlement: Settlement) -> None:
@@ -24,12 +24,12 @@ class Expiry:
         self._main, self._dead, self._settlement = main, dead, settlement
 
     def next_ms(self) -> int | None:
-        return self._entity.look_again_ms if self._is_busy else self._main.next_expiry_ms()
+        return self._entity.look_again_ms if self.is_busy else self._main.next_expiry_ms()
 
     def run(self, now_ms: int) -> None:
         """Withdraw a batch of what has expired. StoreError: it cannot be read now, and still waits."""
-        if not self._is_busy and (expired := self._main.withdraw_expired(now_ms)):
-            self._is_busy = True
+        if not self.is_busy and (expired := self._main.withdraw_expired(now_ms)):
+            self.is_busy = True
             self._expire(expired, now_ms, is_batch=True)
 
     def met(self, messages: list[StoredMessage], now_ms: int) -> None:
@@ -59,6 +59,6 @@ class Expiry:
                 self._settlement.apply(self._main, change)
             self._entity.announce(self._dead)
         if is_batch:
-            self._is_busy = False
+            self.is_busy = False
             self._main.trim()
         self._entity.go_on(self._main, now_ms, error)

@@ -20,7 +20,7 @@ from pairbus.amqp.errors import NOT_FOUND, RESOURCE_LIMIT_EXCEEDED
 from pairbus.amqp.types import encode_string, encode_symbol
 from pairbus.broker.box import Box, deletion
 from pairbus.broker.draft import Draft
-from pairbus.broker.messages import with_patch
+from pairbus.broker.messages import DEAD_LETTER_SOURCE, with_patch, without_pair
 from pairbus.broker.publication import SESSION_MISSING
 from pairbus.broker.refusal import ENTITY_DISABLED, Refusal, entity_not_found
 from pairbus.broker.store import Store, StoredMessage
@@ -42,7 +42,7 @@ _REASONS = {
     ENTITY_DISABLED: "MessagingEntityDisabled",
     NOT_FOUND: "MessagingEntityNotFound",
 }
-_SOURCE_KEY = encode_symbol("x-opt-deadletter-source")
+_SOURCE_KEY = encode_symbol(DEAD_LETTER_SOURCE)
 
 
 class Forwarder:
@@ -80,6 +80,11 @@ class Forwarder:
         if not (self._is_scheduled or self._is_busy or self._is_over):
             self._is_scheduled = True
             self._loop.call_soon(self.run)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a batch is being forwarded, or is about to be."""
+        return self._is_scheduled or self._is_busy
 
     def stop(self) -> None:
         """Nothing is forwarded any more; what is being committed still counts."""
@@ -146,7 +151,7 @@ class Forwarder:
         """The message as it enters its destination: changes made by settlements are part of it from now on."""
         annotations = message.annotations
         if self.box is self.source.dead:
-            annotations += _SOURCE_KEY + encode_string(self.source.path)
+            annotations = without_pair(annotations, DEAD_LETTER_SOURCE) + _SOURCE_KEY + encode_string(self.source.path)
         return Draft(
             with_patch(message.body, message.patch) if message.patch else message.body,
             annotations,

@@ -42,8 +42,8 @@ class Inlet:
         self.queue = queue
         self.path = path
         "As the client spelled it: what its token must cover."
-        self.used_ms = peer.namespace.now_ms()
-        "When a message came last."
+        self.used_ms = peer.namespace.real_ms()
+        "When a message came last, by the machine's clock."
         self._run: list[Delivery] = []
         self._reader = DraftReader()
         self._needs_session = isinstance(queue.description, QueueDescription) and queue.description.requires_session
@@ -100,7 +100,7 @@ class Inlet:
     def submit(self, now_ms: int) -> None:
         """The run is over: offer it to the queue; what cannot be taken at all is refused at once."""
         run, self._run = self._run, []
-        self.used_ms = now_ms
+        self.used_ms = self.peer.namespace.real_ms()
         faults = self.peer.namespace.faults
         self._take(faults.operations.messages(self, run) if faults.acts else run, now_ms)
 
@@ -113,12 +113,12 @@ class Inlet:
             payload = delivery.payload
             try:
                 if delivery.message_format == 0 and not delivery.too_large and len(payload) <= size_max:
-                    new = [read(payload)]
+                    draft = read(payload)
+                    if self._needs_session:
+                        check_session_ids([draft], self.queue.path)
+                    drafts.append(draft)
                 else:
-                    new = self._drafts_of(delivery)
-                if self._needs_session:
-                    check_session_ids(new, self.queue.path)
-                drafts += new
+                    drafts += self._drafts_of(delivery)
             except (ProtocolError, Refusal) as error:
                 self.refuse(delivery, Refusal(error.condition, error.description))
                 continue
@@ -144,6 +144,8 @@ class Inlet:
         drafts = drafts_of(delivery.payload, delivery.message_format, self._reader.draft_of)
         if self._checks_envelopes:
             check_envelope(delivery.payload)
+        if self._needs_session:
+            check_session_ids(drafts, self.queue.path)
         return drafts
 
     def _offer(self, drafts: list[Draft], ids: list[int], size: int, each: list[int] | None, now_ms: int) -> None:

@@ -44,6 +44,7 @@ LEARN_FIRST, LEARN_EACH = 16, 256  # it learns from its first misses, then now a
 TIME_MAX_MS = 253_402_300_799_999  # the end of the year 9999: the SDKs' clocks cannot show more
 
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
+DEAD_LETTER_SOURCE = "x-opt-deadletter-source"
 _OWNED_BY_THE_SERVICE = frozenset(
     {
         "x-opt-sequence-number",
@@ -51,7 +52,7 @@ _OWNED_BY_THE_SERVICE = frozenset(
         "x-opt-locked-until",
         "x-opt-enqueue-sequence-number",
         "x-opt-message-state",
-        "x-opt-deadletter-source",
+        DEAD_LETTER_SOURCE,
     }
 )
 _EMPTY_MAPS = (b"\xc1\x01\x00", b"\xd1\x00\x00\x00\x04\x00\x00\x00\x00")
@@ -353,13 +354,16 @@ _FIRST_DELIVERY = header_section(0, 0)
 _TOKEN_KEY = encode_symbol("x-opt-lock-token") + b"\x98"
 _TOKEN_HEAD = b"\x00\x53\x71\xc1" + bytes((len(_TOKEN_KEY) + 17, 2)) + _TOKEN_KEY
 _FIRST_HEAD = _FIRST_DELIVERY + _TOKEN_HEAD
-_PLAIN_LOCKED_HEAD = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + 1, 6))
+_BEFORE_SEQUENCE = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + 1, 6)) + _SEQUENCE_KEY
 _COPY_LOCKED_HEAD = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + _ORIGIN.size + 1, 8))
+_PLAIN = struct.Struct(f">{len(_FIRST_HEAD)}sIHH8s{len(_BEFORE_SEQUENCE)}sq{len(_ENQUEUED_KEY)}sq{len(_LOCKED_KEY)}sq")
+_TOKEN = struct.Struct("<IHH8s")  # the fields of a UUID, in the order of lock tokens
+_UUID = struct.Struct(">IHH8s")
 
 
 def _uuid_bytes(token: bytes) -> bytes:
-    """The bytes of the UUID that a lock token is; tokens have the fields of a UUID in little-endian order."""
-    return token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
+    """The bytes of the UUID that a lock token is."""
+    return _UUID.pack(*_TOKEN.unpack(token))
 
 
 def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: bytes = b"") -> bytes:
@@ -372,13 +376,28 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: byt
         and not message.patch
         and message.state == ACTIVE
     ):
-        pairs = _LOCKED.pack(
-            _SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms, _LOCKED_KEY, locked_until_ms
-        )
+        seq, enqueued_ms, body = message.seq, message.enqueued_ms, message.body
         if message.origin_seq:
+            pairs = _LOCKED.pack(_SEQUENCE_KEY, seq, _ENQUEUED_KEY, enqueued_ms, _LOCKED_KEY, locked_until_ms)
             pairs += _ORIGIN.pack(_ORIGIN_KEY, message.origin_seq)
-            return _FIRST_HEAD + _uuid_bytes(token) + _COPY_LOCKED_HEAD + pairs + message.body
-        return _FIRST_HEAD + _uuid_bytes(token) + _PLAIN_LOCKED_HEAD + pairs + message.body
+            return _FIRST_HEAD + _uuid_bytes(token) + _COPY_LOCKED_HEAD + pairs + body
+        first, second, third, rest = _TOKEN.unpack(token)
+        return (
+            _PLAIN.pack(
+                _FIRST_HEAD,
+                first,
+                second,
+                third,
+                rest,
+                _BEFORE_SEQUENCE,
+                seq,
+                _ENQUEUED_KEY,
+                enqueued_ms,
+                _LOCKED_KEY,
+                locked_until_ms,
+            )
+            + body
+        )
     if locked_until_ms:
         pairs = _LOCKED.pack(
             _SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms, _LOCKED_KEY, locked_until_ms
@@ -411,6 +430,11 @@ def _spans_of_pairs(pairs: bytes) -> list[tuple[object, int, int, int]]:
         spans += _spans(pairs, at, 1)
         at = spans[-1][3]
     return spans
+
+
+def without_pair(pairs: bytes, key: str) -> bytes:
+    """Leave out the encoded pair of this key, if there is one."""
+    return b"".join(pairs[start:end] for name, start, _, end in _spans_of_pairs(pairs) if name != key)
 
 
 def with_patch(body: bytes, patch: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from pairbus.broker.catalog import (
     subscription_info,
     topic_info,
 )
+from pairbus.broker.clock import NamespaceClock
 from pairbus.broker.description import (
     AnyDescription,
     QueueDescription,
@@ -34,7 +36,6 @@ from pairbus.broker.description import (
     path_key,
 )
 from pairbus.broker.dispatch import Dispatcher
-from pairbus.broker.due import Agenda
 from pairbus.broker.forward import Forwarder
 from pairbus.broker.health import Health
 from pairbus.broker.inlet import Inlet
@@ -44,12 +45,15 @@ from pairbus.broker.outlet import Outlet
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.peer import Peer
 from pairbus.broker.queue import Queue
+from pairbus.broker.recorder import Recorder
 from pairbus.broker.refusal import Refusal, entity_not_found
+from pairbus.broker.reset import Entities, checked_entities, empty_all, relink
 from pairbus.broker.session_links import Applicant, SessionDispatcher
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
 from pairbus.broker.strict import LENIENT, Strictness
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.sweep import Remains, Sweeper
+from pairbus.broker.timetable import Timetable
 from pairbus.broker.topic import Topic
 from pairbus.errors import EntityNotFound, InvalidDescription, StoreError
 
@@ -65,9 +69,9 @@ SWEEP_PAUSE_S = 1.0  # before the rows of deleted entities are tried again
 
 
 class Namespace:
-    """The entities of one namespace on one store. `now_ms` is the only clock."""
+    """The entities of one namespace on one store. `now_ms` is the only clock of the entities (see clock.py)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
         name: str,
         store: Store,
@@ -78,13 +82,19 @@ class Namespace:
         meter: Meter | None = None,
         strictness: Strictness = LENIENT,
         operations_per_s: float | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.name = name
         self.strictness = strictness
         self.store = store
         self.keys = keys
-        self.now_ms = now_ms
+        self.real_ms = now_ms
+        "The machine's clock."
+        self.clock = NamespaceClock(now_ms, lambda: self._timetable.catch_up())
+        self.now_ms = self.clock.now_ms
         self.meter = meter
+        self.recorder = recorder
+        "Accepted messages, where a test wants to look at them."
         self.peers: set[Peer] = set()
         self.links: set[Link] = set()
         "Links to entities; they are told when their queue is deleted or disabled."
@@ -92,14 +102,19 @@ class Namespace:
         self.faults = NamespaceFaults(self, loop, operations_per_s=operations_per_s)
         "Outages on demand."
         self.catalog = Catalog()
-        self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=now_ms)
+        self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=self.now_ms)
         self._health = Health(store, loop)
         self._dispatchers: dict[Box, Dispatcher | SessionDispatcher] = {}
         self._forwarders: dict[Box, Forwarder] = {}
-        self._agenda: Agenda[Holder] = Agenda()
-        self._changed: set[Holder] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms: int | None = None
+        self._timetable = Timetable(
+            name,
+            self.catalog,
+            self._administration,
+            loop=loop,
+            now_ms=self.now_ms,
+            is_listened_to=self._is_listened_to,
+            is_forwarding=self._is_forwarding,
+        )
         self._is_stopping = False
         self._has_frozen = False
         "Whether the entities found at the start are kept from the search for garbage."
@@ -116,6 +131,7 @@ class Namespace:
         """Read what the store holds; one sentence for everything that is damaged."""
         # Nothing made here becomes garbage. Looking for some again and again would take as long as the rest, and
         # later, with thousands of entities, each look would hold every client up for most of a second.
+        is_collecting = gc.isenabled()
         gc.disable()
         try:
             damage = self._recover()
@@ -123,7 +139,8 @@ class Namespace:
                 self._has_frozen = True
                 gc.freeze()
         finally:
-            gc.enable()
+            if is_collecting:
+                gc.enable()
         return damage
 
     def _recover(self) -> list[str]:
@@ -196,8 +213,7 @@ class Namespace:
         if self._has_frozen:
             gc.unfreeze()
         self._sweeper.stop()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timetable.stop()
         for holder in self.catalog.holders():
             holder.stop()
         for forwarder in self._forwarders.values():
@@ -271,6 +287,8 @@ class Namespace:
             last_seq=last_seq,
             on_ready=lambda box: self._on_ready(holder, box),
         )
+        if self.recorder is not None and not isinstance(holder, Subscription):
+            holder.record_sends(self.recorder)
         return holder
 
     def _on_ready(self, holder: Holder, box: Box) -> None:
@@ -316,8 +334,7 @@ class Namespace:
         return dispatcher
 
     def _forget(self, holder: Holder) -> None:
-        self._agenda.set(holder, None)
-        self._changed.discard(holder)
+        self._timetable.forget(holder)
         for box in boxes_of(holder):
             self._dispatchers.pop(box, None)
             forwarder = self._forwarders.pop(box, None)
@@ -422,6 +439,36 @@ class Namespace:
         """The deletion is durable: the rows of the entity go step by step."""
         self._sweeper.add(Remains(entity.rule_id, []) if isinstance(entity, Rule) else entity.remains())
 
+    def replaced(self, before: Holder, after: Holder) -> None:
+        """An empty entity is in the catalog in the place of another one: links lead to it from now on."""
+        self._forget(before)
+        moved = [relink(link, before, after, self.now_ms()) for link in self.links]
+        for context in moved:
+            if isinstance(context, Outlet):
+                self.listen(context)
+        for context in moved:
+            if isinstance(context, Applicant):
+                self.apply(context)
+        self.added(after)
+
+    async def reset(self, entities: Entities = "keep") -> None:
+        """Empty every entity, or delete all of them; it is durable when the call returns.
+
+        Links to entities that are kept go on; messages that they hold are gone, and so are their locks.
+        """
+        if checked_entities(entities) == "delete":
+            roots: list[Queue | Topic] = [*self.catalog.queues.values(), *self.catalog.topics.values()]
+            await asyncio.gather(*(self._deleted_if_there(root.path) for root in roots))
+        else:
+            work = empty_all(self.catalog, self._administration, self.store, self)
+            await self._administration.to_its_end(work)
+        if self.recorder is not None:
+            self.recorder.clear()
+
+    async def _deleted_if_there(self, path: str) -> None:
+        with contextlib.suppress(EntityNotFound):  # somebody else was faster
+            await self.delete(path)
+
     def _share_keys(self, entity: Entity) -> None:
         if isinstance(entity, Queue | Topic):
             keys = [rule.as_key() for rule in entity.description.authorization]
@@ -455,55 +502,16 @@ class Namespace:
 
     def changed(self, holder: Holder) -> None:
         """The next time at which the entity has something to do may have moved."""
-        if holder.closed or self._is_stopping:
-            return
-        if not self._changed:
-            self._loop.call_soon(self._arm)
-        self._changed.add(holder)
-
-    def _arm(self) -> None:
-        if self._is_stopping:
-            return
-        for holder in self._changed:
-            times = [at for at in (holder.next_due_ms(), holder.idle_until_ms) if at is not None]
-            self._agenda.set(holder, min(times, default=None))
-        self._changed.clear()
-        at_ms = self._agenda.next_ms()
-        if at_ms is None or (self._timer_ms is not None and self._timer_ms <= at_ms):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ms = at_ms
-        self._timer = self._loop.call_later(max(at_ms - self.now_ms(), 0) / 1000, self.run_due)
+        self._timetable.changed(holder)
 
     def run_due(self) -> None:
-        """Do what has fallen due by now in every entity, and set the timer for the rest."""
-        self._timer = self._timer_ms = None
-        now_ms = self.now_ms()
-        for holder in self._agenda.pop_due(now_ms):
-            if holder.idle_until_ms is not None and holder.idle_until_ms <= now_ms:
-                if not self._is_listened_to(holder):
-                    self._administration.to_its_end(self._delete_idle(holder))
-                    continue
-                holder.touch(now_ms)
-            holder.run_due(now_ms)
-            self.changed(holder)
-        if not self._changed:
-            self._loop.call_soon(self._arm)
+        """Do what has fallen due by now in every entity."""
+        self._timetable.run_due()
+
+    def _is_forwarding(self) -> bool:
+        return any(forwarder.is_working for forwarder in self._forwarders.values())
 
     def _is_listened_to(self, holder: Holder) -> bool:
         """A receiver that waits with credit uses the entity, although nothing happens."""
         dispatchers = [self._dispatchers[box] for box in boxes_of(holder) if box in self._dispatchers]
         return any(outlet.link.credit for dispatcher in dispatchers for outlet in dispatcher.outlets)
-
-    async def _delete_idle(self, holder: Holder) -> None:
-        until_ms, kind = holder.idle_until_ms, holder.description.KIND
-        if holder.closed or until_ms is None or until_ms > self.now_ms():
-            self.changed(holder)  # it was used or deleted in the turn of the loop since it fell due
-            return
-        logger.info("%s: %s '%s' was idle for its auto-delete time and is deleted", self.name, kind, holder.path)
-        try:
-            await self._administration.delete_now(holder.path)
-        except StoreError as error:
-            logger.error("%s: the idle %s '%s' could not be deleted: %s", self.name, kind, holder.path, error)
-            holder.touch(self.now_ms())  # tried again when it has been idle as long once more, not in a tight loop

@@ -53,13 +53,17 @@ class Outlet:
         "For the meter: bytes of each message that was delivered since the last time it was told."
         self._asked_at: int | None = None
         "For the meter: what the receiver had seen when it gave credit; None: it has asked for nothing."
-        self._unsettled = 0
-        "Deliveries that the client has not settled."
+        self._unsettled: set[bytes] | None = None if self._unsettled_max is None else set()
+        "Lock tokens of deliveries that the client has not settled on this link, where their number is limited."
         self._on_their_way = 0
         "Messages whose deletion is being committed; they will need credit when they come."
 
     def __repr__(self) -> str:
         return f"<Outlet {self.queue.path} {self.link!r}>"
+
+    def lead_to(self, queue: Receivable, box: Box) -> None:
+        """Receive from another entity from now on: the one that a reset has put in the place of the first."""
+        self.queue, self.box = queue, box
 
     # ── deliveries ──
 
@@ -88,10 +92,20 @@ class Outlet:
         payload = encode_delivery(lock.message, lock.until_ms, lock.token)
         self.link.send(payload, lock.token)
         self._delivered(len(payload))
-        self._unsettled += 1
-        if self._unsettled_max is not None and self._unsettled == self._unsettled_max + 1:
-            self.peer.call_later(0, self._force_detach)  # not while messages are being handed out
+        if self._unsettled is not None:
+            self._unsettled.add(lock.token)
+            self._limit_unsettled(self._unsettled, now_ms)
         return True
+
+    def _limit_unsettled(self, unsettled: set[bytes], now_ms: int) -> None:
+        """Detach the link when it has too many; those that `$management` settled, or whose lock has ended, are none."""
+        assert self._unsettled_max is not None
+        if len(unsettled) <= self._unsettled_max:
+            return
+        unsettled.intersection_update([token for token in unsettled if self.box.locks.held(token, now_ms)])
+        if len(unsettled) > self._unsettled_max:
+            self._unsettled = None
+            self.peer.call_later(0, self._force_detach)  # not while messages are being handed out
 
     def _force_detach(self) -> None:
         text = f"The link '{self.link.name}' is force detached: more than {self._unsettled_max} unsettled deliveries."
@@ -171,7 +185,6 @@ class Outlet:
 
     def refuse(self, session: Session, delivery: SentDelivery, settled: bool, refusal: Refusal) -> None:
         """Answer a settlement with no; the message stays locked."""
-        self._unsettled -= 1
         self._settled(session, delivery.delivery_id, settled, b"", refusal)
 
     def resume(self, session: Session, delivery: SentDelivery, settled: bool, state: Any) -> None:
@@ -183,7 +196,8 @@ class Outlet:
         self.wake()
 
     def _settle(self, session: Session, deliveries: list[SentDelivery], settled: bool, state: Any, now_ms: int) -> None:
-        self._unsettled -= len(deliveries)
+        if self._unsettled is not None:
+            self._unsettled.difference_update([delivery.tag for delivery in deliveries])
         if isinstance(state, Accepted):
             self._complete(session, deliveries, settled, now_ms)
             return

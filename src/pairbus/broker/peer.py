@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 from pairbus.amqp.connection import Connection, Trace
 from pairbus.amqp.errors import CONNECTION_FORCED, DETACH_FORCED, UNAUTHORIZED_ACCESS
@@ -86,7 +87,7 @@ class Peer:
         "Nothing is read or said any more."
         self._wire = wire
         self._loop = loop
-        self._cbs = CbsNode(namespace.keys, self.grants, self._reschedule_tick)
+        self._cbs = CbsNode(namespace.keys, self.grants, self._reschedule_tick, namespace.real_ms)
         self._held_bytes = self._held_count = 0
         self._unflushed_bytes = self._unread_bytes = 0
         self._is_flush_scheduled = False
@@ -111,6 +112,13 @@ class Peer:
     def __repr__(self) -> str:
         remote = self._connection.remote_open
         return f"<Peer {remote.container_id if remote is not None else 'unopened'!r} of {self.namespace.name}>"
+
+    @property
+    def dialled_host(self) -> str:
+        """The name that the client has for this host, without a port."""
+        remote = self._connection.remote_open
+        said = "" if remote is None else remote.hostname or ""
+        return urlsplit(f"//{said}").hostname or said
 
     # ── from the wire ──
 
@@ -298,7 +306,7 @@ class Peer:
         self._reschedule_tick()
 
     def _set_idle(self, idle: Idle | None) -> None:
-        self._idle = None if idle is None else IdleWatch(idle, self.namespace.now_ms())
+        self._idle = None if idle is None else IdleWatch(idle, self.namespace.real_ms())
         self._tick_s = (
             TICK_S if idle is None else max(min(TICK_S, idle.sender_s / 2, idle.connection_s / 2), TICK_MIN_S)
         )
@@ -309,7 +317,7 @@ class Peer:
         return tracked(error, *self._system()) if self.strictness.tracks_errors else error
 
     def _system(self) -> tuple[str, int]:
-        return f"{self.namespace.name}:broker", self.namespace.now_ms()
+        return f"{self.namespace.name}:broker", self.namespace.real_ms()
 
     def error_of(self, refusal: Refusal) -> Error:
         return self._worded(Error(refusal.condition, refusal.description))
@@ -328,7 +336,7 @@ class Peer:
         return self._loop.call_later(delay_s, step)
 
     def allows(self, path: str, right: str | None) -> bool:
-        return self.grants.allows(path, right, self.namespace.now_ms() / 1000)
+        return self.grants.allows(path, right, self.namespace.real_ms() / 1000)
 
     def _check_sasl(self, mechanism: str, response: bytes) -> bool:
         """ANONYMOUS and the like decide nothing, tokens do; PLAIN carries a key's name and the key itself."""
@@ -355,7 +363,7 @@ class Peer:
         if not self.grants:
             delay_s = min(delay_s, max(self._started_s + TOKEN_DEADLINE_S - self._loop.time(), 0.0) + 0.01)
         if expiry_s is not None:
-            delay_s = min(delay_s, max(expiry_s - self.namespace.now_ms() / 1000, 0.0) + 0.01)
+            delay_s = min(delay_s, max(expiry_s - self.namespace.real_ms() / 1000, 0.0) + 0.01)
         self._timer = self._loop.call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
@@ -367,7 +375,7 @@ class Peer:
             _HANDLERS[type(event)](self, event)
         if not self.grants and now - self._started_s > TOKEN_DEADLINE_S:
             self.close(UNAUTHORIZED_ACCESS, f"No valid token was put within {TOKEN_DEADLINE_S:.0f} seconds.")
-        elif self.grants.drop_expired(self.namespace.now_ms() / 1000):
+        elif self.grants.drop_expired(self.namespace.real_ms() / 1000):
             self._drop_unauthorised_links()
         if self._idle is not None and not self.is_over:
             self._end_idle(self._idle)
@@ -381,7 +389,7 @@ class Peer:
             if (link.is_open and link.context is not None and not self.is_token_link(link))
             or (isinstance(link.context, Applicant) and not link.session.is_over)
         ]
-        idle, is_forsaken = watch.look(links, self.namespace.now_ms())
+        idle, is_forsaken = watch.look(links, self.namespace.real_ms())
         for link in idle:
             text = f"The link '{link.name}' is force detached. Details: AmqpMessagePublisher.IdleTimerExpired."
             self.detach(link, Refusal(DETACH_FORCED, text))

@@ -26,6 +26,7 @@ from pairbus.broker.draft import Draft
 from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.receiving import Receiving
+from pairbus.broker.recorder import Recorder
 from pairbus.broker.schedule import Schedule
 from pairbus.broker.settlement import Outcome
 from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, Move, Store, StoredMessage
@@ -183,6 +184,10 @@ class Queue:
         self._entity.closed = True
         self._describe(self.description)
 
+    def record_sends(self, recorder: Recorder) -> None:
+        """Tell the recorder of every message that is accepted from now on."""
+        self._admission.recorder = recorder
+
     def stop(self) -> None:
         """Before the store is closed: `run_due` does nothing any more, also not for itself between two commits."""
         self._entity.is_stopping = True
@@ -234,7 +239,8 @@ class Queue:
             message.state = SCHEDULED if is_scheduled else ACTIVE
             message.scheduled_ms = draft.scheduled_ms if is_scheduled else 0
             message.expires_ms = now_ms + ttl_ms if ttl_ms and not is_scheduled else 0
-            size += len(body) + len(annotations)
+            message.size = len(body) + len(annotations)
+            size += message.size
             messages.append(message)
         self._entity.last_seq = seq
         self.main.size_bytes += size
@@ -289,6 +295,11 @@ class Queue:
         times = [*self._receiving.next_due_ms(), self._schedule.next_ms(), self._admission.next_ms()]
         known = [at_ms for at_ms in times if at_ms is not None]
         return max(min(known), self._entity.paused_until_ms) if known else None
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether a batch of what has fallen due is being committed; the next one follows by itself."""
+        return self._receiving.expiry.is_busy or self._schedule.is_busy
 
     def run_due(self, now_ms: int) -> None:
         """Do a bounded part of what is due: locks and times to live that end, scheduled messages, old message ids."""

@@ -31,7 +31,10 @@ def refusal_of(error: StoreError) -> Refusal:
 
 
 def entity_not_found(path: str) -> Refusal:
-    """The JavaScript SDK recognises a missing entity by the beginning of this sentence, not by the condition."""
+    """Refuse by path, or by the whole address where the client's name for the host is known.
+
+    The JavaScript SDK recognises a missing entity by the beginning of this sentence, not by the condition.
+    """
     return Refusal(NOT_FOUND, f"The messaging entity '{path}' could not be found.")
 
 

@@ -77,7 +77,7 @@ def find(peer: Peer, address: Address) -> Target:
     """Look up the entity and the box that the address names, or raise the Refusal."""
     entity = peer.namespace.catalog.find(address.entity)
     if entity is None or isinstance(entity, Rule):
-        raise entity_not_found(address.text)
+        raise entity_not_found(f"sb://{peer.dialled_host}/{address.text}")
     if isinstance(entity, Topic):
         if address.is_dead_letter or address.is_transfer_dead_letter:
             raise Refusal(NOT_ALLOWED, f"The topic '{entity.path}' has no dead-letter queue; its subscriptions have.")

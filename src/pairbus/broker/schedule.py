@@ -37,7 +37,7 @@ class Schedule:
         self._activate = activate
         self._waiting: dict[int, Waiting] = {}
         self._agenda: Agenda[int] = Agenda()
-        self._is_busy = False
+        self.is_busy = False
         "One batch at a time: a million messages that fall due together are not loaded together."
 
     def __len__(self) -> int:
@@ -114,11 +114,11 @@ class Schedule:
     # ── activating ──
 
     def next_ms(self) -> int | None:
-        return self._entity.look_again_ms if self._is_busy else self._agenda.next_ms()
+        return self._entity.look_again_ms if self.is_busy else self._agenda.next_ms()
 
     def run(self, now_ms: int) -> None:
         """Activate a batch of the messages whose time has come. StoreError: they cannot be read now, and wait on."""
-        seqs = [] if self._is_busy else self._agenda.pop_due(now_ms, CHUNK_MAX)
+        seqs = [] if self.is_busy else self._agenda.pop_due(now_ms, CHUNK_MAX)
         if not seqs:
             return
         try:
@@ -131,12 +131,12 @@ class Schedule:
         for seq in seqs:
             del self._waiting[seq]
         self._box.scheduled_count -= len(seqs) - len(loaded)  # damaged ones: the store reports them
-        self._is_busy = True
+        self.is_busy = True
         self._activate([loaded[seq] for seq in seqs if seq in loaded], now_ms)
 
     def activated(self, messages: list[StoredMessage], now_ms: int, error: StoreError | None) -> None:
         """The end of `activate`: these are scheduled no more, or again."""
-        self._is_busy = False
+        self.is_busy = False
         self._entity.touch(now_ms)
         for message in messages:
             if error is None:

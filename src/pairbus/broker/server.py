@@ -15,7 +15,7 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 
 from aiohttp import WSMsgType, http_exceptions, web
@@ -24,8 +24,6 @@ from pairbus.amqp.connection import Trace
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.peer import Peer
 from pairbus.errors import ConfigError
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 logger = logging.getLogger("pairbus.broker")
 http_logger = logging.getLogger("pairbus.broker.http")
@@ -154,7 +152,6 @@ class Port:
         except ConfigError:
             self._close_listeners()
             raise
-        app.middlewares.insert(0, self._on_request)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, logger=http_logger, shutdown_timeout=LAST_REQUESTS_S
         )
@@ -184,19 +181,14 @@ class Port:
         self._awaited[handler] = self.loop.call_later(FIRST_BYTES_DEADLINE_S, cut)
         return handler
 
-    @web.middleware
-    async def _on_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    def on_request(self, request: web.Request) -> None:
+        """A connection that speaks HTTP has made a request.
+
+        Not a middleware: aiohttp keeps those of the last thousand applications in a cache, and with them the namespace.
+        """
         awaited = self._awaited.pop(request.protocol, None)
         if awaited is not None:
             awaited.cancel()
-        faults = self.namespace.faults
-        if faults.acts:
-            await faults.contact.http_is_open()
-        answer = await handler(request)
-        if faults.acts:
-            await faults.contact.http_is_open()
-            await faults.contact.http_is_late(answer.content_length or 0)
-        return answer
 
     async def stop_accepting(self) -> None:
         self.namespace.faults.contact.port = None
@@ -274,11 +266,19 @@ class Port:
         """Go on with a connection that was accepted."""
         self._spawn(self._welcome(client))
 
-    async def close(self) -> None:
-        """After the namespace has said goodbye: let what was written leave, then cut."""
+    async def close(self, *, at_once: bool = False) -> None:
+        """After the namespace has said goodbye: let what was written leave, then cut.
+
+        `at_once`: cut now; what the sockets have not taken yet is lost.
+        """
         if self._runner is not None:
+            http = [] if not at_once or self._runner.server is None else list(self._runner.server.connections)
+            transports = [handler.transport for handler in http]
             await self._runner.cleanup()
-        for _ in range(20):
+            for transport in transports:
+                if transport is not None:  # a TLS connection would wait half a minute for the client's last word
+                    transport.abort()
+        for _ in range(0 if at_once else 20):
             if not self.doors:
                 return
             await asyncio.sleep(0.05)

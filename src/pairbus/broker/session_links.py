@@ -57,6 +57,11 @@ class Applicant:
     def __repr__(self) -> str:
         return f"<Applicant for {self.session_id!r} of {self.queue.path}>"
 
+    def lead_to(self, queue: Receivable, box: Box) -> None:
+        """Wait for a session of another entity: the one that a reset has put in the place of the first."""
+        self.queue, self.box = queue, box
+        self._outlet.lead_to(queue, box)
+
     def try_now(self, now_ms: int) -> bool:
         """Attach the link when there is a session for it, refuse it when there will be none; False: it waits on."""
         sessions = self.queue.sessions
@@ -148,7 +153,8 @@ class SessionDispatcher:
         waiting = self._for_next if applicant.session_id is None else self._for_named
         if (applicant.session_id is None and waiting) or not applicant.try_now(self._now_ms()):
             waiting[applicant] = None
-            applicant.timer = self._loop.call_later(applicant.wait_s, applicant.time_is_over)
+            if applicant.timer is None:
+                applicant.timer = self._loop.call_later(applicant.wait_s, applicant.time_is_over)
         self._on_locked(self.queue)
 
     def stop_applying(self, applicant: Applicant) -> None:

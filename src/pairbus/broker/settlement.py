@@ -17,6 +17,7 @@ from pairbus.broker.box import CHUNK_MAX, Box, deletion
 from pairbus.broker.entity import Done, Entity
 from pairbus.broker.locks import Lock
 from pairbus.broker.refusal import ARGUMENT_ERROR, MESSAGE_NOT_FOUND, Refusal, lock_lost, refusal_of
+from pairbus.broker.sessions import Session
 from pairbus.broker.store import ACTIVE, DEFERRED, StoredMessage, Update
 from pairbus.errors import StoreError
 
@@ -146,15 +147,25 @@ class Settlement:
     # ── deleting what waits ──
 
     def delete_waiting(
-        self, box: Box, count: int, before_ms: int, now_ms: int, done: Callable[[Refusal | int], None]
+        self,
+        box: Box,
+        count: int,
+        before_ms: int,
+        now_ms: int,
+        done: Callable[[Refusal | int], None],
+        *,
+        session: Session | None = None,
     ) -> None:
-        """Delete up to `count` waiting messages that were enqueued before a time, oldest first; tell how many."""
+        """Delete up to `count` waiting messages that were enqueued before a time, oldest first; tell how many.
+
+        `session`: a held one, where the box has sessions.
+        """
         self._entity.accessed_ms = now_ms
         found: list[StoredMessage] = []
         size = 0
         try:
             self._entity.check_receive()
-            while len(found) < count and size < DELETED_SIZE_MAX and (next_one := box.withdraw(1, now_ms)):
+            while len(found) < count and size < DELETED_SIZE_MAX and (next_one := box.withdraw(1, now_ms, session)):
                 if next_one[0].enqueued_ms >= before_ms:
                     box.give_back(next_one[0])
                     break
@@ -246,7 +257,8 @@ class Settlement:
         if outcome is Outcome.DEAD_LETTER:
             return self.bury(message, patch)
         if outcome is Outcome.DEFER:
-            return self._update(box, message, state=DEFERRED, patch=message.patch + patch)
+            count = message.delivery_count + 1
+            return self._update(box, message, state=DEFERRED, delivery_count=count, patch=message.patch + patch)
         count, count_max = message.delivery_count + 1, self.max_delivery_count
         if count >= count_max and box is self._main:
             patch += reason(

@@ -101,6 +101,10 @@ class Subscription:
         return self._entity.closed
 
     @property
+    def last_seq(self) -> int:
+        return self._entity.last_seq
+
+    @property
     def active_count(self) -> int:
         return self.main.active_count
 
@@ -220,6 +224,11 @@ class Subscription:
         """When `run_due` has something to do: not later than that, perhaps earlier. Ask again after every call."""
         known = [at_ms for at_ms in self._receiving.next_due_ms() if at_ms is not None]
         return max(min(known), self._entity.paused_until_ms) if known else None
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether a batch of what has fallen due is being committed; the next one follows by itself."""
+        return self._receiving.expiry.is_busy
 
     def run_due(self, now_ms: int) -> None:
         """Do a bounded part of what is due: locks and times to live that end."""

@@ -16,6 +16,7 @@ from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
 from pairbus.broker.filters import CorrelationFilter
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.publication import Publication
+from pairbus.broker.recorder import Recorder
 from pairbus.broker.schedule import Schedule
 from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, Store, StoredMessage, box_of
 from pairbus.broker.subscription import Subscription
@@ -84,6 +85,10 @@ class Topic:
         return self._entity.closed
 
     @property
+    def last_seq(self) -> int:
+        return self._entity.last_seq
+
+    @property
     def scheduled_count(self) -> int:
         return self.box.scheduled_count
 
@@ -137,6 +142,10 @@ class Topic:
         """Before `DropEntity` is written: nothing is taken or written any more. Answers that are due still come."""
         self._entity.closed = True
         self._describe(self.description)
+
+    def record_sends(self, recorder: Recorder) -> None:
+        """Tell the recorder of every message that is accepted from now on."""
+        self._admission.recorder = recorder
 
     def stop(self) -> None:
         """Before the store is closed: `run_due` does nothing any more."""
@@ -235,6 +244,11 @@ class Topic:
         """When `run_due` has something to do: not later than that, perhaps earlier. Ask again after every call."""
         known = [at_ms for at_ms in (self._schedule.next_ms(), self._admission.next_ms()) if at_ms is not None]
         return max(min(known), self._entity.paused_until_ms) if known else None
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether a batch of what has fallen due is being committed; the next one follows by itself."""
+        return self._schedule.is_busy
 
     def run_due(self, now_ms: int) -> None:
         """Do a bounded part of what is due: scheduled messages, old message ids."""

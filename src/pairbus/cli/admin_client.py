@@ -42,7 +42,7 @@ def administration(connection_string: str, ca_file: Path | None = None) -> Itera
     authority = in_url(given.host) + (f":{port}" if port else "")
     if given.emulator:
         connection_string = with_port(connection_string, authority)
-    with _trust(given.host if given.emulator else None, authority, ca_file) as connection_verify:
+    with trusted(given.host if given.emulator else None, authority, ca_file) as connection_verify:
         try:
             client = ServiceBusAdministrationClient.from_connection_string(
                 connection_string,
@@ -85,7 +85,7 @@ def _one_line_errors(client: ServiceBusAdministrationClient, authority: str, sec
 
 
 @contextmanager
-def _trust(emulator: str | None, authority: str, ca_file: Path | None) -> Iterator[str | bool]:
+def trusted(emulator: str | None, authority: str, ca_file: Path | None) -> Iterator[str | bool]:
     """Yield `connection_verify` for the SDK: a file of certificates, or True for the public authorities.
 
     `emulator` is the host of an emulator, None for any other namespace.

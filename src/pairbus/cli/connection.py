@@ -99,8 +99,13 @@ def client_of(
         return administration_of(host, namespaces.credential("--namespace"), ca_file)
     if credential is not None:
         raise typer.BadParameter("--credential needs --namespace HOST: a connection string has its own key")
+    return administration(given_connection_string(connection_string, connection_string_file), ca_file)
+
+
+def given_connection_string(connection_string: str | None, connection_string_file: Path | None) -> str:
+    """The connection string of the options or of the environment. ConfigError: there is none."""
     given = connection_string
     option = "--connection-string"
     if connection_string_file is not None:  # before the environment: what is typed wins over what was set once
         given, option = f"@{connection_string_file}", "--connection-string-file"
-    return administration(secrets.connection_string(given, option, "PAIRBUS_CONNECTION_STRING"), ca_file)
+    return secrets.connection_string(given, option, "PAIRBUS_CONNECTION_STRING")

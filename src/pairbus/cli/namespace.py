@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pairbus.cli import entity_options as options
-from pairbus.cli.connection import connected
+from pairbus.cli.connection import ConnectionString, ConnectionStringFile, connected, given_connection_string
+from pairbus.cli.trust import CaFile
 
-_app = options.group("Show a namespace, and export its entities.")
+_app = options.group("Show a namespace, export its entities, and reset a namespace of pairbus broker.")
 
 
 def register(app: typer.Typer) -> None:
@@ -70,3 +72,41 @@ def export(
         out.write_text(text, encoding="utf-8")
     for note in notes:
         typer.echo(note, err=True)
+
+
+class Entities(StrEnum):
+    """The fate of the entities in a reset."""
+
+    KEEP = "keep"
+    DELETE = "delete"
+
+
+@_app.command(
+    epilog="""\b
+Examples:
+  pairbus namespace reset
+  pairbus namespace reset --entities delete --yes
+"""
+)
+def reset(
+    *,
+    connection_string: ConnectionString = None,
+    connection_string_file: ConnectionStringFile = None,
+    ca_file: CaFile = None,
+    entities: Annotated[
+        Entities, typer.Option(help="keep: empty every queue, topic and subscription. delete: delete all of them.")
+    ] = Entities.KEEP,
+    yes: options.Yes = False,
+) -> None:
+    """Empty every entity of a namespace of `pairbus broker`, or delete all of them. Asks first, unless --yes is given.
+
+    Dead letters, scheduled and deferred messages, session states and remembered message ids go as well. Clients that
+    are connected go on. A namespace of Azure does not know this request.
+    """
+    from pairbus.cli.switches import switch
+
+    text = given_connection_string(connection_string, connection_string_file)
+    fate = "every message" if entities is Entities.KEEP else "every entity with its messages"
+    options.confirm_deletion(f"{fate} of the namespace", yes)
+    switch(text, "POST", "reset", {"entities": entities.value}, ca_file)
+    typer.echo("emptied every entity" if entities is Entities.KEEP else "deleted every entity")

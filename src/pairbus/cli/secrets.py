@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -77,7 +77,7 @@ class Namespaces:
 
     def __init__(self, credential: str | None, ca_file: Path | None) -> None:
         self._credential = credential
-        self._trust = {} if ca_file is None else {"connection_verify": str(ca_file)}
+        self._trust: dict[str, Any] = {} if ca_file is None else {"connection_verify": str(ca_file)}
         self._used = False
 
     def side(self, given: str | None, option: str, variable: str) -> Side:

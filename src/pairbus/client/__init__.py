@@ -1,9 +1,9 @@
 """The paired client. One send, from the call to the primary's queue, passes these files in this order:
 
-    sender or sync   the call                          outgoing     its bytes
+    client or sync   the call                          outgoing     its bytes
     engine           pairing first, if need be         sends        direct, diverted or planned
     pairing.sending  every decision of the plan        pairing.envelope   the copy for a backlog queue
     transport        the wire                          background   clocks, pings, the syphon that brings it home
 
-`client` and `sender` are for asyncio; `sync` is a face on the same engine, which `thread` runs in a thread.
+`client` is for asyncio; `sync` is a face on the same engine, which `thread` runs in a thread.
 """

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -113,11 +113,9 @@ class Background:
                 self._spawn(self._ping(entity))
             wake_at = pair.next_due()
             self._state.events.deliver()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(None if wake_at is None else max(wake_at - now, 0.0)):
                     await self._changed.wait()
-            except TimeoutError:
-                pass
 
     async def _ping(self, entity: Entity) -> None:
         """Ask once, on a connection of its own: one that is open already proves nothing about a new one."""
@@ -226,7 +224,7 @@ class Background:
 
 
 class SpoolWays:
-    """Where the spool's messages may go at a moment, and what follows from how that ended."""
+    """Routes for the messages of the spool: chosen by the state of the pair, which hears how each attempt ended."""
 
     def __init__(self, state: PairState) -> None:
         self._state = state

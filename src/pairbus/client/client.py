@@ -1,24 +1,26 @@
-"""`PairedServiceBusClient` for asyncio: a drop-in for `azure.servicebus.aio.ServiceBusClient`."""
+"""`PairedServiceBusClient` and `PairedSender` for asyncio: drop-ins for those of `azure.servicebus.aio`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from types import TracebackType
+from datetime import datetime
 from typing import Any, Self
 
-from pairbus import sdk
+from azure.servicebus import ServiceBusMessageBatch
+
 from pairbus.client.engine import Engine
-from pairbus.client.face import PairedClientFace, sender_keywords
-from pairbus.client.sender import PairedSender
+from pairbus.client.face import Job, PairedClientFace, PairedSenderFace
 from pairbus.pairing.events import Closed, Event
 from pairbus.pairing.life import Side as SideName
+from pairbus.sdk.clients import keep
+from pairbus.sdk.receivers import end_async_receiver
 from pairbus.transport.threads import in_thread
 
 EVENTS_MAX = 10_000  # that an iterator may be behind; older ones are dropped then
 
 
-class PairedServiceBusClient(PairedClientFace):
+class PairedServiceBusClient(PairedClientFace["PairedSender"]):
     """Sends to the primary, or to backlog queues of the secondary while the primary is away; receives from the primary.
 
     Belongs to one event loop, and to the next one when that has ended; safe to share between its tasks. Made by
@@ -33,9 +35,7 @@ class PairedServiceBusClient(PairedClientFace):
         await self.pair()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def _engine_here(self) -> Engine:
@@ -60,30 +60,15 @@ class PairedServiceBusClient(PairedClientFace):
         """Forget all state and timers, and be a plain client of the primary from now on. The spool is given back."""
         await self._engine_here().clear_pairing()
 
-    def force_failover(self, entity: str) -> None:
-        """Send this entity's messages to the backlog until `force_healthy` is called."""
-        self._state.force(entity, over=True)
-
-    def force_healthy(self, entity: str) -> None:
-        """Send this entity's messages to the primary again, whatever is known about it."""
-        self._state.force(entity, over=False)
-
-    def fault(self, side: SideName = "primary") -> None:
-        """Declare one side unusable. Where the syphon runs, the other follows."""
-        self._fault(side, "fault() was called")
+    def _force(self, entity: str, *, over: bool) -> None:
+        self._state.force(entity, over=over)
 
     def _fault(self, side: SideName, reason: str) -> None:
-        if self._engine is None:
-            self._state.fault(side, reason)
-        else:
-            self._engine.fault(side, reason)
-        if self._state.is_faulted and self._engine is not None and not self._engine.loop.is_closed():
+        engine = self._engine
+        (engine or self._state).fault(side, reason)
+        if self._state.is_faulted and engine is not None and not engine.loop.is_closed():
             for receiver in list(self._receivers):
-                self._engine.spawn(sdk.end_async_receiver(receiver))
-
-    def _closed_under_us(self, side: SideName) -> None:
-        if not self._state.is_closed:
-            self._fault(side, f"the client of the {side} was closed by somebody else")
+                engine.spawn(end_async_receiver(receiver))
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield every event from now on. A reader that is more than 10 000 behind loses the oldest."""
@@ -120,17 +105,54 @@ class PairedServiceBusClient(PairedClientFace):
         await self._secondary.close()
         await in_thread("pairbus-release", self._state.release)
 
-    # ── senders ──
-
-    def get_queue_sender(self, queue_name: str, **kwargs: Any) -> PairedSender:
-        self._state.check()
-        return PairedSender(self, queue_name, **sender_keywords(kwargs))
-
-    def get_topic_sender(self, topic_name: str, **kwargs: Any) -> PairedSender:
-        self._state.check()
-        return PairedSender(self, topic_name, **sender_keywords(kwargs))
+    def _new_sender(self, path: str, client_identifier: str | None) -> PairedSender:
+        return PairedSender(self, path, client_identifier)
 
     def _after_fork(self) -> None:
-        sdk.keep(self._engine)
+        keep(self._engine)
         self._engine = None
         super()._after_fork()
+
+
+class PairedSender(PairedSenderFace):
+    """Sends to one queue or topic. Any number of tasks may share it: their sends are pipelined."""
+
+    def __init__(self, client: PairedServiceBusClient, path: str, client_identifier: str | None = None) -> None:
+        super().__init__(client, path, client_identifier)
+        self._client = client
+
+    async def __aenter__(self) -> Self:
+        self._check()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def _do(self, job: Job | None) -> Any:
+        if job is None:
+            return None
+        engine = self._client._engine_here()
+        with job.span:
+            return await job.work(engine)
+
+    async def close(self) -> None:
+        await self._do(self._closing())
+
+    async def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
+        """Return when the primary, a backlog queue or the spool has stored it; raise when none did."""
+        await self._do(self._sending(message, timeout))
+
+    async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
+        """Make a batch, also while the primary is away: then with the limit that its link had."""
+        return self._new_batch(await self._do(self._asking_limit()), max_size_in_bytes)
+
+    async def schedule_messages(
+        self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None
+    ) -> list[int]:
+        """Schedule messages on the primary only: a backlog queue has no sequence numbers to cancel by."""
+        return await self._do(self._scheduling(messages, schedule_time_utc, timeout)) or []
+
+    async def cancel_scheduled_messages(
+        self, sequence_numbers: int | list[int], *, timeout: float | None = None
+    ) -> None:
+        await self._do(self._cancelling(sequence_numbers, timeout))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
@@ -18,16 +19,17 @@ from pairbus.client.background import PUMP_GRACE_S, Background
 from pairbus.client.outgoing import Outgoing
 from pairbus.client.provisioning import provision
 from pairbus.client.results import Origin
-from pairbus.client.sends import Request, Sends
+from pairbus.client.sends import Sends
 from pairbus.client.state import PairState
 from pairbus.pairing.events import Closed
-from pairbus.pairing.failover import State
 from pairbus.pairing.life import Life
 from pairbus.pairing.life import Side as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S
-from pairbus.transport import Scheduled
+from pairbus.transport import Management, Scheduled
 
 LEAST_S = 0.001
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -134,27 +136,29 @@ class Engine:
     async def schedule(
         self, origin: Origin, going: Outgoing, entries: Sequence[Scheduled], timeout_s: float
     ) -> list[int]:
-        async def ask(limit_s: float, silence_s: float) -> list[int]:
-            ends = self.loop.time() + limit_s
-            management = await self._primary.management(origin.path, limit_s)
-            return await management.schedule(entries, ends - self.loop.time(), silence_s)
-
-        numbers: list[int] = await self._request(origin, going, ask, timeout_s)
-        return numbers
+        return await self._request(origin, going, lambda node: partial(node.schedule, entries), timeout_s)
 
     async def cancel(self, origin: Origin, numbers: Sequence[int], timeout_s: float) -> None:
-        async def ask(limit_s: float, silence_s: float) -> None:
+        await self._request(origin, None, lambda node: partial(node.cancel, numbers), timeout_s)
+
+    async def _request(
+        self,
+        origin: Origin,
+        going: Outgoing | None,
+        request: Callable[[Management], Callable[[float, float], Awaitable[T]]],
+        timeout_s: float,
+    ) -> T:
+        """Make a request to the entity's `$management` node in the primary."""
+
+        async def ask(limit_s: float, silence_s: float) -> T:
             ends = self.loop.time() + limit_s
-            management = await self._primary.management(origin.path, limit_s)
-            await management.cancel(numbers, ends - self.loop.time(), silence_s)
+            node = await self._primary.management(origin.path, limit_s)
+            return await request(node)(ends - self.loop.time(), silence_s)
 
-        await self._request(origin, None, ask, timeout_s)
-
-    async def _request(self, origin: Origin, going: Outgoing | None, ask: Request, timeout_s: float) -> Any:
         self.state.check()
         if not self.state.is_paired:
             timeout_s = await self._pair_within(timeout_s)
-        return await self._sends.request(origin, going, ask, timeout_s)
+        return cast(T, await self._sends.request(origin, going, ask, timeout_s))
 
     async def batch_limit(self, origin: Origin) -> int:
         """Return what the primary's link takes as a batch, opening it if need be; 0 when it cannot be known now."""
@@ -171,14 +175,12 @@ class Engine:
         """Close the link of a sender that has one of its own."""
         self._primary.forget(origin.path, origin.link_name)
 
-    async def force(self, path: str, *, over: bool) -> None:
-        self.state.force(path, over=over)
-
-    async def states(self) -> dict[str, State]:
-        return self.state.states()
+    async def call(self, function: Callable[[], T]) -> T:
+        """Call a function in the event loop, for another thread."""
+        return function()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something that nobody waits for."""
+        """Run a coroutine whose end nobody waits for."""
         task = self.loop.create_task(work)
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
@@ -209,9 +211,6 @@ class Engine:
         """Declare one side unusable; pings and pumps of a client that is of no more use stop at once."""
         if self.state.fault(side, reason) and self.state.is_faulted and self._background is not None:
             self._background.halt()
-
-    async def declare_fault(self, side: SideName, reason: str) -> None:
-        self.fault(side, reason)
 
     async def close(self) -> None:
         """Stop pings and pumps, let sends end for five seconds, close both connections.

@@ -31,7 +31,7 @@ IDS_SHOWN = 5
 class SendAvailabilityBacklogError(PairingError, ServiceBusError):
     """No backlog queue took the message, nor the spool where there is one. The caller still owns it.
 
-    Unless `outcome_unknown`, it is nowhere else: then the places of `may_be_in` did not answer, and may have it.
+    It is nowhere else, unless `outcome_unknown`: then the places of `may_be_in` did not answer, and may have it.
     """
 
     def __init__(self, path: str, reason: str, places: Sequence[str] = (), *, is_spool: bool = False) -> None:
@@ -48,7 +48,7 @@ class SendAvailabilityBacklogError(PairingError, ServiceBusError):
 
     @classmethod
     def of_pairing(cls, secondary: str, reason: str) -> SendAvailabilityBacklogError:
-        """There is no queue at all, so nothing could be sent yet."""
+        """Make the error of a pairing that found no queue and could create none."""
         error = cls(secondary, reason)
         text = f"{secondary} has no backlog queue and could create none: {_sentence(reason)} Nothing was sent."
         error.args, error.message = (text,), text
@@ -73,8 +73,8 @@ class BacklogMessageTooLarge(PairingError, MessageSizeExceededError):
 class PartlySent(PairingError, ServiceBusError):
     """A list did not fit one batch of the backlog and was split; then a part failed.
 
-    Those in `stored_ids` are safe in backlog queues. Those in `unsent_ids` are not: the caller still owns them. With
-    `outcome_unknown`, the places of `may_be_in` did not answer, and may have some of these.
+    Messages in `stored_ids` are safe in backlog queues. The caller still owns the messages in `unsent_ids`; with
+    `outcome_unknown`, the places of `may_be_in` did not answer, and may have some of them.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class PartlySent(PairingError, ServiceBusError):
 
 
 class PairedMessagingFactoryError(PairingError, ServiceBusError):
-    """One of the two namespaces was faulted, and with it the client. Nothing was sent by this call."""
+    """The client is unusable, because one of its namespaces was faulted. Nothing was sent by this call."""
 
     def __init__(self, primary: str, secondary: str, reason: str) -> None:
         super().__init__(
@@ -168,7 +168,7 @@ class SecondaryUnreachable(PairingError, ServiceBusConnectionError):
 
 
 def may_be_in(places: Sequence[str]) -> str:
-    """The sentence about those that did not answer."""
+    """Write the sentence about places that did not answer."""
     return f"Unknown outcome: {' and '.join(places)} did not answer, and may have stored it all the same."
 
 

@@ -1,6 +1,6 @@
 """Events of a paired client: noted while something is decided, told afterwards, in order.
 
-Whoever decides calls `publish`, and `deliver` when the decision is complete, so that a listener may call the client.
+Code that decides calls `publish`, and `deliver` when the decision is complete, so that a listener may call the client.
 Telling an event means: log it, count it, write it into the ledger, hand it to the listeners.
 """
 
@@ -91,7 +91,7 @@ class Events:
                 self.wake()
 
     def forget(self) -> None:
-        """Drop what waits: in a forked child it is the parent's to tell."""
+        """Drop events that are not told yet: in a forked child they are the parent's."""
         self._outbox.clear()
 
 

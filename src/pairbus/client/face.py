@@ -3,50 +3,64 @@
 from __future__ import annotations
 
 import logging
-import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
+from datetime import datetime
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
-from pairbus import sdk
+from pairbus.client.engine import Engine
 from pairbus.client.errors import ClientClosed
-from pairbus.client.outgoing import Outgoing, outgoing
+from pairbus.client.outgoing import Outgoing, PairedMessageBatch, new_batch, outgoing, scheduled
 from pairbus.client.results import Origin
 from pairbus.client.sides import Side
 from pairbus.client.state import PairState
 from pairbus.pairing.failover import State
 from pairbus.pairing.life import Side as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, factory_of
+from pairbus.process.forks import call_in_forked_child
+from pairbus.sdk import tracing
+from pairbus.sdk.clients import abandon_connections, when_closed
+from pairbus.sdk.receivers import skip_pings
 from pairbus.telemetry.counters import Snapshot
 
 logger = logging.getLogger("pairbus")
 
 LONGEST_S = 1e9  # clocks take no endless time
 
+SenderT = TypeVar("SenderT", bound="PairedSenderFace")
 
-class PairedClientFace:
-    """Construction, looking and receivers of a paired client. `AIO` says which flavour of the SDK it holds."""
+
+class Job(NamedTuple):
+    """One call of a sender: work for the engine, its time-out, its messages and its span."""
+
+    work: Callable[[Engine], Coroutine[Any, Any, Any]]
+    timeout_s: float | None = None
+    going: Outgoing | None = None
+    span: AbstractContextManager[None] = tracing.NO_SPAN
+
+
+class PairedClientFace(Generic[SenderT]):
+    """Construction, looking, senders and receivers of a client. `AIO` says which flavour of the SDK it holds."""
 
     AIO: ClassVar[bool]
 
     def __init__(self, primary: Any, options: SendAvailabilityPairedNamespaceOptions) -> None:
         factory, admin = factory_of(options), options.secondary_namespace_manager
         secondary = Side.from_client(factory, "options.messaging_factory", aio=self.AIO, admin=admin)
-        self._set_up(Side.from_client(primary, "primary", aio=self.AIO), primary, secondary, options)
+        self._set_up(Side.from_client(primary, "primary", aio=self.AIO), secondary, options)
 
-    def _set_up(
-        self, primary: Side, client: Any, secondary: Side, options: SendAvailabilityPairedNamespaceOptions
-    ) -> None:
+    def _set_up(self, primary: Side, secondary: Side, options: SendAvailabilityPairedNamespaceOptions) -> None:
         primary.reads_environment = secondary.reads_environment = not self.AIO
-        self._primary = client
-        self._secondary = options.messaging_factory
+        self._primary: Any = primary.client
+        self._secondary: Any = secondary.client
         self._state = PairState(primary, secondary, options)
         self._receivers: weakref.WeakSet[Any] = weakref.WeakSet()
-        sdk.when_closed(client, partial(self._closed_under_us, "primary"))
-        sdk.when_closed(self._secondary, partial(self._closed_under_us, "secondary"))
+        me = weakref.ref(self)  # the SDK's clients live as long as the engine, which must not hold a forgotten client
+        when_closed(self._primary, partial(_closed_under_us, me, "primary"))
+        when_closed(self._secondary, partial(_closed_under_us, me, "secondary"))
         _clients.add(self)
 
     @classmethod
@@ -65,8 +79,8 @@ class PairedClientFace:
         certificates); `options` are those of SendAvailabilityPairedNamespaceOptions.
         """
         return cls._of(
-            Side.from_connection_string(primary, **(primary_kwargs or {})),
-            Side.from_connection_string(secondary, **(secondary_kwargs or {})),
+            Side.from_connection_string(primary, aio=cls.AIO, **(primary_kwargs or {})),
+            Side.from_connection_string(secondary, aio=cls.AIO, **(secondary_kwargs or {})),
             options,
         )
 
@@ -83,16 +97,15 @@ class PairedClientFace:
     ) -> Self:
         """Pair two namespaces by their hosts and a token credential of azure-identity."""
         return cls._of(
-            Side.from_credential(primary_host, credential, **(primary_kwargs or {})),
-            Side.from_credential(secondary_host, credential, **(secondary_kwargs or {})),
+            Side.from_credential(primary_host, credential, aio=cls.AIO, **(primary_kwargs or {})),
+            Side.from_credential(secondary_host, credential, aio=cls.AIO, **(secondary_kwargs or {})),
             options,
         )
 
     @classmethod
     def _of(cls, primary: Side, secondary: Side, options: Mapping[str, Any]) -> Self:
-        chosen = SendAvailabilityPairedNamespaceOptions(None, secondary.new_client(aio=cls.AIO), **options)
         client = cls.__new__(cls)
-        client._set_up(primary, primary.new_client(aio=cls.AIO), secondary, chosen)
+        client._set_up(primary, secondary, SendAvailabilityPairedNamespaceOptions(None, secondary.client, **options))
         return client
 
     def __repr__(self) -> str:
@@ -116,7 +129,17 @@ class PairedClientFace:
         """Return the state of every entity that this client has sent to."""
         return self._state.states()
 
-    # ── receivers ──
+    # ── senders and receivers ──
+
+    def get_queue_sender(self, queue_name: str, *, client_identifier: str | None = None, **kwargs: Any) -> SenderT:
+        """Return a sender. Further keywords that the SDK takes here mean its retries, which a pair does itself."""
+        self._state.check()
+        return self._new_sender(queue_name, client_identifier)
+
+    def get_topic_sender(self, topic_name: str, *, client_identifier: str | None = None, **kwargs: Any) -> SenderT:
+        """Return a sender. Further keywords that the SDK takes here mean its retries, which a pair does itself."""
+        self._state.check()
+        return self._new_sender(topic_name, client_identifier)
 
     def get_queue_receiver(self, queue_name: str, **kwargs: Any) -> Any:
         """Return a receiver of the primary. Pings are not handed out."""
@@ -130,26 +153,46 @@ class PairedClientFace:
         return self._received(receiver, f"{topic_name}/Subscriptions/{subscription_name}")
 
     def _received(self, receiver: Any, entity: str) -> Any:
-        meter, guarded = self._state.meters.receiver(entity), None if self.AIO else sdk.guarded
-        receiver = sdk.skip_pings(receiver, meter, guarded, self._state.check_receiver)
+        receiver = skip_pings(receiver, self._state.meters.receiver(entity), self._state.check_receiver)
         self._receivers.add(receiver)
         return receiver
 
-    def _closed_under_us(self, side: SideName) -> None:
-        """Fault the side of an SDK client that somebody else closed."""
+    # ── by hand ──
+
+    def force_failover(self, entity: str) -> None:
+        """Send this entity's messages to the backlog until `force_healthy` is called."""
+        self._force(entity, over=True)
+
+    def force_healthy(self, entity: str) -> None:
+        """Send this entity's messages to the primary again, whatever is known about it."""
+        self._force(entity, over=False)
+
+    def fault(self, side: SideName = "primary") -> None:
+        """Declare one side unusable. Where the syphon runs, the other follows."""
+        self._fault(side, "fault() was called")
+
+    # ── one flavour or the other ──
+
+    def _new_sender(self, path: str, client_identifier: str | None) -> SenderT:
+        raise NotImplementedError
+
+    def _force(self, entity: str, *, over: bool) -> None:
+        raise NotImplementedError
+
+    def _fault(self, side: SideName, reason: str) -> None:
         raise NotImplementedError
 
     def _after_fork(self) -> None:
-        """Forget in the child what is the parent's: sockets, event loop, spool."""
+        """Forget the parent's things in a forked child: sockets, event loop, spool."""
         for given in (self._primary, self._secondary):
-            sdk.abandon_connections(given)
+            abandon_connections(given)
         self._state.after_fork()
 
 
 class PairedSenderFace:
-    """The parts of a paired sender that need no event loop."""
+    """The parts of a paired sender that need no event loop: calls become jobs. None: there is nothing to do."""
 
-    def __init__(self, client: PairedClientFace, path: str, client_identifier: str | None) -> None:
+    def __init__(self, client: PairedClientFace[Any], path: str, client_identifier: str | None) -> None:
         self._state = client._state
         self._origin = Origin(self._state, path, client_identifier)
         self._closed = False
@@ -161,24 +204,51 @@ class PairedSenderFace:
         return self._state.sender_repr(self._origin.sender)
 
     def _check(self) -> None:
-        if self._closed or self._state.is_closed or self._state.lives.faulted:
-            self._state.check()
-            if self._closed:
-                raise ClientClosed(f"the sender of {self.entity_name}")
+        self._state.check()
+        if self._closed:
+            raise ClientClosed(f"the sender of {self.entity_name}")
 
-    def _traced(self) -> sdk.Traced | None:
-        return sdk.traced(self.fully_qualified_namespace, self.entity_name)
+    def _sending(self, given: Any, timeout: float | None) -> Job | None:
+        timeout_s = timeout_of(timeout)
+        self._check()
+        going = outgoing(given, self._traced())
+        if going is None:
+            return None
+        span = self._span(tracing.SEND, going)
+        return Job(lambda engine: engine.send(self._origin, going, timeout_s), timeout_s, going, span)
+
+    def _scheduling(self, given: Any, at: datetime, timeout: float | None) -> Job | None:
+        timeout_s = timeout_of(timeout)
+        self._check()
+        entries, going = scheduled(given, at, self._traced())
+        if going is None:
+            return None
+        span = self._span(tracing.SCHEDULE, going)
+        return Job(lambda engine: engine.schedule(self._origin, going, entries, timeout_s), timeout_s, going, span)
+
+    def _cancelling(self, given: int | list[int], timeout: float | None) -> Job | None:
+        timeout_s = timeout_of(timeout)
+        self._check()
+        numbers = [given] if isinstance(given, int) else list(given)
+        return Job(lambda engine: engine.cancel(self._origin, numbers, timeout_s), timeout_s) if numbers else None
+
+    def _asking_limit(self) -> Job:
+        self._check()
+        return Job(lambda engine: engine.batch_limit(self._origin))
+
+    def _new_batch(self, limit: int, wanted: int | None) -> PairedMessageBatch:
+        return new_batch(limit, wanted, tracing.attributes(self.fully_qualified_namespace, self.entity_name))
+
+    def _closing(self) -> Job | None:
+        is_last = not self._closed and self._origin.link_name is not None and not self._state.is_closed
+        self._closed = True
+        return Job(lambda engine: engine.forget_link(self._origin)) if is_last else None
+
+    def _traced(self) -> tracing.Traced | None:
+        return tracing.traced(self.fully_qualified_namespace, self.entity_name)
 
     def _span(self, name: str, going: Outgoing) -> AbstractContextManager[None]:
-        return sdk.span(self.fully_qualified_namespace, self.entity_name, name, going.links)
-
-    def _outgoing(self, given: Any) -> Outgoing | None:
-        return outgoing(given, self._traced())
-
-
-def sender_keywords(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the keywords that matter of those that the SDK takes for a sender; retries are ours."""
-    return {name: value for name, value in given.items() if name == "client_identifier"}
+        return tracing.span(self.fully_qualified_namespace, self.entity_name, name, going.links)
 
 
 def timeout_of(timeout: float | None) -> float:
@@ -189,7 +259,14 @@ def timeout_of(timeout: float | None) -> float:
     return min(timeout, LONGEST_S)
 
 
-_clients: weakref.WeakSet[PairedClientFace] = weakref.WeakSet()
+def _closed_under_us(face: weakref.ref[PairedClientFace[Any]], side: SideName) -> None:
+    """Fault the side of an SDK client that somebody else closed."""
+    client = face()
+    if client is not None and not client._state.is_closed:
+        client._fault(side, f"the client of the {side} was closed by somebody else")
+
+
+_clients: weakref.WeakSet[PairedClientFace[Any]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
@@ -200,5 +277,4 @@ def _after_fork() -> None:
             logger.exception("after a fork %r cannot be used", client)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+call_in_forked_child(_after_fork)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from pairbus import sdk
 from pairbus.client.outgoing import Outgoing, sizes_of
 from pairbus.ledger import Ledger, Tally
 from pairbus.ledger.rows import FAILED_SEND, Cause, MeterKind
 from pairbus.pairing.life import Side as SideName
 from pairbus.pairing.policy import Failure, Kind
+from pairbus.sdk.receivers import Meter
 
 
 class Meters:
@@ -67,7 +67,7 @@ class Meters:
     def syphon(self, side: SideName, entity: str, kind: str, count: int, size_bytes: int, outcome: str) -> None:
         self.count(side, entity, cast(MeterKind, kind), size_bytes, count=count, outcome=outcome, cause="syphon")
 
-    def receiver(self, entity: str) -> sdk.Meter | None:
+    def receiver(self, entity: str) -> Meter | None:
         """Return the meter of a receiver of the primary; any thread may call it."""
         if self.ledger is None:
             return None

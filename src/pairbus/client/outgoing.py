@@ -11,17 +11,21 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from pairbus import sdk
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.client.errors import ReservedPropertyError
 from pairbus.ledger import billable_operations
 from pairbus.pairing.envelope import RESERVED, Away, Wrapper, wrap
+from pairbus.sdk.encoding import BATCH_TRANSPORT, encode, encoded
+from pairbus.sdk.failures import as_the_sdk_says_it
+from pairbus.sdk.messages import as_messages, due_at, ensure_message_id, message_id_of, reserved_property
+from pairbus.sdk.tracing import Traced, batch_links, links
 from pairbus.spool import Entry
 from pairbus.transport import Scheduled
 
@@ -34,19 +38,15 @@ ENVELOPE_BYTES = 1024  # what a batch may add once: the ids and keys of its firs
 class Order:
     """Numbers for the diverted messages of one sender, where order is kept."""
 
-    __slots__ = ("counter", "sender")
+    __slots__ = ("numbers", "sender")
 
     def __init__(self) -> None:
         self.sender = uuid4().hex
-        self.counter = 0
-
-    def next(self) -> int:
-        self.counter += 1
-        return self.counter
+        self.numbers = count(1)
 
 
 class Outgoing:
-    """The messages of one call. `payloads` and `ids` hold those that no backlog queue has stored yet."""
+    """The messages of one call. `payloads` and `ids` hold the messages that no backlog queue has stored yet."""
 
     __slots__ = ("_counters", "doubts", "ids", "is_batch", "is_cancelled", "links", "payloads", "stored_ids", "untold")
 
@@ -72,22 +72,12 @@ class Outgoing:
     def __len__(self) -> int:
         return len(self.payloads)
 
-    # ── sizes ──
-
-    def size(self) -> tuple[int, int]:
-        """Return (bytes, billable operations) of the messages that are left."""
-        return sizes_of(self.payloads)
-
-    # ── to the primary ──
-
     def for_primary(self) -> tuple[bytes, int]:
-        """Return what the primary gets: (payload, message format)."""
+        """Return the payload for the primary, and its message format."""
         return (encode_batch(self.payloads), BATCH_FORMAT) if self.is_batch else (self.payloads[0], 0)
 
-    # ── to a backlog queue ──
-
     def wrapped(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[bytes]:
-        """Return the backlog copies of what is left. A message keeps its number, however often it is wrapped."""
+        """Return backlog copies of the messages that are left. Wrapped again, a message keeps its number."""
         if order is None:
             wrapper = _usual_wrapper(path) if first_attempt_ms is None else Wrapper(Away(path, first_attempt_ms))
             return list(map(wrapper.wrap, self.payloads))
@@ -104,8 +94,6 @@ class Outgoing:
         self.payloads, self.ids = self.payloads[count:], self.ids[count:]
         del self._counters[:count]
 
-    # ── to the spool ──
-
     def entries(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[Entry]:
         now_ms = time.time_ns() // 1_000_000
         sender = None if order is None else order.sender
@@ -117,7 +105,7 @@ class Outgoing:
 
     def _numbered(self, order: Order) -> list[int]:
         while len(self._counters) < len(self.payloads):
-            self._counters.append(order.next())
+            self._counters.append(next(order.numbers))
         return self._counters
 
     # ── unknown outcomes ──
@@ -138,7 +126,7 @@ class Outgoing:
 
     @property
     def may_be_in(self) -> tuple[str, ...]:
-        """List the places that may have stored some of what is left."""
+        """List the places that may have stored some of the messages that are left."""
         left = set(self.ids)
         return tuple(place for place, ids in self.doubts.items() if not left.isdisjoint(ids))
 
@@ -158,53 +146,55 @@ def sizes_of(payloads: Sequence[bytes]) -> tuple[int, int]:
     return sum(sizes), billable_operations(sizes)
 
 
-def outgoing(given: Any, traced: sdk.Traced | None = None) -> Outgoing | None:
-    """Encode what a caller wants to send; None when that is nothing.
+def outgoing(given: Any, traced: Traced | None = None) -> Outgoing | None:
+    """Encode the messages that a caller wants to send; None when there is none.
 
     Raises what the SDK would raise, and ReservedPropertyError. `traced`: whose spans the messages carry.
     """
     if type(given) is ServiceBusMessage:
         one = _ready(given)
-        with sdk.encoding_errors():
-            payload = sdk.encode(one, traced)
-        return Outgoing([payload], [sdk.message_id_of(one)], is_batch=False, links=sdk.links(traced))
+        try:
+            payload = encode(one, traced)
+        except Exception as error:
+            raise as_the_sdk_says_it(error) from error
+        return Outgoing([payload], [message_id_of(one)], is_batch=False, links=links(traced))
     if isinstance(given, ServiceBusMessageBatch):
         return _of_batch(given, traced)
-    messages = [_ready(message) for message in sdk.as_messages(given)]
+    messages = [_ready(message) for message in as_messages(given)]
     if not messages:
         return None
     # The SDK sends every iterable as one batch, also when one message is in it.
     is_batch = isinstance(given, Iterable) and not isinstance(given, Mapping)
-    payloads = [sdk.encode(message, traced) for message in messages]
-    return Outgoing(payloads, [sdk.message_id_of(one) for one in messages], is_batch=is_batch, links=sdk.links(traced))
+    payloads = [encode(message, traced) for message in messages]
+    return Outgoing(payloads, [message_id_of(one) for one in messages], is_batch=is_batch, links=links(traced))
 
 
-def scheduled(given: Any, at: datetime, traced: sdk.Traced | None = None) -> tuple[list[Scheduled], Outgoing | None]:
+def scheduled(given: Any, at: datetime, traced: Traced | None = None) -> tuple[list[Scheduled], Outgoing | None]:
     """Encode messages to schedule; None when there is none."""
-    messages = [sdk.scheduled(_ready(message), at) for message in sdk.as_messages(given)]
+    messages = [due_at(_ready(message), at) for message in as_messages(given)]
     if not messages:
         return [], None
-    payloads = [sdk.encode(message, traced) for message in messages]
-    ids = [sdk.message_id_of(message) for message in messages]
+    payloads = [encode(message, traced) for message in messages]
+    ids = [message_id_of(message) for message in messages]
     entries = [
         Scheduled(message.message_id, payload, message.session_id or None, message.partition_key or None)
         for message, payload in zip(messages, payloads, strict=True)
     ]
-    return entries, Outgoing(payloads, ids, is_batch=True, links=sdk.links(traced))
+    return entries, Outgoing(payloads, ids, is_batch=True, links=links(traced))
 
 
-def _of_batch(batch: ServiceBusMessageBatch, traced: sdk.Traced | None) -> Outgoing | None:
-    messages = sdk.members(batch)
+def _of_batch(batch: ServiceBusMessageBatch, traced: Traced | None) -> Outgoing | None:
+    messages = as_messages(batch)
     if not messages:
         return None
     if type(batch) is PairedMessageBatch:
-        ids, payloads = list(batch.ids), sdk.encoded(batch)
+        ids, payloads = list(batch.ids), encoded(batch)
     else:
         ready = [_ready(message) for message in messages]
         as_it_is = all(one is other for one, other in zip(ready, messages, strict=True))
-        payloads = sdk.encoded(batch) if as_it_is else [sdk.encode(one) for one in ready]
-        ids = [sdk.message_id_of(one) for one in ready]
-    return Outgoing(payloads, ids, is_batch=True, links=None if traced is None else sdk.batch_links(batch))
+        payloads = encoded(batch) if as_it_is else [encode(one) for one in ready]
+        ids = [message_id_of(one) for one in ready]
+    return Outgoing(payloads, ids, is_batch=True, links=None if traced is None else batch_links(batch))
 
 
 class PairedMessageBatch(ServiceBusMessageBatch):
@@ -212,14 +202,14 @@ class PairedMessageBatch(ServiceBusMessageBatch):
 
     def __init__(self, limit: int, tracing_attributes: dict[str, Any] | None = None) -> None:
         super().__init__(
-            max_size_in_bytes=limit, amqp_transport=sdk.batch_transport(), tracing_attributes=tracing_attributes or {}
+            max_size_in_bytes=limit, amqp_transport=BATCH_TRANSPORT, tracing_attributes=tracing_attributes or {}
         )
         self.ids: list[str] = []
 
     def add_message(self, message: Any) -> None:
-        (one,) = map(_ready, sdk.as_messages([message]))
+        (one,) = map(_ready, as_messages([message]))
         super().add_message(one)
-        self.ids.append(sdk.message_id_of(one))
+        self.ids.append(message_id_of(one))
 
 
 def new_batch(link_limit: int, wanted: int | None, tracing_attributes: dict[str, Any]) -> PairedMessageBatch:
@@ -254,7 +244,7 @@ def parcels(payloads: Sequence[bytes], limit: int) -> list[tuple[bytes, int, int
 def _ready(message: ServiceBusMessage) -> ServiceBusMessage:
     """Return the message with an id; ReservedPropertyError when it has a property with one of our names."""
     if message.application_properties:
-        name = sdk.reserved_property(message, RESERVED)
+        name = reserved_property(message, RESERVED)
         if name is not None:
             raise ReservedPropertyError(name)
-    return sdk.ensure_message_id(message)
+    return ensure_message_id(message)

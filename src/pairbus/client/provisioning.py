@@ -55,7 +55,7 @@ async def find_or_create(
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     meter: Meter = _no_meter,
 ) -> Provisioned:
-    """Return what was found, what was created, and what could not be."""
+    """Find the backlog queues and create the missing ones; the result names queues that could not be created."""
     admin: Any = None
     try:
         # For an emulator the certificate is fetched first, which blocks.

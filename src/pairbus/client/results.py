@@ -1,4 +1,4 @@
-"""How sends ended: counters, ledger, events, and the warning about large messages."""
+"""Results of sends: counters, ledger, events, the warning about large messages, and the error for the caller."""
 
 from __future__ import annotations
 
@@ -6,32 +6,42 @@ import logging
 import time
 from collections.abc import Callable
 
-from pairbus import sdk
-from pairbus.client.outgoing import BATCH_LIMIT, Order, Outgoing
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from pairbus.client.errors import (
+    BacklogMessageTooLarge,
+    ClientClosed,
+    PartlySent,
+    SendAvailabilityBacklogError,
+    may_be_in,
+)
+from pairbus.client.outgoing import BATCH_LIMIT, THE_PRIMARY, Order, Outgoing, sizes_of
 from pairbus.client.state import PairState
-from pairbus.client.verdicts import overhead_of
 from pairbus.ledger import Tally, tallied
+from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.events import MaybeDuplicated, Spooled
 from pairbus.pairing.failover import HEALTHY
-from pairbus.pairing.policy import Kind
-from pairbus.pairing.sending import Receipt, SenderState, Where
+from pairbus.pairing.policy import Failure, Kind
+from pairbus.pairing.sending import Receipt, SenderState, Unsent, Where
+from pairbus.sdk.failures import failure_of
 from pairbus.transport import Carrier
 
 logger = logging.getLogger("pairbus")
 
+COUNTER_MAX = (1 << 63) - 1  # numbers and times take no more bytes than this one
 SPOOL = "spool"  # what `Diverted.queue` says when no backlog queue took the message
 
 
 class Origin:
-    """One sender, as its sends see it."""
+    """A sender, as its sends see it."""
 
     __slots__ = ("counts", "link_name", "order", "path", "sender", "tally")
 
     def __init__(self, state: PairState, path: str, link_name: str | None) -> None:
         self.path = path
         self.link_name = link_name
-        "The name of its AMQP link; None: the one that all senders of the path share."
-        self.sender = SenderState(state.entity(path))
+        "Name of its AMQP link; None: all senders of the path share one."
+        self.sender = SenderState(state.pair.entity(path, time.monotonic()))
         self.counts = state.counters.entity(path)
         self.tally: Tally | None = state.meters.tally(path)
         self.order = Order() if state.options.ordered else None
@@ -58,7 +68,7 @@ class Results:
         tally = origin.tally
         if tally is None:
             return
-        size_bytes, billable = going.size()
+        size_bytes, billable = sizes_of(going.payloads)
         if billable != len(going):
             self._state.meters.send("primary", origin.path, going.payloads, None, "application")
             return
@@ -83,7 +93,7 @@ class Results:
         state.events.deliver()
 
     def diverted(self, origin: Origin, going: Outgoing, *, outcome_unknown: bool) -> None:
-        """Tell what backlog queues have stored. Where nobody would hear an event of it, it is only counted."""
+        """Tell which messages backlog queues have stored; they are only counted where nobody hears events."""
         state, entity = self._state, origin.sender.entity
         untold, going.untold = going.untold, ()
         for queue, ids in untold:
@@ -102,7 +112,7 @@ class Results:
 
     def failed_before(self, origin: Origin, count: int, error: BaseException) -> None:
         """Count a call that ended before its first attempt, because pairing failed."""
-        failure = sdk.failure_of(error)
+        failure = failure_of(error)
         self.failed(origin, count, Kind.INTERNAL if failure is None else failure.kind)
 
     def watch_size(self, origin: Origin, going: Outgoing) -> None:
@@ -120,3 +130,42 @@ class Results:
                 limit,
                 needed,
             )
+
+
+def error_of(unsent: Unsent, path: str, going: Outgoing, *, ordered: bool) -> BaseException:
+    """Return the SDK's own error of the primary, or one that says why the backlog failed as well."""
+    failure, places = unsent.failure, going.may_be_in
+    if going.stored_ids:
+        return _because(_partly_sent(path, going, failure.text), failure)
+    if failure.error is not None and (unsent.where is Where.PRIMARY or failure.kind is Kind.INVALID):
+        if places and (places != (THE_PRIMARY,) or not failure.outcome_unknown):  # of more than the error tells
+            failure.error.add_note(may_be_in(places))
+        return failure.error
+    if unsent.where is Where.PRIMARY:
+        return OperationTimeoutError(message=failure.text)
+    if failure.kind is Kind.TOO_LARGE:
+        return _because(BacklogMessageTooLarge(path, overhead_of(path, ordered), failure.text, places), failure)
+    is_spool = unsent.where is Where.SPOOL
+    return _because(SendAvailabilityBacklogError(path, failure.text, places, is_spool=is_spool), failure)
+
+
+def closed_meanwhile(closed: ClientClosed, path: str, going: Outgoing) -> BaseException:
+    """Return the error of a send whose client was closed between two attempts."""
+    if going.stored_ids:
+        return _partly_sent(path, going, str(closed))
+    return ClientClosed(path, going.may_be_in) if going.doubts else closed
+
+
+def overhead_of(path: str, ordered: bool) -> int:
+    """Return the bytes that a backlog message needs at most, with the mark of an unknown outcome and a number."""
+    order = ("0" * 32, COUNTER_MAX) if ordered else (None, None)
+    return overhead(Away(path, COUNTER_MAX, *order))
+
+
+def _partly_sent(path: str, going: Outgoing, reason: str) -> PartlySent:
+    return PartlySent(path, going.stored_ids, list(going.ids), reason, going.may_be_in)
+
+
+def _because(error: BaseException, failure: Failure) -> BaseException:
+    error.__cause__ = failure.error
+    return error

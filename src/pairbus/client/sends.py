@@ -17,18 +17,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError
 
-from pairbus import sdk, telemetry
+from pairbus import telemetry
 from pairbus.client.errors import ClientClosed, ScheduleWhileFailedOver
 from pairbus.client.outgoing import BATCH_LIMIT, THE_PRIMARY, Outgoing, parcels
-from pairbus.client.results import Origin, Results
+from pairbus.client.results import Origin, Results, closed_meanwhile, error_of
 from pairbus.client.state import PairState
-from pairbus.client.verdicts import closed_meanwhile, error_of
 from pairbus.errors import SpoolError
 from pairbus.pairing.forwarding import queueing
 from pairbus.pairing.policy import Failure, Kind, Reaction
@@ -48,6 +48,7 @@ from pairbus.pairing.sending import (
     requesting,
     sending,
 )
+from pairbus.sdk.failures import failure_of_transport
 from pairbus.transport import Carrier, Silence, Timeout, TransportError
 
 logger = logging.getLogger("pairbus")
@@ -78,7 +79,7 @@ class Sends:
         self._under_way = 0
         "Calls that have not ended."
         self._idle: asyncio.Event | None = None
-        "Set when the last call has ended; made by whoever waits for that."
+        "Event that is set when the last call has ended; made by the call that waits for that."
 
     # ── a send ──
 
@@ -136,7 +137,7 @@ class Sends:
                 self._state.events.deliver()
                 if going is not None and going.is_cancelled:
                     raise asyncio.CancelledError
-                self._check_open()
+                self._state.check()
                 reply = await perform(command)
         finally:
             plan.close()
@@ -162,17 +163,11 @@ class Sends:
             return reply
 
     async def _pause(self, command: Pause) -> Reply:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(command.seconds):
                 await self._closing.wait()
-        except TimeoutError:
-            return Reply(self._clock())
-        self._check_open()
-        raise AssertionError("a client that is closing is closed")
-
-    def _check_open(self) -> None:
-        if self._state.is_closed or self._state.is_faulted:
-            self._state.check()
+        self._state.check()
+        return Reply(self._clock())
 
     def _end_call(self) -> None:
         self._under_way -= 1
@@ -195,7 +190,7 @@ class Sends:
     async def _to_primary(self, origin: Origin, going: Outgoing, attempt: ToPrimary) -> Reply:
         payload, message_format = going.for_primary()
         failure, is_alive = await self._deliver(
-            self._primary, origin.path, payload, message_format, attempt, name=origin.link_name
+            self._primary, origin.path, payload, message_format, attempt, origin, name=origin.link_name
         )
         if failure is None:
             self.results.meter_direct(origin, going)
@@ -208,7 +203,7 @@ class Sends:
         return Reply(self._clock(), failure, is_alive)
 
     async def _to_backlog(self, origin: Origin, going: Outgoing, attempt: ToBacklog) -> Reply:
-        """Send what is left as wrapped copies; what the queue stored is taken off and told, however the rest ends."""
+        """Send the rest as wrapped copies; messages that the queue stored are taken off and told, however this ends."""
         queue, first_at = attempt.queue, attempt.first_attempt_at
         deadline = self._clock() + attempt.timeout_s
         wrapped = going.wrapped(origin.path, self._wall_ms(first_at), origin.order)
@@ -216,7 +211,9 @@ class Sends:
         try:
             parts = parcels(wrapped, self._secondary.batch_limit(queue))
             for payload, message_format, count in parts:
-                failure, is_alive = await self._deliver(self._secondary, queue, payload, message_format, attempt)
+                failure, is_alive = await self._deliver(
+                    self._secondary, queue, payload, message_format, attempt, origin
+                )
                 if len(parts) > 1:  # a further one goes on the connection that took the first, within the same time
                     attempt = replace(attempt, timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
                 self._state.meters.send("secondary", queue, wrapped[:count], failure, "failover")
@@ -239,10 +236,11 @@ class Sends:
         payload: bytes,
         message_format: int,
         attempt: Attempt,
+        by: Origin,
         *,
         name: str | None = None,
     ) -> tuple[Failure | None, bool]:
-        """Make one attempt: how it failed, and whether the peer was alive all the same."""
+        """Make one attempt; return how it failed, and whether the peer was alive all the same."""
         try:
             await carrier.send(
                 path,
@@ -252,24 +250,25 @@ class Sends:
                 silence_s=attempt.silence_s,
                 name=name,
                 fresh=attempt.fresh,
+                by=by,
             )
         except TransportError as error:
-            return sdk.failure_of_transport(error), _is_alive(error)
+            return _judged(error)
         return None, False
 
     async def _to_spool(self, origin: Origin, going: Outgoing, command: ToSpool) -> Failure | None:
         """Return when the disk has the messages."""
         state, spool = self._state, self._state.spool.open_spool
         entries = going.entries(origin.path, self._wall_ms(command.first_attempt_at), origin.order)
-        if spool is None:
-            return _not_spooled(SpoolError("The spool was closed with the pairing. This was not stored."))
-        state.inflow.came(origin.path, len(entries), self._clock())
-        stored = asyncio.get_running_loop().run_in_executor(state.spool.disk, spool.append, entries)
-        stored.add_done_callback(_ask_outcome)
         try:
+            if spool is None:
+                raise SpoolError("The spool was closed with the pairing. This was not stored.")
+            state.inflow.came(origin.path, len(entries), self._clock())
+            stored = asyncio.get_running_loop().run_in_executor(state.spool.disk, spool.append, entries)
+            stored.add_done_callback(_ask_outcome)
             await asyncio.shield(stored)  # a write that has begun cannot be taken back when the caller is cancelled
         except SpoolError as error:
-            return _not_spooled(error)
+            return Failure(Kind.INTERNAL, str(error), False, error)
         return None
 
     # ── requests ──
@@ -277,11 +276,8 @@ class Sends:
     async def request(self, origin: Origin, going: Outgoing | None, ask: Request, timeout_s: float) -> Any:
         """Ask the primary something by the failure table of a send; ScheduleWhileFailedOver when it is away."""
 
-        def meter(failure: Failure | None) -> None:
-            self._state.meters.request(origin.path, going, failure)
-
         try:
-            return await self._ask(origin, ask, timeout_s, meter)
+            return await self._ask(origin, ask, timeout_s, partial(self._state.meters.request, origin.path, going))
         except Unsent as unsent:
             error = unsent.failure.error
             if unsent.where is Where.BACKLOG:
@@ -315,7 +311,7 @@ class Sends:
             try:
                 answers.append(await ask(command.timeout_s, command.silence_s))
             except TransportError as error:
-                failure, is_alive = sdk.failure_of_transport(error), _is_alive(error)
+                failure, is_alive = _judged(error)
             meter(failure)
             return Reply(self._clock(), failure, is_alive)
 
@@ -331,13 +327,9 @@ class Sends:
         return None if at is None else int((time.time() - self._clock() + at) * 1000)
 
 
-def _is_alive(error: TransportError) -> bool:
-    """Tell whether the caller's time was over while the peer showed signs of life."""
-    return isinstance(error, Timeout) and not isinstance(error, Silence)
-
-
-def _not_spooled(error: SpoolError) -> Failure:
-    return Failure(Kind.INTERNAL, str(error), False, error)
+def _judged(error: TransportError) -> tuple[Failure, bool]:
+    """Return the failure, and whether the caller's time was over while the peer showed signs of life."""
+    return failure_of_transport(error), isinstance(error, Timeout) and not isinstance(error, Silence)
 
 
 def _ask_outcome(stored: asyncio.Future[int]) -> None:

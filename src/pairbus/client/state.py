@@ -11,7 +11,7 @@ import os
 import random
 import time
 
-from pairbus import sdk, telemetry
+from pairbus import telemetry
 from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, SendAvailabilityBacklogError
 from pairbus.client.events import Events
 from pairbus.client.metering import Meters
@@ -27,6 +27,7 @@ from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, prim
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Reaction
 from pairbus.pairing.sending import SenderState
+from pairbus.sdk.failures import failure_of
 from pairbus.spool.holder import SpoolHolder
 from pairbus.telemetry.counters import Counters
 
@@ -150,7 +151,7 @@ class PairState:
         return self.pair.enabled and (self.options.enable_syphon or self.spool.is_open or self.clocks_run)
 
     def pairing_begins(self) -> None:
-        """Reset the option: after an earlier try it says what was found then."""
+        """Reset the option, which after an earlier try holds the number of queues that was found."""
         self.options.backlog_queue_count = self._wanted_queues
 
     def paired_with(self, queues: list[str]) -> None:
@@ -162,7 +163,7 @@ class PairState:
         """Tell whether the client may start without its secondary; otherwise the error is the caller's."""
         if isinstance(error, SendAvailabilityBacklogError):
             self.options.backlog_queue_count = 0
-        failure = sdk.failure_of(error)
+        failure = failure_of(error)
         is_away = failure is not None and self.options.policy.reaction(failure) is not Reaction.RAISE
         if self.options.require_secondary or not (is_away or isinstance(error, SendAvailabilityBacklogError)):
             return False
@@ -185,11 +186,6 @@ class PairState:
         force(path, time.monotonic())
         self.events.deliver()
 
-    # ── entities ──
-
-    def entity(self, path: str) -> Entity:
-        return self.pair.entity(path, time.monotonic())
-
     def waits(self, entity: Entity) -> bool:
         """Tell whether messages of this entity wait in the spool, and will be forwarded."""
         return self.spool.is_open and self.pair.enabled and self.spool.has(entity.path)
@@ -197,12 +193,12 @@ class PairState:
     # ── other loops, other processes, the end ──
 
     def after_loop(self) -> None:
-        """Forget what ran in an event loop that has ended."""
+        """Forget pings and listeners of an event loop that has ended."""
         self.pair.pings.forget_running()
         self.events.listeners.clear()
 
     def after_fork(self) -> None:
-        """Forget in the child what is the parent's: the spool, and events that are not told yet.
+        """Forget the parent's things in a forked child: the spool, and events that are not told yet.
 
         The first send of the child pairs again, which asks nobody when the queues are known, and opens a spool.
         """
@@ -213,7 +209,7 @@ class PairState:
         self.counters.spool_depth = self.spool.depth
 
     def release(self) -> None:
-        """Give back what a closed client holds; blocks for the disk."""
+        """Close spool and ledger of a closed client; blocks for the disk."""
         self._unregister()
         self.spool.close(is_last=True)
         if self.meters.ledger is not None:

@@ -8,25 +8,26 @@ from __future__ import annotations
 import threading
 import weakref
 from datetime import datetime
-from types import TracebackType
+from functools import partial
 from typing import Any, Self
 
 from azure.servicebus import ServiceBusMessageBatch
 
-from pairbus import sdk
 from pairbus.client.engine import Engine
-from pairbus.client.face import PairedClientFace, PairedSenderFace, sender_keywords, timeout_of
-from pairbus.client.outgoing import Outgoing, new_batch, scheduled
+from pairbus.client.face import Job, PairedClientFace, PairedSenderFace
+from pairbus.client.outgoing import Outgoing
 from pairbus.client.sides import Side
-from pairbus.client.thread import EngineThread, ListenerThread, Work
+from pairbus.client.thread import EngineThread, ListenerThread, T, Work
 from pairbus.pairing.failover import State
 from pairbus.pairing.life import Side as SideName
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.sdk.clients import keep
+from pairbus.sdk.sockets import break_socket
 
 LISTENER_CLOSE_S = 2.0  # what closing a client grants its listener for the last events
 
 
-class PairedServiceBusClient(PairedClientFace):
+class PairedServiceBusClient(PairedClientFace["PairedSender"]):
     """Sends to the primary, or to backlog queues of the secondary while the primary is away; receives from the primary.
 
     Safe to share between threads. Made by `from_connection_strings` or `from_credential`, everything that it needs is
@@ -35,10 +36,8 @@ class PairedServiceBusClient(PairedClientFace):
 
     AIO = False
 
-    def _set_up(
-        self, primary: Side, client: Any, secondary: Side, options: SendAvailabilityPairedNamespaceOptions
-    ) -> None:
-        super()._set_up(primary, client, secondary, options)
+    def _set_up(self, primary: Side, secondary: Side, options: SendAvailabilityPairedNamespaceOptions) -> None:
+        super()._set_up(primary, secondary, options)
         self._thread: EngineThread | None = None
         self._starting = threading.Lock()
         self._listen()
@@ -53,12 +52,10 @@ class PairedServiceBusClient(PairedClientFace):
         self.pair()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _run(self, work: Work, *, going: Outgoing | None = None, timeout_s: float | None = None) -> Any:
+    def _run(self, work: Work[T], *, going: Outgoing | None = None, timeout_s: float | None = None) -> T:
         thread = self._thread
         if thread is None or not thread.is_usable:
             thread = self._started()
@@ -68,7 +65,7 @@ class PairedServiceBusClient(PairedClientFace):
         """Start the engine at the first call, in a forked child too."""
         with self._starting:
             if self._thread is None or not self._thread.is_usable:
-                sdk.keep(self._thread)
+                keep(self._thread)
                 self._state.after_loop()
                 self._thread = EngineThread(self._state)
                 weakref.finalize(self, self._thread.abandon).atexit = False
@@ -84,34 +81,20 @@ class PairedServiceBusClient(PairedClientFace):
         """Forget all state and timers, and be a plain client of the primary from now on. The spool is given back."""
         self._run(Engine.clear_pairing)
 
-    def force_failover(self, entity: str) -> None:
-        """Send this entity's messages to the backlog until `force_healthy` is called."""
-        self._run(lambda engine: engine.force(entity, over=True))
-
-    def force_healthy(self, entity: str) -> None:
-        """Send this entity's messages to the primary again, whatever is known about it."""
-        self._run(lambda engine: engine.force(entity, over=False))
+    def _force(self, entity: str, *, over: bool) -> None:
+        self._run(lambda engine: engine.call(partial(engine.state.force, entity, over=over)))
 
     def states(self) -> dict[str, State]:
         """Return the state of every entity that this client has sent to."""
         if self._thread is None or not self._thread.is_usable:
             return super().states()
-        states: dict[str, State] = self._run(Engine.states)
-        return states
-
-    def fault(self, side: SideName = "primary") -> None:
-        """Declare one side unusable. Where the syphon runs, the other follows."""
-        self._fault(side, "fault() was called")
+        return self._run(lambda engine: engine.call(engine.state.states))
 
     def _fault(self, side: SideName, reason: str) -> None:
-        self._run(lambda engine: engine.declare_fault(side, reason))
+        self._run(lambda engine: engine.call(partial(engine.fault, side, reason)))
         if self._state.is_faulted:
             for receiver in list(self._receivers):
-                sdk.end_receiver(receiver)
-
-    def _closed_under_us(self, side: SideName) -> None:
-        if not self._state.is_closed:
-            self._fault(side, f"the client of the {side} was closed by somebody else")
+                break_socket(receiver)  # a call that waits fails in the same second
 
     def close(self) -> None:
         """Stop pings and pumps (they get 5 seconds to finish what they hold) and close both sides."""
@@ -128,18 +111,11 @@ class PairedServiceBusClient(PairedClientFace):
             self._listener.flush(LISTENER_CLOSE_S)
         self._state.release()
 
-    # ── senders ──
-
-    def get_queue_sender(self, queue_name: str, **kwargs: Any) -> PairedSender:
-        self._state.check()
-        return PairedSender(self, queue_name, **sender_keywords(kwargs))
-
-    def get_topic_sender(self, topic_name: str, **kwargs: Any) -> PairedSender:
-        self._state.check()
-        return PairedSender(self, topic_name, **sender_keywords(kwargs))
+    def _new_sender(self, path: str, client_identifier: str | None) -> PairedSender:
+        return PairedSender(self, path, client_identifier)
 
     def _after_fork(self) -> None:
-        sdk.keep(self._thread)
+        keep(self._thread)
         self._thread = None
         self._starting = threading.Lock()
         super()._after_fork()
@@ -157,55 +133,31 @@ class PairedSender(PairedSenderFace):
         self._check()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _do(self, job: Job | None) -> Any:
+        if job is None:
+            return None
+        with job.span:
+            return self._client._run(job.work, going=job.going, timeout_s=job.timeout_s)
+
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            if self._origin.link_name is not None and not self._state.is_closed:
-                self._client._run(lambda engine: engine.forget_link(self._origin))
+        self._do(self._closing())
 
     def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
         """Return when the primary, a backlog queue or the spool has stored it; raise when none did."""
-        timeout_s = timeout_of(timeout)
-        self._check()
-        going = self._outgoing(message)
-        if going is None:
-            return
-        with self._span(sdk.SEND, going):
-            self._client._run(
-                lambda engine: engine.send(self._origin, going, timeout_s), going=going, timeout_s=timeout_s
-            )
+        self._do(self._sending(message, timeout))
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """Make a batch, also while the primary is away: then with the limit that its link had."""
-        self._check()
-        limit = self._client._run(lambda engine: engine.batch_limit(self._origin))
-        return new_batch(limit, max_size_in_bytes, sdk.attributes(self.fully_qualified_namespace, self.entity_name))
+        return self._new_batch(self._do(self._asking_limit()), max_size_in_bytes)
 
     def schedule_messages(
         self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None
     ) -> list[int]:
         """Schedule messages on the primary only: a backlog queue has no sequence numbers to cancel by."""
-        timeout_s = timeout_of(timeout)
-        self._check()
-        entries, going = scheduled(messages, schedule_time_utc, self._traced())
-        if going is None:
-            return []
-        with self._span(sdk.SCHEDULE, going):
-            numbers: list[int] = self._client._run(
-                lambda engine: engine.schedule(self._origin, going, entries, timeout_s),
-                going=going,
-                timeout_s=timeout_s,
-            )
-        return numbers
+        return self._do(self._scheduling(messages, schedule_time_utc, timeout)) or []
 
     def cancel_scheduled_messages(self, sequence_numbers: int | list[int], *, timeout: float | None = None) -> None:
-        timeout_s = timeout_of(timeout)
-        self._check()
-        numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else list(sequence_numbers)
-        if numbers:
-            self._client._run(lambda engine: engine.cancel(self._origin, numbers, timeout_s), timeout_s=timeout_s)
+        self._do(self._cancelling(sequence_numbers, timeout))

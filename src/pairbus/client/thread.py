@@ -22,7 +22,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
@@ -42,7 +42,8 @@ LATE_S = 2.0  # that an engine may be late with the answer to a call whose time 
 STOP_S = 0.5
 EVENTS_MAX = 10_000  # events that a listener may be behind; older ones are dropped then
 
-Work = Callable[[Engine], Coroutine[Any, Any, Any]]
+T = TypeVar("T")
+Work = Callable[[Engine], Coroutine[Any, Any, T]]
 
 
 class _Call:
@@ -50,7 +51,7 @@ class _Call:
 
     __slots__ = ("context", "done", "error", "going", "is_abandoned", "result", "task", "work")
 
-    def __init__(self, work: Work, going: Outgoing | None) -> None:
+    def __init__(self, work: Work[Any], going: Outgoing | None) -> None:
         self.work = work
         self.going = going
         self.is_abandoned = False
@@ -67,10 +68,6 @@ class _Call:
         if self.going is not None:
             self.going.is_cancelled = True
 
-    def cancel(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
-
     async def run(self, engine: Engine) -> None:
         try:
             self.result = await self.work(engine)
@@ -78,6 +75,16 @@ class _Call:
             self.error = error
         finally:
             self.done.release()
+
+
+_REAL_MODULES = {
+    "threading": "thread",
+    "socket": "socket",
+    "select": "select",
+    "subprocess": "subprocess",
+    "queue": "queue",
+}
+"Modules that gevent must leave as they are, each with the argument of `monkey.patch_all` that says so."
 
 
 class EngineThread:
@@ -91,8 +98,7 @@ class EngineThread:
         self._state = state
         self._waiting: deque[_Call] = deque()
         self._is_woken = False
-        self._calls: set[asyncio.Task[None]] = set()
-        self._ended = threading.Event()
+        self._has_ended = False
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._main, name="pairbus-engine", daemon=True)
         self._thread.start()
@@ -101,9 +107,9 @@ class EngineThread:
 
     @property
     def is_usable(self) -> bool:
-        return self._thread.is_alive() and not self._ended.is_set() and self._pid == os.getpid()
+        return not self._has_ended and self._pid == os.getpid()
 
-    def run(self, work: Work, *, going: Outgoing | None = None, timeout_s: float | None = None) -> Any:
+    def run(self, work: Work[T], *, going: Outgoing | None = None, timeout_s: float | None = None) -> T:
         """Have the engine do something and return its result, or raise its error."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("The client was called from its own thread, by a logging handler perhaps.")
@@ -128,7 +134,7 @@ class EngineThread:
                 raise call.error
             finally:
                 del call  # the error's traceback holds this frame
-        return call.result
+        return cast(T, call.result)
 
     def _look(self, deadline: float | None) -> None:
         if not self.is_usable:
@@ -157,29 +163,29 @@ class EngineThread:
         self._is_woken = False
         while self._waiting:
             call = self._waiting.popleft()
-            if call.is_abandoned:
-                continue
-            call.task = self._loop.create_task(call.run(self._engine), context=call.context)
-            self._calls.add(call.task)
-            call.task.add_done_callback(self._calls.discard)
+            if not call.is_abandoned:  # its caller holds the call, and the call its task, until the task has ended
+                call.task = self._loop.create_task(call.run(self._engine), context=call.context)
 
     def _drop(self, call: _Call) -> None:
         """Cancel the call of a caller who was interrupted, perhaps before it had woken the engine for all who wait."""
         self._begin()
-        call.cancel()
+        if call.task is not None:
+            call.task.cancel()
 
     def _end(self) -> None:
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._ended.set()
-        self._loop.close()
+        try:
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        finally:
+            self._has_ended = True
+            self._loop.close()
 
     # ── the end ──
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """End the thread; what is under way is cancelled."""
+        """End the thread; calls under way are cancelled."""
         self.abandon()
         if self.is_usable and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
@@ -241,9 +247,13 @@ def _stop_threads() -> None:
 
 
 def _refuse_gevent() -> None:
+    """Refuse to start where gevent has replaced a module that the engine's thread and its event loop rest on."""
     monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None and monkey.is_module_patched("threading"):
+    patched = [] if monkey is None else [name for name in _REAL_MODULES if monkey.is_module_patched(name)]
+    if patched:
+        left_out = ", ".join(f"{argument}=False" for argument in _REAL_MODULES.values())
         raise RuntimeError(
-            "pairbus.PairedServiceBusClient needs real threads, and gevent has patched them: start the process without"
-            " gevent's monkey patching, or patch with `monkey.patch_all(thread=False)`."
+            f"pairbus.PairedServiceBusClient runs an event loop in a real thread, and gevent has patched"
+            f" {', '.join(patched)}: start the process without gevent's monkey patching, or patch with"
+            f" `monkey.patch_all({left_out})`."
         )

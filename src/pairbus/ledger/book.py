@@ -40,6 +40,7 @@ from pairbus.ledger.rows import (
     event_lines,
     time_text,
 )
+from pairbus.process.forks import call_in_forked_child
 
 log = logging.getLogger(__name__)
 
@@ -462,5 +463,4 @@ def _start_empty_in_child() -> None:
         ledger._start_empty()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_empty_in_child)
+call_in_forked_child(_start_empty_in_child)

@@ -14,11 +14,12 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from pairbus.ledger.room import SUFFIX, Removed, hold, make_room
+from pairbus.disk.folders import FILE_MODE, FOLDER_MODE
+from pairbus.disk.locks import hold_shared
+from pairbus.ledger.room import SUFFIX, Removed, make_room
 from pairbus.ledger.rows import Author
 
 WRITE_BYTES_MAX = 1 << 20  # of one write, so that a slow disk makes progress that can be counted
-MODE = 0o600  # entities and message ids are nobody else's business
 
 
 class Files:
@@ -87,11 +88,11 @@ class Files:
         if self._fd >= 0 and day == self._day and not full:
             return
         self.close()
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         path = self._folder / f"{day}-{self._tail}-{next(self._numbers)}{SUFFIX}"
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, MODE)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, FILE_MODE)
         self._path, self._day, self._size = path, day, 0
-        hold(self._fd)
+        hold_shared(self._fd)
         removed = make_room(self._folder, self._max_folder_bytes, self._tail, path)
         if removed.files:
             self.removed.append(removed)

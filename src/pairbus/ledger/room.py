@@ -7,17 +7,12 @@ run are ever removed.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from pairbus.disk.locks import is_in_use
 
 SUFFIX = ".jsonl"
 _NAME = re.compile(r"\d{4}-\d\d-\d\d-(?P<run>.+)-(?P<number>\d+)\.jsonl")
@@ -65,7 +60,7 @@ def make_room(folder: Path, max_bytes: int, run: str, keep: Path) -> Removed:
     if total <= max_bytes:
         return removed
     last_of = {file.run: file.path for file in sorted(found, key=lambda file: file.number)}
-    writing = {other for other, last in last_of.items() if other != run and _is_in_use(last)}
+    writing = {other for other, last in last_of.items() if other != run and is_in_use(last)}
     for file in sorted(found, key=lambda file: (file.path.name[:10], file.changed_ns)):
         if total <= max_bytes:
             break
@@ -78,13 +73,6 @@ def make_room(folder: Path, max_bytes: int, run: str, keep: Path) -> Removed:
             continue
         total -= file.size_bytes
     return removed
-
-
-def hold(fd: int) -> None:
-    """Tell other processes that this file is being written, as long as it is open."""
-    if fcntl is not None:
-        with suppress(OSError):  # a disk without locks: nobody will get the one that is needed to remove it either
-            fcntl.flock(fd, fcntl.LOCK_SH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +93,3 @@ def _files(folder: Path) -> list[_File]:
                 status = path.stat()
                 found.append(_File(path, match["run"], int(match["number"]), status.st_size, status.st_mtime_ns))
     return found
-
-
-def _is_in_use(path: Path) -> bool:
-    if fcntl is None:
-        return True
-    try:
-        with _opened(path) as fd:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    return False
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

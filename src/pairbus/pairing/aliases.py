@@ -20,7 +20,7 @@ FORM = "x-pairbus-form"
 "Constructor of the map of application properties; only when it was not the shortest, or the map was empty."
 
 RESERVED = frozenset({SESSION_ID, TIME_TO_LIVE, SCHEDULED, PATH, FIRST_ATTEMPT, SENDER, COUNTER, FORM, MISSING_SINCE})
-"What an application may not call its own properties."
+"Names that an application may not give to its own properties."
 
 _TIME_SPAN = "com.microsoft:timespan"
 _TICKS_PER_MS = 10_000
@@ -28,7 +28,7 @@ PATH_LENGTH_MAX = 260  # of any entity
 
 
 class Values(NamedTuple):
-    """What the aliases of one message say."""
+    """The values that the aliases of one message hold."""
 
     path: str
     session_id: str | None = None
@@ -80,7 +80,7 @@ def read(encoded: dict[bytes, bytes]) -> Values | InvalidAlias:
 
 
 def _milliseconds(value: Described) -> object:
-    """Of a time span of .NET, in ticks of 100 ns; the value itself when it is something else."""
+    """Return the ticks (100 ns) of a time span of .NET; a value of another kind as it is."""
     is_span = value.descriptor == _TIME_SPAN and isinstance(value.value, int) and not isinstance(value.value, bool)
     return value.value // _TICKS_PER_MS if is_span else value
 

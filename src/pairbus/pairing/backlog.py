@@ -23,7 +23,7 @@ def queue_path(primary_name: str, index: int) -> str:
 
 
 def queue_index(primary_name: str, path: str) -> int | None:
-    """Which backlog queue this path is; None when it is none of this primary."""
+    """Return the index of the backlog queue with this path; None when it is not one of this primary."""
     prefix = f"{primary_name}/{INFIX}/".lower()
     number = path[len(prefix) :]
     if (
@@ -58,7 +58,7 @@ class Rotation:
         return f"<Rotation {self}>"
 
     def __str__(self) -> str:
-        """In rotation / found or created."""
+        """Queues in rotation / queues found or created."""
         return f"{len(self.queues) - len(self._out)}/{len(self.queues)}"
 
     def pick(self, kept: str | None, now: float) -> tuple[str | None, list[Event]]:

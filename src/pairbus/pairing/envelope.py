@@ -65,7 +65,7 @@ from pairbus.pairing.splice import (
 
 __all__ = [
     "COUNTER", "FIRST_ATTEMPT", "FORM", "PATH", "RESERVED", "SCHEDULED", "SENDER", "SESSION_ID", "TIME_TO_LIVE",
-    "Away", "Home", "Memory", "Spoiled", "Wrapper", "aliases_alone", "batch_head", "enqueued_ms_of",
+    "Away", "Home", "Memory", "Spoiled", "Wrapper", "aliases_alone", "enqueued_ms_of",
     "home_payload", "overhead", "redriven", "unwrap", "wrap",
 ]  # fmt: skip
 
@@ -95,12 +95,12 @@ _UNLIMITED_MS = 10_675_199 * 86_400_000  # .NET's longest time span, in whole da
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """What a backlog message says about itself."""
+    """The facts that a backlog message carries about itself."""
 
     path: str
     "The entity of the primary that it is for."
     first_attempt_ms: int | None = None
-    "When the primary was first asked; only when it may have stored the message all the same."
+    "Time of the first attempt on the primary; set only when the primary may have stored the message."
     sender: str | None = None
     "With `counter`, the place of the message among those of its sender; only where order is kept."
     counter: int | None = None
@@ -120,10 +120,10 @@ class Home(NamedTuple):
     sender: str | None = None
     counter: int | None = None
     enqueued_ms: int | None = None
-    "When the queue that it was received from got it."
+    "Time at which the backlog queue stored the message."
     locked_until_ms: int | None = None
     missing_since_ms: int | None = None
-    "When a syphon first found the destination missing."
+    "Time at which a syphon first found the destination missing."
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def _with_aliases(payload: bytes, own: Span | None, aliases: list[bytes]) -> byt
 
 
 def overhead(away: Away) -> int:
-    """How many bytes `wrap` adds at most."""
+    """Return the number of bytes that `wrap` adds at most."""
     pairs = [_KEYS[PATH], encode_string(away.path), *_own_aliases(away)]
     moved = sum(len(_KEYS[name]) for name in (SESSION_ID, TIME_TO_LIVE, SCHEDULED, FORM))
     return sum(map(len, pairs)) + moved + _HEADS_MAX
@@ -265,13 +265,6 @@ def overhead(away: Away) -> int:
 _HEADS_MAX = (
     3 + 9 + 9 + 2 + 3
 )  # a section of its own, or a map that turns wide; a long for a uint; the form; three nulls
-
-
-def batch_head(session_id: str | None) -> bytes:
-    """What stands before the messages of a batch: their session, by which a partitioned entity finds their place."""
-    if session_id is None:
-        return b""
-    return section(PROPERTIES, with_field(b"\x45", 0, 1, _GROUP_ID, encode_string(session_id)))
 
 
 # ── home ──

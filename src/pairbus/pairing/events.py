@@ -1,4 +1,4 @@
-"""What a paired client tells: one frozen value for every transition. `str(event)` is the log line.
+"""Events of a paired client: one frozen value for every transition. `str(event)` is the log line.
 
 Times are seconds since 1970 (`at_s`), filled in by whoever publishes.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     at_s: float = 0.0
-    "When it happened, in seconds since 1970."
+    "Time of the event, in seconds since 1970."
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Paired(Event):
     primary: str
     secondary: str
     backlog_queues: int
-    "How many were found or created."
+    "Number of backlog queues that were found or created."
 
     def __str__(self) -> str:
         return f"{self.primary} paired with {self.secondary}: {self.backlog_queues} backlog queues"
@@ -94,11 +94,11 @@ class Recovered(Event):
 
     path: str
     after_s: float
-    "In the state that ended."
+    "Seconds spent in the state that ended."
     diverted: int
     "Messages that went to a backlog queue or the spool meanwhile."
     by: str
-    "What proved it: a send, a ping, a trial, an operator."
+    "Proof of health: a send, a ping, a trial, an operator."
 
     def __str__(self) -> str:
         return f"{self.path} -> HEALTHY by {self.by} after {self.after_s:.1f}s, {self.diverted} messages diverted"

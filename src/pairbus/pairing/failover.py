@@ -67,15 +67,15 @@ class Entity:
     def reset(self, now: float) -> None:
         self.state = HEALTHY
         self.since = now
-        "When this state began."
+        "Time at which this state began."
         self.suspect_since = now
-        "When the first counting failure was; means something from SUSPECT on."
+        "Time of the first counting failure; has a meaning from SUSPECT on."
         self.failed_sends = 0
         "Counting failures since the last success."
         self.diverted = 0
         "Messages stored away from home since the entity failed over."
         self.spooled = 0
-        "Those of them that the local spool took."
+        "Number of diverted messages that the local spool took."
         self.reason = ""
         "The last counting failure, in words."
         self.trial = False
@@ -153,7 +153,7 @@ class Failover:
             self.settle(entity, now)
 
     def next_due(self) -> float | None:
-        """When the next suspicion becomes a failover."""
+        """Return the time at which the next suspicion becomes a failover."""
         return min((entity.suspect_since + self._interval_s for entity in self._suspects.values()), default=None)
 
     def _apply(self, entity: Entity, signal: Signal, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of spooled messages: one lane for each path, so that a blocked entity holds nobody else up.
+"""The way of spooled messages: one lane for each path, so that a blocked entity delays no other.
 
 Laws of this file.
  1. A lane goes in order. Whatever goes wrong with the entity, its messages wait; only a message that is itself to blame
@@ -11,19 +11,15 @@ Laws of this file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from pairbus.amqp.encoding import map_of
 from pairbus.amqp.errors import ProtocolError
-from pairbus.amqp.message import MESSAGE_ANNOTATIONS, PROPERTIES, section, sections
-from pairbus.amqp.types import encode_symbol
 from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
 from pairbus.pairing.sending import RETRY_PAUSES_S, Pause, Plan, SenderState, sending
-from pairbus.pairing.splice import field_span, map_without, with_field
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0  # before a lane tries again: doubling from the one to the other
 MISSING_GRACE_S = 15 * 60.0  # how long an entity may not exist before its messages step aside: it may be redeployed
@@ -36,14 +32,10 @@ MOVING_S = 2.0  # after the last that left, a lane no longer counts as moving
 HOLD_S = 5.0  # that a send waits for room at most
 HOLD_LOOK_S = 0.02
 
-_GROUP_ID = 10  # place of the session id in the properties
-_PARTITION_KEYS = ("x-opt-partition-key", "x-opt-via-partition-key")
-_KEY_NAMES = frozenset(name.encode() for name in _PARTITION_KEYS)
-
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where a lane sends: the entity itself, or a backlog queue."""
+    """The destination of a lane: the entity itself, or a backlog queue."""
 
     queue: str | None = None
 
@@ -71,11 +63,11 @@ class Lane:
         self.reason = ""
         "Why it does not move; empty while it does."
         self.pause_s = 0.0
-        "How long to wait before the next attempt."
+        "Seconds before the next attempt."
         self.is_busy = False
         "The pause is one that the service asked for: nothing may cut it short."
         self.singly = 0
-        "How many of the next messages must go alone."
+        "Number of messages, from the next one on, that must go alone."
         self._tries = 0
         "Of one batch, by one way, in a row."
         self._missing_grace_s = missing_grace_s
@@ -146,52 +138,6 @@ def wrapped(payload: bytes, away: Away) -> bytes | Failure:
         return wrap(payload, away)
     except (ProtocolError, IndexError) as error:
         return Failure(Kind.INVALID, f"the message cannot be read: {error}", error=error)
-
-
-@dataclass(frozen=True, slots=True)
-class Filing:
-    """Under what the service files a message, as it is encoded: a batch has one of each for all that is in it."""
-
-    session: bytes | None = None
-    keys: tuple[bytes | None, ...] = (None, None)
-    "Of the partition, and of the one that a transaction goes by."
-
-    def head(self) -> bytes:
-        """What stands before the messages of a batch."""
-        pairs = [
-            encode_symbol(name) + key for name, key in zip(_PARTITION_KEYS, self.keys, strict=True) if key is not None
-        ]
-        head = section(MESSAGE_ANNOTATIONS, map_of(b"".join(pairs), 2 * len(pairs))) if pairs else b""
-        if self.session is None:
-            return head
-        return head + section(PROPERTIES, with_field(b"\x45", 0, 1, _GROUP_ID, self.session))
-
-
-def filing_of(payload: bytes) -> Filing | None:
-    """None: the message cannot be read. Whatever it is, only it shall be refused for it."""
-    session: bytes | None = None
-    keys: dict[bytes, bytes] = {}
-    try:
-        for code, _, value_at, end in sections(payload):
-            if code == PROPERTIES and (span := field_span(payload, value_at, end, _GROUP_ID)) is not None:
-                session = payload[slice(*span)]
-            elif code == MESSAGE_ANNOTATIONS:
-                _, _, keys = map_without(payload, value_at, end, _KEY_NAMES)
-    except (ProtocolError, IndexError):
-        return None
-    return Filing(session, tuple([keys.get(name.encode()) for name in _PARTITION_KEYS]))
-
-
-def together(payloads: Sequence[bytes], max_bytes: int) -> tuple[int, bytes]:
-    """How many of them, from the first on, may go as one batch, at least 1; and the head of that batch."""
-    size, filing = len(payloads[0]), filing_of(payloads[0])
-    count = 1
-    while filing is not None and count < len(payloads):
-        size += len(payloads[count])
-        if size > max_bytes or filing_of(payloads[count]) != filing:
-            break
-        count += 1
-    return count, b"" if filing is None else filing.head()
 
 
 class Inflow:

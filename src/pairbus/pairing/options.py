@@ -1,4 +1,4 @@
-"""What a user can choose about a pairing: names, defaults and ranges in one table."""
+"""Options of a pairing: names, defaults and ranges in one table."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def seconds(value: Duration | None, name: str) -> float | None:
 
 
 class PairedNamespaceOptions:
-    """What every kind of pairing has in common."""
+    """Options that every kind of pairing has."""
 
     def __init__(self, failover_interval: Duration = timedelta(minutes=1)) -> None:
         self.failover_interval = self._number("failover_interval", failover_interval)

@@ -1,4 +1,4 @@
-"""How fast a syphon goes: its budget, the size of its batches, its pauses. Time is an argument, in seconds."""
+"""The speed of a syphon: its budget, the size of its batches, its pauses. Time is an argument, in seconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Budget:
         return "<Budget unlimited>" if self._max_per_s is None else f"<Budget {self._rate_per_s:.1f} a second>"
 
     def rate_per_s(self, now: float) -> float | None:
-        """What is allowed at present; None: anything."""
+        """Messages that are allowed at present; None: any number."""
         if self._max_per_s is None:
             return None
         self._advance(now, self._max_per_s)

@@ -79,7 +79,7 @@ class Pair:
         return self.failover.settle(entity, now) not in (HEALTHY, SUSPECT) and self.has_elsewhere
 
     def route(self, entity: Entity, now: float, *, may_try: bool = True) -> Route:
-        """Where the next send of this entity goes. A trial is granted once, and to nobody who has just failed there."""
+        """Return the destination of the entity's next send. A trial is granted once, not after a failure."""
         if not self.is_away(entity, now):
             return Route.PRIMARY
         if may_try and entity.trial and entity.state is FAILED_OVER:
@@ -129,7 +129,7 @@ class Pair:
         self.failover.tick(now)
 
     def next_due(self) -> float | None:
-        """When `tick` or `pings.due` has something to do."""
+        """Return the time at which `tick` or `pings.due` has something to do."""
         dues = [due for due in (self.failover.next_due(), self.pings.next_due()) if due is not None]
         return min(dues, default=None)
 

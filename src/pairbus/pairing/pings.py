@@ -1,4 +1,4 @@
-"""When to ask an unavailable entity whether it accepts sends again.
+"""The schedule of pings, which ask an unavailable entity whether it accepts sends again.
 
 The first ping comes one interval after the failover, each next one an interval after the last one ended, so that a slow
 answer never makes two at once. Several in a row can be demanded, against flapping.
@@ -46,7 +46,7 @@ class Pings:
         self._courses.clear()
 
     def due(self, now: float) -> list[Entity]:
-        """Those to ping now; each is under way until `ended` is told."""
+        """Return the entities to ping now; each ping is under way until `ended` is called for it."""
         courses = [course for course in self._courses.values() if course.due <= now and not course.running]
         for course in courses:
             course.running = True
@@ -66,7 +66,7 @@ class Pings:
         return course.in_a_row >= self._required
 
     def forget_running(self) -> None:
-        """Whoever asked is gone, in a forked process for example: what was under way is asked again."""
+        """Forget the pings under way: their process or loop is gone, so the entities are pinged again."""
         for course in self._courses.values():
             course.running = False
 

@@ -1,4 +1,4 @@
-"""Which failures count: what a namespace may answer, and how a send reacts to it.
+"""The failure policy: answers that a namespace may give, and how a send reacts to each.
 
 Foreign errors become a `Failure` at the edge (the SDK's exceptions in `sdk`, the transport's in `wire_failures`); from
 there on only this vocabulary is spoken. The table is the policy: give a `FailurePolicy` with another one to change it.
@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 
 class Kind(Enum):
-    """What went wrong with one attempt."""
+    """The failure of one attempt."""
 
     COMMUNICATION = "communication"
     "Connection or link lost, refused, forced off; also an authentication attempt that got no answer."
@@ -48,11 +48,11 @@ class Failure:
     outcome_unknown: bool = False
     "The message may have been stored all the same."
     error: BaseException | None = field(default=None, compare=False)
-    "What the caller would have got from the plain SDK."
+    "The error that the plain SDK would have raised."
 
 
 class Reaction(Enum):
-    """What a send does about a failure of the primary."""
+    """Reaction of a send to a failure of the primary."""
 
     COUNT = "count"
     "Try again for a moment, then count it towards failover."
@@ -62,7 +62,7 @@ class Reaction(Enum):
     "Tell the caller at once: elsewhere the same would happen."
 
 
-REACTIONS: Mapping[Kind, Reaction] = MappingProxyType(
+REACTIONS: MappingProxyType[Kind, Reaction] = MappingProxyType(
     {
         Kind.COMMUNICATION: Reaction.COUNT,
         Kind.TIMEOUT: Reaction.COUNT,
@@ -80,7 +80,7 @@ REACTIONS: Mapping[Kind, Reaction] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """How sends react. Replace single rows: `FailurePolicy(REACTIONS | {Kind.DISABLED: Reaction.COUNT})`."""
+    """Reactions to failures. Replace single rows: `FailurePolicy(REACTIONS | {Kind.DISABLED: Reaction.COUNT})`."""
 
     reactions: Mapping[Kind, Reaction] = field(default_factory=lambda: REACTIONS)
 
@@ -124,5 +124,5 @@ _CONDITIONS: Mapping[str, Kind] = MappingProxyType(
 
 
 def kind_of_condition(condition: str) -> Kind:
-    """Of an AMQP condition that a peer answered with; what nobody knows is taken for trouble of the service."""
+    """Return the kind of an AMQP condition; an unknown condition counts as trouble of the service."""
     return _CONDITIONS.get(condition, Kind.INTERNAL)

@@ -71,7 +71,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Provisioned:
-    """How it ended."""
+    """Result of provisioning."""
 
     paths: tuple[str, ...]
     "Backlog queues that can be used, in the order of their numbers."

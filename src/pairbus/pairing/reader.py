@@ -35,11 +35,11 @@ class _Shape(NamedTuple):
 
 
 class _Own(NamedTuple):
-    """What application properties mean for the message that they are of."""
+    """The meaning of a message's application properties."""
 
     path: str
     former: bytes
-    "What they were before the aliases."
+    "Application properties without the aliases."
 
 
 class Reader:

@@ -28,7 +28,7 @@ def queue_of_dead_letters(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Redriving:
-    """Where dead letters go. Pickled for the executors of Spark."""
+    """The destination of dead letters. Pickled for the executors of Spark."""
 
     path: str
     "The entity that gets them."

@@ -1,4 +1,4 @@
-"""What becomes of the messages of a backlog queue: which go home together, which wait, which are dead-lettered.
+"""The fate of the messages of a backlog queue: which go home together, which wait, which are dead-lettered.
 
 Laws of this file.
  1. A message leaves the backlog queue only when its destination has accepted it, or when no waiting would help it.
@@ -16,7 +16,9 @@ from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pairbus.pairing.envelope import Home, batch_head
+from pairbus.amqp.message import batch_envelope
+from pairbus.pairing.envelope import Home
+from pairbus.pairing.filing import keys_of
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, TtlPolicy
 from pairbus.pairing.pace import BATCH_MAX, LOCK_MAX_S, PAUSE_MAX_S
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
@@ -37,7 +39,7 @@ REFUSED, MISSING = "RefusedByDestination", "DestinationMissing"
 
 @dataclass(frozen=True, slots=True)
 class SyphonSettings:
-    """What a syphon is told; durations in seconds."""
+    """Options of a syphon; durations in seconds."""
 
     retry_interval_s: float = 1.0
     missing_destination_grace_s: float = 15 * 60.0
@@ -86,7 +88,7 @@ FATES: Mapping[Kind, Fate] = MappingProxyType(
 
 
 class Ruling(NamedTuple):
-    """What becomes of the messages of a failed attempt."""
+    """The fate of the messages of a failed attempt."""
 
     fate: Fate
     reason: str
@@ -95,7 +97,7 @@ class Ruling(NamedTuple):
 
 
 class Destinations:
-    """What is known of the primary's entities; shared by the pumps of one syphon."""
+    """Knowledge about the primary's entities; shared by the pumps of one syphon."""
 
     def __init__(self, missing_grace_s: float) -> None:
         self._missing_grace_s = missing_grace_s
@@ -226,9 +228,10 @@ Chunk = list[Item]
 
 
 def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[Chunk]]:
-    """How to send the messages of one destination: the chunks of a round all at once, a round after the other.
+    """The plan for the messages of one destination: the chunks of a round together, one round after the other.
 
-    A chunk has messages of one session, as the service demands. The second chunk of a lane waits for the first.
+    A chunk has messages of one session and partition key, as the service demands. The second chunk of a lane waits for
+    the first.
     """
     limit = min(size_max or CHUNK_BYTES, CHUNK_BYTES_MAX)
     found: list[list[Chunk]] = [[]]
@@ -236,7 +239,7 @@ def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[C
     for item in items:
         home = item.home
         lane = home.sender is not None
-        key = (home.sender, home.session_id) if lane else home.session_id
+        key = (home.sender, home.session_id, keys_of(item.payload))
         chunk, size, round_no = last.get(key, ([], limit, -1))
         size += len(item.payload) + _DATA_HEAD
         if in_batches and chunk and size <= limit:
@@ -248,7 +251,7 @@ def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[C
             found.append([])
         chunk = [item]
         found[round_no].append(chunk)
-        last[key] = chunk, len(batch_head(home.session_id)) + len(item.payload) + _DATA_HEAD, round_no
+        last[key] = chunk, len(batch_envelope(item.payload)) + len(item.payload) + _DATA_HEAD, round_no
     return found
 
 
@@ -403,7 +406,7 @@ EMPTY: Moment = (float("inf"), "", 0)
 
 
 def entity_of_dead_letters(path: str) -> str:
-    """Where the messages of a dead-letter queue came from; a subscription's came through its topic."""
+    """Return the entity to which the messages of a dead-letter queue were sent: for a subscription, its topic."""
     segments = path.strip("/").split("/")
     while segments and segments[-1].startswith("$"):
         segments.pop()

@@ -54,7 +54,7 @@ class ToPrimary:
     timeout_s: float
     silence_s: float
     fresh: bool
-    "On a new connection: the service may have closed the one in use while it was idle."
+    "True for an attempt on a new connection: the service may have closed the one in use while it was idle."
     trial: bool
     "Goes to the primary although the entity is failed over."
 
@@ -85,7 +85,7 @@ Command = ToPrimary | ToBacklog | ToSpool | Pause
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How a command ended."""
+    """The result of a command."""
 
     now: float
     failure: Failure | None = None

@@ -18,7 +18,7 @@ _TWO_UINTS = struct.Struct(">II")
 
 
 class Span(NamedTuple):
-    """Where a section begins, where its value begins, where it ends."""
+    """Offsets of a section: its beginning, the beginning of its value, its end."""
 
     start: int
     value_at: int
@@ -75,7 +75,7 @@ _SHORT_TEXT, _LONG_TEXT = b"\xa1\xa3", b"\xb1\xb3"  # strings and symbols
 
 
 def field_span(buf: bytes, value_at: int, end: int, index: int) -> tuple[int, int] | None:
-    """Where the field of a list stands; None when it is null or not there."""
+    """Return the offset of a list's field; None when it is null or absent."""
     count, at = _head(buf, value_at, 0xC0)
     if count <= index:
         return None

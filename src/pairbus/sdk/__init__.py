@@ -1,128 +1,38 @@
-"""The edge to the genuine azure-servicebus: the one place that knows its exceptions and its private attributes.
+"""The edge to the genuine azure-servicebus: the one package that knows its exceptions and its private attributes.
 
-What is used of its inside. `PRIVATE` says it for the test that fails when a new version of the SDK drops one; what is
-only an aid (breaking a hung socket, for example) is asked for with care and does without.
-
-| of                       | attribute                                              | because                         |
-| ------------------------ | ------------------------------------------------------ | ------------------------------- |
-| ServiceBusMessage        | constructor's `message`, `raw_amqp_message`            | a copy that shares the body     |
-|                          | `_raw_amqp_message`                                    | an id without counting fields   |
-| ServiceBusMessageBatch   | `_messages`                                            | its members                     |
-|                          | `_message`                                             | their bytes                     |
-| AmqpAnnotatedMessage     | `_data_body`, `_value_body`                            | a size without encoding         |
-|                          | `_properties`, `_application_properties`, `_header`,   | a look that costs no call       |
-|                          | `_annotations`, `_delivery_annotations`, `_footer`,    |                                 |
-|                          | `_sequence_body`                                       |                                 |
-| PyamqpTransport          | `to_outgoing_amqp_message`                             | the bytes that it would send    |
-| ServiceBusError          | `_retryable`, `_condition`                             | whose fault is it?              |
-| PyamqpTransport          | `create_servicebus_exception`,                         | its errors for conditions that  |
-|                          | `_handle_amqp_exception_with_condition`                | our own transport was told      |
-| `_pyamqp.error`          | `AMQPException`, `AMQPLinkError`                       | the same                        |
-| `_common.tracing`        | names, attributes and functions of spans               | the same spans                  |
-| ServiceBusClient         | `_credential`, `_config`, `_entity_name`, `_handlers`, | another client like it; to see  |
-|                          | `_custom_endpoint_address`                             | it closed                       |
-|                          | `_amqp_transport`                                      | uamqp is refused                |
-| ServiceBusReceiver       | `_handler`, `_running`                                 | a new connection after a fork   |
-|                          | `_handler._connection._transport.sock` / `.writer`     | the socket of a call that hangs |
-|                          | `_open`, `_backoff` / `_close_handler`                 | calls end in time               |
-|                          | `_inner_next` / `_inner_anext`, `_receive_mode`,       | pings skipped, operations       |
-|                          | `_max_wait_time`, `_settle_message_with_retry`,        | counted                         |
-|                          | `_mgmt_request_response_with_retry`                    |                                 |
+`PRIVATE` lists the attributes, and a test fails when a new version of the SDK drops one of them. Besides, names of
+`_pyamqp.error` and `_common.tracing` are imported. Attributes that are only an aid (the socket of a call that hangs,
+`_handler._connection._transport.sock` or `.writer`) are asked for with care, and a version without them will do.
 """
 
-from pairbus.sdk.clients import (
-    AnyClient,
-    ClientConfig,
-    Proxy,
-    abandon_connections,
-    check_flavour,
-    config_of,
-    keep,
-    proxy_of_sync_sdk,
-    when_closed,
+PRIVATE = (
+    ("ServiceBusMessage", "_raw_amqp_message", "message ids without counting fields"),
+    ("ServiceBusMessageBatch", "_messages _message", "members of a batch, and their bytes"),
+    ("AmqpAnnotatedMessage", "_data_body _value_body", "sizes without encoding"),
+    ("AmqpAnnotatedMessage", "_properties _application_properties _header _annotations", "the quick encoder"),
+    ("AmqpAnnotatedMessage", "_delivery_annotations _footer _sequence_body", "the quick encoder"),
+    ("PyamqpTransport", "to_outgoing_amqp_message", "bytes that the SDK would send"),
+    ("PyamqpTransport", "create_servicebus_exception", "the SDK's errors for conditions told to our transport"),
+    ("PyamqpTransport", "_handle_amqp_exception_with_condition", "the same for requests"),
+    ("ServiceBusError", "_retryable _condition", "whose fault an error is"),
+    ("ServiceBusClient", "_credential _config _entity_name _custom_endpoint_address", "another client like it"),
+    ("ServiceBusClient", "_handlers", "to see it closed"),
+    ("ServiceBusClient", "_amqp_transport", "uamqp is refused"),
+    ("Configuration", "transport_type http_proxy ssl_context connection_verify use_tls", "another client like it"),
+    ("ServiceBusReceiver", "_handler _running", "a new connection after a fork"),
+    ("ServiceBusReceiver", "_open _backoff", "calls that end in time"),
+    ("ServiceBusReceiver", "_inner_next _receive_mode _max_wait_time", "pings that are skipped"),
+    (
+        "ServiceBusReceiver",
+        "_settle_message_with_retry _mgmt_request_response_with_retry",
+        "operations that are counted",
+    ),
+    ("ServiceBusReceiver (aio)", "_handler _running _close_handler", "a new connection after a fork, or silence"),
+    ("ServiceBusReceiver (aio)", "_inner_anext _receive_mode _max_wait_time", "pings that are skipped"),
+    (
+        "ServiceBusReceiver (aio)",
+        "_settle_message_with_retry _mgmt_request_response_with_retry",
+        "operations that are counted",
+    ),
 )
-from pairbus.sdk.encoding import batch_transport, encode, encoded, plainly_encoded, size
-from pairbus.sdk.failures import encoding_errors, failure_of, failure_of_transport
-from pairbus.sdk.messages import (
-    as_messages,
-    body_size,
-    ensure_message_id,
-    members,
-    message_id_of,
-    reserved_property,
-    scheduled,
-)
-from pairbus.sdk.receivers import PING_CONTENT_TYPE, Meter, end_async_receiver, end_receiver, skip_pings
-from pairbus.sdk.sockets import CAN_BREAK, break_socket
-from pairbus.sdk.tracing import SCHEDULE, SEND, Traced, attributes, batch_links, is_traced, links, span, traced
-from pairbus.sdk.watchdog import guarded
-
-__all__ = [
-    "CAN_BREAK",
-    "PING_CONTENT_TYPE",
-    "PRIVATE",
-    "SCHEDULE",
-    "SEND",
-    "AnyClient",
-    "ClientConfig",
-    "Meter",
-    "Proxy",
-    "Traced",
-    "abandon_connections",
-    "as_messages",
-    "attributes",
-    "batch_links",
-    "batch_transport",
-    "body_size",
-    "break_socket",
-    "check_flavour",
-    "config_of",
-    "encode",
-    "encoded",
-    "encoding_errors",
-    "end_async_receiver",
-    "end_receiver",
-    "ensure_message_id",
-    "failure_of",
-    "failure_of_transport",
-    "guarded",
-    "is_traced",
-    "keep",
-    "links",
-    "members",
-    "message_id_of",
-    "plainly_encoded",
-    "proxy_of_sync_sdk",
-    "reserved_property",
-    "scheduled",
-    "size",
-    "skip_pings",
-    "span",
-    "traced",
-    "when_closed",
-]
-
-PRIVATE: dict[str, tuple[str, ...]] = {
-    "ServiceBusMessage": ("_raw_amqp_message",),
-    "ServiceBusMessageBatch": ("_messages", "_message"),
-    "AmqpAnnotatedMessage": (
-        *("_application_properties", "_data_body", "_properties", "_value_body"),
-        *("_header", "_annotations", "_delivery_annotations", "_footer", "_sequence_body"),
-    ),
-    "PyamqpTransport": (
-        *("to_outgoing_amqp_message", "create_servicebus_exception", "_handle_amqp_exception_with_condition"),
-    ),
-    "ServiceBusError": ("_retryable", "_condition"),
-    "ServiceBusClient": (
-        *("_credential", "_config", "_entity_name", "_handlers", "_custom_endpoint_address", "_amqp_transport"),
-    ),
-    "Configuration": ("transport_type", "http_proxy", "ssl_context", "connection_verify", "use_tls"),
-    "ServiceBusReceiver": (
-        *("_open", "_backoff", "_handler", "_running", "_inner_next", "_receive_mode", "_max_wait_time"),
-        *("_settle_message_with_retry", "_mgmt_request_response_with_retry"),
-    ),
-    "ServiceBusReceiver (aio)": (
-        *("_close_handler", "_handler", "_running", "_inner_anext", "_receive_mode", "_max_wait_time"),
-        *("_settle_message_with_retry", "_mgmt_request_response_with_retry"),
-    ),
-}
+"(class of the SDK, its attributes, what they are used for)"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,12 +27,11 @@ AnyClient = ServiceBusClient | sdk_aio.ServiceBusClient
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """How a client of the SDK reaches its namespace. Neither `repr` nor any error shows the credential."""
+    """The way of an SDK client to its namespace. Neither `repr` nor any error shows the credential."""
 
     authority: str
-    "host, and for an emulator host:port: as it stands in the audience of tokens."
+    "Host, for an emulator host:port, as it stands in the audience of tokens."
     credential: Any = field(repr=False)
-    aio: bool
     tls: bool
     websocket: bool
     http_proxy: dict[str, Any] | None = field(repr=False)
@@ -43,49 +43,29 @@ class ClientConfig:
     logging_enable: bool = False
 
     @property
-    def shared_key(self) -> tuple[str, str] | None:
-        """Name and key as they are now: an AzureNamedKeyCredential may be given another key at any time."""
+    def secret(self) -> tuple[str, str] | str | None:
+        """Return name and key, or a signature, as they are now: azure-core's credentials can be updated at any time."""
         match self.credential:
             case AzureNamedKeyCredential():
                 named = self.credential.named_key
                 return named.name, named.key
             case ServiceBusSharedKeyCredential() | AsyncSharedKeyCredential():
                 return self.credential.policy, self.credential.key
-        return None
-
-    @property
-    def signature(self) -> str | None:
-        """A shared access signature that somebody else made."""
-        match self.credential:
             case AzureSasCredential():
                 return str(self.credential.signature)
             case ServiceBusSASTokenCredential() | AsyncSasTokenCredential():
                 return str(self.credential.token)
         return None
 
-    def keywords(self) -> dict[str, Any]:
-        """What makes another client go the same way."""
-        given = {
-            "transport_type": TransportType.AmqpOverWebsocket if self.websocket else TransportType.Amqp,
-            "http_proxy": self.http_proxy,
-            "custom_endpoint_address": self.custom_endpoint,
-            "ssl_context": self.ssl_context,
-            "connection_verify": self.ca_file,
-            "user_agent": self.user_agent,
-            "logging_enable": self.logging_enable or None,
-        }
-        return {name: value for name, value in given.items() if value is not None}
-
 
 def config_of(client: AnyClient) -> ClientConfig:
-    """ValueError for a client on uamqp: that transport would send nothing for a batch that is made of bytes."""
+    """Read the way of a client. ValueError for one on uamqp: it sends nothing for a batch that is made of bytes."""
     if client._amqp_transport.KIND != "pyamqp":
         raise ValueError("uamqp_transport=True is not supported: leave it out, and the SDK uses its own AMQP library")
     config = client._config
     return ClientConfig(
         authority=client.fully_qualified_namespace,
         credential=client._credential,
-        aio=isinstance(client, sdk_aio.ServiceBusClient),
         tls=bool(config.use_tls),
         websocket=config.transport_type.value == TransportType.AmqpOverWebsocket.value,
         http_proxy=config.http_proxy,
@@ -115,7 +95,7 @@ def proxy_of_sync_sdk(host: str, given: Proxy | None, *, tls: bool) -> Proxy | N
 
 
 def abandon_connections(client: AnyClient) -> None:
-    """After a fork: every sender and receiver of the client opens a connection of its own when it is used next.
+    """Make every sender and receiver open a connection of its own when it is used next, after a fork.
 
     The sockets are the parent's too. What the SDK would say on one while closing it, the parent's peer would hear.
     """
@@ -138,44 +118,35 @@ def keep(parents: object) -> None:
 
 
 class _Canary:
-    """Sits among the senders and receivers of a client, which closes them all when it is closed, and tells it."""
+    """A member of the senders and receivers of a client, which tells when the client closes them all."""
 
     _container_id = "pairbus-canary"
 
-    def __init__(self, told: Callable[[], None]) -> None:
+    def __init__(self, told: Callable[[], None], *, aio: bool) -> None:
         self._told = told
+        self._aio = aio
 
-    def close(self) -> None:
+    def close(self) -> Awaitable[None] | None:
         self._told()
-
-
-class _AsyncCanary(_Canary):
-    async def close(self) -> None:  # type: ignore[override]
-        self._told()
-
-
-_CANARIES = "_pairbus_canaries"
+        return asyncio.sleep(0) if self._aio else None
 
 
 def when_closed(client: AnyClient, told: Callable[[], None]) -> None:
     """Call `told` when somebody closes this client: the SDK itself does not remember it, and would open anew."""
-    canary = _AsyncCanary(told) if isinstance(client, sdk_aio.ServiceBusClient) else _Canary(told)
-    setattr(client, _CANARIES, [*getattr(client, _CANARIES, ()), canary])  # alive: the client's own set is weak
+    canary = _Canary(told, aio=isinstance(client, sdk_aio.ServiceBusClient))
+    vars(client).setdefault("_pairbus_canaries", []).append(canary)  # kept alive: the client's own set is weak
     client._handlers.add(canary)
 
 
 def check_flavour(given: object, name: str, *, aio: bool, kinds: tuple[type, type]) -> None:
-    """TypeError unless it is a sync object of the SDK (the first of `kinds`), or with `aio` an asyncio one.
+    """Raise TypeError unless it is a sync object of the SDK (the first of `kinds`), or with `aio` an asyncio one.
 
     The other flavour would be taken for a send that has ended: its coroutine is never awaited.
     """
     if isinstance(given, kinds[aio]):
         return
-    wanted, other = (
-        ("azure.servicebus.aio", "azure.servicebus") if aio else ("azure.servicebus", "azure.servicebus.aio")
-    )
+    homes, ours = ("azure.servicebus", "azure.servicebus.aio"), ("pairbus", "pairbus.aio")
     hint = ""
     if isinstance(given, kinds[not aio]):
-        home = "pairbus" if aio else "pairbus.aio"
-        hint = f"; this one is of {other}, and belongs to {home}.PairedServiceBusClient"
-    raise TypeError(f"{name} must be a {kinds[aio].__name__} of {wanted}, not {type(given).__name__}{hint}")
+        hint = f"; this one is of {homes[not aio]}, and belongs to {ours[not aio]}.PairedServiceBusClient"
+    raise TypeError(f"{name} must be a {kinds[aio].__name__} of {homes[aio]}, not {type(given).__name__}{hint}")

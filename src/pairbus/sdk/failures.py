@@ -7,9 +7,7 @@ the SDK's own code from the condition that the service named, so that class and 
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, ServiceRequestError
 from azure.servicebus import exceptions
@@ -38,6 +36,15 @@ _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
     (exceptions.SessionLockLostError, Kind.INVALID),
     (exceptions.MessagingEntityAlreadyExistsError, Kind.INVALID),
 )
+_FOREIGN: tuple[tuple[type[BaseException], Kind], ...] = (
+    (AzureError, Kind.COMMUNICATION),  # a token credential, or the administration client, got no answer
+    (FileNotFoundError, Kind.INVALID),  # an option names a file of certificates that is not there
+    (TimeoutError, Kind.TIMEOUT),
+    (OSError, Kind.COMMUNICATION),
+    (EOFError, Kind.COMMUNICATION),
+    (ValueError, Kind.INVALID),
+    (TypeError, Kind.INVALID),
+)
 _silent = logging.getLogger("pairbus.sdk")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
@@ -59,19 +66,20 @@ def _send_error(error: TransportError) -> exceptions.ServiceBusError:
         return exceptions.OperationTimeoutError(message=str(error), error=error)
     if isinstance(error, TokenRefused):
         said = amqp_error.TokenAuthFailure(error.status, error.description)  # type: ignore[no-untyped-call]
-        refused = _as_the_sdk_says_it(said)
+        refused = as_the_sdk_says_it(said)
         refused.add_note(str(error))  # the SDK drops what the service said of the token
         return refused
     if isinstance(error, TooLarge):
         return exceptions.MessageSizeExceededError(message=error.description, error=error)
     if isinstance(error, Refused):
-        return _as_the_sdk_says_it(amqp_error.AMQPLinkError(error.condition.encode(), description=error.description))
+        return as_the_sdk_says_it(amqp_error.AMQPLinkError(error.condition.encode(), description=error.description))
     if isinstance(error, ConnectionLost) and error.condition is not None:
-        return _as_the_sdk_says_it(amqp_error.AMQPConnectionError(error.condition.encode(), description=str(error)))
+        return as_the_sdk_says_it(amqp_error.AMQPConnectionError(error.condition.encode(), description=str(error)))
     return exceptions.ServiceBusConnectionError(message=str(error), error=error)
 
 
-def _as_the_sdk_says_it(said: amqp_error.AMQPException) -> exceptions.ServiceBusError:
+def as_the_sdk_says_it(said: Exception) -> exceptions.ServiceBusError:
+    """Return the error that the SDK raises where its AMQP library, or its encoder, raised this one."""
     return PyamqpTransport.create_servicebus_exception(_silent, said)
 
 
@@ -84,15 +92,6 @@ def _request_error(error: RequestRefused) -> exceptions.ServiceBusError:
     return PyamqpTransport._handle_amqp_exception_with_condition(
         _silent, condition, description=text, status_code=status
     )
-
-
-@contextmanager
-def encoding_errors() -> Iterator[None]:
-    """Raise what the SDK raises when a message cannot be encoded while it is sent."""
-    try:
-        yield
-    except Exception as error:
-        raise PyamqpTransport.create_servicebus_exception(_silent, error) from error
 
 
 # ── the SDK's clients: administration, receivers ──
@@ -118,27 +117,16 @@ def _kind_of(error: BaseException) -> Kind | None:
     return _of_foreign(error)
 
 
-def _of_foreign(error: BaseException) -> Kind | None:  # noqa: PLR0911 - one return for each case
-    match error:
-        case ClientAuthenticationError():
-            # A token credential says so too when its authority cannot be reached; the reason is inside.
-            unanswered = any(isinstance(one, ServiceRequestError | OSError) for one in _chain(error))
-            return Kind.COMMUNICATION if unanswered else Kind.UNAUTHORIZED
-        case AzureError():
-            return Kind.COMMUNICATION  # a token credential, or the administration client, got no answer
-        case FileNotFoundError():
-            return Kind.INVALID  # an option names a file of certificates that is not there
-        case TimeoutError():
-            return Kind.TIMEOUT
-        case OSError() | ssl.SSLError() | EOFError():
-            return Kind.COMMUNICATION
-        case ValueError() | TypeError():
-            return Kind.INVALID
-    return None
+def _of_foreign(error: BaseException) -> Kind | None:
+    if isinstance(error, ClientAuthenticationError):
+        # A token credential says so too when its authority cannot be reached; the reason is inside.
+        unanswered = any(isinstance(one, ServiceRequestError | OSError) for one in _chain(error))
+        return Kind.COMMUNICATION if unanswered else Kind.UNAUTHORIZED
+    return next((kind for known, kind in _FOREIGN if isinstance(error, known)), None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exception and what it came from: the SDK wraps twice at most."""
+    """Yield the exception and its causes: the SDK wraps twice at most."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:

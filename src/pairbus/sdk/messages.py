@@ -20,22 +20,15 @@ Plain = TypeVar("Plain", AmqpAnnotatedMessage, AmqpMessageProperties, AmqpMessag
 
 
 def as_messages(given: Any) -> list[ServiceBusMessage]:
-    """What `send_messages` of the SDK accepts, as a list: a message, an annotated message, a mapping, an iterable
-    of these, a batch. Wrong types raise what the SDK raises. Messages of the caller are returned as they are."""
-    if isinstance(given, ServiceBusMessage):
-        return [given]
-    if isinstance(given, AmqpAnnotatedMessage):
-        return [_message_of(given)]
+    """List the messages in anything that `send_messages` of the SDK accepts, and raise what the SDK raises.
+
+    It accepts a message, an annotated message, a mapping, an iterable of these, a batch. Messages are not copied.
+    """
     if isinstance(given, ServiceBusMessageBatch):
         return list(given._messages)
     if isinstance(given, Iterable) and not isinstance(given, Mapping):
         return [message for one in given for message in _as_one(one)]
     return _as_one(given) if not isinstance(given, Mapping) or given else []  # the SDK sends nothing for {} either
-
-
-def members(batch: ServiceBusMessageBatch) -> list[ServiceBusMessage]:
-    """The batch's own list."""
-    return batch._messages
 
 
 def _as_one(given: Any) -> list[ServiceBusMessage]:
@@ -59,14 +52,14 @@ def raw_of(message: AnyMessage) -> AmqpAnnotatedMessage:
 
 
 def clone(original: Plain) -> Plain:
-    """A shallow copy of a plain object, at a tenth of the price of `copy.copy`."""
+    """Copy a plain object and share its values, at a tenth of the price of `copy.copy`."""
     twin: Plain = object.__new__(type(original))
     twin.__dict__.update(original.__dict__)
     return twin
 
 
 def ensure_message_id(message: ServiceBusMessage) -> ServiceBusMessage:
-    """The message, or a copy with a random id when it has none: duplicate detection then knows it again."""
+    """Return the message, or a copy with a random id when it has none: duplicate detection then knows it again."""
     properties = message.raw_amqp_message.properties
     if properties is not None and properties.message_id not in (None, "", b""):
         return message
@@ -77,18 +70,15 @@ def ensure_message_id(message: ServiceBusMessage) -> ServiceBusMessage:
 
 
 def message_id_of(message: ServiceBusMessage) -> str:
-    """As text, whatever type it has. The SDK's own property counts all fields first."""
+    """Return the id as text, whatever type it has. The SDK's own property counts all fields first."""
     properties = message._raw_amqp_message.properties
     value = None if properties is None else properties.message_id
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def reserved_property(message: AnyMessage, names: Container[str]) -> str | None:
-    """The first application property that has one of these names."""
-    properties = message.application_properties
-    if not properties:
-        return None
-    for key in properties:
+    """Return the first application property that has one of these names."""
+    for key in message.application_properties or ():
         name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
         if name in names:
             return name
@@ -96,7 +86,7 @@ def reserved_property(message: AnyMessage, names: Container[str]) -> str | None:
 
 
 def body_size(message: AnyMessage) -> int:
-    """At least so many bytes has the message; costs no encoding."""
+    """Return how many bytes the message has at least, without encoding it."""
     raw = raw_of(message)
     sections = cast(list[bytes] | None, raw._data_body)
     if sections:
@@ -105,8 +95,8 @@ def body_size(message: AnyMessage) -> int:
     return len(value) if isinstance(value, str | bytes) else 0
 
 
-def scheduled(message: ServiceBusMessage, at: datetime) -> ServiceBusMessage:
-    """Return a copy that is due at this time."""
+def due_at(message: ServiceBusMessage, at: datetime) -> ServiceBusMessage:
+    """Return a copy that is scheduled for this time."""
     raw = clone(message.raw_amqp_message)
     raw.annotations = dict(raw.annotations or {})
     copy = _message_of(raw)

@@ -24,17 +24,14 @@ from azure.servicebus._pyamqp.error import AMQPException
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.ledger.rows import BILLING_UNIT_BYTES, alike
-from pairbus.sdk.encoding import size
+from pairbus.sdk.encoding import encode
 from pairbus.sdk.failures import failure_of
 from pairbus.sdk.messages import body_size
-from pairbus.sdk.sockets import break_socket
+from pairbus.sdk.watchdog import guarded
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 Meter = Callable[[str, int, int, str], None]
 "Called with kind, messages, their bytes, outcome: `ok`, or the kind of failure. One of more than 64 KB comes alone."
-
-Guarded = Callable[[Callable[[], Any], Any, float], Any]
-"Makes a call of a receiver, and breaks it off at a moment of the monotonic clock."
 
 _log = logging.getLogger("pairbus")
 NEVER = float("inf")
@@ -46,8 +43,8 @@ _OPERATIONS = {
     b"com.microsoft:peek-message": "peek",
     b"com.microsoft:renew-lock": "renew",
     b"com.microsoft:renew-session-lock": "renew",
+    b"com.microsoft:receive-by-sequence-number": "receive",
 }
-_BY_NUMBER = b"com.microsoft:receive-by-sequence-number"
 _ENVELOPE_BYTES = 200  # header, annotations and properties that a service puts around a body
 _DOUBT_BYTES = 1024  # how far from that a message may be; near a multiple of 64 KB it is measured
 Messages = list[ServiceBusReceivedMessage]
@@ -57,20 +54,22 @@ def _is_ping(message: ServiceBusReceivedMessage) -> bool:
     return message.content_type == PING_CONTENT_TYPE
 
 
-def _no_check() -> None:
-    pass
-
-
 def _no_meter(kind: str, count: int, size: int, outcome: str) -> None:
     pass
 
 
 def _without_pings(messages: Messages) -> tuple[Messages, Messages]:
-    """What the caller may see, and the pings to complete."""
+    """Split messages into the caller's and pings."""
     pings = [message for message in messages if _is_ping(message)]
-    if not pings:
-        return messages, pings
-    return [message for message in messages if not _is_ping(message)], pings
+    return [message for message in messages if not _is_ping(message)] if pings else messages, pings
+
+
+def _arrived(receiver: Any, messages: Messages) -> tuple[Messages, Messages]:
+    """Tell the meter of a receive, and split its messages; a faulted client may be why there are none."""
+    if not messages:
+        receiver._check_client()
+    _tell_received(receiver._meter, messages)
+    return _without_pings(messages)
 
 
 def _tell_received(meter: Meter, messages: Messages) -> None:
@@ -86,7 +85,7 @@ def _size_of(message: ServiceBusReceivedMessage) -> int:
     estimate = body_size(message) + _ENVELOPE_BYTES + 40 * len(message.application_properties or ())
     above = estimate + _DOUBT_BYTES
     is_near = above > BILLING_UNIT_BYTES and above % BILLING_UNIT_BYTES < 2 * _DOUBT_BYTES
-    return size(message) if is_near else estimate
+    return len(encode(message)) if is_near else estimate
 
 
 def _deadline(own_wait_s: float | None, wait_s: float | None) -> float:
@@ -95,12 +94,12 @@ def _deadline(own_wait_s: float | None, wait_s: float | None) -> float:
 
 
 def _limit_of(kind: str, timeout: float | None) -> float | None:
-    """How long a request may take; None: as long as the SDK lets it."""
+    """Return how long a request may take; None: as long as the SDK lets it."""
     return SETTLE_S if timeout is None and kind == "renew" else timeout
 
 
 def _ping_stays(error: Exception) -> None:
-    """The ping is not the caller's: it expires a second later anyway."""
+    """Log that a ping was not completed. The caller need not know: it expires a second later anyway."""
     _log.debug("a ping was not completed: %s", error)
 
 
@@ -109,18 +108,17 @@ def _ping_stays(error: Exception) -> None:
 
 class _SkipsPings(ServiceBusReceiver):
     _meter: Meter = staticmethod(_no_meter)
-    _check_client: Callable[[], None] = staticmethod(_no_check)
-    _guarded: Guarded | None = None
+    _check_client: Callable[[], None] = staticmethod(lambda: None)
     _until = NEVER
-    "When the call under way must have ended."
+    "Deadline of the call under way."
 
     def _open(self, *args: Any, **kwargs: Any) -> None:
         self._check_client()
         opening = partial(super()._open, *args, **kwargs)
-        if self._running or self._guarded is None:
+        if self._running:
             opening()
         else:
-            self._guarded(opening, self, min(self._until, time.monotonic() + OPEN_S))
+            guarded(opening, self, min(self._until, time.monotonic() + OPEN_S))
 
     def _backoff(
         self,
@@ -129,41 +127,35 @@ class _SkipsPings(ServiceBusReceiver):
         abs_timeout_time: float | None = None,
         entity_name: str | None = None,
     ) -> None:
-        """No retry begins after the end of the call."""
+        """Begin no retry after the end of the call."""
         until = self._until if abs_timeout_time is None else min(self._until, abs_timeout_time)
         super()._backoff(retried_times, last_exception, until, entity_name)
 
     def _within(self, limit_s: float | None, call: Callable[[], Any]) -> Any:
         """Make a call that ends after `limit_s` at the latest, and when the call that it is part of ends."""
-        if limit_s is None or self._guarded is None:
+        if limit_s is None:
             return call()
         outer = self._until
         self._until = min(outer, time.monotonic() + limit_s)
         try:
-            return self._guarded(call, self, self._until)
+            return guarded(call, self, self._until)
         finally:
             self._until = outer
 
     def receive_messages(self, max_message_count: int | None = 1, max_wait_time: float | None = None) -> Messages:
         self._until = deadline = _deadline(self._max_wait_time, max_wait_time)
         try:
-            return self._beyond_pings(max_message_count, max_wait_time, deadline)
+            while True:
+                with _Metered(self, "receive"):
+                    messages = super().receive_messages(max_message_count, max_wait_time)
+                wanted, pings = _arrived(self, messages)
+                for ping in pings:
+                    self._complete_ping(ping)
+                max_wait_time = deadline - time.monotonic()
+                if wanted or not pings or max_wait_time <= 0:
+                    return wanted
         finally:
             self._until = NEVER
-
-    def _beyond_pings(self, max_message_count: int | None, max_wait_time: float | None, deadline: float) -> Messages:
-        while True:
-            with _Metered(self, "receive"):
-                messages = super().receive_messages(max_message_count, max_wait_time)
-            if not messages:
-                self._check_client()
-            _tell_received(self._meter, messages)
-            wanted, pings = _without_pings(messages)
-            for ping in pings:
-                self._complete_ping(ping)
-            max_wait_time = deadline - time.monotonic()
-            if wanted or not pings or max_wait_time <= 0:
-                return wanted
 
     def peek_messages(
         self, max_message_count: int = 1, *, sequence_number: int = 0, timeout: float | None = None, **kwargs: Any
@@ -195,33 +187,29 @@ class _SkipsPings(ServiceBusReceiver):
 
     def _settle_message_with_retry(self, *args: Any, **kwargs: Any) -> Any:
         settle = partial(super()._settle_message_with_retry, *args, **kwargs)
-        with _Metered(self, "complete", tell_ok=True):
+        with _Metered(self, "complete"):
             return self._within(SETTLE_S, settle)
 
     def _mgmt_request_response_with_retry(self, mgmt_operation: bytes, *args: Any, **kwargs: Any) -> Any:
-        is_receive = mgmt_operation == _BY_NUMBER
-        kind = "receive" if is_receive else _OPERATIONS.get(mgmt_operation, "management")
+        kind = _OPERATIONS.get(mgmt_operation, "management")
         ask = partial(super()._mgmt_request_response_with_retry, mgmt_operation, *args, **kwargs)
-        with _Metered(self, kind, tell_ok=not is_receive):
+        with _Metered(self, kind):
             answer = self._within(_limit_of(kind, kwargs.get("timeout")), ask)
-        if is_receive:
+        if kind == "receive":
             _tell_received(self._meter, answer)
         return answer
 
 
 class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
     _meter: Meter = staticmethod(_no_meter)
-    _check_client: Callable[[], None] = staticmethod(_no_check)
+    _check_client: Callable[[], None] = staticmethod(lambda: None)
 
     async def receive_messages(self, max_message_count: int | None = 1, max_wait_time: float | None = None) -> Messages:
         deadline = _deadline(self._max_wait_time, max_wait_time)
         while True:
             with _Metered(self, "receive"):
                 messages = await super().receive_messages(max_message_count, max_wait_time)
-            if not messages:
-                self._check_client()
-            _tell_received(self._meter, messages)
-            wanted, pings = _without_pings(messages)
+            wanted, pings = _arrived(self, messages)
             for ping in pings:
                 await self._complete_ping(ping)
             max_wait_time = deadline - time.monotonic()
@@ -257,19 +245,18 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
                 _ping_stays(error)
 
     async def _settle_message_with_retry(self, *args: Any, **kwargs: Any) -> Any:
-        with _Metered(self, "complete", tell_ok=True):
+        with _Metered(self, "complete"):
             settling = super()._settle_message_with_retry(*args, **kwargs)  # type: ignore[no-untyped-call]
             return await self._within(SETTLE_S, settling)
 
     async def _mgmt_request_response_with_retry(self, mgmt_operation: bytes, *args: Any, **kwargs: Any) -> Any:
-        is_receive = mgmt_operation == _BY_NUMBER
-        kind = "receive" if is_receive else _OPERATIONS.get(mgmt_operation, "management")
-        with _Metered(self, kind, tell_ok=not is_receive):
+        kind = _OPERATIONS.get(mgmt_operation, "management")
+        with _Metered(self, kind):
             asking = super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
             limit_s = _limit_of(kind, kwargs.get("timeout"))
             # The SDK's own time-out gets a moment to end the call with a better error.
             answer = await self._within(None if limit_s is None else limit_s + CLOSE_S / 2, asking)
-        if is_receive:
+        if kind == "receive":
             _tell_received(self._meter, answer)
         return answer
 
@@ -285,7 +272,7 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
             raise OperationTimeoutError(message="no answer in time; the connection was broken off") from None
 
     async def _drop_connection(self) -> None:
-        """Close what the next call opens anew; a silent peer does not hold that up."""
+        """Close the connection, which the next call opens anew; a silent peer does not hold that up."""
         handler = self._handler
         try:
             async with asyncio.timeout(CLOSE_S):
@@ -299,14 +286,16 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
 
 
 class _Metered:
-    """One operation of a receiver: refused when its client was faulted, and told to the meter when it has ended."""
+    """One operation of a receiver: refused when its client was faulted, and told to the meter when it has ended.
 
-    __slots__ = ("_kind", "_receiver", "_tell_ok")
+    A receive that succeeds is told by `_tell_received`, which knows how many messages came.
+    """
 
-    def __init__(self, receiver: Any, kind: str, *, tell_ok: bool = False) -> None:
+    __slots__ = ("_kind", "_receiver")
+
+    def __init__(self, receiver: Any, kind: str) -> None:
         self._receiver = receiver
         self._kind = kind
-        self._tell_ok = tell_ok
 
     def __enter__(self) -> None:
         self._receiver._check_client()
@@ -314,7 +303,7 @@ class _Metered:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         meter = self._receiver._meter
         if kind is None:
-            if self._tell_ok:
+            if self._kind != "receive":
                 meter(self._kind, 1, 0, "ok")
             return
         if issubclass(kind, StopIteration | StopAsyncIteration):
@@ -331,27 +320,21 @@ Receiver = TypeVar("Receiver", bound=ServiceBusReceiver | sdk_aio.ServiceBusRece
 def skip_pings(
     receiver: Receiver,
     meter: Meter | None = None,
-    guarded: Guarded | None = None,
     check_client: Callable[[], None] | None = None,
 ) -> Receiver:
     """Return the same receiver, still an instance of the SDK's class, which from now on hands out no ping.
 
-    `guarded`: for a receiver of the sync SDK; one of asyncio has its time-outs. `check_client` raises when the client
-    was faulted: the receiver ends with it.
+    `check_client` raises when the client was faulted: the receiver ends with it.
     """
     receiver.__class__ = _SkipsPingsAsync if isinstance(receiver, sdk_aio.ServiceBusReceiver) else _SkipsPings
-    for name, value in (("_meter", meter), ("_guarded", guarded), ("_check_client", check_client)):
+    for name, value in (("_meter", meter), ("_check_client", check_client)):
         if value is not None:
             setattr(receiver, name, value)  # of the class that it has now
     return receiver
 
 
-def end_receiver(receiver: ServiceBusReceiver) -> None:
-    """End a receiver of a faulted client: a call that waits fails in the same second."""
-    break_socket(receiver)
-
-
 async def end_async_receiver(receiver: sdk_aio.ServiceBusReceiver) -> None:
+    """End a receiver of a faulted client, as `break_socket` ends one of the sync SDK."""
     try:
         await receiver.close()
     except (ServiceBusError, OSError, ValueError) as error:

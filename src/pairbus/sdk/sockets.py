@@ -18,7 +18,7 @@ from azure.servicebus._pyamqp.client import AMQPClient
 
 
 def _is_known() -> bool:
-    """Whether this version of the SDK keeps its socket where `break_socket` looks for it."""
+    """Tell whether this version of the SDK keeps its socket where `break_socket` looks for it."""
     ways = (
         (AMQPClient.open, "_connection"),
         (Connection._connect, "_transport"),
@@ -28,7 +28,7 @@ def _is_known() -> bool:
 
 
 CAN_BREAK = _is_known()
-"False: a hung call cannot be freed, its thread must be given up."
+"False where a hung call cannot be freed, so that its thread must be given up."
 
 
 def break_socket(owner: Any) -> bool:
@@ -58,7 +58,7 @@ def _shut_down(candidate: object) -> bool:
 
 
 def _in_use_by(transport: object) -> list[socket.socket]:
-    """Sockets that the threads inside this transport have in their hands, innermost first."""
+    """List the sockets that threads inside this transport hold in local variables, innermost first."""
     found: list[socket.socket] = []
     for innermost in sys._current_frames().values():
         held: list[socket.socket] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 from azure.core.settings import settings
@@ -13,7 +13,7 @@ from azure.servicebus._common import tracing
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 SEND, SCHEDULE = tracing.SPAN_NAME_SEND, tracing.SPAN_NAME_SCHEDULE
-_NO_SPAN: AbstractContextManager[None] = nullcontext()
+NO_SPAN: AbstractContextManager[None] = nullcontext()
 
 
 class Traced:
@@ -32,12 +32,8 @@ class Traced:
         return message
 
 
-def is_traced() -> bool:
-    return settings.tracing_implementation() is not None
-
-
 def attributes(namespace: str, entity: str) -> dict[str, Any]:
-    """Return what a span of a message says of its destination."""
+    """Return the attributes by which a span of a message names its destination."""
     return {
         tracing.TraceAttributes.TRACE_NET_PEER_NAME_ATTRIBUTE: namespace,
         tracing.TraceAttributes.TRACE_MESSAGING_DESTINATION_ATTRIBUTE: entity,
@@ -46,7 +42,7 @@ def attributes(namespace: str, entity: str) -> dict[str, Any]:
 
 def traced(namespace: str, entity: str) -> Traced | None:
     """Return the spans of one call; None where the application does not trace."""
-    return Traced(attributes(namespace, entity)) if is_traced() else None
+    return Traced(attributes(namespace, entity)) if settings.tracing_implementation() else None
 
 
 def links(traced: Traced | None) -> Sequence[Any] | None:
@@ -57,20 +53,12 @@ def batch_links(batch: ServiceBusMessageBatch) -> Sequence[Any]:
     return tracing.get_span_links_from_batch(batch)
 
 
-@dataclass(frozen=True, slots=True)
-class _Destination:
-    """The attributes of a sender of the SDK that its spans are made of."""
-
-    fully_qualified_namespace: str
-    _entity_name: str
-
-
 def span(namespace: str, entity: str, name: str, links: Sequence[Any] | None) -> AbstractContextManager[None]:
     """Return the span around one call to an entity.
 
     `links` of None: the application does not trace, as `traced` found out, and there is no span.
     """
     if links is None:
-        return _NO_SPAN
-    sender: Any = _Destination(namespace, entity)
+        return NO_SPAN
+    sender: Any = SimpleNamespace(fully_qualified_namespace=namespace, _entity_name=entity)
     return tracing.send_trace_context_manager(sender, span_name=name, links=list(links))

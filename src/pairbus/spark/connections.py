@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from pairbus.access.connection_string import host_and_port
 from pairbus.errors import ConfigError
+from pairbus.process.forks import call_in_forked_child
 from pairbus.transport import Carrier, Endpoint
 from pairbus.transport.endpoint import TransportKind
 from pairbus.transport.loops import new_event_loop
@@ -151,7 +152,7 @@ def _forget() -> None:
     _own, _lock = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget)
+call_in_forked_child(_forget)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -24,11 +24,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from pairbus.disk.folders import FILE_MODE, sync_folder
 from pairbus.errors import ConfigError
 from pairbus.ledger.rows import day_of
 
 SCHEMA = 1
-MODE = 0o600  # entities and message ids are nobody else's business
 MOVED, DEAD_LETTERED = "moved", "dead-lettered"
 _MARK = "location.json"
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -173,8 +173,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, MODE)
-        _sync_folder(path.parent)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, FILE_MODE)
+        sync_folder(path.parent)
         self._pending: list[bytes] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._writing: asyncio.Task[None] | None = None
@@ -226,11 +226,3 @@ class Journal:
         if os.fstat(self._fd).st_size == 0:
             self.path.unlink(missing_ok=True)
         os.close(self._fd)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

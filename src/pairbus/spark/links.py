@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
+from pairbus.process.forks import call_in_forked_child
 from pairbus.spark.options import Options
 from pairbus.transport import Carrier, Endpoint
 
 _carriers: dict[tuple[Endpoint, str | None, str | None, float], Carrier] = {}
 "On the event loop of `connections.run`. They end with the process: Spark ends workers that are idle for a minute."
 
-os.register_at_fork(after_in_child=_carriers.clear)
+call_in_forked_child(_carriers.clear)
 
 
 def carrier_of(options: Options) -> Carrier:

@@ -15,10 +15,8 @@ from typing import Self
 
 import pyarrow as pa
 
-from pairbus.amqp.message import BATCH_FORMAT, MESSAGE_ANNOTATIONS, encode_batch, section
-from pairbus.amqp.types import map_of
-from pairbus.pairing.envelope import batch_head
-from pairbus.spark.messages import BadRow, Outgoing, partition_key_pair, to_messages
+from pairbus.amqp.message import BATCH_FORMAT, encode_batch
+from pairbus.spark.messages import BadRow, Outgoing, to_messages
 
 BATCH_BYTES_MAX = 1 << 20  # what the service takes of a batch, also where single messages may be larger
 BATCH_COUNT_MAX = 1_000
@@ -120,7 +118,7 @@ class Outbox:
         self._filling_size -= sum(map(len, messages))
         payload, message_format = messages[0], 0
         if len(messages) > 1:
-            payload, message_format = encode_batch(messages, _head(group, in_session)), BATCH_FORMAT
+            payload, message_format = encode_batch(messages), BATCH_FORMAT
         parcel = Parcel(entity, group if in_session else None, payload, message_format, len(messages))
         pickle.dump(parcel, self._file, pickle.HIGHEST_PROTOCOL)
         self._parcels += 1
@@ -136,10 +134,3 @@ class Outbox:
             parcel = pickle.load(self._file)
             assert isinstance(parcel, Parcel)
             yield parcel
-
-
-def _head(group: str | None, in_session: bool) -> bytes:
-    """What stands before the messages of a batch: a partitioned entity finds their place by it."""
-    if group is None or in_session:
-        return batch_head(group)
-    return section(MESSAGE_ANNOTATIONS, map_of(partition_key_pair(group), 2))

@@ -17,8 +17,8 @@ import pyarrow as pa
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import MESSAGE_ANNOTATIONS, PROPERTIES, sections
 from pairbus.amqp.types import decode
+from pairbus.disk.folders import sync_folder
 from pairbus.spark.rows import ENQUEUED_TIME, SEQUENCE_NUMBER
-from pairbus.spark.staging import sync_folder
 
 ROWS_PER_BATCH = 2_000
 BYTES_PER_BATCH = 16 << 20  # one batch is in memory at a time

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pairbus.disk.folders import FILE_MODE, sync_folder
 from pairbus.errors import ConfigError
 
-MODE = 0o600  # messages are nobody else's business
 VISIBLE_S = 10.0  # how long a network file system may hide a new file from another host
 LOOK_S = 0.2
 _FOLDERS = ("owners", "plans", "stages", "log", "confirmed", "commits")
@@ -160,7 +160,7 @@ class Staging:
 
     def confirm(self, number: int) -> None:
         """Not synced: without it the seal is only looked at again."""
-        (self.confirmed / f"{number:010d}").touch(MODE)
+        (self.confirmed / f"{number:010d}").touch(FILE_MODE)
 
     def new_stage(self, batch: int, partition: int) -> Path:
         return self.stages / f"{batch:010d}-{partition:04d}-{secrets.token_hex(6)}.arrow"
@@ -188,7 +188,7 @@ class Staging:
 def publish(path: Path, values: dict[str, Any]) -> bool:
     """Create a file: whole, on the disk, and only if it is not there. False when it is."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
@@ -209,14 +209,6 @@ def _link(draft: Path, path: Path) -> bool:
         # Over NFS an answer may be lost and the call repeated: then it is our own link that exists.
         return os.path.samefile(draft, path)
     return True
-
-
-def sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _json_name(number: int) -> str:

@@ -17,7 +17,6 @@ Every method blocks and may be called from any thread; changes that are asked fo
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Sequence
@@ -28,21 +27,22 @@ from pathlib import Path
 from zlib import crc32
 
 from pairbus.errors import SpoolError, SpoolFull, SpoolInUse, SpoolOfAnotherPair
+from pairbus.process.forks import call_in_forked_child
 from pairbus.spool.commits import Commits, Ended, Write
-from pairbus.spool.disk import DiskThreads
 from pairbus.spool.files import (
     COLUMN_NAMES,
     FILE_NAME,
-    FolderLock,
     claimed_by,
     create,
     give_up_reserve,
     hold_reserve,
     open_for_writing,
     owing_to,
+    own,
     prepare,
     spool_error,
 )
+from pairbus.spool.threads import DiskThreads
 
 logger = logging.getLogger("pairbus.spool")
 
@@ -108,7 +108,7 @@ class Spool:
         "Why the spool can no longer be used."
         try:
             prepare(self.folder)
-            self._lock = FolderLock(self.folder)
+            self._lock = own(self.folder)
             try:
                 if pair is not None:
                     _demand(self.folder, _owing_to(self.folder), pair)
@@ -137,12 +137,12 @@ class Spool:
         except sqlite3.Error as error:
             connection.close()
             raise spool_error(error, self._file) from error
+        except OSError:
+            connection.close()
+            raise
         hold_reserve(self.folder)
-        if commits.missing:
-            self._found_damage(
-                f"{self._file}: the last {commits.missing} commits are missing; the write-ahead log was cut, damaged or"
-                " removed. Messages that were stored by them are lost, messages that were removed by them go out again."
-            )
+        for sentence in commits.damage:
+            self._found_damage(sentence)
         return commits
 
     def _claim(self, pair: str | None) -> None:
@@ -394,7 +394,6 @@ class Spool:
         self._places = {}
         self._waiting = self._refused = self._bytes = self._reserved = 0
         self._commits.abandon()
-        self._lock.forget()
 
 
 _INHERITED = "the parent's: this process was forked after it was opened"
@@ -407,7 +406,7 @@ def _after_fork() -> None:
     _open_spools.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+call_in_forked_child(_after_fork)
 
 
 def open_free(folder: Path | str, *, pair: str | None = None, max_bytes: int = MAX_BYTES) -> Spool:

@@ -10,12 +10,13 @@ import ctypes
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pairbus.disk.commit_file import CommitFile
 from pairbus.errors import SpoolError
-from pairbus.spool.files import CommitFile, spool_error
+from pairbus.spool.files import spool_error
 
 Write = Callable[[sqlite3.Connection], object]
 "May run twice: in a group, and alone when the group failed."
@@ -48,9 +49,10 @@ class Commits:
         self._leading = False
         self._noted = CommitFile(file.parent)
         [self._count] = connection.execute("SELECT count FROM commits").fetchone()
-        self.missing = max(self._noted.noted - self._count, 0)
-        "Commits that were acknowledged and are not in the file."
-        self._count += self.missing  # goes on above both, so that a loss is told once
+        noted = self._noted.read()
+        self.damage = list(_damage(file, self._noted.path, noted, self._count))
+        "Sentences about commits that are missing, or whose number is."
+        self._count = max(self._count, noted or 0)  # goes on above both, so that a loss is told once
 
     def enqueue(self, write: Write, ended: Ended) -> Change:
         """Take a place in the order of changes; under `turn`. `settle` must follow, without it."""
@@ -130,7 +132,8 @@ class Commits:
                     connection.execute("UPDATE commits SET count = ?", (self._count + 1,))
                     connection.execute("COMMIT")
                     self._count += 1
-                    self._noted.write(self._count)
+                    with suppress(OSError):  # it only helps to notice a loss
+                        self._noted.write(self._count)
                 finally:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
@@ -157,3 +160,14 @@ class Commits:
             with self.turn:
                 self._leading = False
                 self.turn.notify_all()
+
+
+def _damage(file: Path, noted_in: Path, noted: int | None, count: int) -> Iterator[str]:
+    """Compare the number of commits in the database with the one beside it (see disk/commit_file.py)."""
+    if noted is None and noted_in.exists() and noted_in.stat().st_size:  # release 0.3 made the file before the number
+        yield f"{noted_in} is damaged; if commits were lost with it, it cannot be noticed."
+    if noted is not None and noted > count:
+        yield (
+            f"{file}: the last {noted - count} commits are missing; the write-ahead log was cut, damaged or removed."
+            " Messages that were stored by them are lost, messages that were removed by them go out again."
+        )

@@ -1,8 +1,8 @@
 """The files of a spool: who owns the folder, the tables, how a spool is made, recognised and opened.
 
     folder            mode 0700, holds nothing else; `folder/1`, `folder/2` … are spools of other processes
-    folder/lock       an exclusive flock while a spool is open; holds the owner's process id
-    folder/commits    the number of the last commit, written after it, never synced
+    folder/lock       held while a spool is open; holds the owner's process id
+    folder/commits    the number of the last commit (disk/commit_file.py), by which a loss is noticed
     folder/reserve    room that is given up when a full disk would keep messages from being removed
     folder/spool.db   SQLite, mode 0600; SQLite gives its -wal and -shm files the same mode
 
@@ -13,22 +13,19 @@
     pair      one row, or none in a spool that nobody has claimed yet: whose messages these are
 
 Version 1 had no `pair`; whoever opens such a spool claims it.
-
-SQLite reads its write-ahead log up to the first frame that does not match, and silently forgets the rest. A process
-that is killed leaves `commits` in the page cache: a number there that is higher than the table's says that commits are
-missing. After a loss of power it may be lower, which says nothing.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
-import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pairbus.disk.commit_file import COMMITS_NAME
+from pairbus.disk.folders import FOLDER_MODE, make_private, open_private, sync_folder, take_room
+from pairbus.disk.locks import LOCK_NAME, FolderInUse, FolderLock, is_held_here
 from pairbus.errors import (
     SpoolDamaged,
     SpoolError,
@@ -39,10 +36,8 @@ from pairbus.errors import (
 )
 
 FILE_NAME = "spool.db"
-LOCK_NAME = "lock"
 DRAFT_NAME = "spool.new"
 RESERVE_NAME = "reserve"
-COMMITS_NAME = "commits"
 APPLICATION_ID = 0x50616953  # "PaiS"
 VERSION = 2
 UNSIGNED_S = 1.0  # how long a lock that nobody has signed is waited for: to look whose spool it is takes a moment
@@ -63,70 +58,6 @@ TABLES = {
 }
 
 _MAGIC = b"SQLite format 3\0"
-_owned: set[Path] = set()
-"Folders that this process holds a lock on."
-
-
-class FolderLock:
-    """Holds `folder/lock` from construction to `release`; `sign` says who does, as soon as it is to stay so."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder.resolve()
-        self._fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        given_up_at = time.monotonic() + UNSIGNED_S
-        while not self._taken():
-            owner = os.pread(self._fd, 20, 0).decode("ascii", "replace").strip()
-            if not owner and time.monotonic() < given_up_at:
-                time.sleep(0.005)  # somebody looks whose spool it is; passed over now, nobody might come for it again
-                continue
-            os.close(self._fd)
-            by = f" (process {owner})" if owner.isdigit() else ""
-            raise SpoolInUse(
-                f"The spool {folder} is in use by another client{by}, which forwards what is in it. Stop it, or choose"
-                " another folder."
-            )
-        _owned.add(self._folder)
-        os.truncate(self._fd, 0)
-
-    def _taken(self) -> bool:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def sign(self) -> None:
-        with suppress(OSError):  # on a full disk the lock holds all the same; only its owner is not named
-            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
-
-    def release(self) -> None:
-        """The file stays: removing it would let two owners hold locks on two files of one name."""
-        _owned.discard(self._folder)
-        os.truncate(self._fd, 0)
-        # Said aloud: a forked process that did not hear of it may still have the descriptor, and with it the lock.
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-        os.close(self._fd)
-
-    def forget(self) -> None:
-        """In a forked child: give up our descriptor. The lock is the parent's, and ends with the parent."""
-        _owned.discard(self._folder)
-        os.close(self._fd)
-
-
-class CommitFile:
-    """`folder/commits`; a text of fixed length, so that no write can leave half of an old one."""
-
-    def __init__(self, folder: Path) -> None:
-        self._fd = os.open(folder / COMMITS_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        noted = os.read(self._fd, 20)
-        self.noted = int(noted) if len(noted) == 20 and noted.isdigit() else 0
-
-    def write(self, count: int) -> None:
-        with suppress(OSError):  # it only helps to notice a loss
-            os.pwrite(self._fd, b"%020d" % count, 0)
-
-    def close(self) -> None:
-        os.close(self._fd)
 
 
 def prepare(folder: Path) -> None:
@@ -141,11 +72,25 @@ def prepare(folder: Path) -> None:
                 f"{folder} holds other files ({strangers[0]}); it was not touched. Give the spool a folder of its own."
             )
     else:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sync(folder.parent)
-    for path, mode in ((folder, 0o700), (file, 0o600)):
-        if path.exists() and path.stat().st_mode & 0o777 != mode:
-            path.chmod(mode)
+        folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        sync_folder(folder.parent)
+    for path in (folder, file):
+        if path.exists():
+            make_private(path)
+
+
+def own(folder: Path) -> FolderLock:
+    """Take the lock of a spool; SpoolInUse when another client has it.
+
+    A client that only looks whose spool it is has not signed: passed over now, nobody might come for the spool again.
+    """
+    try:
+        return FolderLock(folder, patience_s=UNSIGNED_S)
+    except FolderInUse as error:
+        raise SpoolInUse(
+            f"The spool {folder} is in use by another client{error.by}, which forwards what is in it. Stop it, or"
+            " choose another folder."
+        ) from None
 
 
 def _is_ours(name: str) -> bool:
@@ -155,11 +100,7 @@ def _is_ours(name: str) -> bool:
 def hold_reserve(folder: Path) -> None:
     """Take the room, if there is that much and we do not have it."""
     with suppress(OSError):
-        fd = os.open(folder / RESERVE_NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(fd, 0, RESERVE_BYTES)
-        finally:
-            os.close(fd)
+        take_room(folder / RESERVE_NAME, RESERVE_BYTES)
 
 
 def give_up_reserve(folder: Path) -> None:
@@ -172,7 +113,7 @@ def create(path: Path) -> None:
     draft = path.with_name(DRAFT_NAME)
     for left in path.parent.glob(f"{DRAFT_NAME}*"):
         left.unlink()
-    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    os.close(open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     try:
         with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -187,7 +128,7 @@ def create(path: Path) -> None:
     except sqlite3.Error as error:
         raise spool_error(error, path) from error
     draft.rename(path)
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def recognise(path: Path) -> None:
@@ -196,7 +137,7 @@ def recognise(path: Path) -> None:
     Not when this process has it open: it was recognised then, and closing a second descriptor of a file drops every
     lock that the process holds on it, SQLite's too.
     """
-    if path.parent.resolve() in _owned:
+    if is_held_here(path.parent):
         return
     with path.open("rb") as file:
         header = file.read(100)
@@ -352,12 +293,3 @@ def _code(error: sqlite3.Error) -> int:
 
 def _readable_text(text: bytes) -> str:
     return text.decode("utf-8", "replace")  # damaged text must be found by its checksum, not by the decoder
-
-
-def _sync(folder: Path) -> None:
-    """Makes the names in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

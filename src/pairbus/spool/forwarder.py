@@ -22,11 +22,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
-from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.errors import ConfigError, SpoolError
 from pairbus.ledger.rows import alike
 from pairbus.pairing.envelope import Away
 from pairbus.pairing.events import Event, MaybeDuplicated, SpoolForwarded, SpoolRefused
+from pairbus.pairing.filing import together
 from pairbus.pairing.forwarding import (
     AT_ONCE,
     MISSING_GRACE_S,
@@ -35,7 +35,6 @@ from pairbus.pairing.forwarding import (
     Lane,
     Verdict,
     Way,
-    together,
     wrapped,
 )
 from pairbus.pairing.policy import MESSAGE_FAULTS, Failure, Kind
@@ -327,10 +326,10 @@ class Forwarder:
                     break
                 return 1, payload
             payloads.append(payload)
-        count, head = together(payloads, BATCH_BYTES)
-        return count, await self._send(lane.path, way, payloads[:count], head, batch[:count])
+        count = together(payloads, BATCH_BYTES)
+        return count, await self._send(lane.path, way, payloads[:count], batch[:count])
 
-    async def _send(self, path: str, way: Way, payloads: list[bytes], head: bytes, group: Numbered) -> Failure | None:
+    async def _send(self, path: str, way: Way, payloads: list[bytes], group: Numbered) -> Failure | None:
         carrier, target = (self._primary, path) if way.queue is None else (self._secondary, way.queue)
         assert carrier is not None, "a way to a backlog queue needs a secondary"
         failure: Failure | None = None
@@ -341,8 +340,7 @@ class Forwarder:
             if len(payloads) == 1:
                 await sender.send(payloads[0], timeout_s=self._timeout_s)
             else:
-                batch = encode_batch(payloads, head)
-                await sender.send(batch, message_format=BATCH_FORMAT, timeout_s=self._timeout_s)
+                await sender.send_batch(payloads, timeout_s=self._timeout_s)
         except TransportError as error:
             failure = failure_of(error)
             if failure.kind is Kind.TIMEOUT or failure.kind in AT_ONCE:

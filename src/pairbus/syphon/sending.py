@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.ledger.rows import alike
-from pairbus.pairing.envelope import batch_head
 from pairbus.pairing.relay import Chunk, Item
 from pairbus.syphon.shared import Shared
 from pairbus.transport import Sender, TransportError
@@ -69,5 +68,5 @@ def meter_send(shared: Shared, path: str, items: list[Item], outcome: str) -> No
 def _send_chunk(sender: Sender, chunk: Chunk, timeout_s: float) -> asyncio.Future[None]:
     if len(chunk) == 1:
         return sender.send_nowait(chunk[0].payload, timeout_s=timeout_s)
-    payload = encode_batch([item.payload for item in chunk], batch_head(chunk[0].home.session_id))
+    payload = encode_batch([item.payload for item in chunk])
     return sender.send_nowait(payload, message_format=BATCH_FORMAT, timeout_s=timeout_s)

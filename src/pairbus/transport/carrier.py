@@ -28,7 +28,7 @@ from pairbus.transport.errors import TransportError
 from pairbus.transport.management import Management
 from pairbus.transport.pool import Pool
 from pairbus.transport.receiver import Receiver
-from pairbus.transport.sender import Sender
+from pairbus.transport.sender import LARGE, Sender
 from pairbus.transport.senders import OPENING_TIMEOUT_S, Senders
 from pairbus.transport.session_filter import Wanted
 
@@ -111,12 +111,14 @@ class Carrier:
         silence_s: float | None = None,
         name: str | None = None,
         fresh: bool = False,
+        by: object = None,
     ) -> None:
         """Send one encoded message to the entity and return when the peer has accepted it.
 
         The link is found or opened; one that the service ended before anything of this send was transmitted is opened
         anew, once. `name` is that of the AMQP link: the same path under two names has two links. `silence_s` is passed
-        to `Sender.send`.
+        to `Sender.send`. `by` is the caller: its sends reach the wire in their order, and pass large messages of other
+        callers, on a spare link.
 
         `fresh` is for the retry of a send that failed quickly. The link must be on a connection that was opened within
         the last two seconds: one that is there already serves all who ask for it, otherwise one is opened. The
@@ -127,18 +129,29 @@ class Carrier:
         if timeout_s is None:
             timeout_s = self.timeout_s
         began = asyncio.get_running_loop().time()
-        key = (path.lower(), name)
-        known = None if fresh else self._senders.known(key)
+        key, senders = (path.lower(), name, 0), self._senders
+        known = None if fresh else senders.known(key)
+        if not fresh and (senders.on_spares or (known is not None and known.large)):
+            spare = senders.key_for(key, by)
+            if spare != key:
+                deadline = began + timeout_s
+                start = partial(_start, payload, message_format, silence_s, deadline, by)
+                await senders.send_on_spare(path, spare, start, deadline, by)
+                return
         if known is not None:
+            if by is not None and len(payload) > LARGE:
+                senders.open_spare(path, key)
             try:
-                await known.send_soon(payload, message_format=message_format, timeout_s=timeout_s, silence_s=silence_s)
+                await known.send_soon(
+                    payload, message_format=message_format, timeout_s=timeout_s, silence_s=silence_s, by=by
+                )
                 return
             except TransportError as error:
                 if not _was_over_before(known, error):
                     raise
         deadline = began + timeout_s
-        start = partial(_start, payload, message_format, silence_s, deadline)
-        await self._senders.send(path, key, start, deadline, fresh=fresh)
+        start = partial(_start, payload, message_format, silence_s, deadline, by)
+        await senders.send(path, key, start, deadline, fresh=fresh, by=by)
 
     async def sender(
         self, path: str, timeout_s: float | None = None, *, name: str | None = None, fresh: bool = False
@@ -147,7 +160,7 @@ class Carrier:
 
         `name` and `fresh` as in `send`.
         """
-        key = (path.lower(), name)
+        key = (path.lower(), name, 0)
         known = None if fresh else self._senders.known(key)
         return known or await self._senders.opened(path, key, self._deadline(timeout_s), fresh=fresh)
 
@@ -186,12 +199,12 @@ class Carrier:
 
     def batch_limit(self, path: str, name: str | None = None) -> int:
         """Return what the open link takes as one batch; 0 when none is open."""
-        known = self._senders.known((path.lower(), name))
+        known = self._senders.known((path.lower(), name, 0))
         return 0 if known is None else known.batch_limit
 
     def forget(self, path: str, name: str | None = None) -> None:
         """Make the next `sender(path)` a new link. Sends in flight on the old one end with an unknown outcome."""
-        self._senders.forget((path.lower(), name))
+        self._senders.forget(path.lower(), name)
 
     async def drop(self) -> None:
         """Abandon every connection: the next call opens a fresh one. Sends in flight have an unknown outcome."""
@@ -208,10 +221,10 @@ class Carrier:
 
 
 def _start(
-    payload: bytes, message_format: int, silence_s: float | None, deadline: float, sender: Sender
+    payload: bytes, message_format: int, silence_s: float | None, deadline: float, by: object, sender: Sender
 ) -> asyncio.Future[None]:
     left_s = max(deadline - asyncio.get_running_loop().time(), 0.0)
-    return sender.send_soon(payload, message_format=message_format, timeout_s=left_s, silence_s=silence_s)
+    return sender.send_soon(payload, message_format=message_format, timeout_s=left_s, silence_s=silence_s, by=by)
 
 
 def _was_over_before(sender: Sender, error: TransportError) -> bool:

@@ -7,7 +7,7 @@ import math
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from azure.core.exceptions import ServiceRequestError, ServiceResponseError
 
@@ -35,6 +35,7 @@ class Token:
     renewable: bool = True
 
 
+@runtime_checkable
 class Credential(Protocol):
     """Proves who we are."""
 
@@ -148,7 +149,7 @@ class Anonymous:
 
 def credential_for(endpoint: Endpoint, given: object | None = None) -> Credential:
     """What was given, or else what the endpoint holds."""
-    if isinstance(given, SasKey | SasSignature | AzureToken | Plain | Anonymous):
+    if isinstance(given, Credential):
         return given
     if given is not None:
         if not hasattr(given, "get_token"):

@@ -26,6 +26,7 @@ Address = tuple[Any, ...]
 "As `socket.getaddrinfo` gives them."
 
 ADDRESSES_MAX = 4  # tried in turn; they share one silence
+UNDER_TLS_MAX = 8_192  # encrypted bytes that the socket has not taken: above it TLS encrypts no more
 _LAST_DATA_AT = 52  # in Linux's struct tcp_info: milliseconds since bytes last came in
 
 
@@ -35,14 +36,24 @@ async def dial(endpoint: Endpoint, wire: Wire, steps: Steps, context: tls.SSLCon
     sock = await reach(addresses, steps)
     try:
         # As in the SDK, the name in TLS is that of the host that the socket goes to, also of a custom endpoint.
-        joining = wire.loop.create_connection(
-            lambda: wire, sock=sock, ssl=context, server_hostname=endpoint.host if context is not None else None
-        )
+        joining = _join(wire, sock) if context is None else _join_by_tls(wire, sock, context, endpoint.host)
         await steps.step("TLS" if context is not None else "the socket", joining, heard=last_data(sock))
     except BaseException:
         wire.abort()
         sock.close()
         raise
+
+
+async def _join(wire: Wire, sock: socket.socket) -> None:
+    await wire.loop.create_connection(lambda: wire, sock=sock)
+
+
+async def _join_by_tls(wire: Wire, sock: socket.socket, context: tls.SSLContext, name: str) -> None:
+    """Join in two steps, to know the transport under TLS: what it holds, small messages would have to wait for."""
+    under, _ = await wire.loop.create_connection(asyncio.Protocol, sock=sock)
+    under.set_write_buffer_limits(high=UNDER_TLS_MAX)
+    wire.progress.under = under
+    wire.connection_made(await wire.loop.start_tls(under, wire, context, server_hostname=name))
 
 
 async def resolve(host: str, port: int, steps: Steps) -> list[Address]:

@@ -31,9 +31,9 @@ Sent = tuple[asyncio.Future[None], float, float, float, int]
 class Waiting:
     """A send in the line, or a caller of `ready`, which has no payload."""
 
-    __slots__ = ("deadline", "future", "message_format", "payload", "silence", "since")
+    __slots__ = ("by", "deadline", "future", "message_format", "payload", "silence", "since")
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - made for each send that waits: keywords would cost more than they explain
         self,
         future: asyncio.Future[None],
         payload: bytes | None,
@@ -41,6 +41,7 @@ class Waiting:
         deadline: float,
         silence: float,
         since: float,
+        by: object,
     ) -> None:
         self.future = future
         self.payload = payload
@@ -48,6 +49,7 @@ class Waiting:
         self.deadline = deadline
         self.silence = silence
         self.since = since
+        self.by = by
 
 
 class Patience:

@@ -8,18 +8,23 @@ given a moment to leave.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+try:
+    from fcntl import ioctl
+except ImportError:  # Windows
+    ioctl = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from pairbus.transport.wire import ByteTransport
 
-TELLS = sys.platform == "linux"
+TELLS = sys.platform == "linux" and ioctl is not None
 UNSENT_MAX = 32_768  # bytes that a socket takes before it has sent them; what waits in it, others must wait for
-HIDDEN_MAX = 131_072  # between TLS and the socket there is a buffer that nobody tells of
 FLUSHES_MAX = 1024
 ALLOWANCE_S = 1.0  # for what a small send buffer may hold, where the system does not tell
 USER_TIMEOUT_MS = 20_000  # bytes that nobody acknowledges end the connection
@@ -57,15 +62,15 @@ class Progress:
         self.moved_at = 0.0
         "When bytes were last seen to have left."
         self._ends: deque[int] = deque(maxlen=FLUSHES_MAX)
+        self.under: asyncio.WriteTransport | None = None
+        "The transport between TLS and the socket."
         self._transport: ByteTransport | None = None
         self._socket: Any = None
-        self._over_tls = False
         self._seen = -1
 
     def joined(self, transport: ByteTransport) -> None:
         self._transport = transport
         self._socket = transport.get_extra_info("socket")
-        self._over_tls = transport.get_extra_info("ssl_object") is not None
         tune(self._socket)
 
     def wrote(self, size: int) -> None:
@@ -98,18 +103,13 @@ class Progress:
     def _left(self) -> int:
         if self._transport is None:
             return self.written
-        left = self.written - self._transport.get_write_buffer_size()
-        queued = self._queued()
-        if self._over_tls and queued >= UNSENT_MAX // 2:
-            left -= HIDDEN_MAX
-        return left - queued
+        left = self.written - self._transport.get_write_buffer_size() - self._queued()
+        return left if self.under is None else left - self.under.get_write_buffer_size()
 
     def _queued(self) -> int:
         """Bytes in the socket that the peer's machine has not acknowledged; 0 where the system does not tell."""
         if not TELLS or self._socket is None or self._socket.fileno() < 0:
             return 0
-        from fcntl import ioctl  # not on every system
-
         return int(struct.unpack("i", ioctl(self._socket.fileno(), _SIOCOUTQ, b"\0\0\0\0"))[0])
 
     def _acked(self, left: int) -> int:

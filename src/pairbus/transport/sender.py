@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
 
 BATCH_MAX_STANDARD, BATCH_MAX_PREMIUM = 256 * 1024, 1024 * 1024
+LARGE = 131_072  # bytes of a message that others should not wait for: a tenth of a second on a thin line
 IN_FLIGHT_MAX = 65_536  # sends without an answer, given-up ones included: a peer that grants and never answers
+NOBODY: deque[Waiting] = deque()
+"The empty line of every sender for which nobody waits; each deque would take 0.7 KB."
 MAX_BATCH_SIZE = "com.microsoft:max-message-batch-size"
 
 
@@ -54,9 +57,11 @@ class Sender(LinkEnd):
         "What the peer takes at most as one batch; 0 when it did not say."
         self._checked_from = 0
         "A payload with more bytes is looked at before it is sent."
+        self.large: list[tuple[asyncio.Future[None], object]] = []
+        "Large messages in the line or without an answer, some perhaps done, each with its caller."
         self._session = link.session
         self._sends: dict[int, Sent] = {}
-        self._waiting: deque[Waiting] = deque()
+        self._waiting = NOBODY
         self._turn_is_given = False
         "A caller of `ready` has been woken and goes before those who wait."
         self._tag = 0
@@ -82,6 +87,13 @@ class Sender(LinkEnd):
         if self.max_batch_size:
             return self.max_batch_size
         return BATCH_MAX_PREMIUM if self.max_message_size >= BATCH_MAX_PREMIUM else BATCH_MAX_STANDARD
+
+    def is_taken_up(self, by: object) -> bool:
+        """A large message of another caller is under way, and nothing of this caller waits that must go first."""
+        self.large = [entry for entry in self.large if not entry[0].done()]
+        if not self.large or any(caller is by for _, caller in self.large):
+            return False
+        return all(entry.by is not by for entry in self._waiting)
 
     @property
     def in_flight(self) -> int:
@@ -118,11 +130,15 @@ class Sender(LinkEnd):
         message_format: int = 0,
         timeout_s: float | None = None,
         silence_s: float | None = None,
+        by: object = None,
     ) -> asyncio.Future[None]:
-        """Send one encoded message now, or behind those that wait already; the future ends as `send` would."""
+        """Send one encoded message now, or behind those that wait already; the future ends as `send` would.
+
+        `by` is the caller, for `is_taken_up`.
+        """
         if self._waiting or not self._has_room:
-            return self._line_up(payload, message_format, timeout_s, silence_s)
-        return self._send_now(payload, message_format, timeout_s, silence_s)
+            return self._line_up(payload, message_format, timeout_s, silence_s, by)
+        return self._send_now(payload, message_format, timeout_s, silence_s, by)
 
     def send_nowait(
         self,
@@ -147,14 +163,16 @@ class Sender(LinkEnd):
         await self.send(batch, message_format=BATCH_FORMAT, timeout_s=timeout_s, silence_s=silence_s)
 
     def _send_now(
-        self, payload: bytes, message_format: int, timeout_s: float | None, silence_s: float | None
+        self, payload: bytes, message_format: int, timeout_s: float | None, silence_s: float | None, by: object = None
     ) -> asyncio.Future[None]:
+        future = self._loop.create_future()
         if len(payload) > self._checked_from:
             self._check(payload, message_format)
+            self._note_size(payload, future, by)
         now = self._loop.time()
         deadline = now + (self.timeout_s if timeout_s is None else timeout_s)
         silence = math.inf if silence_s is None else silence_s
-        return self._transmit(payload, message_format, self._loop.create_future(), deadline, silence, now)
+        return self._transmit(payload, message_format, future, deadline, silence, now)
 
     def _check(self, payload: bytes, message_format: int) -> None:
         """Refuse what the peer does not take. Of a batch its messages count, and not its envelope, as in the SDKs."""
@@ -166,6 +184,11 @@ class Sender(LinkEnd):
                 raise TooLarge(MESSAGE_SIZE_EXCEEDED, text)
         elif 0 < self.max_message_size < len(payload):
             raise TooLarge(MESSAGE_SIZE_EXCEEDED, f"{len(payload)} bytes, the peer takes {self.max_message_size}")
+
+    def _note_size(self, payload: bytes, future: asyncio.Future[None], by: object) -> None:
+        if len(payload) > LARGE:
+            self.large = [entry for entry in self.large if not entry[0].done()]
+            self.large.append((future, by))
 
     def _transmit(
         self,
@@ -180,7 +203,7 @@ class Sender(LinkEnd):
         self._tag = tag = (self._tag + 1) & MASK
         delivery_id = self._link.send(payload, tag.to_bytes(4, "big"), message_format=message_format)
         self._sends[delivery_id] = future, deadline, silence, since, wire.progress.flushes
-        wire.queued(len(payload))
+        wire.queued(len(payload) if len(payload) <= LARGE else 0)  # a large one is written piece by piece
         first_look = since + silence * FIRST_LOOK
         if first_look < patience.look_at or deadline < patience.look_at:
             patience.look_from(min(first_look, deadline))
@@ -189,19 +212,23 @@ class Sender(LinkEnd):
     # ── the line ──
 
     def _line_up(
-        self, payload: bytes, message_format: int, timeout_s: float | None, silence_s: float | None
+        self, payload: bytes, message_format: int, timeout_s: float | None, silence_s: float | None, by: object = None
     ) -> asyncio.Future[None]:
         self._check(payload, message_format)
         deadline = self._loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
-        return self._wait(payload, message_format, deadline, math.inf if silence_s is None else silence_s)
+        future = self._wait(payload, message_format, deadline, math.inf if silence_s is None else silence_s, by)
+        self._note_size(payload, future, by)
+        return future
 
     def _wait(
-        self, payload: bytes | None, message_format: int, deadline: float, silence: float
+        self, payload: bytes | None, message_format: int, deadline: float, silence: float, by: object = None
     ) -> asyncio.Future[None]:
         if self.over is not None:
             raise self.over.again(outcome_unknown=False)
         now = self._loop.time()
-        entry = Waiting(self._loop.create_future(), payload, message_format, deadline, silence, now)
+        if self._waiting is NOBODY:
+            self._waiting = deque()
+        entry = Waiting(self._loop.create_future(), payload, message_format, deadline, silence, now, by)
         self._waiting.append(entry)
         self._wire.hungry[self] = None
         self._patience.look_from(min(deadline, now + silence * FIRST_LOOK))
@@ -224,6 +251,7 @@ class Sender(LinkEnd):
                         entry.payload, entry.message_format, entry.future, entry.deadline, entry.silence, entry.since
                     )
         if not waiting:
+            self._waiting = NOBODY
             self._wire.hungry.pop(self, None)
         if self._link.drain and self.over is None and (not waiting or self._link.credit <= 0):
             self._link.drained()
@@ -231,7 +259,8 @@ class Sender(LinkEnd):
 
     def close_ranks(self) -> None:
         """Forget those in the line who have given up."""
-        self._waiting = deque(entry for entry in self._waiting if not entry.future.done())
+        if self._waiting:
+            self._waiting = deque(entry for entry in self._waiting if not entry.future.done())
         self.on_room()
 
     def _give_turn(self, entry: Waiting) -> None:
@@ -259,7 +288,7 @@ class Sender(LinkEnd):
         self.max_message_size = attach.max_message_size or 0
         batch_size = (attach.properties or {}).get(MAX_BATCH_SIZE, 0)
         self.max_batch_size = batch_size if isinstance(batch_size, int) else 0
-        self._checked_from = min(self.max_message_size or self.batch_limit, self.batch_limit)
+        self._checked_from = min(self.max_message_size or self.batch_limit, self.batch_limit, LARGE)
         super().on_attached(attach)
 
     def on_disposed(self, event: Disposed) -> None:
@@ -288,7 +317,7 @@ class Sender(LinkEnd):
         for delivery_id, entry in sends.items():
             if not entry[0].done():
                 entry[0].set_exception(reason.again(outcome_unknown=delivery_id not in outgoing))
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, NOBODY
         for waiter in waiting:
             if not waiter.future.done():
                 waiter.future.set_exception(reason.again(outcome_unknown=False))

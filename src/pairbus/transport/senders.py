@@ -1,10 +1,16 @@
-"""The links of a carrier on which messages are sent: found by path and name, opened when needed, bounded in number."""
+"""The links of a carrier on which messages are sent: found by path and name, opened when needed, bounded in number.
+
+Callers of one path share one link, whose deliveries cannot be interleaved (AMQP 2.6.14). While a large message of one
+caller takes it up, the others send on a spare link to the same path. The sends of one caller reach the wire in their
+order: it changes the link only when nothing of it waits there, and stays on a spare one until its last send has ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 from pairbus.transport.client import Connection
 from pairbus.transport.errors import TransportError
@@ -14,8 +20,10 @@ from pairbus.transport.shared import Shared
 
 OPENING_TIMEOUT_S = 60.0  # of an opening that goes on for others, and for the next caller when all have left
 
-Key = tuple[str, str | None]
-"The path in lower case and the name of the link, None when the transport names it."
+SPARES_MAX = 3  # of one path: links for the time in which large messages take up the first, and the spares before
+
+Key = tuple[str, str | None, int]
+"The path in lower case, the name of the link, None when the transport names it, and the number of a spare link, or 0."
 Start = Callable[[Sender], asyncio.Future[None]]
 "Begins one send on a link."
 Begun = asyncio.Future[asyncio.Future[None]]
@@ -33,8 +41,10 @@ class Senders:
         "With fewer links the order of their use does not matter yet, and is not kept."
         self._opening = Shared[tuple[Key, bool]](where)
         "By key, and whether the link is to be on a fresh connection."
-        self._waiting: dict[tuple[Key, bool], list[tuple[Begun, Start]]] = {}
-        "Sends that wait for a link, in the order in which they are to be begun."
+        self._waiting: dict[tuple[Key, bool], list[tuple[Begun, Start, float, object]]] = {}
+        "Sends that wait for a link, in the order in which they are to be begun, each with its deadline and caller."
+        self.on_spares: dict[tuple[str, str | None, object], tuple[Key, int]] = {}
+        "By path, name and caller: the spare link that the caller uses, and how many of its sends have not ended."
 
     def known(self, key: Key) -> Sender | None:
         """Return the link if there is a good one."""
@@ -59,7 +69,42 @@ class Senders:
             return young
         return await self._opening.run((key, fresh), lambda: self._open(path, key, fresh), f"sender {path}", deadline)
 
-    async def send(self, path: str, key: Key, start: Start, deadline: float, *, fresh: bool) -> None:
+    def key_for(self, key: Key, by: object) -> Key:
+        """Return the key of the link for a caller's next send: a spare one, when large messages are in the way."""
+        path, name, _ = key
+        used = self.on_spares.get((path, name, by))
+        if used is not None:
+            return used[0]
+        for number in range(SPARES_MAX + 1):
+            link = self.known((path, name, number))
+            if link is None or not link.is_taken_up(by):
+                return path, name, number
+        return key
+
+    def open_spare(self, path: str, key: Key) -> None:
+        """Begin to open the first spare link: its attach then leaves before the frames of a large message."""
+        spare = (key[0], key[1], 1)
+        if self.known(spare) is None:
+            self._opening.begin((spare, False), lambda: self._open(path, spare, False))
+
+    async def send_on_spare(self, path: str, key: Key, start: Start, deadline: float, by: object) -> None:
+        """Send on a spare link, opened if need be, and keep the caller there until its last send has ended."""
+        caller = (key[0], key[1], by)
+        self.on_spares[caller] = key, self.on_spares.get(caller, (key, 0))[1] + 1
+        try:
+            known = self.known(key)
+            if known is None:
+                await self.send(path, key, start, deadline, fresh=False, by=by)
+            else:
+                await start(known)
+        finally:
+            count = self.on_spares[caller][1] - 1
+            if count:
+                self.on_spares[caller] = key, count
+            else:
+                del self.on_spares[caller]
+
+    async def send(self, path: str, key: Key, start: Start, deadline: float, *, fresh: bool, by: object = None) -> None:
         """Open the link and send. Sends that wait for one link are begun in their order when it is there."""
         self._pool.check()
         young = self._young(key) if fresh else None
@@ -67,19 +112,20 @@ class Senders:
             await start(young)
             return
         begun: Begun = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault((key, fresh), []).append((begun, start))
+        self._waiting.setdefault((key, fresh), []).append((begun, start, deadline, by))
         try:
             sender = await self.opened(path, key, deadline, fresh=fresh)
             await (begun.result() if begun.done() else start(sender))
         finally:
             _leave(begun)
 
-    def forget(self, key: Key) -> None:
-        """Close the link, and give up its opening."""
-        for fresh in (False, True):
-            self._opening.cancel((key, fresh))
-        if key in self.links:
-            self._close(key)
+    def forget(self, path: str, name: str | None) -> None:
+        """Close the link and its spares, and give up their openings."""
+        for key in [(path, name, number) for number in range(SPARES_MAX + 1)]:
+            for fresh in (False, True):
+                self._opening.cancel((key, fresh))
+            if key in self.links:
+                self._close(key)
 
     def clear(self) -> None:
         """Forget every link: the connections go."""
@@ -90,7 +136,7 @@ class Senders:
 
     async def _open(self, path: str, key: Key, fresh: bool) -> Sender:
         async def attach(connection: Connection, left_s: float) -> tuple[Sender, Connection]:
-            return await connection.sender(path, timeout_s=left_s, name=key[1]), connection
+            return await connection.sender(path, timeout_s=left_s, name=_link_name(key)), connection
 
         before = self.links.get(key)
         if fresh:
@@ -107,9 +153,17 @@ class Senders:
             self._make_room()
         self.links[key] = sender, connection
         self.links.move_to_end(key)
-        for begun, start in waiting:
+        for begun, start, until, by in waiting:
+            if sender.large and key[2] == 0 and (spare := self.key_for(key, by)) != key:
+                start = partial(self._start_on_spare, path, spare, start, until, by)
             _begin(begun, start, sender)
         return sender
+
+    def _start_on_spare(
+        self, path: str, key: Key, start: Start, deadline: float, by: object, _: Sender
+    ) -> asyncio.Future[None]:
+        """Start a send that waited for the link behind a large message of another caller."""
+        return asyncio.ensure_future(self.send_on_spare(path, key, start, deadline, by))
 
     def _make_room(self) -> None:
         while len(self.links) >= self._links_max:
@@ -122,6 +176,12 @@ class Senders:
         sender, _ = self.links.pop(key)
         if sender.over is None:
             self._pool.end(sender.close())
+
+
+def _link_name(key: Key) -> str | None:
+    """Two links of one name cannot be: the name of a spare one ends with its number."""
+    _, name, number = key
+    return f"{name}-{number}" if name is not None and number else name
 
 
 def _begin(begun: Begun, start: Start, sender: Sender) -> None:

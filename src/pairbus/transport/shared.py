@@ -5,12 +5,33 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from pairbus.transport.errors import ConnectionLost, Timeout, TransportError
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
+
+
+async def _until_done(task: asyncio.Task[Any], deadline: float) -> None:
+    """Wait for the task or the deadline. A thousand callers may wait at once: `asyncio.wait` takes a kilobyte more."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+    wake = partial(_wake, over)
+    timer = None if deadline == math.inf else loop.call_at(deadline, wake)
+    task.add_done_callback(wake)
+    try:
+        await over
+    finally:
+        task.remove_done_callback(wake)
+        if timer is not None:
+            timer.cancel()
+
+
+def _wake(over: asyncio.Future[None], _: object = None) -> None:
+    if not over.done():
+        over.set_result(None)
 
 
 class Shared(Generic[K]):
@@ -39,9 +60,8 @@ class Shared(Generic[K]):
     ) -> T:
         """Return what the task returns. Timeout at the caller's deadline, ConnectionLost when it was cancelled."""
         task = self.begin(key, start)
-        left_s = None if deadline == math.inf else max(deadline - asyncio.get_running_loop().time(), 0.0)
-        done, _ = await asyncio.wait([task], timeout=left_s)
-        if not done:
+        await _until_done(task, deadline)
+        if not task.done():
             raise Timeout(f"{self._where}: {what} was not there in time")
         if task.cancelled():
             raise ConnectionLost(f"{self._where}: {what} was abandoned")

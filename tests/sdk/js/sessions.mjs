@@ -1,7 +1,8 @@
 // Sessions: accepting them, their order, their locks and their state.
 
 import assert from "node:assert/strict";
-import { assertEmpty, bodies, input, later, range, receive, refused, test } from "./harness.mjs";
+import { randomUUID } from "node:crypto";
+import { assertEmpty, bodies, input, later, range, receive, refused, test, until } from "./harness.mjs";
 
 const of = (sessionId, ...list) => list.map((body) => ({ body, sessionId }));
 const QUIET = { maxAutoLockRenewalDurationInMs: 0 };
@@ -81,4 +82,75 @@ test("sessions received and deleted", async (t) => {
   const receiver = t.use(await t.client.acceptSession(queue, "s", { ...QUIET, receiveMode: "receiveAndDelete" }));
   assert.deepEqual(bodies(await receive(receiver, 5)), range(5));
   await assertEmpty(receiver);
+});
+
+test("a closed receiver gives its session and messages back", async (t) => {
+  const queue = await t.queue({ requiresSession: true });
+  await t.sender(queue).sendMessages(of("größe/1", "1", "2"));
+  const first = t.use(await t.client.acceptSession(queue, "größe/1", QUIET));
+  assert.deepEqual(bodies(await receive(first, 2)), ["1", "2"]);
+  await first.close();
+  const second = t.use(await t.client.acceptNextSession(queue, QUIET));
+  assert.equal(second.sessionId, "größe/1");
+  const found = await receive(second, 2);
+  assert.deepEqual(found.map((message) => [message.body, message.deliveryCount]), [["1", 0], ["2", 0]]);
+});
+
+test("a session that is lost counts as a delivery", async (t) => {
+  const queue = await t.queue({ requiresSession: true, lockDuration: "PT1S" });
+  await t.sender(queue).sendMessages(of("s", "1"));
+  const receiver = t.use(await t.client.acceptSession(queue, "s", QUIET));
+  const [message] = await receive(receiver);
+  const again = t.use(await t.client.acceptNextSession(queue, QUIET));
+  await refused("SessionLockLost", receiver.completeMessage(message));
+  const [second] = await receive(again);
+  assert.deepEqual([second.body, second.deliveryCount], ["1", 1]);
+});
+
+test("the automatic renewal of the SDK keeps a session", async (t) => {
+  const queue = await t.queue({ requiresSession: true, lockDuration: "PT2S" });
+  await t.sender(queue).sendMessages(of("s", "long work"));
+  const receiver = t.use(await t.client.acceptSession(queue, "s", { maxAutoLockRenewalDurationInMs: 60_000 }));
+  const [message] = await receive(receiver);
+  const firstEnd = message.lockedUntilUtc.getTime();
+  await until(async () => Date.now() > firstEnd + 500, "the first lock would have ended");
+  await receiver.completeMessage(message);
+});
+
+test("dead letters of a session are received without one", async (t) => {
+  const queue = await t.queue({ requiresSession: true });
+  await t.sender(queue).sendMessages(of("s", "bad", "good"));
+  const receiver = t.use(await t.client.acceptSession(queue, "s", QUIET));
+  const [bad] = await receive(receiver);
+  await receiver.deadLetterMessage(bad, { deadLetterReason: "broken", deadLetterErrorDescription: "why" });
+  assert.deepEqual(bodies(await receive(receiver)), ["good"]);
+  const [letter] = await receive(t.dead(queue));
+  assert.deepEqual([letter.body, letter.sessionId, letter.deadLetterReason], ["bad", "s", "broken"]);
+});
+
+test("sessions of a subscription", async (t) => {
+  const topic = `js-topic-${randomUUID().slice(0, 12)}`;
+  await t.admin.createTopic(topic);
+  await t.admin.createSubscription(topic, "s", { requiresSession: true });
+  await t.sender(topic).sendMessages([...of("x", "1", "2"), ...of("y", "3"), { body: "none" }]);
+  const named = t.use(await t.client.acceptSession(topic, "s", "y", QUIET));
+  const next = t.use(await t.client.acceptNextSession(topic, "s", QUIET));
+  assert.deepEqual([named.sessionId, next.sessionId], ["y", "x"]);
+  await next.setSessionState({ at: 2 });
+  assert.deepEqual(await next.getSessionState(), { at: 2 });
+  assert.deepEqual(bodies(await receive(next, 2)), ["1", "2"]);
+  assert.deepEqual(bodies(await receive(named)), ["3"]);
+  const dead = t.use(t.client.createReceiver(topic, "s", { subQueueType: "deadLetter" }));
+  assert.deepEqual(bodies(await receive(dead)), ["none"]);
+});
+
+test("ids of sessions have limits", async (t) => {
+  const queue = await t.queue({ requiresSession: true });
+  const sender = t.sender(queue);
+  const longest = "s".repeat(128);
+  await sender.sendMessages(of(longest, "fits"));
+  await assert.rejects(sender.sendMessages(of(`${longest}s`, "too long")), /129|sessionId/);
+  await assert.rejects(sender.sendMessages({ body: "x", sessionId: "a", partitionKey: "b" }), /partitionKey/);
+  const receiver = t.use(await t.client.acceptSession(queue, longest, QUIET));
+  assert.deepEqual(bodies(await receive(receiver)), ["fits"]);
 });

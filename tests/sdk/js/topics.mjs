@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
-import { range, refused, test } from "./harness.mjs";
+import { assertEmpty, bodies, range, receive, refused, test } from "./harness.mjs";
 
 async function subscribed(t, settings = {}) {
   const topic = `js-topic-${randomUUID().slice(0, 12)}`;
@@ -137,4 +137,39 @@ test("more than one page of rules is listed by the rule manager", async (t) => {
   const found = [];
   for await (const rule of manager.listRules()) found.push(rule.name);
   assert.deepEqual(found, ["$Default", ...names]);
+});
+
+test("rules of the rule manager decide about the next message", async (t) => {
+  const topic = await subscribed(t);
+  const manager = t.use(t.client.createRuleManager(topic, "s"));
+  await manager.deleteRule("$Default");
+  await manager.createRule("big", { sqlExpression: "amount > 10" }, { sqlExpression: "SET seen = TRUE" });
+  await manager.createRule("red", { applicationProperties: { color: "red" } });
+  const message = (body, applicationProperties) => ({ body, applicationProperties });
+  await t.sender(topic).sendMessages([
+    message("both", { amount: 11, color: "red" }),
+    message("none", { amount: 10, color: "blue" }),
+    message("red", { color: "red" }),
+    message("", { amount: 12 }),
+  ]);
+  const receiver = t.use(t.client.createReceiver(topic, "s", { receiveMode: "receiveAndDelete" }));
+  const found = await receive(receiver, 4);
+  assert.deepEqual(bodies(found).sort(), ["", "both", "both", "red"]);
+  assert.equal(found.filter((one) => one.applicationProperties.seen === true).length, 2);
+  await assertEmpty(receiver);
+});
+
+test("a message whose filter divides by zero is dead-lettered where the setting says so", async (t) => {
+  const topic = await subscribed(t);
+  await t.admin.createSubscription(topic, "quiet", { deadLetteringOnFilterEvaluationExceptions: false });
+  for (const name of ["s", "quiet"]) {
+    const manager = t.use(t.client.createRuleManager(topic, name));
+    await manager.deleteRule("$Default");
+    await manager.createRule("ratio", { sqlExpression: "100 / n > 1" });
+  }
+  await t.sender(topic).sendMessages({ body: "zero", applicationProperties: { n: 0 } });
+  const [letter] = await receive(t.use(t.client.createReceiver(topic, "s", { subQueueType: "deadLetter" })));
+  assert.deepEqual([letter.body, letter.deadLetterReason], ["zero", "FilterEvaluationException"]);
+  const counts = await t.admin.getSubscriptionRuntimeProperties(topic, "quiet");
+  assert.deepEqual([counts.activeMessageCount, counts.deadLetterMessageCount], [0, 0]);
 });

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from pairbus.access.sas import KeyRing
+from pairbus.broker.clock import NamespaceClock
 from pairbus.broker.description import (
     QueueDescription,
     RuleDescription,
@@ -78,11 +79,22 @@ class AdminNamespace(Protocol):
     @property
     def keys(self) -> KeyRing: ...
 
+    @property
+    def clock(self) -> NamespaceClock: ...
+
+    async def reset(self, entities: Literal["keep", "delete"] = "keep") -> None:
+        """Empty every entity, or delete all of them. StoreError: of those that are kept nothing has changed."""
+        ...
+
     async def trouble(self) -> str | None:
         """Why changes cannot be stored at this moment; None when they can."""
         ...
 
     def now_ms(self) -> int: ...
+
+    def real_ms(self) -> int:
+        """Read the machine's clock, which tokens keep."""
+        ...
 
     async def create(self, description: D) -> D:
         """Return the description as stored, with its times. EntityExists, InvalidDescription, StoreError, and

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from pairbus.access.sas import LISTEN, SEND
 from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, NOT_ALLOWED
+from pairbus.amqp.message import DATA, SEQUENCE, VALUE, sections
 from pairbus.amqp.types import Array, Int, Long, Timestamp
 from pairbus.broker.box import Lock
 from pairbus.broker.draft import check_session_ids
@@ -22,6 +23,7 @@ PEEK_COUNT_MAX = 250
 DELETE_COUNT_MAX = 4000
 ANSWER_SIZE_MAX = 1 << 20  # bytes of messages in one answer; at least one message is always given
 SEQUENCE_NUMBER_MAX = (1 << 63) - 1  # an AMQP long; a ulong can ask for more
+BODIES = (DATA, SEQUENCE, VALUE)
 SENT_TO = (Queue, Topic)
 RECEIVED_FROM = (Queue, Subscription)
 
@@ -33,10 +35,11 @@ def _peek(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> 
     from_seq = min(max(fields.integer("from-sequence-number"), 0), SEQUENCE_NUMBER_MAX)
     session_id = fields.text("session-id") if node.box.sessions is not None else None
     found = node.queue.peek(node.box, from_seq, count, now_ms, session_id=session_id, size_max=ANSWER_SIZE_MAX)
+    omits_body = fields.boolean("omit-message-body")
     messages: list[dict[str, bytes]] = []
     size = 0
     for message in found:
-        encoded = encode_delivery(message)
+        encoded = _without_body(encode_delivery(message)) if omits_body else encode_delivery(message)
         size += len(encoded)
         if messages and size > ANSWER_SIZE_MAX:
             break
@@ -45,6 +48,11 @@ def _peek(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> 
         answer.ok({"messages": messages})
     else:
         answer.nothing()
+
+
+def _without_body(encoded: bytes) -> bytes:
+    """Leave out the body of an encoded message."""
+    return b"".join(encoded[start:end] for code, start, _, end in sections(encoded) if code not in BODIES)
 
 
 def _renew_lock(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
@@ -123,8 +131,9 @@ def _delete(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -
     count = fields.integer("message-count")
     if not 1 <= count <= DELETE_COUNT_MAX:
         raise Refusal(ARGUMENT_ERROR, f"'message-count' must be from 1 to {DELETE_COUNT_MAX}, is {count}.")
-    if "session-id" in fields or node.box.sessions is not None:
-        raise Refusal(NOT_ALLOWED, "Messages of sessions cannot be deleted together; receive and complete them.")
+    if "session-id" in fields and node.box.sessions is None:
+        raise Refusal(NOT_ALLOWED, f"'{node.address}' has no sessions of which messages could be deleted.")
+    hold = held(node, fields, now_ms)
 
     def deleted(result: Refusal | int) -> None:
         if isinstance(result, Refusal):
@@ -134,7 +143,8 @@ def _delete(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -
         else:
             answer.nothing(MESSAGE_NOT_FOUND)
 
-    node.queue.delete_waiting(node.box, count, fields.integer("enqueued-time-utc", now_ms), now_ms, deleted)
+    before_ms, session = fields.integer("enqueued-time-utc", now_ms), None if hold is None else hold.session
+    node.queue.delete_waiting(node.box, count, before_ms, now_ms, deleted, session=session)
 
 
 _OUTCOMES = {

@@ -254,6 +254,13 @@ class Fields:
             raise Refusal(ARGUMENT_ERROR, f"'{key}' must be an integer, is {value!r:.80}.")
         return int(value)
 
+    def boolean(self, key: str) -> bool:
+        """Read a switch, which is off unless it was given."""
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise Refusal(ARGUMENT_ERROR, f"'{key}' must be a boolean, is {value!r:.80}.")
+        return bool(value)
+
     def text(self, key: str) -> str | None:
         value = self._values.get(key)
         if value is not None and not isinstance(value, str):

@@ -79,6 +79,7 @@ class StoredMessage:
         "scheduled_ms",
         "seq",
         "session_id",
+        "size",
         "state",
         "ttl_ms",
     )
@@ -135,14 +136,12 @@ class StoredMessage:
         "Deliveries that ended without a settlement that keeps the count (abandon, lost lock)."
         self.patch = patch
         "Changes to application properties made by settlements (abandon, dead-letter): encoded key/value pairs."
-
-    @property
-    def size(self) -> int:
-        return len(self.body) + len(self.annotations) + len(self.patch)
+        self.size = len(body) + len(annotations) + len(patch)
+        "Bytes of body, annotations and patch: asked for several times on the way of each message."
 
     def revised(self, **changes: Any) -> StoredMessage:
         """A copy with other values: messages are shared by queues, stores and connections, and never changed."""
-        values = {name: getattr(self, name) for name in self.__slots__}
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "size"}
         return StoredMessage(**(values | changes))
 
     def __repr__(self) -> str:

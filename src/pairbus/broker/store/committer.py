@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pairbus.broker.store import DropEntity, EraseEntity, Forget, PutEntity, SetSessionState, states
-from pairbus.broker.store.folder import CommitFile
 from pairbus.broker.store.group import Group, RememberStep, RowStep, Step
 from pairbus.broker.store.records import (
     COLUMN_COUNT,
@@ -32,6 +31,7 @@ from pairbus.broker.store.statements import (
     runs_of,
     update_sql,
 )
+from pairbus.disk.commit_file import CommitFile
 from pairbus.errors import StoreError, StoreFull
 
 logger = logging.getLogger("pairbus.broker.store")
@@ -97,6 +97,8 @@ class Committer:
         # Estimate of what the write-ahead log holds since the last checkpoint. What a killed process left in it counts:
         # otherwise the log of one that is killed often would only ever grow.
         self._log_bytes = log_size(path)
+        self._ask_at_bytes = 0
+        "How long the log is when the disk is asked again for its room: asking after each commit costs 5 % of it."
 
     def commit(self, group: Group) -> StoreError | None:
         """All of the group, durable, or nothing of it and the reason."""
@@ -178,17 +180,18 @@ class Committer:
         """Between two groups, when nobody waits for a commit: the journal is put together, the log copied back."""
         if self._totals.commits >= self._fold_at:
             self._fold()
-        if self._log_bytes >= self._log_limit():
+        if self._log_bytes >= CHECKPOINT_BYTES or self._is_log_long_for_the_disk():
             self._checkpoint("PASSIVE")
 
-    def _log_limit(self) -> int:
-        """How long the log may become before it is copied (see reserve.py)."""
+    def _is_log_long_for_the_disk(self) -> bool:
+        """Whether a disk with little room asks for a shorter log (see reserve.py)."""
         if not self._reserve.size:
-            return 0
+            return True
         short = self._reserve.size // 4
-        if self._log_bytes < short or self._reserve.free_bytes() >= PLENTY_BYTES:
-            return CHECKPOINT_BYTES
-        return short
+        if self._log_bytes < max(short, self._ask_at_bytes):
+            return False
+        self._ask_at_bytes = self._log_bytes + short
+        return self._reserve.free_bytes() < PLENTY_BYTES
 
     def close(self) -> None:
         self._checkpoint("TRUNCATE")
@@ -196,7 +199,9 @@ class Committer:
         self._commits.close()
 
     def _checkpoint(self, mode: str) -> None:
-        self._log_bytes = 0  # also after a failure: the next try comes when the log has grown as much again
+        self._log_bytes = self._ask_at_bytes = (
+            0  # also after a failure: the next try comes when the log has grown again
+        )
         try:
             self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
         except sqlite3.Error as error:  # nothing is lost: the log keeps what was not copied

@@ -97,9 +97,11 @@ Step = RowStep | RememberStep | Forget | SetSessionState | PutEntity | DropEntit
 class Group:
     """The writes and callbacks of one commit."""
 
-    __slots__ = ("_open", "_remembering", "callbacks", "steps")
+    __slots__ = ("_open", "_remembering", "callbacks", "steps", "takes_room")
 
     def __init__(self) -> None:
+        self.takes_room = False
+        "Whether something new is stored: settlements and deletions only change or move what is there."
         self.steps: list[Step] = []
         self.callbacks: list[Done] = []
         self._open: RowStep | None = None
@@ -110,16 +112,6 @@ class Group:
         """Worth a commit of its own: more writes would hardly make a message cheaper."""
         step = self._open
         return step is not None and (len(step.rows) >= LARGE * COLUMN_COUNT or len(step.deletes) >= LARGE)
-
-    @property
-    def takes_room(self) -> bool:
-        """Whether something new is stored: settlements and deletions only change or move what is there."""
-        return any(
-            (type(step) is RowStep and bool(step.rows or step.payloads))
-            or type(step) in (RememberStep, PutEntity)
-            or (type(step) is SetSessionState and step.state is not None)
-            for step in self.steps
-        )
 
     def add(self, op: Write) -> None:
         match op:
@@ -136,6 +128,7 @@ class Group:
                 crc = payload_crc(op.payload, op.topic_id, op.body)
                 step.payloads += (op.payload, op.topic_id, crc, op.body)
                 step.last_n = max(step.last_n, op.payload)
+                self.takes_room = True
             case Remember():
                 self._remember(op)
             case Forget():
@@ -143,9 +136,11 @@ class Group:
                 self.steps.append(op)
             case SetSessionState():  # in a table of its own: nothing that is put together can come before or after it
                 self.steps.append(op)
+                self.takes_room |= op.state is not None
             case PutEntity() | DropEntity() | EraseEntity():
                 self._remembering = self._open = None
                 self.steps.append(op)
+                self.takes_room |= type(op) is PutEntity
 
     def _row_step(self) -> RowStep:
         return self._open or self._new_step()
@@ -160,14 +155,16 @@ class Group:
         if not messages:
             return
         step = self._row_step()
-        if not step.is_free([message.n for message in messages]):
+        rows = pack_rows(op.box, messages)
+        numbers = rows[::COLUMN_COUNT]
+        if not step.is_free(numbers):
             step = self._new_step()
-        step.rows += pack_rows(op.box, messages)
+        step.rows += rows
         step.count(op.box, len(messages))
-        step.note(op.box, max([message.seq for message in messages]), max([message.n for message in messages]))
-        for message in messages:
-            if message.payload:
-                step.share(message.payload, 1)
+        step.note(op.box, max([message.seq for message in messages]), max(numbers))
+        for payload in [message.payload for message in messages if message.payload]:
+            step.share(payload, 1)
+        self.takes_room = True
 
     def _delete(self, op: Delete) -> None:
         step = self._row_step()
@@ -198,6 +195,7 @@ class Group:
         if step is None:
             step = self._remembering = RememberStep()
             self.steps.append(step)
+        self.takes_room = True
         entity_id = op.entity_id
         for message_id, until_ms in op.ids:
             step.rows += (entity_id, until_ms, text_crc(entity_id ^ until_ms, message_id.encode()), message_id)

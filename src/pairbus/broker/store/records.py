@@ -154,6 +154,7 @@ def messages_of(
         message.session_id = head[session_at:annotations_at].decode() if session_size else ""
         message.annotations = head[annotations_at:patch_at]
         message.patch = head[patch_at:]
+        message.size = len(body) + len(head) - annotations_at
         messages.append(message)
     return messages, damaged
 

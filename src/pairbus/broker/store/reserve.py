@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from pathlib import Path
 
-from pairbus.broker.store.folder import open_private
+from pairbus.disk.folders import take_room
 
 logger = logging.getLogger("pairbus.broker.store")
 
@@ -47,11 +48,7 @@ class Reserve:
         if size < LEAST_BYTES:
             return False
         try:
-            fd = open_private(self.path, os.O_WRONLY | os.O_CREAT)
-            try:
-                os.posix_fallocate(fd, 0, size)
-            finally:
-                os.close(fd)
+            take_room(self.path, size)
         except OSError as error:
             logger.warning("%s: cannot keep room for a full disk: %s", self.path, error.strerror)
             self.give_up()
@@ -72,8 +69,7 @@ class Reserve:
     def free_bytes(self) -> int:
         """Bytes that are free on the disk, besides the reserve."""
         try:
-            found = os.statvfs(self._folder)
+            return shutil.disk_usage(self._folder).free
         except OSError as error:
             logger.warning("%s: cannot ask how much room is left: %s", self._folder, error.strerror)
             return 0
-        return found.f_bavail * found.f_frsize

@@ -27,7 +27,7 @@ from pairbus.broker.store import (
     states,
 )
 from pairbus.broker.store.committer import Committer, Counters, Totals
-from pairbus.broker.store.folder import FOLDER_MODE, CommitFile, FolderLock
+from pairbus.broker.store.folder import own
 from pairbus.broker.store.group import Group
 from pairbus.broker.store.records import (
     COLUMNS,
@@ -40,6 +40,8 @@ from pairbus.broker.store.records import (
     text_crc,
 )
 from pairbus.broker.store.schema import FILE_NAME, VERSION, create, damaged, open_damaged, open_for_writing, recognise
+from pairbus.disk.commit_file import CommitFile
+from pairbus.disk.folders import FOLDER_MODE
 from pairbus.errors import StoreError
 
 GROUP_ROWS = 500
@@ -74,7 +76,7 @@ def salvage(folder: Path, to_folder: Path) -> SalvageReport:
         raise StoreError(f"There is no store in {folder}: {path.name} is missing.")
     if to_folder.exists() and any(to_folder.iterdir()):
         raise StoreError(f"{to_folder} is not empty; a salvage needs a new folder.")
-    lock = FolderLock(folder)
+    lock = own(folder)
     try:
         if recognise(path, ours=(folder / "commits").exists()) < VERSION:
             raise StoreError(
@@ -200,7 +202,7 @@ def _copy(source: _Source, to_folder: Path) -> SalvageReport:
     elif noted > totals.commits:
         report.notes.append(f"The last {noted - totals.commits} acknowledged commits are missing.")
     to_folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-    lock = FolderLock(to_folder)
+    lock = own(to_folder)
     try:
         _fill(source, to_folder, entities, totals, LAST_KEY if not is_known else totals.last_n, report)
     finally:

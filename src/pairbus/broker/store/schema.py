@@ -24,8 +24,8 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
-from pairbus.broker.store.folder import open_private, sync_folder
 from pairbus.broker.store.records import journal_crc
+from pairbus.disk.folders import open_private, sync_folder
 from pairbus.errors import StoreDamaged, StoreError, StoreForeign, StoreFull, StoreNewer
 
 FILE_NAME = "messages.db"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pairbus.broker.store import Done, Hindrance, IndexRow, PayloadRow, Recovered, StateRow, StoredMessage, Write
 from pairbus.broker.store.committer import Committer, Totals
-from pairbus.broker.store.folder import FOLDER_MODE, CommitFile, FolderLock, is_store_file, tighten_folder
+from pairbus.broker.store.folder import is_store_file, own
 from pairbus.broker.store.group import Group
 from pairbus.broker.store.migration import clear_remains, migrate
 from pairbus.broker.store.reader import Progress, Reader
@@ -33,6 +33,9 @@ from pairbus.broker.store.schema import (
     store_error,
 )
 from pairbus.broker.store.writer import WriterThread
+from pairbus.disk.commit_file import CommitFile
+from pairbus.disk.folders import FOLDER_MODE, tighten_folder
+from pairbus.disk.locks import FolderLock
 from pairbus.errors import StoreError
 
 
@@ -76,7 +79,7 @@ class SqliteStore:
             self._folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"Cannot make the data folder {self._folder}: {error.strerror}.") from error
-        self._lock = FolderLock(self._folder)
+        self._lock = own(self._folder)
         try:
             return self._open()
         except OSError as error:
@@ -117,7 +120,7 @@ class SqliteStore:
         return Recovered(entities, reader.damage, last_id, reader.dropped)
 
     def _lost_commits(self, commits: CommitFile, noted: int | None, totals: Totals) -> list[str]:
-        """What the number of commits says about the write-ahead log (see folder.py)."""
+        """What the number of commits says about the write-ahead log (see disk/commit_file.py)."""
         if noted is None:
             state = "damaged" if commits.path.exists() else "missing"
             return [f"{commits.path} is {state}; if commits were lost with it, it cannot be noticed."]

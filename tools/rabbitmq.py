@@ -1,4 +1,4 @@
-"""A private RabbitMQ node to measure against: own folder, ports, cookie and epmd, all on loopback.
+"""A private RabbitMQ node to measure and to test against: own folder, ports, cookie and epmd, all on loopback.
 
 Debian's wrappers in /usr/sbin switch to the rabbitmq user and write to the system's folders. The scripts they wrap
 run as anybody and take every path from the environment, so those are called, with an environment built from nothing:
@@ -19,8 +19,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
-
-from bench import procstat
 
 SCRIPTS = Path("/usr/lib/rabbitmq/bin")
 START_TIMEOUT_S = 120.0  # 5 s on an idle machine of two cores, 13 s on a busy one
@@ -57,6 +55,10 @@ def version() -> str:
     return (SCRIPTS / "rabbitmq-server").resolve().parents[1].name.rpartition("-")[2]
 
 
+def _major() -> int:
+    return int(version().partition(".")[0])
+
+
 class RabbitMQ:
     """One node from `__enter__` to `__exit__`; its data lives in a new folder inside `folder` and goes with it."""
 
@@ -64,10 +66,10 @@ class RabbitMQ:
     port: int
     "Where AMQP is spoken, 1.0 and 0-9-1 alike; a new one each time the node starts."
 
-    def __init__(self, folder: Path | None = None, *, plugins: Sequence[str] = ()) -> None:
-        """`plugins` besides that for AMQP 1.0."""
+    def __init__(self, folder: Path | None = None, *, plugins: Sequence[str] = (), durable: bool = True) -> None:
+        """`plugins` besides that for AMQP 1.0, which RabbitMQ 4 knows without. `durable`: the folder must be too."""
         parent = folder or Path(tempfile.gettempdir())
-        if _is_in_memory(parent):
+        if durable and _is_in_memory(parent):
             raise RabbitMQError(f"{parent} is in memory: a durable queue there is not durable; name a folder on disk")
         self._parent = parent
         self._plugins = ("rabbitmq_amqp1_0", *plugins)
@@ -100,12 +102,13 @@ class RabbitMQ:
         assert self._node is not None, "the node runs only inside its with block"
         return self._node.pid
 
-    def cpu_seconds(self) -> float:
-        return procstat.cpu_seconds(self.pid)
-
     def address(self, queue: str) -> str:
         """The link address that means this existing queue; a bare name would declare a classic queue at need."""
-        return f"/amq/queue/{queue}"
+        return f"/amq/queue/{queue}" if _major() < 4 else f"/queues/{queue}"
+
+    def exchange_address(self, exchange: str, key: str) -> str:
+        """The link address that means an exchange, which must exist, and a routing key."""
+        return f"/{'exchange' if _major() < 4 else 'exchanges'}/{exchange}/{key}"
 
     def declare_quorum_queue(self, name: str) -> None:
         self.declare([name])
@@ -160,7 +163,7 @@ class RabbitMQ:
             "RUNNING_UNDER_SYSTEMD": "true",
             "ERL_EPMD_ADDRESS": self.host,
             "ERL_EPMD_PORT": str(self._epmd_port),
-            "RABBITMQ_NODENAME": f"bench-{self.port}@localhost",
+            "RABBITMQ_NODENAME": f"pairbus-{self.port}@localhost",
             "RABBITMQ_DIST_PORT": str(self._node_port),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": LOOPBACK_DISTRIBUTION,
             "RABBITMQ_CTL_ERL_ARGS": LOOPBACK_DISTRIBUTION,
@@ -274,7 +277,7 @@ def _listens(host: str, port: int) -> bool:
 
 
 def _speaks_amqp_1_0(host: str, port: int) -> bool:
-    """Whether a whole AMQP 1.0 handshake as the benchmark's user succeeds: SASL PLAIN, then open for open."""
+    """Whether a whole AMQP 1.0 handshake as our user succeeds: SASL PLAIN, then open for open."""
     plain = f"\0{USER}\0{PASSWORD}".encode()
     try:
         with socket.create_connection((host, port), PROBE_TIMEOUT_S) as peer, peer.makefile("rb") as answers:

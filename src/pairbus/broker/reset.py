@@ -1,0 +1,114 @@
+"""Reset: every entity of a namespace is empty, in one commit.
+
+Emptying an entity message by message would take as long as it holds messages, and a kill in between would leave half of
+them. Instead an empty entity takes its place: same name and settings, new id. One commit describes all the new ones and
+drops all the old ones; the rows of these go step by step as after a deletion (sweep.py).
+
+    written    PutEntity and DropEntity of every entity, in one group
+    committed  the empty entities are in the catalog, links lead to them; the old ones take nothing more
+    barrier    sends and settlements that met the old entities have been answered; they happened before the reset
+    swept      the rows of the old entities are deleted; after a kill the next start goes on with it
+
+When the commit fails, nothing has changed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, get_args
+
+from pairbus.amqp.link import Link
+from pairbus.broker.administration import Administration, id_of
+from pairbus.broker.box import Box
+from pairbus.broker.catalog import Catalog, Holder
+from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription, path_key
+from pairbus.broker.inlet import Inlet
+from pairbus.broker.outlet import Outlet
+from pairbus.broker.queue import Queue
+from pairbus.broker.session_links import Applicant
+from pairbus.broker.store import Delete, DropEntity, Insert, PutEntity, Store, StoredMessage, box_of
+from pairbus.broker.subscription import Subscription
+from pairbus.broker.topic import Topic
+from pairbus.errors import ConfigError
+
+HolderDescription = QueueDescription | TopicDescription | SubscriptionDescription
+Entities = Literal["keep", "delete"]
+"What a reset does to the entities themselves."
+
+
+class ResetHooks(Protocol):
+    """The namespace's part in a reset."""
+
+    def make(self, entity_id: int, description: HolderDescription, last_seq: int = 0) -> Holder: ...
+    def replaced(self, before: Holder, after: Holder) -> None: ...
+    def deleted(self, entity: Holder) -> None: ...
+
+
+def checked_entities(value: object) -> Entities:
+    """`keep` or `delete`; ConfigError for everything else."""
+    for known in get_args(Entities):
+        if value == known:
+            return known  # type: ignore[no-any-return]
+    raise ConfigError(f"entities must be one of {', '.join(get_args(Entities))}, not {value!r}")
+
+
+async def empty_all(catalog: Catalog, administration: Administration, store: Store, hooks: ResetHooks) -> None:
+    """Put an empty entity in the place of each one; StoreError: nothing has changed."""
+    async with administration.all_turns():
+        holders = [(holder, administration.next_id()) for holder in catalog.holders()]
+        for holder, new_id in holders:
+            _write(store, holder, new_id)
+        await administration.commit()
+        for holder, new_id in holders:
+            hooks.replaced(holder, _replace(catalog, holder, new_id, hooks))
+        await administration.barrier()
+        for holder, _ in holders:
+            hooks.deleted(holder)
+
+
+def _write(store: Store, holder: Holder, new_id: int) -> None:
+    store.write(PutEntity(new_id, holder.description.to_json()))
+    if holder.last_seq:
+        # Sequence numbers never repeat: a row that the same commit deletes again leaves its number as the highest one.
+        last = StoredMessage(holder.last_seq, b"", n=store.number())
+        store.write(Insert(box_of(new_id), [last]))
+        store.write(Delete(box_of(new_id), [last.n]))
+    store.write(DropEntity(id_of(holder)))
+
+
+def _replace(catalog: Catalog, before: Holder, new_id: int, hooks: ResetHooks) -> Holder:
+    """Enter an empty entity into the catalog. A topic comes before its subscriptions."""
+    after = hooks.make(new_id, before.description, last_seq=before.last_seq)
+    match before, after:
+        case Queue(), Queue():
+            catalog.queues[path_key(before.path)] = after
+        case Topic(), Topic():
+            after.subscriptions.update(before.subscriptions)
+            catalog.topics[path_key(before.path)] = after
+        case Subscription(), Subscription():
+            for rule in before.rules.values():
+                after.put_rule(rule)
+            catalog.topic(before.description.topic).subscriptions[before.description.name.lower()] = after
+    before.close()
+    return after
+
+
+def relink(link: Link, before: Holder, after: Holder, now_ms: int) -> Inlet | Outlet | Applicant | None:
+    """Lead a link to the empty entity; None: it led elsewhere. A receiver holds its session on, without messages."""
+    if not (isinstance(link.context, Inlet | Outlet | Applicant) and link.context.queue is before):
+        return None
+    context: Inlet | Outlet | Applicant = link.context
+    if isinstance(context, Inlet):
+        assert isinstance(after, Queue | Topic)
+        context.queue = after
+        return context
+    assert isinstance(before, Queue | Subscription) and isinstance(after, Queue | Subscription)
+    context.lead_to(after, _box_like(context.box, before, after))
+    if isinstance(context, Outlet) and context.hold is not None and after.sessions is not None:
+        context.hold = after.sessions.accept(context.hold.session.id, context, now_ms)
+    return context
+
+
+def _box_like(box: Box, before: Queue | Subscription, after: Queue | Subscription) -> Box:
+    if box is before.main:
+        return after.main
+    return after.dead if box is before.dead else after.transfer

@@ -1,0 +1,135 @@
+"""What falls due in the entities of a namespace: one timer for all of them, and the deletion of idle ones."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from pairbus.broker.administration import Administration
+from pairbus.broker.catalog import Catalog, Holder
+from pairbus.broker.due import Agenda
+from pairbus.errors import StoreError
+
+logger = logging.getLogger("pairbus.broker")
+
+
+class Timetable:
+    """When each entity next has something to do."""
+
+    def __init__(
+        self,
+        name: str,
+        catalog: Catalog,
+        administration: Administration,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        is_listened_to: Callable[[Holder], bool],
+        is_forwarding: Callable[[], bool],
+    ) -> None:
+        """`is_listened_to(entity)`: a receiver waits there; `is_forwarding()`: some entity moves messages on now."""
+        self._name = name
+        self._catalog = catalog
+        self._administration = administration
+        self._loop = loop
+        self._now_ms = now_ms
+        self._is_listened_to = is_listened_to
+        self._is_forwarding = is_forwarding
+        self._agenda: Agenda[Holder] = Agenda()
+        self._changed: set[Holder] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
+        self._deletions: set[asyncio.Future[None]] = set()
+        "Of entities that were idle too long."
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Before the store is closed: what falls due from now on is left to the next start."""
+        self._is_stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def changed(self, holder: Holder) -> None:
+        """The next time at which the entity has something to do may have moved."""
+        if holder.closed or self._is_stopping:
+            return
+        if not self._changed:
+            self._loop.call_soon(self._arm)
+        self._changed.add(holder)
+
+    def forget(self, holder: Holder) -> None:
+        """The entity is deleted, or another one is in its place."""
+        self._agenda.set(holder, None)
+        self._changed.discard(holder)
+
+    def _arm(self) -> None:
+        if self._is_stopping:
+            return
+        for holder in self._changed:
+            times = [at for at in (holder.next_due_ms(), holder.idle_until_ms) if at is not None]
+            self._agenda.set(holder, min(times, default=None))
+        self._changed.clear()
+        at_ms = self._agenda.next_ms()
+        if at_ms is None or (self._timer_ms is not None and self._timer_ms <= at_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = at_ms
+        self._timer = self._loop.call_later(max(at_ms - self._now_ms(), 0) / 1000, self.run_due)
+
+    def run_due(self) -> None:
+        """Do what has fallen due by now in every entity, and set the timer for the rest."""
+        self._timer = self._timer_ms = None
+        now_ms = self._now_ms()
+        for holder in self._agenda.pop_due(now_ms):
+            if holder.idle_until_ms is not None and holder.idle_until_ms <= now_ms:
+                if not self._is_listened_to(holder):
+                    deletion = self._administration.to_its_end(self._delete_idle(holder))
+                    self._deletions.add(deletion)
+                    deletion.add_done_callback(self._deletions.discard)
+                    continue
+                holder.touch(now_ms)
+            holder.run_due(now_ms)
+            self.changed(holder)
+        if not self._changed:
+            self._loop.call_soon(self._arm)
+
+    async def catch_up(self) -> None:
+        """Do everything that has fallen due, and what follows from it, and return when it is committed.
+
+        StoreError: some of it could not be stored, and is tried again as after any other failure.
+        """
+        if self._timer is not None:  # its delay was computed before the clock was moved
+            self._timer.cancel()
+            self._timer = self._timer_ms = None
+        while not self._is_stopping:
+            self._arm()
+            next_ms = self._agenda.next_ms()
+            if next_ms is not None and next_ms <= self._now_ms():
+                self.run_due()
+            elif not self._is_catching_up():
+                return
+            if self._deletions:
+                await asyncio.wait(list(self._deletions))
+            await self._administration.commit()
+
+    def _is_catching_up(self) -> bool:
+        """Whether something that fell due is being committed, or forwarded."""
+        return (
+            bool(self._deletions)
+            or self._is_forwarding()
+            or any(holder.is_catching_up for holder in self._catalog.holders())
+        )
+
+    async def _delete_idle(self, holder: Holder) -> None:
+        until_ms, kind = holder.idle_until_ms, holder.description.KIND
+        if holder.closed or until_ms is None or until_ms > self._now_ms():
+            self.changed(holder)  # it was used or deleted in the turn of the loop since it fell due
+            return
+        logger.info("%s: %s '%s' was idle for its auto-delete time and is deleted", self._name, kind, holder.path)
+        try:
+            await self._administration.delete_now(holder.path)
+        except StoreError as error:
+            logger.error("%s: the idle %s '%s' could not be deleted: %s", self._name, kind, holder.path, error)
+            holder.touch(self._now_ms())  # tried again when it has been idle as long once more, not in a tight loop

@@ -1,0 +1,83 @@
+"""Folders and files that only their owner may read, and names that survive a loss of power."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+logger = logging.getLogger("pairbus.disk")
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+CHUNK_BYTES = 1 << 16
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a file that only its owner may read; a child that this process starts does not inherit it."""
+    fd = os.open(path, flags, FILE_MODE)
+    if flags & os.O_CREAT:
+        tighten(path)
+    return fd
+
+
+def make_private(path: Path) -> None:
+    """Take everybody else's permissions from a file or folder; OSError when another user owns it."""
+    found = path.stat().st_mode
+    mode = FOLDER_MODE if stat.S_ISDIR(found) else FILE_MODE
+    if found & 0o777 != mode:
+        path.chmod(mode)
+
+
+def tighten(path: Path) -> None:
+    """Take everybody else's permissions from a file or folder; where another user owns it, say so and go on."""
+    try:
+        make_private(path)
+    except FileNotFoundError:  # a file that SQLite or another process has just removed
+        pass
+    except OSError as error:
+        logger.warning("%s can be read by other users: its mode cannot be changed: %s", path, error.strerror)
+
+
+def tighten_folder(folder: Path, is_ours: Callable[[Path], bool]) -> None:
+    """Tighten our own files in a folder, and the folder itself unless others keep files in it (`--data .`)."""
+    try:
+        found = list(folder.iterdir())
+    except OSError as error:
+        logger.warning("%s may be open to other users: it cannot be read: %s", folder, error.strerror)
+        return
+    ours = [path for path in found if is_ours(path)]
+    if len(ours) == len(found):
+        tighten(folder)
+    for path in ours:
+        tighten(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def take_room(path: Path, size: int) -> None:
+    """Let a file have room for `size` bytes on the disk, now; OSError when there is less."""
+    fd = open_private(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+        else:  # macOS, Windows
+            _fill(fd, size)
+    finally:
+        os.close(fd)
+
+
+def _fill(fd: int, size: int) -> None:
+    """Write zeros up to `size`; bytes that are there already have their room."""
+    left = size - os.lseek(fd, 0, os.SEEK_END)
+    while left > 0:
+        left -= os.write(fd, bytes(min(left, CHUNK_BYTES)))

@@ -1,0 +1,1 @@
+"""The process and its operating system, where systems differ."""

@@ -1,0 +1,59 @@
+"""Fixtures for pytest, found by the entry point `pytest11`: a Service Bus namespace for each test, on this machine.
+
+Loading this file costs nothing: whatever a fixture needs is imported when a test first asks for it. Every process of
+`pytest -n` has a broker of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pairbus.testing.broker_thread import BrokerThread, ServiceBusNamespace, ThreadClock
+    from pairbus.testing.pairs import ServiceBusPair
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def servicebus_broker() -> Iterator[BrokerThread]:
+    """A Service Bus broker in memory for the whole run, in a thread of this process."""
+    try:
+        from pairbus.testing.broker_thread import BrokerThread
+    except ModuleNotFoundError as error:
+        pytest.fail(f"the fixtures of pairbus need {error.name}: pip install 'pairbus[broker]'", pytrace=False)
+
+    with BrokerThread(["session"]) as broker:
+        yield broker
+
+
+@pytest.fixture
+def servicebus_namespace(servicebus_broker: BrokerThread) -> Iterator[ServiceBusNamespace]:
+    """An empty Service Bus namespace for this test, with a port and a clock of its own."""
+    namespace = servicebus_broker.add_namespace(f"test-{next(_numbers)}")
+    yield namespace
+    servicebus_broker.remove_namespace(namespace.name)
+
+
+@pytest.fixture
+def servicebus_pair(servicebus_broker: BrokerThread) -> Iterator[ServiceBusPair]:
+    """Two empty namespaces for this test, `.primary` and `.secondary`, and `.client()` that pairs them."""
+    from pairbus.testing.pairs import ServiceBusPair
+
+    number = next(_numbers)
+    names = [f"test-{number}-{side}" for side in ("primary", "secondary")]
+    pair = ServiceBusPair(*[servicebus_broker.add_namespace(name) for name in names])
+    yield pair
+    pair.close()
+    for name in names:
+        servicebus_broker.remove_namespace(name)
+
+
+@pytest.fixture
+def clock(servicebus_namespace: ServiceBusNamespace) -> ThreadClock:
+    """The clock of `servicebus_namespace`: locks, times to live and schedules end when the test moves it."""
+    return servicebus_namespace.clock

@@ -1,0 +1,52 @@
+"""Modes, and room that is taken in advance."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from pairbus.disk.folders import CHUNK_BYTES, make_private, open_private, sync_folder, take_room
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_private_files_are_private_whatever_they_were(tmp_path: Path) -> None:
+    """Also those of an earlier release, and folders that an installer made."""
+    old = tmp_path / "old"
+    old.touch()
+    old.chmod(0o666)
+    tmp_path.chmod(0o755)
+    os.close(open_private(old, os.O_WRONLY | os.O_CREAT))
+    make_private(tmp_path)
+    assert (mode(old), mode(tmp_path)) == (0o600, 0o700)
+
+
+def test_started_programs_do_not_inherit_private_files(tmp_path: Path) -> None:
+    """A program that lives on would keep the lock."""
+    fd = open_private(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("allocates", [True, False])
+def test_room_is_taken_on_every_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allocates: bool) -> None:
+    """Where a system cannot allocate the bytes are written; what the file has already stays."""
+    if not allocates:
+        monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    path = tmp_path / "reserve"
+    for size in (100, 3 * CHUNK_BYTES, 200):
+        take_room(path, size)
+    assert path.stat().st_size == 3 * CHUNK_BYTES
+    assert path.stat().st_blocks * 512 >= 3 * CHUNK_BYTES
+
+
+def test_syncing_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    """Nobody may believe that a name is durable when it is not."""
+    sync_folder(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        sync_folder(tmp_path / "missing")

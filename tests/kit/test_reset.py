@@ -1,0 +1,235 @@
+"""Reset: everything is empty or gone after one call, and whoever is connected goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus.exceptions import MessageLockLostError, MessagingEntityNotFoundError, ServiceBusError
+
+from pairbus.broker.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.filters import SqlFilter
+from pairbus.broker.store.memory import MemoryStore
+from pairbus.errors import ConfigError, StoreFull
+from tests.kit.world import LISTENER, World, received, world
+
+HOUR_S = 3600
+MINUTE_MS = 60_000
+
+
+async def fill(world: World) -> None:
+    """A queue, a queue with sessions and a subscription, with messages in every state."""
+    settings = {"requires_duplicate_detection": True, "duplicate_window_ms": 60 * MINUTE_MS}
+    await world.namespace.create(QueueDescription("orders", **settings))  # type: ignore[arg-type]
+    await world.namespace.create(QueueDescription("chats", requires_session=True))
+    await world.namespace.create(TopicDescription("news"))
+    await world.namespace.create(SubscriptionDescription("news", "all"))
+    await world.namespace.create(SubscriptionDescription("news", "red"))
+    await world.namespace.create(RuleDescription("news", "red", "colour", filter=SqlFilter("colour = 'red'")))
+    await world.namespace.delete("news/Subscriptions/red/Rules/$Default")
+    await world.send("orders", *(ServiceBusMessage(str(n), message_id=str(n)) for n in range(4)))
+    sender = await world.sender("orders")
+    await sender.schedule_messages(
+        ServiceBusMessage("later", message_id="later"), world.namespace.clock.now().replace(year=2090)
+    )
+    receiver = await world.receiver("orders")
+    first, second = await received(receiver, 2)
+    await receiver.dead_letter_message(first)
+    await receiver.defer_message(second)
+    await world.send("chats", ServiceBusMessage("hello", session_id="ann"))
+    await world.send(
+        "news", ServiceBusMessage("plain"), ServiceBusMessage("hot", application_properties={"colour": "red"})
+    )
+    chat = await world.receiver("chats", session_id="ann")
+    await chat.session.set_state("open")
+
+
+def counts(world: World) -> list[int]:
+    """Of everything that `fill` made: active, dead, scheduled, deferred messages and bytes."""
+    queues = [world.namespace.queue_info(path) for path in ("orders", "chats")]
+    subscriptions = [world.namespace.subscription_info("news", name) for name in ("all", "red")]
+    found = [n for one in queues for n in (one.active, one.dead_lettered, one.scheduled, one.deferred, one.size_bytes)]
+    return found + [n for one in subscriptions for n in (one.active, one.dead_lettered, one.deferred)]
+
+
+async def test_reset_empties_every_entity(world: World) -> None:
+    """Messages of every state, session states and remembered ids are gone; settings and rules are as before."""
+    await fill(world)
+    assert all(n > 0 for n in counts(world)[:5])
+    before = [world.namespace.queue_info("orders").description, world.namespace.rules("news", "red")]
+    await world.namespace.reset()
+    assert set(counts(world)) == {0}
+    assert world.namespace.topic_info("news").size_bytes == 0
+    assert [world.namespace.queue_info("orders").description, world.namespace.rules("news", "red")] == before
+    await world.send("orders", ServiceBusMessage("again", message_id="1"))
+    assert world.namespace.queue_info("orders").active == 1
+    await world.send("news", ServiceBusMessage("plain"))
+    assert world.namespace.subscription_info("news", "red").active == 0
+    assert world.namespace.subscription_info("news", "all").active == 1
+
+
+async def test_open_links_go_on_after_a_reset(world: World) -> None:
+    """The sender sends, the receiver receives what came later, with numbers that go on; its old lock is lost."""
+    await world.namespace.create(QueueDescription("orders"))
+    sender, receiver = await world.sender("orders"), await world.receiver("orders")
+    dead = await world.receiver("orders", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    await sender.send_messages(ServiceBusMessage("old"))
+    [old] = await received(receiver)
+    await world.namespace.reset()
+    await sender.send_messages(ServiceBusMessage("new"))
+    [new] = await received(receiver)
+    assert (str(new), new.sequence_number) == ("new", old.sequence_number + 1)
+    with pytest.raises(MessageLockLostError):
+        await receiver.complete_message(old)
+    await receiver.dead_letter_message(new, reason="a test")
+    assert [str(one) for one in await received(dead)] == ["new"]
+
+
+async def test_waiting_receiver_gets_the_next_message(world: World) -> None:
+    """It waited before the reset, with credit that nobody gives again."""
+    await world.namespace.create(QueueDescription("orders"))
+    sender, receiver = await world.sender("orders"), await world.receiver("orders")
+    waiting = asyncio.create_task(received(receiver))
+    await asyncio.sleep(0.2)  # for its credit to arrive
+    await world.namespace.reset()
+    await sender.send_messages(ServiceBusMessage("new"))
+    assert [str(one) for one in await waiting] == ["new"]
+
+
+async def test_session_receiver_holds_its_session_on(world: World) -> None:
+    """The state is empty, new messages of the session come, nobody else gets it; one who waits for a session waits."""
+    await world.namespace.create(QueueDescription("chats", requires_session=True, lock_duration_ms=MINUTE_MS))
+    sender = await world.sender("chats")
+    await sender.send_messages(ServiceBusMessage("old", session_id="ann"))
+    ann = await world.receiver("chats", session_id="ann")
+    await ann.session.set_state("open")
+    other = world.client.get_queue_receiver("chats", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=5)
+    applying = asyncio.create_task(world.opened(other))
+    await asyncio.sleep(0.3)  # for the application to arrive
+    await world.namespace.reset()
+    assert await ann.session.get_state() is None
+    await ann.session.renew_lock()
+    await sender.send_messages(ServiceBusMessage("new", session_id="ann"))
+    assert [str(one) for one in await received(ann)] == ["new"]
+    await sender.send_messages(ServiceBusMessage("hi", session_id="bob"))
+    assert [str(one) for one in await received(await applying)] == ["hi"]
+
+
+async def test_subscription_receiver_and_topic_sender_go_on(world: World) -> None:
+    """Over a topic, whose copies are made for the new subscription."""
+    await world.namespace.create(TopicDescription("news"))
+    await world.namespace.create(SubscriptionDescription("news", "all"))
+    sender = await world.opened(world.client.get_topic_sender("news"))
+    receiver = await world.opened(world.client.get_subscription_receiver("news", "all"))
+    await sender.send_messages([ServiceBusMessage("old") for _ in range(3)])
+    await world.namespace.reset()
+    await sender.send_messages(ServiceBusMessage("new"))
+    assert [str(one) for one in await received(receiver)] == ["new"]
+
+
+async def test_forwarding_goes_on_after_a_reset(world: World) -> None:
+    """From the new entity to the new destination."""
+    await world.namespace.create(QueueDescription("last"))
+    await world.namespace.create(QueueDescription("first", forward_to="last"))
+    sender = await world.sender("first")
+    await sender.send_messages(ServiceBusMessage("old"))
+    await world.namespace.reset()
+    await sender.send_messages(ServiceBusMessage("new"))
+    assert [str(one) for one in await received(await world.receiver("last"))] == ["new"]
+
+
+async def test_reset_may_delete_every_entity(world: World) -> None:
+    """Senders and receivers are detached, and the names are free."""
+    await fill(world)
+    sender = await world.sender("orders")
+    await world.namespace.reset("delete")
+    assert world.namespace.queue_keys() == world.namespace.topic_keys() == []
+    with pytest.raises((MessagingEntityNotFoundError, ServiceBusError)):
+        await sender.send_messages(ServiceBusMessage("nowhere"))
+    await world.namespace.create(QueueDescription("orders"))
+    await world.send("orders", ServiceBusMessage("new"))
+    assert world.namespace.queue_info("orders").active == 1
+
+
+async def test_reset_that_cannot_be_stored_changes_nothing(world: World) -> None:
+    """Every message is still there, and links go on."""
+    await fill(world)
+    before = counts(world)
+    assert isinstance(world.namespace.store, MemoryStore)
+    world.namespace.store.fail_next(StoreFull("no space left"))
+    with pytest.raises(StoreFull):
+        await world.namespace.reset()
+    assert counts(world) == before
+    await world.namespace.reset()
+    assert set(counts(world)) == {0}
+
+
+async def test_nothing_of_before_a_reset_comes_back_at_a_restart(tmp_path: Path) -> None:
+    """What came later is kept, numbers go on, and the rows of before are swept."""
+    async with world(data=tmp_path) as first:
+        await fill(first)
+        await first.namespace.reset()
+        await first.send("news", ServiceBusMessage("kept"))
+    async with world(data=tmp_path) as second:
+        assert counts(second)[:10] == [0] * 10
+        assert second.namespace.subscription_info("news", "all").active == 1
+        await second.send("orders", ServiceBusMessage("new", message_id="1"))
+        [new] = await received(await second.receiver("orders"))
+        assert new.sequence_number > 4
+        rows = [row.box for row in second.namespace.store.index()]
+        assert len(rows) == 2
+
+
+async def test_sends_during_resets_are_before_or_after(tmp_path: Path) -> None:
+    """Each is accepted; those of after the last reset are all there, and the store holds nothing else."""
+    async with world(data=tmp_path) as here:
+        await here.namespace.create(QueueDescription("orders"))
+        sender = await here.sender("orders")
+
+        async def send_many() -> None:
+            for n in range(100):
+                await sender.send_messages(ServiceBusMessage(str(n)))
+
+        sending = asyncio.create_task(send_many())
+        while not sending.done():
+            await here.namespace.reset()
+            await asyncio.sleep(0.01)
+        await sending
+        await here.namespace.reset()
+        await sender.send_messages([ServiceBusMessage("last") for _ in range(5)])
+        assert here.namespace.queue_info("orders").active == 5
+    async with world(data=tmp_path) as again:
+        assert again.namespace.queue_info("orders").active == 5
+
+
+# ── over HTTP ──
+
+
+@pytest.mark.parametrize(
+    ("body", "left"), [(None, ["orders"]), ({"entities": "keep"}, ["orders"]), ({"entities": "delete"}, [])]
+)
+async def test_reset_over_http(world: World, body: Any, left: list[str]) -> None:
+    """With Manage."""
+    await world.namespace.create(QueueDescription("orders"))
+    await world.send("orders", ServiceBusMessage("old"))
+    assert (await world.http("POST", "$pairbus/reset", key=LISTENER, json=body))[0] == 401
+    assert world.namespace.queue_info("orders").active == 1
+    options = {} if body is None else {"json": body}
+    assert await world.http("POST", "$pairbus/reset", **options) == (200, {})
+    assert [info.description.path for info in world.namespace.queue_infos()] == left
+    assert sum(info.active for info in world.namespace.queue_infos()) == 0
+
+
+@pytest.mark.parametrize("body", [{"entities": "all"}, {"entities": None}, {"entity": "keep"}, []])
+async def test_wrong_reset_changes_nothing(world: World, body: Any) -> None:
+    """The answer names what is possible."""
+    await world.namespace.create(QueueDescription("orders"))
+    await world.send("orders", ServiceBusMessage("old"))
+    status, answer = await world.http("POST", "$pairbus/reset", json=body)
+    assert status == 400 and answer["error"]
+    assert world.namespace.queue_info("orders").active == 1
+    with pytest.raises(ConfigError, match="keep, delete"):
+        await world.namespace.reset("all")  # type: ignore[arg-type]

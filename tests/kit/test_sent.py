@@ -1,0 +1,138 @@
+"""Recorded sends: what was accepted, in order, also when it was received meanwhile."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
+
+from pairbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
+from pairbus.broker import recorder as recording
+from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.draft import Draft
+from pairbus.broker.namespace import Namespace
+from pairbus.broker.recorder import Recorder
+from pairbus.broker.refusal import Refusal
+from pairbus.testing import SentMessage
+from pairbus.testing.sent import sent_message
+from tests.kit.world import World, received, world
+
+
+def sent(namespace: Namespace, entity: str) -> list[SentMessage]:
+    assert namespace.recorder is not None
+    return [sent_message(one) for one in namespace.recorder.of(entity)]
+
+
+async def test_sends_are_recorded_with_everything_their_sender_gave() -> None:
+    """As plain objects: bytes, text, numbers, dates."""
+    async with world(record_sends=True) as here:
+        await here.namespace.create(QueueDescription("orders"))
+        before = here.namespace.clock.now() - timedelta(milliseconds=1)
+        message = ServiceBusMessage(
+            b'{"id": 1}',
+            message_id="m-1",
+            session_id="ann",
+            correlation_id="c-1",
+            subject="order",
+            content_type="application/json",
+            reply_to="answers",
+            reply_to_session_id="bob",
+            to="somebody",
+            time_to_live=timedelta(minutes=5),
+            application_properties={"colour": "red", "count": 3, "share": 0.5, "new": True},
+        )
+        await here.send("orders", message)
+        [found] = sent(here.namespace, "Orders")
+        assert before <= found.accepted_at <= here.namespace.clock.now()
+        assert found == SentMessage(
+            body=b'{"id": 1}',
+            message_id="m-1",
+            session_id="ann",
+            correlation_id="c-1",
+            subject="order",
+            content_type="application/json",
+            reply_to="answers",
+            reply_to_session_id="bob",
+            to="somebody",
+            time_to_live=timedelta(minutes=5),
+            application_properties={"colour": "red", "count": 3, "share": 0.5, "new": True},
+            sequence_number=1,
+            accepted_at=found.accepted_at,
+            scheduled_for=None,
+        )
+        assert found.json() == {"id": 1} and str(found) == '{"id": 1}'
+        plain = [type(value) for value in found.application_properties.values()]
+        assert plain == [str, int, float, bool]
+
+
+async def test_received_and_scheduled_messages_stay_recorded() -> None:
+    """In the order in which they were accepted; a batch in its own."""
+    async with world(record_sends=True) as here:
+        await here.namespace.create(QueueDescription("orders"))
+        sender, receiver = await here.sender("orders"), await here.receiver("orders")
+        await sender.send_messages([ServiceBusMessage("one"), ServiceBusMessage("two")])
+        for message in await received(receiver, 2):
+            await receiver.complete_message(message)
+        due = datetime(2090, 1, 1, tzinfo=UTC)
+        await sender.schedule_messages(ServiceBusMessage("three"), due)
+        found = sent(here.namespace, "orders")
+        assert [str(one) for one in found] == ["one", "two", "three"]
+        assert [one.scheduled_for for one in found] == [None, None, due]
+        assert [one.sequence_number for one in found] == [1, 2, 3]
+        await here.namespace.reset()
+        assert sent(here.namespace, "orders") == []
+        await sender.send_messages(ServiceBusMessage("four"))
+        assert [str(one) for one in sent(here.namespace, "orders")] == ["four"]
+
+
+async def test_only_accepted_sends_are_recorded() -> None:
+    """Not a dropped duplicate, a refused send, or a message that another entity forwarded."""
+    async with world(record_sends=True) as here:
+        await here.namespace.create(QueueDescription("last"))
+        await here.namespace.create(QueueDescription("orders", requires_duplicate_detection=True, forward_to="last"))
+        await here.namespace.create(QueueDescription("off"))
+        off = await here.sender("off")
+        await here.namespace.update(QueueDescription("off", status="SendDisabled"))
+        with pytest.raises(Exception, match="SendDisabled"):
+            await off.send_messages(ServiceBusMessage("refused"))
+        await here.send("orders", *(ServiceBusMessage("same", message_id="1") for _ in range(2)))
+        await received(await here.receiver("last"))
+        assert [len(sent(here.namespace, name)) for name in ("orders", "last", "off")] == [1, 0, 0]
+
+
+async def test_sends_to_a_topic_are_recorded_once() -> None:
+    """Whatever subscriptions it has, or none."""
+    async with world(record_sends=True) as here:
+        await here.namespace.create(TopicDescription("news"))
+        await here.send("news", ServiceBusMessage("nobody reads it"))
+        for name in ("one", "two"):
+            await here.namespace.create(SubscriptionDescription("news", name))
+        value = AmqpAnnotatedMessage(value_body={"n": [1, "two"]})
+        assert value.body_type is AmqpMessageBodyType.VALUE
+        await here.send("news", value)  # type: ignore[arg-type]
+        assert [one.body for one in sent(here.namespace, "news")] == [b"nobody reads it", {"n": [1, "two"]}]
+
+
+async def test_nothing_is_recorded_unless_asked(world: World) -> None:
+    """A broker that nobody tests with keeps no message twice."""
+    assert world.namespace.recorder is None
+
+
+def test_recorded_sends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go first, by count and by bytes; the last one stays whatever its size."""
+    monkeypatch.setattr(recording, "RECORDED_MAX", 3)
+    monkeypatch.setattr(recording, "RECORDED_BYTES_MAX", 10)
+    recorder, answers = Recorder(), list[object]()
+
+    def send(*bodies: bytes, answer: object = None) -> list[bytes]:
+        recorder.watched("q", [Draft(body) for body in bodies], 1, 0, answers.append)(answer)
+        return [one.draft.body for one in recorder.of("Q")]
+
+    assert send(b"1", b"2", b"3", b"4") == [b"2", b"3", b"4"]
+    assert send(b"12345678") == [b"3", b"4", b"12345678"]
+    assert send(b"x" * 100) == [b"x" * 100]
+    refusal = Refusal(RESOURCE_LIMIT_EXCEEDED, "full")
+    assert send(b"no", answer=refusal) == [b"x" * 100]
+    assert answers == [None, None, None, refusal]
