@@ -241,3 +241,13 @@ def test_rate_of_operations_must_be_a_number_above_zero(rate: float) -> None:
 
     with pytest.raises(ConfigError, match="accepted is a number above 0"):
         asyncio.run(start())
+
+
+async def test_clock_and_reset_are_on_the_socket_too() -> None:
+    """One table of routes: a switch of the tester's kit works while the port is shut."""
+    async with two() as broker:
+        broker.namespace("contoso").faults.add("refuse")
+        moved = await ask("POST", "http://x/contoso/$pairbus/clock", {"advance_seconds": 60}, broker=broker)
+        assert (moved[0], moved[1]["offset_seconds"]) == (200, 60.0)
+        assert await ask("POST", "http://x/contoso/$pairbus/reset", {}, broker=broker) == (200, {})
+        assert (await ask("POST", "http://x/contoso/$pairbus/reset", "[]", broker=broker))[0] == 400
