@@ -24,12 +24,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "process": set(),
     "disk": {"process"},
     "access": {"errors"},
+    "faults": {"errors"},
     "ledger": {"disk", "errors", "process"},
     "cost": {"errors", "ledger"},
     "report": {"cost", "errors", "ledger"},
     # the wire, and what stands on it
     "amqp": set(),
-    "broker": {"access", "amqp", "disk", "errors", "ledger"},
+    "broker": {"access", "amqp", "disk", "errors", "faults", "ledger"},
     # The syphon works on raw messages: the core of pairing reads and writes them, and nothing else of the wire.
     "pairing": {"amqp", "errors"},
     # The transport says in pairing's words how a send failed (`transport/failures.py`).
@@ -92,6 +93,7 @@ CORES_OF_THE_BROKER = [
 PURE = [
     "amqp/*.py",
     "pairing/*.py",
+    "faults/*.py",
     "broker/filters/*.py",
     *(f"broker/{name}.py" for name in CORES_OF_THE_BROKER),
 ]

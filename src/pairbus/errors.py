@@ -2,10 +2,12 @@
 
 PairbusError
 ├── ConfigError                 an option, configuration file or connection string is wrong
+│   └── InvalidFault            also a ValueError: a fault that was asked for is described wrongly
 ├── EntityError                 a request about an entity cannot be carried out
 │   ├── EntityNotFound
 │   ├── EntityExists
 │   └── InvalidDescription      also a ValueError: a setting is out of its range
+├── FaultNotFound               no fault of this number is active
 ├── LedgerNewer                 a ledger was written by a newer version
 ├── PairingError                of a paired client; the kinds are in `client.errors`, each also an error of the SDK
 ├── SpoolError                  the local spool cannot do what was asked; the caller still owns the message
@@ -30,6 +32,14 @@ class PairbusError(Exception):
 
 class ConfigError(PairbusError):
     """An option, configuration file or connection string is wrong. Nothing was started or changed."""
+
+
+class InvalidFault(ConfigError, ValueError):
+    """A fault that was asked for is described wrongly; the text names the field, its value and what is accepted."""
+
+
+class FaultNotFound(PairbusError):
+    """No fault of this number is active: it was cleared, its time is over, or its count is used up."""
 
 
 class EntityError(PairbusError):

@@ -99,6 +99,12 @@ def test_keys_have_names_texts_and_rights() -> None:
     assert root.rights == {SEND, LISTEN, MANAGE}
 
 
+def test_operations_per_second_belong_to_the_namespace() -> None:
+    """Our extension; a namespace that does not say it bears whatever comes."""
+    assert parse_config(namespace_config(OperationsPerSecond=2.5), "f")[0].operations_per_s == 2.5
+    assert parse_config(namespace_config(), "f")[0].operations_per_s is None
+
+
 def test_sizes_and_idle_time_can_be_set_beyond_what_the_emulator_knows() -> None:
     """The emulator has fixed quotas; ours are settings."""
     text = queue_config({"MaxSizeInMegabytes": 5120, "MaxMessageSizeInKilobytes": 1024, "AutoDeleteOnIdle": "P1D"})
@@ -166,6 +172,9 @@ def test_a_wrong_property_is_named_with_file_namespace_and_queue(properties: dic
         (namespace_config(Keys=[{"Name": "k"}]), ["key 'k'", "'Key' is missing"]),
         (namespace_config(Keys=[{"Name": "k", "Key": "v", "Rights": ["Own"]}]), ["Rights", "Send, Listen, Manage"]),
         (namespace_config(Keys=[{"Name": "k", "Key": "v"}] * 2), ["key 'k' occurs twice"]),
+        (namespace_config(OperationsPerSecond=0), ["OperationsPerSecond must be a number above 0, found 0"]),
+        (namespace_config(OperationsPerSecond="9"), ["OperationsPerSecond must be a number above 0"]),
+        (namespace_config(OperationsPerSecond=True), ["OperationsPerSecond must be a number above 0"]),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_place(text: str, words: list[str]) -> None:

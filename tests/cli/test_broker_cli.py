@@ -121,6 +121,7 @@ def test_memory_keeps_nothing_and_leaves_nothing(tmp_path: Path) -> None:
         scratch = list(tmp_path.iterdir())
         assert len(scratch) == 1 and (scratch[0] / "ca.pem").exists()
         assert running.stop() == 0
+        assert running.err == f"control socket: {scratch[0] / 'control.sock'}\n"
     assert list(tmp_path.iterdir()) == []
     assert not Path(":memory:").exists()
 
@@ -222,6 +223,7 @@ def test_other_addresses_than_loopback_need_a_key(
         (["--namespace", "a=0", "--namespace", "A=0"], "the namespace 'A' was given twice"),
         (["--config", "nowhere.json"], "nowhere.json: cannot be read"),
         (["--log-level", "loud"], "allowed are debug, info, warning, error"),
+        (["--operations-per-second", "0"], "--operations-per-second is 0.0; accepted is a number above 0"),
         (["--namespace", "a=0", "--data", "/dev/null"], "Cannot make the data folder"),
         (["--namespace", "a=0", "--listen-http", "x"], "PORT or NAME=PORT is needed, for example 5300"),
         (["--namespace", "a=0", "--listen-tls", "a=65536"], "PORT or NAME=PORT is needed"),

@@ -35,7 +35,7 @@ class Image:
 
     def copy(self, to: Path) -> Path:
         shutil.rmtree(to, ignore_errors=True)
-        shutil.copytree(self.folder, to)
+        shutil.copytree(self.folder, to, ignore=shutil.ignore_patterns("control.sock"))
         return to
 
 
@@ -91,7 +91,7 @@ def make_images(stopped: Path, killed: Path, count: int = 30) -> tuple[Image, Im
         asyncio.run(work(count))
     finally:
         broker.kill()
-    shutil.copytree(killed / "data", stopped / "data")
+    shutil.copytree(killed / "data", stopped / "data", ignore=shutil.ignore_patterns("control.sock"))
     with BrokerProcess(stopped / "data", namespaces=["contoso"]) as last:
         assert last.terminate() == 0
     return Image(stopped / "data", held), Image(killed / "data", held)

@@ -143,7 +143,7 @@ async def test_effects_of_a_move_are_committed_on_return(tmp_path: Path) -> None
         await first.namespace.create(QueueDescription("orders", dead_letter_on_expiration=True))
         await first.send("orders", ServiceBusMessage("a book", time_to_live=HOUR))
         await first.namespace.clock.advance(HOUR)
-        shutil.copytree(tmp_path / "bus", tmp_path / "copy")
+        shutil.copytree(tmp_path / "bus", tmp_path / "copy", ignore=shutil.ignore_patterns("control.sock"))
     async with world(data=tmp_path / "copy") as second:
         assert second.namespace.queue_info("orders").dead_lettered == 1
         assert second.namespace.clock.offset == timedelta(0)

@@ -25,6 +25,7 @@ from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.certificate import ca_path, server_context
 from pairbus.broker.config import load_config
 from pairbus.broker.config_entities import SubscriptionConfig
+from pairbus.broker.control import SOCKET_NAME, ControlSocket, control_of
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.meter import Meter
 from pairbus.broker.namespace import Namespace
@@ -75,6 +76,8 @@ class NamespaceOptions:
     "Created at start like the queues, with their first rules."
     extra_ports: tuple[int, ...] = ()
     "Further ports that lead to the same namespace, where some clients look for it: 5300, 443. 0 = any free one."
+    operations_per_s: float | None = None
+    "Operations beyond this rate are refused as server-busy; None: as many as come."
 
 
 class Broker:
@@ -122,6 +125,7 @@ class Broker:
         self._ledger: Ledger | None = None
         self._namespaces: dict[str, Namespace] = {}
         self._ports: dict[str, Port] = {}
+        self._control: ControlSocket | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._tls: ssl.SSLContext | None = None
         "While the broker is served."
@@ -138,6 +142,11 @@ class Broker:
     @property
     def ca_file(self) -> Path:
         return ca_path(self._folder())
+
+    @property
+    def control_socket(self) -> Path | None:
+        """The Unix socket with the switches of every namespace (see `control`); None: it could not be opened."""
+        return None if self._control is None else self._control.path
 
     def names(self) -> list[str]:
         """The names of the namespaces, as they were given."""
@@ -177,12 +186,18 @@ class Broker:
             self._tls = server_context(self._folder(), [self._host, *self._hosts, *names])
             for options in self._options:
                 await self._listen(options, self._tls, loop)
+            control = ControlSocket(self._folder() / SOCKET_NAME, self._namespaces)
+            if await control.open():
+                self._control = control
         except BaseException:
             await self.stop()
             raise
 
     async def stop(self) -> None:
         """Stop accepting, finish commits, tell the clients, close the stores."""
+        control, self._control = self._control, None
+        if control is not None:
+            await control.close()
         namespaces, ports = list(self._namespaces.values()), list(self._ports.values())
         self._namespaces.clear()
         self._ports.clear()
@@ -245,6 +260,7 @@ class Broker:
             now_ms=self._now_ms,
             meter=meter,
             strictness=self._strictness,
+            operations_per_s=options.operations_per_s,
             recorder=Recorder() if self._record_sends else None,
         )
         self._namespaces[options.name.lower()] = namespace  # before it can fail: `stop` then releases its store
@@ -262,6 +278,8 @@ class Broker:
             websocket=port.web_socket,
             on_request=port.on_request,
             meter=namespace.meter,
+            faults=namespace.faults,
+            control=control_of(namespace),
         )
         await port.open(self._host, options.port, app, options.extra_ports)
         self._ports[options.name.lower()] = port

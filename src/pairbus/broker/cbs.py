@@ -6,14 +6,17 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pairbus.access.sas import Grant, KeyRing, TokenRefused, resource_path
+from pairbus.access.sas import MANAGE, Grant, KeyRing, TokenRefused, resource_path
+from pairbus.amqp.errors import UNAUTHORIZED_ACCESS
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Int
+from pairbus.broker.refusal import SERVER_BUSY, TIMEOUT, Refusal
 from pairbus.broker.requests import Reply
 
 logger = logging.getLogger("pairbus.broker")
 
 GRANTS_MAX = 4096  # audiences per connection; the SDKs put one per link
+_STATUS_OF = {UNAUTHORIZED_ACCESS: 401, TIMEOUT: 408, SERVER_BUSY: 503}
 AUDIENCE_LENGTH_MAX = 2048  # a host and 260 characters of a path, each of them encoded; all audiences are kept
 
 
@@ -57,7 +60,7 @@ class Grants:
 class CbsNode:
     """Answers put-token. The type of the token is not looked at: the Python SDK calls every token `jwt`."""
 
-    address = "$cbs"
+    address = entity = "$cbs"
 
     def __init__(self, keys: KeyRing, grants: Grants, on_token: Callable[[], None], real_ms: Callable[[], int]) -> None:
         """`real_ms` is the machine's clock, which tokens keep whatever a test makes of the namespace's."""
@@ -65,6 +68,12 @@ class CbsNode:
         self._grants = grants
         self._on_token = on_token
         self._real_ms = real_ms
+
+    def right_of(self, request: Message) -> str:
+        return MANAGE
+
+    def refuse(self, reply: Reply, refusal: Refusal) -> None:
+        reply(_status(_STATUS_OF.get(refusal.condition, 500), refusal.description), None)
 
     def on_request(self, request: Message, reply: Reply, now_ms: int) -> None:
         operation, audience, token = request.property("operation"), request.property("name"), request.body

@@ -6,7 +6,8 @@
         "Topics": [{"Name": "events", "Subscriptions": [{"Name": "audit", "Rules": [
             {"Name": "red", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "color = 'red'"}}}
         ]}]}],
-        "Keys": [{"Name": "app", "Key": "…", "Rights": ["Send", "Listen"]}]     // "Keys" is ours
+        "Keys": [{"Name": "app", "Key": "…", "Rights": ["Send", "Listen"]}],    // "Keys" is ours
+        "OperationsPerSecond": 1000                                             // ours too: throttle beyond this
     }]}}
 
 Comments and trailing commas are tolerated, because the files that people have contain them. Everything else is
@@ -38,6 +39,8 @@ class NamespaceConfig:
     "Empty when the file has none: the broker's own default then applies."
     topics: list[TopicDescription] = field(default_factory=list)
     subscriptions: list[SubscriptionConfig] = field(default_factory=list)
+    operations_per_s: float | None = None
+    "None: the namespace bears whatever comes."
 
 
 def load_config(file: Path) -> list[NamespaceConfig]:
@@ -65,7 +68,7 @@ def parse_config(text: str, source: str) -> list[NamespaceConfig]:
 
 def _namespace(value: Any, place: Place) -> NamespaceConfig:
     place = place.named("namespace", value)
-    table = place.table(value, ("Name", "Queues", "Topics", "Keys"))
+    table = place.table(value, ("Name", "Queues", "Topics", "Keys", "OperationsPerSecond"))
     name = place.member(table, "Name", str)
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?", name):
         raise place.error("a name has 1 to 63 letters, digits and '-', and begins and ends with a letter or digit")
@@ -77,7 +80,10 @@ def _namespace(value: Any, place: Place) -> NamespaceConfig:
     keys = [_key(item, place) for item in place.items(table, "Keys")]
     place.refuse_repeated((key.name for key in keys), "key")
     subscriptions = [found for _, belonging in topics for found in belonging]
-    return NamespaceConfig(name, queues, keys, [topic for topic, _ in topics], subscriptions)
+    per_s = table.get("OperationsPerSecond")
+    if per_s is not None and (isinstance(per_s, bool) or not isinstance(per_s, int | float) or not per_s > 0):
+        raise place.error(f"OperationsPerSecond must be a number above 0, found {json.dumps(per_s)}")
+    return NamespaceConfig(name, queues, keys, [topic for topic, _ in topics], subscriptions, per_s)
 
 
 def _key(value: Any, place: Place) -> SharedAccessKey:

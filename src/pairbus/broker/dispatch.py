@@ -13,6 +13,7 @@ from pairbus.broker.catalog import Holder, Receivable
 from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
+    from pairbus.broker.outages import NamespaceFaults
     from pairbus.broker.outlet import Outlet
 
 logger = logging.getLogger("pairbus.broker")
@@ -32,6 +33,7 @@ class Dispatcher:
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
         on_locked: Callable[[Holder], None],
+        faults: NamespaceFaults,
         is_metered: bool = False,
     ) -> None:
         self.queue = queue
@@ -40,6 +42,7 @@ class Dispatcher:
         self._loop = loop
         self._now_ms = now_ms
         self._on_locked = on_locked
+        self._faults = faults
         self._is_metered = is_metered
         self._is_scheduled = False
 
@@ -73,11 +76,12 @@ class Dispatcher:
         outlets, box, now_ms = self.outlets, self.box, self._now_ms()
         idle = handed = 0
         exhausted = False
+        acts, keeps = self._faults.acts, self._faults.operations.keeps
         while idle < len(outlets):
             outlet = outlets[0]
             if len(outlets) > 1:
                 outlets.rotate(-1)
-            if not outlet.ready:
+            if not outlet.ready or (acts and keeps(outlet, now_ms)):
                 idle += 1
                 continue
             if not outlet.take(box, now_ms):

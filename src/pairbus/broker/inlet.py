@@ -47,6 +47,9 @@ class Inlet:
         self._run: list[Delivery] = []
         self._reader = DraftReader()
         self._needs_session = isinstance(queue.description, QueueDescription) and queue.description.requires_session
+        self._stalled_bytes = self._stalled_count = 0
+        self.lost_ids: set[int] = set()
+        "Deliveries whose answer a fault drops, with the connection."
         self._settled_count = 0
         "Sends that were settled since credit was given last, where it is given by hand."
         self._checks_envelopes = (
@@ -98,6 +101,10 @@ class Inlet:
         """The run is over: offer it to the queue; what cannot be taken at all is refused at once."""
         run, self._run = self._run, []
         self.used_ms = self.peer.namespace.real_ms()
+        faults = self.peer.namespace.faults
+        self._take(faults.operations.messages(self, run) if faults.acts else run, now_ms)
+
+    def _take(self, run: list[Delivery], now_ms: int) -> None:
         drafts: list[Draft] = []
         ids: list[int] = []
         sizes: list[int] | None = None if self.peer.namespace.meter is None else []
@@ -113,7 +120,7 @@ class Inlet:
                 else:
                     drafts += self._drafts_of(delivery)
             except (ProtocolError, Refusal) as error:
-                self._refuse(delivery, Refusal(error.condition, error.description))
+                self.refuse(delivery, Refusal(error.condition, error.description))
                 continue
             size += len(payload)
             if sizes is not None:
@@ -123,6 +130,8 @@ class Inlet:
             else:
                 ids.append(delivery.delivery_id)
         if drafts:
+            if self.peer.namespace.faults.acts:
+                self.peer.namespace.faults.operations.postpone(self.queue.path, drafts, now_ms)
             self._offer(drafts, ids, size, sizes, now_ms)
 
     def _drafts_of(self, delivery: Delivery) -> list[Draft]:
@@ -175,6 +184,9 @@ class Inlet:
                 meter.messages(self.queue.path, "send", of_messages, refusal)
             if of_pings:
                 meter.messages(self.queue.path, "ping", of_pings, refusal)
+        if self.lost_ids and not self.lost_ids.isdisjoint(ids):
+            self.peer.cut()
+            return
         outcome = ACCEPTED_BYTES if refusal is None else self.peer.refused(refusal)
         one_by_one = self.peer.strictness.answers_one_by_one
         for first, last in [(each, each) for each in ids] if one_by_one else ranges(ids):
@@ -182,10 +194,30 @@ class Inlet:
         self._return_credit(len(ids))
         self.peer.flush_soon()
 
-    def _refuse(self, delivery: Delivery, refusal: Refusal) -> None:
-        """What cannot be read, or is too large, is one operation."""
+    def refuse(self, delivery: Delivery, refusal: Refusal) -> None:
+        """Answer a delivery with no. To the meter it is one operation."""
         ids = [] if delivery.settled else [delivery.delivery_id]
         self._answer(ids, refusal, ([len(delivery.payload)], []))
 
+    # ── stalls ──
+
+    def stall(self, delivery: Delivery) -> None:
+        """Keep the delivery unread until `resume`."""
+        self._stalled_bytes += len(delivery.payload)
+        self._stalled_count += 1
+        self.peer.holds(len(delivery.payload), 1)
+
+    def resume(self, delivery: Delivery) -> None:
+        """The stall is over: go on with the delivery as if it came now."""
+        self._stalled_bytes -= len(delivery.payload)
+        self._stalled_count -= 1
+        self.peer.lets_go(len(delivery.payload), 1)
+        self._take([delivery], self.peer.namespace.now_ms())
+        self.peer.namespace.changed(self.queue)
+        self.peer.flush_soon()
+
     def close(self) -> None:
-        """Nothing is kept here that a closed link would leave behind."""
+        """Let go of deliveries that a stall keeps: their sender no longer waits for an answer."""
+        self.peer.lets_go(self._stalled_bytes, self._stalled_count)
+        self._stalled_bytes = self._stalled_count = 0
+        self.peer.namespace.faults.held.forget(self)

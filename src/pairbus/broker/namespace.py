@@ -40,6 +40,7 @@ from pairbus.broker.forward import Forwarder
 from pairbus.broker.health import Health
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.meter import Meter
+from pairbus.broker.outages import NamespaceFaults
 from pairbus.broker.outlet import Outlet
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.peer import Peer
@@ -70,7 +71,7 @@ SWEEP_PAUSE_S = 1.0  # before the rows of deleted entities are tried again
 class Namespace:
     """The entities of one namespace on one store. `now_ms` is the only clock of the entities (see clock.py)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
         name: str,
         store: Store,
@@ -80,6 +81,7 @@ class Namespace:
         now_ms: Callable[[], int],
         meter: Meter | None = None,
         strictness: Strictness = LENIENT,
+        operations_per_s: float | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self.name = name
@@ -97,6 +99,8 @@ class Namespace:
         self.links: set[Link] = set()
         "Links to entities; they are told when their queue is deleted or disabled."
         self._loop = loop
+        self.faults = NamespaceFaults(self, loop, operations_per_s=operations_per_s)
+        "Outages on demand."
         self.catalog = Catalog()
         self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=self.now_ms)
         self._health = Health(store, loop)
@@ -205,6 +209,7 @@ class Namespace:
         What falls due from now on is left to the next start, which finds it in the store.
         """
         self._is_stopping = True
+        self.faults.close()
         if self._has_frozen:
             gc.unfreeze()
         self._sweeper.stop()
@@ -323,6 +328,7 @@ class Namespace:
                 loop=self._loop,
                 now_ms=self.now_ms,
                 on_locked=self.changed,
+                faults=self.faults,
                 is_metered=self.meter is not None,
             )
         return dispatcher

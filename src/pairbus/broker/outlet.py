@@ -45,6 +45,8 @@ class Outlet:
         attach = link.remote_attach
         self._takes_for_good = attach is not None and attach.snd_settle_mode == SETTLED_BY_SENDER
         self._unsettled_max = peer.strictness.unsettled_max
+        self.lost_ids: set[int] = set()
+        "Deliveries whose settlement gets no answer, because a fault drops it with the connection."
         self._completing: list[SentDelivery] = []
         self._completing_in: tuple[Session, bool] | None = None
         self._sizes: list[int] = []
@@ -176,6 +178,24 @@ class Outlet:
     # ── settlements ──
 
     def settle(self, session: Session, deliveries: list[SentDelivery], settled: bool, state: Any, now_ms: int) -> None:
+        faults = self.peer.namespace.faults
+        if faults.acts:
+            deliveries = faults.operations.settlements(self, session, deliveries, settled, state)
+        self._settle(session, deliveries, settled, state, now_ms)
+
+    def refuse(self, session: Session, delivery: SentDelivery, settled: bool, refusal: Refusal) -> None:
+        """Answer a settlement with no; the message stays locked."""
+        self._settled(session, delivery.delivery_id, settled, b"", refusal)
+
+    def resume(self, session: Session, delivery: SentDelivery, settled: bool, state: Any) -> None:
+        """A stall is over: go on with the settlement as if it came now."""
+        now_ms = self.peer.namespace.now_ms()
+        self._settle(session, [delivery], settled, state, now_ms)
+        self.submit(now_ms)
+        self.peer.namespace.changed(self.queue)
+        self.wake()
+
+    def _settle(self, session: Session, deliveries: list[SentDelivery], settled: bool, state: Any, now_ms: int) -> None:
         if self._unsettled is not None:
             self._unsettled.difference_update([delivery.tag for delivery in deliveries])
         if isinstance(state, Accepted):
@@ -239,6 +259,9 @@ class Outlet:
         self._meter_settled(len(lost), error or lock_lost())
         if settled:
             return
+        if self.lost_ids and not self.lost_ids.isdisjoint([delivery.delivery_id for delivery in deliveries]):
+            self.peer.cut()
+            return
         if not lost:
             # Of several dispositions that came in one read, in any order; ranges are of ascending ids.
             ids = sorted([delivery.delivery_id for delivery in deliveries])
@@ -257,13 +280,16 @@ class Outlet:
         self, session: Session, delivery_id: int, settled: bool, answer: bytes, refusal: Refusal | None
     ) -> None:
         self._meter_settled(1, refusal)
-        if not settled:
+        if delivery_id in self.lost_ids:
+            self.peer.cut()
+        elif not settled:
             session.settle_sent(delivery_id, delivery_id, answer if refusal is None else self.peer.refused(refusal))
             self.peer.flush_soon()
 
     def close(self) -> None:
         self.meter_deliveries()
         self._ask_is_over(self.link.delivery_count)
+        self.peer.namespace.faults.held.forget(self)
         self.peer.namespace.stop_listening(self)
         if self.hold is not None and self.queue.sessions is not None:
             self.queue.sessions.release(self.hold)

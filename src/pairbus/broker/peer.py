@@ -44,7 +44,7 @@ from pairbus.broker.refusal import Refusal
 from pairbus.broker.requests import RequestLink, ResponseLink
 from pairbus.broker.router import attach_link, right_of
 from pairbus.broker.session_links import Applicant
-from pairbus.broker.strict import IdleWatch, settings_of, track, tracked
+from pairbus.broker.strict import Idle, IdleWatch, settings_of, track, tracked
 
 if TYPE_CHECKING:
     from pairbus.broker.namespace import Namespace
@@ -58,6 +58,7 @@ UNFLUSHED_BYTES_MAX = 256 << 10  # said in one turn before the socket is asked w
 UNREAD_BYTES_MAX = 4 << 20  # said to a client that does not read: after that it is not read from
 TOKEN_DEADLINE_S = 20.0  # the real service drops a connection that shows no token for 20 s
 TICK_S = 5.0
+TICK_MIN_S = 0.01
 LINGER_S = 2.0  # after our close, for the client to read it and hang up
 
 
@@ -91,12 +92,18 @@ class Peer:
         self._unflushed_bytes = self._unread_bytes = 0
         self._is_flush_scheduled = False
         self._pauses: set[str] = set()
-        "Why nothing is read from the client: `held`, `unread`, `stopping`."
+        "Why nothing is read from the client: `held`, `unread`, `stopping`, `frozen`, `thin line`."
         self._runs: list[Inlet | Outlet] = []
         self._started_s = loop.time()
-        idle = strictness.idle
-        self._idle = None if idle is None else IdleWatch(idle, namespace.real_ms())
-        self._tick_s = TICK_S if idle is None else min(TICK_S, idle.sender_s / 2, idle.connection_s / 2)
+        self._frozen_by: set[int] = set()
+        "Faults that let nothing in or out."
+        self._frozen_data: list[bytes] = []
+        "Bytes that came while the connection froze."
+        self._frozen_answers: list[bytes] = []
+        "Bytes that were late on a slow line when it froze."
+        self._idle: IdleWatch | None = None
+        self._tick_s = TICK_S
+        self._set_idle(namespace.faults.idle)
         settings = replace(settings_of(strictness, namespace.name), word_error=self._worded)
         self._connection = Connection(settings, SaslServer(check=self._check_sasl), trace=trace)
         self._timer = loop.call_later(self._tick_s, self._tick)
@@ -118,6 +125,11 @@ class Peer:
     def data_received(self, data: bytes) -> None:
         if self.is_over:
             return
+        if self.namespace.faults.acts:
+            if self._frozen_by:  # it was on its way when reading was stopped
+                self._frozen_data.append(data)
+                return
+            self.namespace.faults.contact.read(self, len(data))
         now_ms = self.namespace.now_ms()
         for event in self._connection.receive_data(data, self._loop.time()):
             if type(event) is Delivery:
@@ -146,6 +158,8 @@ class Peer:
         self.is_choked = True
 
     def resume_writing(self) -> None:
+        if self._frozen_by:
+            return
         self.is_choked = False
         self._unread_bytes = 0
         self._resume("unread")
@@ -155,6 +169,7 @@ class Peer:
         self.is_over = True
         self._timer.cancel()
         self._leave()
+        self.namespace.faults.contact.forget(self)
         self.namespace.peers.discard(self)
 
     def _leave(self) -> None:
@@ -178,12 +193,15 @@ class Peer:
         self.flush()
 
     def flush(self) -> None:
-        if self.is_over:
+        if self.is_over or self._frozen_by:
             return
         self._unflushed_bytes = 0
         if self._connection.has_output:
             data = self._connection.data_to_send()
-            self._wire.write(data)
+            if self.namespace.faults.acts:
+                self.namespace.faults.contact.write(self, data)
+            else:
+                self._wire.write(data)
             if self.is_choked:
                 self._unread_bytes += len(data)
                 if self._unread_bytes > UNREAD_BYTES_MAX:
@@ -241,6 +259,58 @@ class Peer:
         self._timer.cancel()
         self._timer = self._loop.call_later(LINGER_S, self._wire.abort)
 
+    # ── faults ──
+
+    def cut(self) -> None:
+        """End the connection without a word; nothing more is said."""
+        self.is_over = True
+        self.namespace.faults.contact.forget(self)
+        self._wire.abort()
+
+    def freeze(self, fault: int) -> None:
+        """Read nothing and say nothing until `thaw`, as if the line was swallowed."""
+        self._frozen_by.add(fault)
+        self.is_choked = True
+        self._pause("frozen")
+
+    def thaw(self, fault: int) -> None:
+        """Go on where the connection froze: no byte was lost."""
+        self._frozen_by.discard(fault)
+        if not self._frozen_by and not self.is_over:
+            for data in self._frozen_answers:
+                self._wire.write(data)
+            self._frozen_answers.clear()
+            kept, self._frozen_data = self._frozen_data, []
+            for data in kept:
+                self.data_received(data)
+            self._resume("frozen")
+            self.resume_writing()
+            self.flush()
+            self._reschedule_tick()
+
+    def write_now(self, data: bytes) -> None:
+        """Write bytes that a slow line kept; a connection that froze meanwhile keeps them on."""
+        if self._frozen_by:
+            self._frozen_answers.append(data)
+        else:
+            self._wire.write(data)
+
+    def rest_until(self, at_s: float) -> None:
+        """Read nothing before this time of the loop."""
+        self._pause("thin line")
+        self._loop.call_at(at_s, self._resume, "thin line")
+
+    def watch_idle(self, idle: Idle | None) -> None:
+        """Close what is idle by these times from now on."""
+        self._set_idle(idle)
+        self._reschedule_tick()
+
+    def _set_idle(self, idle: Idle | None) -> None:
+        self._idle = None if idle is None else IdleWatch(idle, self.namespace.real_ms())
+        self._tick_s = (
+            TICK_S if idle is None else max(min(TICK_S, idle.sender_s / 2, idle.connection_s / 2), TICK_MIN_S)
+        )
+
     # ── the words of errors ──
 
     def _worded(self, error: Error) -> Error:
@@ -297,6 +367,9 @@ class Peer:
         self._timer = self._loop.call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
+        if self._frozen_by:
+            self._timer = self._loop.call_later(TICK_S, self._tick)
+            return
         now = self._loop.time()
         for event in self._connection.handle_timer(now):
             _HANDLERS[type(event)](self, event)

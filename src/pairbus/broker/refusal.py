@@ -12,6 +12,7 @@ MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
 MESSAGE_NOT_FOUND = "com.microsoft:message-not-found"
 SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
 SESSION_LOCK_LOST = "com.microsoft:session-lock-lost"
+SERVER_BUSY = "com.microsoft:server-busy"
 TIMEOUT = "com.microsoft:timeout"
 
 

@@ -35,6 +35,19 @@ class Node(Protocol):
 
     address: str
 
+    @property
+    def entity(self) -> str:
+        """Path of the entity that it belongs to, or its own address."""
+        ...
+
+    def right_of(self, request: Message) -> str:
+        """The right that the request needs."""
+        ...
+
+    def refuse(self, reply: Reply, refusal: Refusal) -> None:
+        """Answer a request with no."""
+        ...
+
     def on_request(self, request: Message, reply: Reply, now_ms: int) -> None: ...
 
 
@@ -72,13 +85,20 @@ class RequestLink:
                 )
             request = Message.decode(delivery.payload)
             reply = Answering(self, request)
-            self.node.on_request(request, reply, now_ms)
-            reply.expect_within(request.property(SERVER_TIMEOUT))
+            faults = self.peer.namespace.faults
+            if not faults.acts or faults.operations.request(self, request, reply):
+                self.node.on_request(request, reply, now_ms)
+                reply.expect_within(request.property(SERVER_TIMEOUT))
         except ProtocolError as error:
             outcome = self.peer.refused(Refusal(error.condition, error.description))
         if not delivery.settled:
             self.link.settle(delivery.delivery_id, delivery.delivery_id, outcome, 1)
         self.peer.flush()  # at once: whether the next request is answered depends on what the socket takes
+
+    def resume_request(self, request: Message, reply: Answering) -> None:
+        """A stall is over: go on with the request as if it came now."""
+        self.node.on_request(request, reply, self.peer.namespace.now_ms())
+        self.peer.flush_soon()
 
     def response_link(self, reply_to: Any) -> ResponseLink | None:
         """By the address that the request names, otherwise the one that listens to the same node."""
@@ -94,6 +114,7 @@ class RequestLink:
 
     def close(self) -> None:
         self._waiting.clear()
+        self.peer.namespace.faults.held.forget(self)
 
 
 class Answering:
@@ -102,6 +123,8 @@ class Answering:
     def __init__(self, link: RequestLink, request: Message) -> None:
         self._link = link
         self._properties = request.properties or Properties()
+        self.is_lost = False
+        "Whether a fault drops the answer, with the connection."
         self._is_over = False
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -125,6 +148,9 @@ class Answering:
         self._is_over = True
         if self._deadline is not None:
             self._deadline.cancel()
+        if self.is_lost:
+            self._link.peer.cut()
+            return
         link = self._link.response_link(self._properties.reply_to)
         if link is None:
             logger.info("%s: an answer on %s has no link to go to", self._link.peer, self._link.node.address)

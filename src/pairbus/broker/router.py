@@ -103,6 +103,8 @@ def _attach_entity(peer: Peer, link: Link, attach: Attach, address: Address) -> 
     if not peer.allows(address.text, right_of(link)):
         raise _unauthorised(address, f"The {right_of(link)}")
     target = find(peer, address)
+    if peer.namespace.faults.acts:
+        peer.namespace.faults.operations.attach(right_of(link), target.entity.path)
     if isinstance(link, ReceiverLink):
         _attach_sender(peer, link, attach, address, target)
     elif isinstance(link, SenderLink):

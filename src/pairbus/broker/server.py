@@ -34,6 +34,7 @@ http_logger.addFilter(lambda record: not (record.exc_info and isinstance(record.
 
 FIRST_BYTES_DEADLINE_S = 10.0
 LAST_REQUESTS_S = 2.0  # for requests that are being read or answered when the broker stops
+BACKLOG = 1024  # connections that wait to be accepted
 CONNECTIONS_MAX = 5000  # per namespace, as the service has it
 WRITE_BUFFER_MAX = 1 << 20
 WEB_SOCKET_PROTOCOL = "AMQPWSB10"
@@ -55,6 +56,8 @@ class Door(asyncio.Protocol):
         transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
         self._deadline = self._port.loop.call_later(FIRST_BYTES_DEADLINE_S, transport.abort)
         self._port.doors.add(self)
+        if self._port.frozen_by:
+            self.freeze()
 
     def data_received(self, data: bytes) -> None:
         if self._peer is not None:
@@ -98,6 +101,18 @@ class Door(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def freeze(self) -> None:
+        """Wait for the first bytes no longer; a peer freezes by itself."""
+        if self._peer is None and self._transport is not None and self._deadline is not None:
+            self._deadline.cancel()
+            self._transport.pause_reading()
+
+    def thaw(self) -> None:
+        """Wait for the first bytes again."""
+        if self._peer is None and self._transport is not None:
+            self._deadline = self._port.loop.call_later(FIRST_BYTES_DEADLINE_S, self._transport.abort)
+            self._transport.resume_reading()
+
 
 class Port:
     """The listening sockets of one namespace: its own, and extra ones where clients expect them."""
@@ -116,8 +131,14 @@ class Port:
         self.number = 0
         self.extra_numbers: list[int] = []
         self.doors: set[Door] = set()
+        self.frozen_by: set[int] = set()
+        "Faults that let nothing in or out."
         self._tls = tls
         self._listeners: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._is_refusing = False
+        self._turning: asyncio.Task[None] | None = None
+        "Brings the listeners into line with `_is_refusing`."
         self._runner: web.AppRunner | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._awaited: dict[object, asyncio.TimerHandle] = {}
@@ -136,8 +157,12 @@ class Port:
         )
         await self._runner.setup()
         self.number, *self.extra_numbers = [int(listener.getsockname()[1]) for listener in self._listeners]
-        for listener in self._listeners:
-            self._spawn(self._accept(listener))
+        self._accept_all()
+        self.namespace.faults.contact.port = self
+        self.namespace.faults.contact.changed()
+
+    def _accept_all(self) -> None:
+        self._accepting = [self.loop.create_task(self._accept(listener)) for listener in self._listeners]
 
     def _close_listeners(self) -> None:
         for listener in self._listeners:
@@ -166,10 +191,80 @@ class Port:
             awaited.cancel()
 
     async def stop_accepting(self) -> None:
-        for task in list(self._tasks):
+        self.namespace.faults.contact.port = None
+        tasks = [*self._tasks, *self._accepting, *([] if self._turning is None else [self._turning])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._close_listeners()
+
+    # ── faults ──
+
+    def refuse(self, is_refusing: bool) -> None:
+        """Stop listening and cut every connection, or listen again."""
+        self._is_refusing = is_refusing
+        if is_refusing:
+            self._cut_all()
+        if self._turning is None or self._turning.done():
+            self._turning = self.loop.create_task(self._turn())
+
+    def _cut_all(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for door in list(self.doors):
+            door.abort()
+        assert self._runner is not None and self._runner.server is not None
+        for connection in self._runner.server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    async def _turn(self) -> None:
+        """Close the listeners and keep their ports, or listen on them again, until that is what is wanted."""
+        while self._is_refusing is bool(self._accepting):
+            if not self._is_refusing:
+                for listener in self._listeners:
+                    listener.listen(BACKLOG)
+                self._accept_all()
+                continue
+            accepting, self._accepting = self._accepting, []
+            for task in accepting:
+                task.cancel()
+            await asyncio.gather(*accepting, return_exceptions=True)
+            for at, listener in enumerate(self._listeners):
+                host, number = listener.getsockname()[:2]
+                listener.close()
+                self._listeners[at] = await self._reserve(host, number)
+
+    async def _reserve(self, host: str, number: int) -> socket.socket:
+        """A socket that is bound and does not listen: connections are refused, and nobody else takes the port."""
+        while True:
+            try:
+                return _bind(host, number)
+            except ConfigError as error:  # somebody took the port in the moment since it was closed
+                logger.error("%s: %s", self.namespace.name, error)
+                await asyncio.sleep(1.0)
+
+    def freeze(self, key: int) -> None:
+        """Neither read from the open connections nor write to them, until `thaw` with the same key."""
+        if not self.frozen_by:
+            for door in self.doors:
+                door.freeze()
+        self.frozen_by.add(key)
+        for peer in self.namespace.peers:
+            peer.freeze(key)
+
+    def thaw(self, key: int) -> None:
+        """Let the connections go on that froze."""
+        self.frozen_by.discard(key)
+        for peer in list(self.namespace.peers):
+            peer.thaw(key)
+        if not self.frozen_by:
+            for door in list(self.doors):
+                door.thaw()
+
+    def welcome(self, client: socket.socket) -> None:
+        """Go on with a connection that was accepted."""
+        self._spawn(self._welcome(client))
 
     async def close(self, *, at_once: bool = False) -> None:
         """After the namespace has said goodbye: let what was written leave, then cut.
@@ -209,13 +304,13 @@ class Port:
                 )
                 client.close()
                 continue
-            self._spawn(self._welcome(client))
+            if not self.namespace.faults.acts or self.namespace.faults.contact.accepts(client):
+                self._spawn(self._welcome(client))
 
     def _connection_count(self) -> int:
         """Those that have not said what they are, AMQP, and HTTP with its web sockets."""
         assert self._runner is not None and self._runner.server is not None
-        welcoming = len(self._tasks) - len(self._listeners)  # each of these has a task that accepts
-        return welcoming + len(self.doors) + len(self._runner.server.connections)
+        return len(self._tasks) + len(self.doors) + len(self._runner.server.connections)
 
     async def _welcome(self, client: socket.socket) -> None:
         """TLS or not, by the first byte."""
@@ -272,6 +367,12 @@ class Port:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    listener = _bind(host, port)
+    listener.listen(BACKLOG)
+    return listener
+
+
+def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -281,7 +382,6 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         other = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "address"
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another {other}") from error
-    listener.listen(1024)
     listener.setblocking(False)
     return listener
 

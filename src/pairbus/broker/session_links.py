@@ -25,6 +25,7 @@ from pairbus.broker.refusal import TIMEOUT, Refusal
 from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
+    from pairbus.broker.outages import NamespaceFaults
     from pairbus.broker.peer import Peer
 
 logger = logging.getLogger("pairbus.broker")
@@ -129,6 +130,7 @@ class SessionDispatcher:
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
         on_locked: Callable[[Receivable], None],
+        faults: NamespaceFaults,
         is_metered: bool = False,
     ) -> None:
         assert box.sessions is not None
@@ -139,6 +141,7 @@ class SessionDispatcher:
         self._loop = loop
         self._now_ms = now_ms
         self._on_locked = on_locked
+        self._faults = faults
         self._is_metered = is_metered
         self._is_scheduled = False
         self._woken: dict[Outlet, None] = {}
@@ -212,7 +215,8 @@ class SessionDispatcher:
     def _serve(self, outlet: Outlet, limit: int, now_ms: int) -> int:
         """Give a receiver up to `limit` messages; how many."""
         handed, is_exhausted = 0, False
-        while handed < limit and outlet.ready:
+        acts, keeps = self._faults.acts, self._faults.operations.keeps
+        while handed < limit and outlet.ready and not (acts and keeps(outlet, now_ms)):
             if not outlet.take(self.box, now_ms):
                 is_exhausted = True
                 break

@@ -74,6 +74,12 @@ def broker(
     strict: Annotated[
         bool, typer.Option("--strict", help="Keep Azure's limits and habits on the wire, for tests of clients.")
     ] = False,
+    operations_per_second: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", help="Refuse operations of a namespace beyond this rate as server-busy. Default: none."
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option(help=f"One of {', '.join(_LEVELS)}.")] = "warning",
     trace: Annotated[bool, typer.Option("--trace", help="Log every AMQP frame.")] = False,
 ) -> None:
@@ -96,6 +102,10 @@ def broker(
         ("--listen-tls", text) for text in listen_tls or []
     ]
     namespaces = _with_extra_ports(namespaces, extra)
+    if operations_per_second is not None:
+        if not 0 < operations_per_second < float("inf"):
+            raise ConfigError(f"--operations-per-second is {operations_per_second}; accepted is a number above 0")
+        namespaces = [replace(options, operations_per_s=operations_per_second) for options in namespaces]
     served = Broker(
         namespaces,
         data=None if data == ":memory:" else Path(data),
@@ -107,7 +117,7 @@ def broker(
         trace=_trace if trace else None,
         strict=strict,
     )
-    run(_serve(served, [options.name for options in namespaces]))
+    run(_serve(served, [options.name for options in namespaces], tells_socket=data == ":memory:"))
 
 
 def check_extra() -> None:
@@ -151,6 +161,7 @@ def _namespaces(given: list[str], config: Path | None) -> list[NamespaceOptions]
                     keys=tuple(found.keys),
                     topics=tuple(found.topics),
                     subscriptions=tuple(found.subscriptions),
+                    operations_per_s=found.operations_per_s,
                 )
             )
     return options
@@ -175,12 +186,14 @@ def _with_extra_ports(namespaces: list[NamespaceOptions], given: list[tuple[str,
     return [replace(options, extra_ports=tuple(ports[options.name.lower()])) for options in namespaces]
 
 
-async def _serve(broker: Broker, names: list[str]) -> None:
+async def _serve(broker: Broker, names: list[str], *, tells_socket: bool) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     async with broker:
+        if tells_socket and broker.control_socket is not None:  # in a folder that nobody could guess
+            print(f"control socket: {broker.control_socket}", file=sys.stderr, flush=True)
         for name in names:
             print(f"{name} {broker.connection_string(name)}")
         print("ready", flush=True)

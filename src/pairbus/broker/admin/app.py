@@ -2,6 +2,7 @@
 
     GET /health, GET /ca.pem            for everybody; with an Authorization header they are entities of that name
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
+    /$pairbus/…                         Manage; faults and other switches of the broker, see `control`
     GET /$meter                         any right; operations since the start, when the broker has a meter
     GET /$namespaceinfo                 Manage
     GET, POST /$pairbus/…               Manage; JSON, also its errors, see `pairbus.broker.kit`
@@ -26,8 +27,8 @@ from pairbus.broker.admin.gate import ForeignRequest, check_request_source
 from pairbus.broker.admin.resources import Call, Refused, Resources
 from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.admin.xml import MalformedEntry
-from pairbus.broker.kit import answer_kit
 from pairbus.broker.meter import Meter
+from pairbus.broker.outages import NamespaceFaults
 from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError, StoreFull
 
 BODY_SIZE_MAX = 256 * 1024  # a full description has 2 KB
@@ -35,6 +36,7 @@ BODY_WAIT_S = 20
 SWITCHES = "$pairbus/"
 TOKEN_SKEW_S = 300  # the Python SDK renews a token only 60 seconds after its expiry
 
+ControlHandler = Callable[[web.Request, str], Awaitable[web.Response]]
 WebSocketHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 logger = logging.getLogger("pairbus.broker.admin")
@@ -60,6 +62,8 @@ def admin_app(
     ca_pem: bytes = b"",
     websocket: WebSocketHandler | None = None,
     meter: Meter | None = None,
+    faults: NamespaceFaults | None = None,
+    control: ControlHandler | None = None,
     on_request: Callable[[web.Request], None] | None = None,
 ) -> web.Application:
     """The application for one namespace, to be served plain and over TLS.
@@ -67,7 +71,16 @@ def admin_app(
     `hosts` are the names, besides loopback names and IP addresses, under which clients may call this broker.
     `on_request` hears of every request when its head has been read.
     """
-    routes = _Routes(namespace, frozenset(host.lower() for host in hosts), ca_pem, websocket, meter, on_request)
+    routes = _Routes(
+        namespace,
+        frozenset(host.lower() for host in hosts),
+        ca_pem,
+        websocket=websocket,
+        meter=meter,
+        faults=faults,
+        control=control,
+        on_request=on_request,
+    )
     app = web.Application(client_max_size=BODY_SIZE_MAX)
     app.router.add_route("*", "/{path:.*}", routes.handle)
     return app
@@ -79,8 +92,11 @@ class _Routes:
         namespace: AdminNamespace,
         hosts: frozenset[str],
         ca_pem: bytes,
+        *,
         websocket: WebSocketHandler | None,
         meter: Meter | None,
+        faults: NamespaceFaults | None,
+        control: ControlHandler | None,
         on_request: Callable[[web.Request], None] | None,
     ) -> None:
         self._namespace = namespace
@@ -88,6 +104,8 @@ class _Routes:
         self._ca_pem = ca_pem
         self._websocket = websocket
         self._meter = meter
+        self._faults = faults
+        self._control = control
         self._on_request = on_request
         self._resources = Resources(namespace)
         self._started_ms = namespace.now_ms()
@@ -95,10 +113,17 @@ class _Routes:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if self._on_request is not None:
             self._on_request(request)
+        faults = self._faults
+        if faults is not None and faults.acts:
+            await faults.contact.http_is_open()
         try:
             check_request_source(request.headers.getall("Host", []), request.headers.get("Origin"), self._hosts)
             if not self._wants_websocket(request):
-                return await self._answer(request)
+                answer = await self._answer(request)
+                if faults is not None and faults.acts:
+                    await faults.contact.http_is_open()
+                    await faults.contact.http_is_late(answer.content_length or 0)
+                return answer
         except Exception as error:  # the last line: a client gets an answer, the log gets the traceback
             return self._error_answer(request, error)
         assert self._websocket is not None
@@ -120,11 +145,18 @@ class _Routes:
             if path == "ca.pem" and self._ca_pem:
                 return web.Response(body=self._ca_pem, content_type="application/x-pem-file")
         grant = self._authorize(request, path)
+        is_lost = False
         try:
+            if self._faults is not None and self._faults.acts:
+                is_lost, refusal = await self._faults.operations.http(path)
+                if refusal is not None:
+                    raise Refused(*refusal)
             answer = await self._authorized_answer(request, path, grant)
         except Exception as error:  # see `handle`; here the answer is counted too
             answer = self._error_answer(request, error)
         self._count(path, answer.status)
+        if is_lost and request.transport is not None:
+            request.transport.abort()
         return answer
 
     def _count(self, path: str, status: int) -> None:
@@ -144,12 +176,9 @@ class _Routes:
             return web.json_response(self._meter.as_json())
         if MANAGE not in grant.rights:
             raise TokenRefused(f"{MANAGE} claim is required for '/{path}'; the key has {', '.join(grant.rights)}")
+        if self._control is not None and _is_switch(path):
+            return await self._control(request, path)
         call = Call.of(path, _base_url(request), request.query)
-        if _is_switch(path):
-            status, answer = await answer_kit(
-                self._namespace, request.method, path[len(SWITCHES) :], await self._body(request)
-            )
-            return web.json_response(answer, status=status)
         if path.startswith("$") or not path:
             return self._system_answer(request, call)
         if reading:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from pairbus.access.sas import MANAGE
 from pairbus.amqp.errors import (
     INTERNAL_ERROR,
     MESSAGE_SIZE_EXCEEDED,
@@ -30,7 +31,9 @@ from pairbus.broker.refusal import (
     ENTITY_EXISTS,
     MESSAGE_LOCK_LOST,
     MESSAGE_NOT_FOUND,
+    SERVER_BUSY,
     SESSION_LOCK_LOST,
+    TIMEOUT,
     Refusal,
     refusal_of,
 )
@@ -55,6 +58,8 @@ _STATUS_OF = {
     RESOURCE_LIMIT_EXCEEDED: 403,
     MESSAGE_SIZE_EXCEEDED: 403,
     ENTITY_DISABLED: 400,
+    SERVER_BUSY: 503,
+    TIMEOUT: 408,
     INTERNAL_ERROR: 500,
 }
 
@@ -142,6 +147,19 @@ class ManagementNode:
     @property
     def path(self) -> str:
         return self.target.entity.path
+
+    @property
+    def entity(self) -> str:
+        return self.path
+
+    def right_of(self, request: Message) -> str:
+        """The right that the operation needs; for one that does not exist, Manage."""
+        name = request.property("operation")
+        operation = self._operations.get(name) if isinstance(name, str) else None
+        return MANAGE if operation is None else operation.right
+
+    def refuse(self, reply: Reply, refusal: Refusal) -> None:
+        Answer(reply, lambda body, refusal: None).refuse(refusal)
 
     @property
     def message_size_max(self) -> int:

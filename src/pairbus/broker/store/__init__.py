@@ -318,8 +318,15 @@ PayloadRow = tuple[int, int, int]
 Done = Callable[[StoreError | None], None]
 
 
+Hindrance = Callable[[bool, Done], None]
+"(whether the group needs room, done): calls `done`, not from within, when the commit may go on, or with why it fails."
+
+
 class Store(Protocol):
     """See the module's text for the promises. All methods are called on the owning thread."""
+
+    hindrance: Hindrance | None
+    "Asked before each commit; None: nothing is in the way."
 
     def recover(self) -> Recovered:
         """Read what is there. Called once, before anything else."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from pairbus.broker.store import (
@@ -13,6 +14,7 @@ from pairbus.broker.store import (
     DropEntity,
     EraseEntity,
     Forget,
+    Hindrance,
     IndexRow,
     Insert,
     InsertPayload,
@@ -32,6 +34,7 @@ from pairbus.broker.store import (
 from pairbus.errors import StoreError
 
 _GONE: Any = object()
+_TAKES_ROOM = (Insert, InsertPayload, PutEntity, Remember)
 
 
 def _snapshot(op: Write) -> Write:
@@ -59,6 +62,7 @@ class MemoryStore:
     """
 
     def __init__(self, schedule: Callable[[Callable[[], None]], object] | None = None) -> None:
+        self.hindrance: Hindrance | None = None
         self._schedule = schedule
         self._descriptions: dict[int, str] = {}
         "Of a dropped entity that is not erased: an empty text."
@@ -143,7 +147,10 @@ class MemoryStore:
         self._commit_later()
 
     def probe(self, done: Done) -> None:
-        self.after_commit(done)
+        if self.hindrance is None:
+            self.after_commit(done)
+        else:
+            self.hindrance(True, done)
 
     def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
         self._check_open()
@@ -187,8 +194,25 @@ class MemoryStore:
         schedule(self._commit_scheduled)
 
     def _commit_scheduled(self) -> None:
-        if self._scheduled:  # unless someone was faster with `commit`
+        if not self._scheduled:  # someone was faster with `commit`
+            return
+        if self.hindrance is None:
             self.commit()
+            return
+        writes, self._writes = self._writes, []
+        callbacks, self._callbacks = self._callbacks, []
+        takes_room = any(isinstance(op, _TAKES_ROOM) for op in writes)
+        self.hindrance(takes_room, partial(self._commit_hindered, writes, callbacks))
+
+    def _commit_hindered(self, writes: list[Write], callbacks: list[Done], error: StoreError | None) -> None:
+        """Commit a group that had to wait, or not at all; then those that came behind it."""
+        failure = self._closed or error or self._apply_all(writes)
+        for done in callbacks:
+            done(failure)
+        if self._writes or self._callbacks:
+            self._commit_scheduled()
+        else:
+            self._scheduled = False
 
     def _apply_all(self, writes: list[Write]) -> StoreError | None:
         self._undo = []

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from pairbus.broker.store import Done, IndexRow, PayloadRow, Recovered, StateRow, StoredMessage, Write
+from pairbus.broker.store import Done, Hindrance, IndexRow, PayloadRow, Recovered, StateRow, StoredMessage, Write
 from pairbus.broker.store.committer import Committer, Totals
 from pairbus.broker.store.folder import is_store_file, own
 from pairbus.broker.store.group import Group
@@ -52,6 +53,7 @@ class SqliteStore:
         loop: asyncio.AbstractEventLoop | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
+        self.hindrance: Hindrance | None = None
         self._folder = folder
         self._path = folder / FILE_NAME
         self._loop = loop
@@ -193,7 +195,17 @@ class SqliteStore:
             self._tell(group, self._closed)
             return
         self._in_flight = group
-        self._writer().commit(group)
+        if self.hindrance is None:
+            self._writer().commit(group)
+        else:
+            self.hindrance(group.takes_room, partial(self._commit_hindered, group))
+
+    def _commit_hindered(self, group: Group, error: StoreError | None) -> None:
+        """Commit a group that had to wait, or not at all."""
+        if error is not None:
+            self._finished(group, error)
+        else:
+            self._writer().commit(group)
 
     def _writer(self) -> WriterThread:
         if self._thread is None:
@@ -220,6 +232,15 @@ class SqliteStore:
     def probe(self, done: Done) -> None:
         if self._closed is not None:
             self._running_loop().call_soon(done, self._closed)
+            return
+        if self.hindrance is None:
+            self._writer().probe(done)
+        else:
+            self.hindrance(True, partial(self._probe_hindered, done))
+
+    def _probe_hindered(self, done: Done, error: StoreError | None) -> None:
+        if error is not None or self._closed is not None:
+            done(error or self._closed)
         else:
             self._writer().probe(done)
 

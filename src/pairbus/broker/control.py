@@ -1,0 +1,202 @@
+"""The switches of a broker as JSON over HTTP: `/$pairbus/<route>` of each namespace.
+
+On the port a request needs Manage and meets the faults like everything else. `DIR/control.sock` has the same routes at
+`/<namespace>/$pairbus/<route>` and needs no token: it has mode 0600, so whoever may open it is the owner. No fault
+reaches it. `GET /` lists the namespaces.
+
+A further route is one function and one line of `ROUTES`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from pairbus.broker.kit import answer_kit
+from pairbus.broker.namespace import Namespace
+from pairbus.errors import ConfigError, EntityNotFound, FaultNotFound, InvalidFault, PairbusError
+from pairbus.faults import Fault
+
+logger = logging.getLogger("pairbus.broker")
+
+BODY_SIZE_MAX = 256 * 1024
+BODY_WAIT_S = 20
+SOCKET_NAME = "control.sock"
+SOCKET_MODE = 0o600
+
+Route = Callable[[Namespace, web.Request, tuple[str, ...]], Awaitable[Any]]
+"(namespace, request, path segments behind the route) → the answer, or what it says as JSON. Raises a PairbusError."
+
+_STATUS_OF: tuple[tuple[type[PairbusError], int], ...] = (
+    (FaultNotFound, 404),
+    (EntityNotFound, 404),
+    (ConfigError, 400),
+    (PairbusError, 500),
+)
+
+
+# ── the routes ──
+
+
+async def _faults(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> Any:
+    """GET: the faults that are on. POST: switch one on. DELETE, or DELETE /ID: switch all off, or one."""
+    match request.method, rest:
+        case "GET", ():
+            return namespace.faults.list()
+        case "POST", ():
+            added = namespace.faults.add_fault(Fault.read(await read_object(request)))
+            return next(shown for shown in namespace.faults.list() if shown["id"] == added.id)
+        case "DELETE", ():
+            return {"cleared": namespace.faults.clear()}
+        case "DELETE", (number,):
+            if not number.isdecimal():
+                raise InvalidFault(f"{number!r:.80} is no number of a fault")
+            return {"cleared": namespace.faults.clear(int(number))}
+    raise web.HTTPMethodNotAllowed(request.method, ["GET", "POST", "DELETE"])
+
+
+async def _kit(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> web.Response:
+    """The clock and the reset of the tester's kit."""
+    _, _, path = request.path.partition("$pairbus/")
+    status, said = await answer_kit(namespace, request.method, path, await request.read())
+    return web.json_response(said, status=status)
+
+
+ROUTES: dict[str, Route] = {
+    "faults": _faults,
+    "clock": _kit,
+    "reset": _kit,
+}
+
+
+async def read_object(request: web.Request) -> dict[str, Any]:
+    """Read the body of a request: a JSON object, or nothing for an empty one."""
+    try:
+        async with asyncio.timeout(BODY_WAIT_S):
+            text = await request.text()
+    except TimeoutError:
+        raise ConfigError(f"the body did not arrive within {BODY_WAIT_S} seconds") from None
+    try:
+        found = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise ConfigError(f"the body is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"the body must be a JSON object, is {text[:80]!r}")
+    return found
+
+
+async def answer(namespace: Namespace, request: web.Request, path: str) -> web.Response:
+    """Answer a request to `$pairbus/<route>[/…]`; errors are `{"error": …}` with their status."""
+    _, name, *rest = path.strip("/").split("/")
+    route = ROUTES.get(name.lower())
+    try:
+        if route is None:
+            raise web.HTTPNotFound(text=f"there is no '/$pairbus/{name}'; there are: {', '.join(ROUTES)}")
+        said = await route(namespace, request, tuple(rest))
+        return said if isinstance(said, web.Response) else web.json_response(said)
+    except web.HTTPException as error:
+        allow = {name: value for name, value in error.headers.items() if name == "Allow"}
+        return web.json_response({"error": error.text or error.reason}, status=error.status, headers=allow)
+    except PairbusError as error:
+        status = next(status for kind, status in _STATUS_OF if isinstance(error, kind))
+        return web.json_response({"error": str(error)}, status=status)
+
+
+# ── the socket ──
+
+
+class ControlSocket:
+    """The routes of all namespaces of a broker on a Unix socket."""
+
+    def __init__(self, path: Path, namespaces: Mapping[str, Namespace]) -> None:
+        """`namespaces`: by name in lower case."""
+        self.path = path
+        self._namespaces = namespaces
+        self._runner: web.AppRunner | None = None
+
+    async def open(self) -> bool:
+        """Listen. False, and a warning that says why: the broker then runs without the socket."""
+        if not hasattr(socket, "AF_UNIX"):
+            logger.warning("%s: this system has no Unix sockets; switch faults over the port", self.path)
+            return False
+        try:
+            listener = _bound(self.path)
+        except OSError as error:
+            logger.warning("%s: the control socket cannot be opened: %s", self.path, _reason(error, self.path))
+            return False
+        app = web.Application(client_max_size=BODY_SIZE_MAX)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener).start()
+        return True
+
+    async def close(self) -> None:
+        """Stop listening and remove the file."""
+        if self._runner is not None:
+            self.path.unlink(missing_ok=True)
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        name, _, path = request.path.strip("/").partition("/")
+        if not name and request.method == "GET":
+            return web.json_response({"namespaces": [each.name for each in self._namespaces.values()]})
+        namespace = self._namespaces.get(name.lower())
+        if namespace is None or not path.lower().startswith("$pairbus/"):
+            known = ", ".join(each.name for each in self._namespaces.values())
+            error = f"a path is /NAMESPACE/$pairbus/ROUTE; namespaces: {known}; routes: {', '.join(ROUTES)}"
+            return web.json_response({"error": error}, status=404)
+        return await answer(namespace, request, path)
+
+
+def control_of(namespace: Namespace) -> Callable[[web.Request, str], Awaitable[web.Response]]:
+    """The handler of `/$pairbus/…` on the port of a namespace; its caller has checked the right."""
+    return partial(answer, namespace)
+
+
+def _bound(path: Path) -> socket.socket:
+    """A listening Unix socket that nobody else may open. One that a killed broker left behind is replaced."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _is_served(path):
+            path.unlink()
+        before = os.umask(0o777 & ~SOCKET_MODE)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen()
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def _reason(error: OSError, path: Path) -> str:
+    if error.errno is None:  # Python's own check of the length
+        return (
+            f"its path has {len(os.fsencode(path))} bytes, and a Unix socket allows about 100; use a shorter --data,"
+            " or switch faults over the port"
+        )
+    return error.strerror or str(error)

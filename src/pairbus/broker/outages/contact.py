@@ -1,0 +1,158 @@
+"""Faults of the connection itself: refused, swallowed, late, thin."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from pairbus.faults import CONTACT, Active, Pace, Place
+
+if TYPE_CHECKING:
+    from pairbus.broker.namespace import Namespace
+    from pairbus.broker.outages import NamespaceFaults
+    from pairbus.broker.peer import Peer
+
+
+SWALLOWED_MAX = 1000  # connections that a black hole keeps; each is a file descriptor
+
+
+class Listening(Protocol):
+    """A port, as the faults of the connection see it."""
+
+    def refuse(self, is_refusing: bool) -> None:
+        """Stop listening and cut every connection, or listen again."""
+        ...
+
+    def freeze(self, key: int) -> None:
+        """Neither read from the open connections nor write to them, until `thaw` with the same key."""
+        ...
+
+    def thaw(self, key: int) -> None: ...
+
+    def welcome(self, client: socket.socket) -> None:
+        """Go on with a connection that was accepted."""
+        ...
+
+
+class SlowLine:
+    """Bytes to one peer that leave later, in order, and the pace of both directions."""
+
+    def __init__(self, dice: Callable[[], float]) -> None:
+        self.out, self.into = Pace(dice), Pace(dice)
+        self.waiting: deque[bytes] = deque()
+
+
+class ContactFaults:
+    """Acts on new and open connections."""
+
+    def __init__(self, owner: NamespaceFaults, namespace: Namespace, loop: asyncio.AbstractEventLoop) -> None:
+        self.port: Listening | None = None
+        "None until the namespace listens."
+        self._owner = owner
+        self._namespace = namespace
+        self._loop = loop
+        self._lines: list[Active] = []
+        "Faults that slow the line."
+        self._slow: dict[Peer, SlowLine] = {}
+        self._is_refusing = False
+        self._swallowed = 0
+        "Connections in a black hole."
+
+    # ── beginning and ending ──
+
+    def begin(self, one: Active) -> None:
+        """A black hole that takes everything takes what is open as well."""
+        if one.fault.kind.name == "black-hole" and one.fault.is_certain and self.port is not None:
+            self.port.freeze(one.id)
+            self._owner.held.add(one.id, self, partial(self.port.thaw, one.id))
+
+    def changed(self) -> None:
+        """The set of faults is another one."""
+        certain = {one.fault.kind.name for one in self._owner.faults.at(Place.CONNECT) if one.fault.is_certain}
+        if self.port is not None and self._is_refusing is not ("refuse" in certain):
+            self._is_refusing = not self._is_refusing
+            self.port.refuse(self._is_refusing)
+        self._lines = self._owner.faults.at(Place.WIRE)
+        if not self._lines:
+            slow, self._slow = self._slow, {}
+            for peer, line in slow.items():
+                for data in line.waiting:
+                    peer.write_now(data)
+                line.waiting.clear()
+
+    # ── new connections ──
+
+    def accepts(self, client: socket.socket) -> bool:
+        """Whether a connection that was just accepted may go on now; otherwise it is reset, or kept in silence."""
+        one = self._owner.meet(Place.CONNECT, CONTACT, "")
+        if one is None:
+            return True
+        if one.fault.kind.name == "refuse" or self._swallowed >= SWALLOWED_MAX:
+            reset(client)
+        else:
+            # Nothing is read, so nothing is lost: when the hole ends, the client is welcomed as if it came then.
+            self._swallowed += 1
+            self._owner.held.add(one.id, client, partial(self._welcome, client))
+        return False
+
+    def _welcome(self, client: socket.socket) -> None:
+        self._swallowed -= 1
+        if self.port is None:  # the broker stops
+            client.close()
+        else:
+            self.port.welcome(client)
+
+    async def http_is_open(self) -> None:
+        """Wait while a black hole swallows what comes on connections that are open."""
+        while holes := [
+            one
+            for one in self._owner.faults.at(Place.CONNECT)
+            if one.fault.kind.name == "black-hole" and one.fault.is_certain
+        ]:
+            await self._owner.until_end(holes[0])
+
+    async def http_is_late(self, size: int) -> None:
+        """Wait as long as an answer of `size` bytes takes on a slow line."""
+        if self._lines:
+            now = self._loop.time()
+            await asyncio.sleep(Pace(self._owner.faults.dice).leaves_at(size, self._lines, now) - now)
+
+    # ── slow lines ──
+
+    def write(self, peer: Peer, data: bytes) -> None:
+        """Write to the peer's wire, as late as the line demands."""
+        line = self._slow.get(peer)
+        if line is None and not self._lines:
+            peer.write_now(data)
+            return
+        if line is None:
+            line = self._slow[peer] = SlowLine(self._owner.faults.dice)
+        line.waiting.append(data)
+        self._loop.call_at(line.out.leaves_at(len(data), self._lines, self._loop.time()), self._leave, peer, line)
+
+    def _leave(self, peer: Peer, line: SlowLine) -> None:
+        if line.waiting:  # otherwise the fault has ended, and everything has left
+            peer.write_now(line.waiting.popleft())
+
+    def read(self, peer: Peer, size: int) -> None:
+        """Do not read more from the peer before a line of that bandwidth would have passed `size` bytes."""
+        thin = [one for one in self._lines if "bytes_per_s" in one.fault.arguments]
+        if thin:
+            line = self._slow.setdefault(peer, SlowLine(self._owner.faults.dice))
+            peer.rest_until(line.into.leaves_at(size, thin, self._loop.time()))
+
+    def forget(self, peer: Peer) -> None:
+        """The connection is gone."""
+        self._slow.pop(peer, None)
+
+
+def reset(client: socket.socket) -> None:
+    """Close a socket so that the other end sees a reset at once."""
+    try:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+    finally:
+        client.close()

@@ -1,0 +1,197 @@
+"""Faults of operations: links that are attached, messages that are sent, handed out and settled, requests."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pairbus.access.sas import LISTEN, MANAGE, SEND
+from pairbus.amqp.errors import DETACH_FORCED
+from pairbus.amqp.events import Delivery
+from pairbus.amqp.link import Link, ReceiverLink, SentDelivery
+from pairbus.amqp.message import Message
+from pairbus.amqp.session import Session
+from pairbus.broker.address import parse_entity
+from pairbus.broker.draft import Draft
+from pairbus.broker.outages.refusals import http_refusal_by, refusal_by
+from pairbus.broker.refusal import Refusal
+from pairbus.faults import Active, Place
+
+if TYPE_CHECKING:
+    from pairbus.broker.inlet import Inlet
+    from pairbus.broker.namespace import Namespace
+    from pairbus.broker.outages import NamespaceFaults
+    from pairbus.broker.outlet import Outlet
+    from pairbus.broker.requests import Answering, RequestLink
+
+DIRECTION_OF = {SEND: "send", LISTEN: "receive", MANAGE: "manage"}
+"By the right that an operation needs."
+DETACHES = ("restart", "disable")
+"Kinds that end links at once, without waiting for an operation."
+
+
+class OperationFaults:
+    """Acts on links, messages and requests."""
+
+    def __init__(self, owner: NamespaceFaults, namespace: Namespace) -> None:
+        self._owner = owner
+        self._namespace = namespace
+
+    def _refusal(self, one: Active | None, entity: str, direction: str) -> Refusal:
+        """The refusal by a fault; None: by the load."""
+        kind = "throttle" if one is None else one.fault.kind.name
+        return refusal_by(kind, self._namespace.name, entity, direction)
+
+    # ── links ──
+
+    def begin(self, one: Active) -> None:
+        """Detach links that the fault does not suffer.
+
+        A sender of a disabled entity hears of it as the answer to its send, as it does without a fault.
+        """
+        if one.fault.kind.name in DETACHES and one.fault.is_certain:
+            for link in list(self._namespace.links):
+                context = link.context
+                direction = "send" if isinstance(link, ReceiverLink) else "receive"
+                is_spared = direction == "send" and one.fault.kind.name == "disable"
+                if not is_spared and direction in one.fault.directions and one.concerns(context.queue.path):
+                    self._detach(link, one, direction)
+
+    def _detach(self, link: Link, one: Active, direction: str) -> None:
+        context = link.context
+        refusal = self._refusal(one, context.queue.path, direction)
+        if one.fault.kind.name == "restart":
+            text = f"The link '{link.name}' is force detached. Details: the entity '{context.queue.path}' is restarted."
+            refusal = Refusal(DETACH_FORCED, text)
+        if link.is_open:
+            context.peer.detach(link, refusal)
+        else:
+            context.refuse(refusal)  # it waits for a session
+
+    def attach(self, right: str, entity: str) -> None:
+        """Raise the Refusal of a link that is about to be attached."""
+        direction = DIRECTION_OF[right]
+        one = self._owner.meet(Place.ATTACH, direction, entity)
+        if one is not None:
+            raise self._refusal(one, entity, direction)
+
+    # ── sending ──
+
+    def messages(self, inlet: Inlet, run: list[Delivery]) -> list[Delivery]:
+        """The deliveries of a run that may go on; the others are refused, or held until a stall ends."""
+        entity = inlet.queue
+        is_partitioned = entity.description.enable_partitioning
+        healthy: list[Delivery] = []
+        for delivery in run:
+            one = self._owner.meet(Place.MESSAGE, "send", entity.path)
+            kind = None if one is None else one.fault.kind.name
+            if one is None and self._owner.is_overloaded(entity.path, is_partitioned=is_partitioned):
+                kind = "throttle"
+            if kind is None:
+                healthy.append(delivery)
+            elif kind == "drop-answer":
+                healthy.append(delivery)
+                if not delivery.settled:
+                    inlet.lost_ids.add(delivery.delivery_id)
+            elif kind == "stall" and one is not None:
+                inlet.stall(delivery)
+                self._owner.held.add(one.id, inlet, partial(inlet.resume, delivery))
+            else:
+                inlet.refuse(delivery, self._refusal(one, entity.path, "send"))
+        return healthy
+
+    def postpone(self, entity: str, drafts: list[Draft], now_ms: int) -> None:
+        """Let messages become receivable later; one that is scheduled for an even later time keeps that."""
+        for draft in drafts:
+            one = self._owner.meet(Place.VISIBILITY, "send", entity)
+            if one is not None:
+                numbers = one.fault.arguments
+                delay_s = numbers["delay_s"] + numbers["jitter_s"] * self._owner.faults.dice()
+                draft.scheduled_ms = max(draft.scheduled_ms, now_ms + round(delay_s * 1000))
+
+    # ── receiving ──
+
+    def keeps(self, outlet: Outlet, now_ms: int) -> bool:
+        """Whether a receiver gets nothing now although there is a message for it."""
+        if self._owner.held.owns(outlet):
+            return True
+        session = None if outlet.hold is None else outlet.hold.session
+        if not (outlet.box.available(now_ms) if session is None else session.waiting):
+            return False
+        one = self._owner.meet(Place.HAND_OUT, "receive", outlet.queue.path)
+        if one is None:
+            return False
+        if one.fault.kind.name == "stall":
+            self._owner.held.add(one.id, outlet, outlet.wake)
+        else:
+            self._owner.held.add(one.id, outlet, _nothing)  # until the link is closed, so that one fault meets it once
+            refusal = self._refusal(one, outlet.queue.path, "receive")
+            outlet.peer.call_later(0, partial(outlet.peer.detach, outlet.link, refusal))
+        return True
+
+    def settlements(
+        self, outlet: Outlet, session: Session, deliveries: list[SentDelivery], settled: bool, state: Any
+    ) -> list[SentDelivery]:
+        """The deliveries whose settlement may go on; the others are refused, or held until a stall ends."""
+        healthy: list[SentDelivery] = []
+        for delivery in deliveries:
+            one = self._owner.meet(Place.SETTLEMENT, "receive", outlet.queue.path)
+            kind = None if one is None else one.fault.kind.name
+            if one is None or kind == "drop-answer":
+                healthy.append(delivery)
+                if one is not None and not settled:
+                    outlet.lost_ids.add(delivery.delivery_id)
+            elif kind == "stall":
+                self._owner.held.add(one.id, outlet, partial(outlet.resume, session, delivery, settled, state))
+            else:
+                outlet.refuse(session, delivery, settled, self._refusal(one, outlet.queue.path, "receive"))
+        return healthy
+
+    # ── requests ──
+
+    def request(self, link: RequestLink, request: Message, reply: Answering) -> bool:
+        """Whether a request over AMQP may go on now; otherwise it is refused, or held until a stall ends."""
+        node = link.node
+        entity, direction = node.entity, DIRECTION_OF[node.right_of(request)]
+        one = self._owner.meet(Place.REQUEST, direction, entity)
+        if one is None:
+            is_overloaded = entity != "$cbs" and self._owner.is_overloaded(entity, is_partitioned=False)
+            if is_overloaded:
+                node.refuse(reply, self._refusal(None, entity, direction))
+            return not is_overloaded
+        kind = one.fault.kind.name
+        if kind == "drop-answer":
+            reply.is_lost = True
+            return True
+        if kind == "stall":
+            self._owner.held.add(one.id, link, partial(link.resume_request, request, reply))
+        else:
+            node.refuse(reply, self._refusal(one, entity, direction))
+        return False
+
+    async def http(self, path: str) -> tuple[bool, tuple[int, str] | None]:
+        """(whether the answer to a request over HTTP is lost, status and detail of a refusal); waits out a stall."""
+        entity = _entity_of(path)
+        one = self._owner.meet(Place.HTTP, "manage", entity)
+        if one is None:
+            is_overloaded = self._owner.is_overloaded(entity, is_partitioned=False)
+            return False, http_refusal_by("throttle", self._namespace.name, path) if is_overloaded else None
+        kind = one.fault.kind.name
+        if kind == "stall":
+            await self._owner.until_end(one)
+            return False, None
+        if kind == "drop-answer":
+            return True, None
+        return False, http_refusal_by(kind, self._namespace.name, path)
+
+
+def _entity_of(path: str) -> str:
+    """The entity that a path of HTTP is about: rules belong to their subscription, a list of entities to none."""
+    if path.startswith("$"):
+        return ""
+    name = parse_entity(path)
+    return name.root if name.subscription is None else f"{name.root}/Subscriptions/{name.subscription}"
+
+
+def _nothing() -> None:
+    """The end of the fault changes nothing for a link that was detached."""

@@ -1,0 +1,138 @@
+"""The switches of a running broker, asked over its control socket or over the port of a namespace."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pairbus.access.connection_string import ConnectionString
+from pairbus.access.emulator import DEFAULT_PORT, fetch_ca
+from pairbus.access.hosts import in_url, is_loopback
+from pairbus.access.sas import sign
+from pairbus.cli import secrets
+from pairbus.errors import ConfigError, FaultNotFound, PairbusError
+
+if TYPE_CHECKING:
+    import ssl
+
+SOCKET_NAME = "control.sock"
+WAIT_S = 10.0
+TOKEN_S = 300
+
+Control = Annotated[
+    Path | None,
+    typer.Option(
+        "--control", metavar="FILE", help="Control socket of the broker, DIR/control.sock, or DIR; no fault shuts it."
+    ),
+]
+NamespaceName = Annotated[
+    str | None,
+    typer.Option("--namespace", metavar="NAME", help="With --control, where the broker has several namespaces."),
+]
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP on a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=WAIT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(WAIT_S)
+        self.sock.connect(str(self._path))
+
+
+class ControlClient:
+    """Calls the routes `/$pairbus/…` of one namespace."""
+
+    def __init__(self, connection: http.client.HTTPConnection, place: str, prefix: str, token: str | None) -> None:
+        self._connection = connection
+        self._place = place
+        self._prefix = prefix
+        self._headers = {} if token is None else {"Authorization": token}
+
+    def call(self, method: str, route: str, body: dict[str, Any] | None = None) -> Any:
+        """Return the broker's answer; its refusal is a PairbusError in its own words."""
+        return _call(self._connection, self._place, method, f"{self._prefix}/$pairbus/{route}", self._headers, body)
+
+
+def control_client(
+    control: Path | None, namespace: str | None, connection_string: str | None, ca_file: Path | None
+) -> ControlClient:
+    """Connect by the control socket where one is given, otherwise by the connection string."""
+    if control is not None:
+        control = control / SOCKET_NAME if control.is_dir() else control
+        unix, place = _UnixConnection(control), str(control)
+        names = _call(unix, place, "GET", "/", {}, None)["namespaces"]
+        if namespace is None and len(names) > 1:
+            raise ConfigError(f"{control} has several namespaces; say which: --namespace {' | '.join(names)}")
+        return ControlClient(unix, place, f"/{namespace or names[0]}", None)
+    if namespace is not None:
+        raise typer.BadParameter("--namespace goes with --control: a connection string names its namespace")
+    option = "--connection-string"
+    text = secrets.connection_string(connection_string, option, "PAIRBUS_CONNECTION_STRING")
+    given = ConnectionString.parse(text)
+    port = given.port or (DEFAULT_PORT if given.emulator else 443)
+    authority = f"{in_url(given.host)}:{port}"
+    if given.key_name is not None and given.key is not None:
+        token = sign(f"https://{authority}", given.key_name, given.key, int(time.time()) + TOKEN_S)
+    else:
+        token = given.signature or ""
+    connection = http.client.HTTPSConnection(authority, timeout=WAIT_S, context=_trust(given, authority, ca_file))
+    return ControlClient(connection, authority, "", token)
+
+
+def _trust(given: ConnectionString, authority: str, ca_file: Path | None) -> ssl.SSLContext:
+    import ssl
+
+    if ca_file is not None:
+        return ssl.create_default_context(cafile=ca_file)
+    if not given.emulator:
+        return ssl.create_default_context()
+    if not is_loopback(given.host):
+        raise ConfigError(f"{given.host} is not this machine: copy the broker's ca.pem and give it with --ca-file")
+    try:
+        return ssl.create_default_context(cadata=fetch_ca(authority, WAIT_S).decode("ascii"))
+    except OSError as error:
+        raise PairbusError(_unreachable(authority, error)) from None
+
+
+def _call(
+    connection: http.client.HTTPConnection,
+    place: str,
+    method: str,
+    path: str,
+    headers: dict[str, str],
+    body: dict[str, Any] | None,
+) -> Any:
+    text = None if body is None else json.dumps(body)
+    try:
+        connection.request(method, path, text, headers)
+        answer = connection.getresponse()
+        said = answer.read().decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException) as error:
+        raise PairbusError(_unreachable(place, error)) from None
+    try:
+        found = json.loads(said)
+    except ValueError:
+        found = {"error": f"status {answer.status}: {said[:300]}"}
+    if answer.status < 300:
+        return found
+    kind = FaultNotFound if answer.status == 404 else ConfigError if answer.status == 400 else PairbusError
+    raise kind(f"refused by {place}: {found['error'] if isinstance(found, dict) else said[:300]}")
+
+
+def _unreachable(place: str, error: Exception) -> str:
+    reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    return (
+        f"cannot reach {place}: {reason}; is the broker running? A fault may have shut the port away:"
+        " --control DIR/control.sock always answers"
+    )

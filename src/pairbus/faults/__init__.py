@@ -1,0 +1,28 @@
+"""Outages on demand: the table of faults, a fault as a value, and the decision whether one meets an event.
+
+Nothing here touches a socket, a disk or a clock. The broker acts on it (`pairbus.broker.outages`).
+"""
+
+from pairbus.faults.active import Active, Faults
+from pairbus.faults.fault import DURATIONS, Fault, read_duration
+from pairbus.faults.kinds import CONTACT, DIRECTIONS, KINDS, MANAGE, RECEIVE, SEND, Kind, Place
+from pairbus.faults.load import Load
+from pairbus.faults.pace import Pace
+
+__all__ = [
+    "CONTACT",
+    "DIRECTIONS",
+    "DURATIONS",
+    "KINDS",
+    "MANAGE",
+    "RECEIVE",
+    "SEND",
+    "Active",
+    "Fault",
+    "Faults",
+    "Kind",
+    "Load",
+    "Pace",
+    "Place",
+    "read_duration",
+]

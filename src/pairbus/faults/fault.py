@@ -1,0 +1,163 @@
+"""A fault as a value: read with care from JSON, from the command line and from Python, and written as JSON."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pairbus.errors import InvalidFault
+from pairbus.faults.kinds import KINDS, Kind
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(ms|s|m|h)?", re.ASCII)
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_FIELDS = ("kind", "entity", "direction", "for_s", "probability", "count")
+ENTITY_LENGTH_MAX = 1024
+DURATIONS = "seconds, or a text such as 500ms, 30s, 5m or 1h"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault, checked. Use `read` to make one."""
+
+    kind: Kind
+    entity: str | None
+    "Path of entities in any case, `*` stands for any text; None: every entity."
+    direction: str | None
+    "None: every direction that the kind has."
+    for_s: float | None
+    "How long it lasts; None: until it is cleared."
+    probability: float
+    count: int | None
+    "How many operations or connections it meets; None: any number."
+    arguments: Mapping[str, float]
+    "The numbers of its kind, by name."
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Fault:
+        """Check the fields of a fault, or raise InvalidFault that names the field, its value and what is accepted."""
+        kind = _kind(fields.get("kind"))
+        allowed = [*_FIELDS, *(argument.name for argument in kind.arguments)]
+        unknown = [name for name in fields if name not in allowed]
+        if unknown:
+            raise InvalidFault(f"{kind.name}: {unknown[0]!r} is not known; accepted are {', '.join(allowed)}")
+        given = {name: value for name, value in fields.items() if value is not None}
+        _check_sense(kind, given)
+        for_s = _duration(kind, "for_s", given["for_s"]) if "for_s" in given else kind.for_s
+        arguments = {
+            argument.name: _number(kind, argument.name, given[argument.name])
+            if argument.name in given
+            else argument.default
+            for argument in kind.arguments
+        }
+        return cls(
+            kind,
+            _entity(kind, given.get("entity")),
+            _direction(kind, given.get("direction")),
+            for_s,
+            _probability(kind, given.get("probability", 1.0)),
+            _count(kind, given.get("count")),
+            arguments,
+        )
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        return self.kind.directions if self.direction is None else (self.direction,)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it meets everything while it lasts."""
+        return self.probability >= 1 and self.count is None
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the fields that `read` reads; those that were not given and have no default are null."""
+        return {
+            "kind": self.kind.name,
+            "entity": self.entity,
+            "direction": self.direction,
+            "for_s": self.for_s,
+            "probability": self.probability,
+            "count": self.count,
+            **self.arguments,
+        }
+
+
+def read_duration(value: object) -> float:
+    """Read a length of time in seconds; ValueError says what is accepted."""
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        return float(match[1]) * _UNIT_S[match[2]]
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
+        return float(value)
+    raise ValueError(f"{value!r:.80} is no duration; accepted are {DURATIONS}")
+
+
+def _kind(value: object) -> Kind:
+    kind = KINDS.get(value) if isinstance(value, str) else None
+    if kind is None:
+        raise InvalidFault(f"kind {value!r:.80} is not known; accepted are {', '.join(KINDS)}")
+    return kind
+
+
+def _check_sense(kind: Kind, given: Mapping[str, Any]) -> None:
+    """Refuse what the kind has no use for: a fault that looks narrower than it is would be a trap."""
+    if not kind.takes_entity and "entity" in given:
+        instead = "; for one entity use stall" if kind.name == "black-hole" else ""
+        raise InvalidFault(f"{kind.name}: it meets the whole namespace, so it takes no entity{instead}")
+    for name, whole in (("probability", 1.0), ("count", None)):
+        if not kind.takes_chance and given.get(name, whole) != whole:
+            raise InvalidFault(f"{kind.name}: it acts all the time, so it takes no {name}")
+
+
+def _entity(kind: Kind, value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip("/") or len(value) > ENTITY_LENGTH_MAX:
+        raise InvalidFault(
+            f"{kind.name}: entity {value!r:.80} is wrong; accepted is a path such as orders, orders/* or"
+            " topic/Subscriptions/name"
+        )
+    return value.strip("/")
+
+
+def _direction(kind: Kind, value: object) -> str | None:
+    if value is None:
+        return None
+    if not kind.directions:
+        raise InvalidFault(f"{kind.name}: it acts below all operations, so it takes no direction")
+    if value not in kind.directions:
+        raise InvalidFault(
+            f"{kind.name}: direction {value!r:.80} is wrong; accepted: {', '.join(kind.directions)}, or none for all"
+        )
+    return str(value)
+
+
+def _duration(kind: Kind, name: str, value: object) -> float:
+    try:
+        found = read_duration(value)
+    except ValueError as error:
+        raise InvalidFault(f"{kind.name}: {name}: {error}") from None
+    return found
+
+
+def _number(kind: Kind, name: str, value: object) -> float:
+    if name.endswith("bytes_per_s"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
+            raise InvalidFault(f"{kind.name}: {name} {value!r:.80} is wrong; accepted is a number from 1")
+        return float(value)
+    return _duration(kind, name, value)
+
+
+def _probability(kind: Kind, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise InvalidFault(f"{kind.name}: probability {value!r:.80} is wrong; accepted is a number above 0, up to 1")
+    return float(value)
+
+
+def _count(kind: Kind, value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidFault(f"{kind.name}: count {value!r:.80} is wrong; accepted is a whole number from 1")
+    return value

@@ -1,0 +1,186 @@
+"""The table of faults: which directions each kind has, where it acts, and the numbers that it takes.
+
+The broker and the proxy read this table, and so do the command line, the JSON of the control routes and the tests: a
+fault that is not a row here does not exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+SEND, RECEIVE, MANAGE, CONTACT = "send", "receive", "manage", "contact"
+DIRECTIONS = (SEND, RECEIVE, MANAGE, CONTACT)
+"The four ways in which an entity can be unavailable; `contact` means the connection itself."
+
+
+class Place(Enum):
+    """A place where the broker or the proxy asks whether a fault meets what happens there."""
+
+    CONNECT = "a client connects"
+    WIRE = "bytes pass on a connection"
+    ATTACH = "a link is attached"
+    MESSAGE = "a client sends a message"
+    HAND_OUT = "a message is about to be handed to a receiver"
+    SETTLEMENT = "a receiver settles a message"
+    REQUEST = "a request arrives over AMQP"
+    HTTP = "a request arrives over HTTP"
+    VISIBILITY = "a message is about to become receivable"
+    COMMIT = "a group of changes is written to the disk"
+    STORE = "a group that needs room on the disk is written"
+    IDLE = "a link or a connection has nothing to do"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A number that a kind takes."""
+
+    name: str
+    "Its unit comes last: `_s` is seconds, and a text such as `5m` is accepted too."
+    default: float
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One row of the table."""
+
+    name: str
+    directions: tuple[str, ...]
+    "Empty: it acts below all of them."
+    places: frozenset[Place]
+    meets: str
+    "What a client meets, in one sentence."
+    arguments: tuple[Argument, ...] = ()
+    takes_entity: bool = True
+    takes_chance: bool = True
+    "Whether a probability and a count make sense."
+    holds: bool = False
+    "Whether it keeps what it met until it ends. A count that is used up then ends nothing: no more is taken."
+    for_s: float | None = None
+    "How long it lasts when nothing else is said; None: until it is cleared."
+    at: frozenset[str] = field(default_factory=lambda: frozenset({"broker"}))
+    "Who can play it: `broker`, `proxy`."
+
+
+_BOTH = frozenset({"broker", "proxy"})
+_OPERATIONS = frozenset({Place.MESSAGE, Place.HAND_OUT, Place.SETTLEMENT, Place.REQUEST, Place.HTTP})
+_ERRORS = _OPERATIONS | {Place.ATTACH}
+_STORING = frozenset({Place.MESSAGE, Place.SETTLEMENT, Place.REQUEST, Place.HTTP})
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "refuse",
+            (CONTACT,),
+            frozenset({Place.CONNECT}),
+            "Connections are refused, and those that are open are cut.",
+            takes_entity=False,
+            at=_BOTH,
+        ),
+        Kind(
+            "black-hole",
+            (CONTACT,),
+            frozenset({Place.CONNECT}),
+            "Connections are accepted and nothing answers; those that are open freeze without an end.",
+            takes_entity=False,
+            holds=True,
+            at=_BOTH,
+        ),
+        Kind(
+            "latency",
+            (CONTACT,),
+            frozenset({Place.WIRE}),
+            "Everything that the namespace says comes later.",
+            (
+                Argument("delay_s", 0.1, "how much later"),
+                Argument("jitter_s", 0.0, "up to so much more, drawn anew each time"),
+            ),
+            takes_entity=False,
+            takes_chance=False,
+            at=_BOTH,
+        ),
+        Kind(
+            "bandwidth",
+            (CONTACT,),
+            frozenset({Place.WIRE}),
+            "Each connection passes few bytes a second, in each direction.",
+            (Argument("bytes_per_s", 10_000, "bytes a second"),),
+            takes_entity=False,
+            takes_chance=False,
+            at=_BOTH,
+        ),
+        Kind(
+            "stall",
+            (SEND, RECEIVE, MANAGE),
+            _OPERATIONS,
+            "Links open, but sends, settlements and requests get no answer, and no message is handed out.",
+            holds=True,
+            at=_BOTH,
+        ),
+        Kind(
+            "drop-answer",
+            (SEND, RECEIVE, MANAGE),
+            _STORING,
+            "The change is stored, its answer never leaves, and the connection is cut.",
+            at=_BOTH,
+        ),
+        Kind("throttle", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations are refused as server-busy."),
+        Kind(
+            "restart",
+            (SEND, RECEIVE, MANAGE),
+            frozenset({Place.ATTACH, Place.REQUEST}),
+            "The links of the entity are detached by force, and refused while the fault lasts.",
+            takes_chance=False,
+            for_s=10.0,
+        ),
+        Kind("disable", (SEND, RECEIVE), _ERRORS - {Place.HTTP}, "Operations are refused as on a disabled entity."),
+        Kind(
+            "quota",
+            (SEND, MANAGE),
+            frozenset({Place.MESSAGE, Place.REQUEST, Place.HTTP}),
+            "Sends are refused as on an entity that is full.",
+        ),
+        Kind("unauthorized", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations are refused as without the right to them."),
+        Kind("internal-error", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations fail with an internal error."),
+        Kind("time-out", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations fail with the service's own time-out."),
+        Kind(
+            "delay",
+            (SEND,),
+            frozenset({Place.VISIBILITY}),
+            "Sends succeed, and messages become receivable later.",
+            (
+                Argument("delay_s", 900.0, "how much later"),
+                Argument("jitter_s", 0.0, "up to so much more, drawn anew for each message"),
+            ),
+        ),
+        Kind(
+            "disk-full",
+            (),
+            frozenset({Place.STORE}),
+            "Nothing new can be stored; settlements and deletions go on.",
+            takes_entity=False,
+        ),
+        Kind(
+            "slow-disk",
+            (),
+            frozenset({Place.COMMIT}),
+            "Each write to the disk takes long.",
+            (Argument("delay_s", 1.0, "how much longer each write takes"),),
+            takes_entity=False,
+        ),
+        Kind(
+            "idle-close",
+            (CONTACT,),
+            frozenset({Place.IDLE}),
+            "Senders without work are detached, and connections without links are closed.",
+            (
+                Argument("link_s", 600.0, "how long a sender may be idle"),
+                Argument("connection_s", 300.0, "how long a connection may be without links"),
+            ),
+            takes_entity=False,
+            takes_chance=False,
+        ),
+    )
+}

@@ -1,0 +1,310 @@
+"""Faults of the connection, the disk and idleness, as the genuine SDK meets them; and the namespace is whole after."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from azure.core.exceptions import ServiceRequestError
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
+
+from pairbus.amqp.message import Message, Properties
+from pairbus.transport import Endpoint, connect
+from tests.faults.conftest import World, running, until
+
+
+def port_of(world: World) -> int:
+    return int(world.connection_string.split(";")[0].rsplit(":", 1)[1])
+
+
+async def dial(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port_of(world))
+
+
+def one_message() -> bytes:
+    return Message(properties=Properties(message_id="a"), data=[b"a"]).encode()
+
+
+# ── refuse ──
+
+
+async def test_refused_connections_and_cut_ones(world: World) -> None:
+    """Nothing listens, as when the broker is down; the port stays the namespace's own, and listens again."""
+    sender, admin = await world.sender(), await world.admin()
+    await admin.get_queue("orders")
+    world.faults.add("refuse")
+    with pytest.raises(ServiceBusConnectionError):
+        await sender.send_messages(ServiceBusMessage("lost"), timeout=5)
+    await until(lambda: refuses(world))
+    with pytest.raises(ServiceBusConnectionError):
+        await world.sender()
+    with pytest.raises(ServiceRequestError):
+        await admin.get_queue("orders")
+    assert world.waiting() == 0
+    world.faults.clear()
+    await until(lambda: not refuses(world))
+    await world.check_whole()
+    assert (await admin.get_queue("orders")).name == "orders"
+
+
+def refuses(world: World) -> bool:
+    with socket.socket() as client:
+        try:
+            client.connect(("127.0.0.1", port_of(world)))
+        except ConnectionRefusedError:
+            return True
+        return False
+
+
+async def test_refuse_can_begin_and_end_in_one_turn(world: World) -> None:
+    """The listeners follow the last word, whatever was said while they turned."""
+    for _ in range(3):
+        world.faults.add("refuse")
+        world.faults.clear()
+    await asyncio.sleep(0)
+    await until(lambda: not refuses(world))
+    await world.check_whole()
+
+
+async def test_refuse_with_a_count_resets_new_connections_only(world: World) -> None:
+    sender = await world.sender()
+    world.faults.add("refuse", count=1)
+    reader, writer = await dial(world)
+    with pytest.raises(ConnectionResetError):
+        writer.write(b"AMQP\x03\x01\x00\x00")
+        await reader.readexactly(8)
+    writer.close()
+    await sender.send_messages(ServiceBusMessage("goes on"), timeout=5)
+    await world.check_whole()
+
+
+# ── black hole ──
+
+
+async def test_black_hole_freezes_and_swallows(world: World) -> None:
+    """Connections are accepted, nothing answers, nothing is closed; afterwards the frozen ones go on."""
+    sender = await world.sender()
+    reader, writer = await dial(world)
+    world.faults.add("black-hole")
+    sending = asyncio.create_task(sender.send_messages(ServiceBusMessage("frozen"), timeout=10))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await world.sender()
+    assert (world.waiting(), sending.done()) == (0, False)
+    writer.write(b"AMQP\x03\x01\x00\x00")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.readexactly(1), 0.2)
+    assert not reader.at_eof()
+    world.faults.clear()
+    await sending
+    assert await asyncio.wait_for(reader.readexactly(8), 5) == b"AMQP\x03\x01\x00\x00"
+    writer.close()
+    assert world.waiting() == 1
+    await world.check_whole()
+
+
+async def test_new_connection_goes_on_after_the_black_hole(world: World) -> None:
+    """It was accepted and never read, so nothing of it is lost."""
+    world.faults.add("black-hole", for_s=0.4)
+    async with await connect(world.connection_string, timeout_s=5) as connection:
+        sender = await connection.sender("orders")
+        await sender.send(one_message())
+    assert world.waiting() == 1
+    await world.check_whole()
+
+
+async def test_http_is_swallowed_by_a_black_hole(world: World) -> None:
+    """On a connection that is open, too."""
+    admin = await world.admin()
+    await admin.get_queue("orders")
+    world.faults.add("black-hole")
+    asking = asyncio.create_task(admin.get_queue("orders"))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(asking), 0.3)
+    world.faults.clear()
+    assert (await asking).name == "orders"
+    await world.check_whole()
+
+
+async def test_frozen_receiver_gets_its_message_afterwards(world: World) -> None:
+    sender, receiver = await world.sender(), await world.receiver()
+    await sender.send_messages(ServiceBusMessage("kept"), timeout=5)
+    world.faults.add("black-hole")
+    assert await receiver.receive_messages(max_wait_time=0.3) == []
+    world.faults.clear()
+    [message] = await receiver.receive_messages(max_wait_time=5)
+    await receiver.complete_message(message)
+    assert world.waiting() == 0
+    await world.check_whole()
+
+
+async def test_broker_stops_in_a_black_hole(world: World) -> None:
+    """Stopping lets go of every fault first, so that clients hear the goodbye."""
+    async with await connect(world.connection_string) as connection:
+        await connection.sender("orders")
+        world.faults.add("black-hole")
+        world.faults.add("refuse")
+        async with asyncio.timeout(10):
+            await world.broker.stop()
+
+
+async def test_swallowed_connection_is_closed_when_the_broker_stops(world: World) -> None:
+    world.faults.add("black-hole")
+    reader, writer = await dial(world)
+    await until(world.faults.held.owns_any)
+    async with asyncio.timeout(10):
+        await world.broker.stop()
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_web_socket_freezes_too(world: World) -> None:
+    """It is AMQP on a connection that HTTP opened."""
+    endpoint = Endpoint.parse(world.connection_string, transport="websocket", via=f"127.0.0.1:{port_of(world)}")
+    async with await connect(endpoint, timeout_s=5) as connection:
+        sender = await connection.sender("orders")
+        world.faults.add("black-hole")
+        sending = asyncio.create_task(sender.send(one_message()))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(sending), 0.2)
+        assert world.waiting() == 0
+        world.faults.clear()
+        await sending
+    await world.check_whole()
+
+
+# ── slow lines ──
+
+
+async def test_latency_makes_every_answer_late(world: World) -> None:
+    sender, admin = await world.sender(), await world.admin()
+    await admin.get_queue("orders")
+    world.faults.add("latency", delay_s=0.3)
+    began = time.monotonic()
+    await sender.send_messages(ServiceBusMessage("late"), timeout=5)
+    assert time.monotonic() - began >= 0.3
+    began = time.monotonic()
+    await admin.get_queue("orders")
+    assert time.monotonic() - began >= 0.3
+    world.faults.clear()
+    await world.check_whole()
+
+
+async def test_bytes_that_are_late_leave_when_latency_ends(world: World) -> None:
+    """In order: what comes later must not overtake them."""
+    sender = await world.sender()
+    world.faults.add("latency", delay_s=60)
+    sending = asyncio.create_task(sender.send_messages(ServiceBusMessage("late"), timeout=30))
+    await until(lambda: world.waiting() == 1)
+    await asyncio.sleep(0.05)
+    assert not sending.done()
+    world.faults.clear()
+    await asyncio.wait_for(sending, 5)
+    await world.check_whole()
+
+
+async def test_black_hole_keeps_what_is_late(world: World) -> None:
+    """Two faults at once: the line is slow, then swallowed; nothing leaves before both have ended."""
+    async with await connect(world.connection_string) as connection:
+        sender = await connection.sender("orders")
+        world.faults.add("latency", delay_s=0.1)
+        sending = asyncio.create_task(sender.send(one_message()))
+        await until(lambda: world.waiting() == 1)
+        hole = world.faults.add("black-hole")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(sending), 0.3)
+        world.faults.clear(hole)
+        await sending
+        world.faults.clear()
+        await sender.send(one_message())
+    await world.check_whole()
+
+
+async def test_bandwidth_slows_large_messages(world: World) -> None:
+    """In both directions: 50 KB at 100 KB a second take half a second each way."""
+    sender, receiver = await world.sender(), await world.receiver()
+    world.faults.add("bandwidth", bytes_per_s=100_000)
+    began = time.monotonic()
+    await sender.send_messages(ServiceBusMessage(b"x" * 50_000), timeout=10)
+    await sender.send_messages(ServiceBusMessage("behind it"), timeout=10)
+    assert time.monotonic() - began >= 0.45
+    began = time.monotonic()
+    [message] = await receiver.receive_messages(max_wait_time=5)
+    assert time.monotonic() - began >= 0.45
+    await receiver.complete_message(message)
+    world.faults.clear()
+    await world.check_whole()
+
+
+# ── the disk ──
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_full_disk_refuses_sends_and_completes(is_durable: bool, tmp_path: Path) -> None:
+    """As on a disk that is really full, settlements go on: a queue can be emptied."""
+    async with running(data=tmp_path if is_durable else None) as world:
+        sender, receiver = await world.sender(), await world.receiver()
+        await sender.send_messages(ServiceBusMessage("before"), timeout=5)
+        world.faults.add("disk-full")
+        with pytest.raises(ServiceBusError, match="The disk is full"):
+            await sender.send_messages(ServiceBusMessage("refused"), timeout=5)
+        assert world.waiting() == 1
+        assert "The disk is full" in str(await world.namespace.trouble())
+        [message] = await receiver.receive_messages(max_wait_time=5)
+        await receiver.complete_message(message)
+        assert world.waiting() == 0
+        world.faults.clear()
+        await world.check_whole()
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_slow_disk_answers_late(is_durable: bool, tmp_path: Path) -> None:
+    """Accepted means committed: the answer waits for the disk."""
+    async with running(data=tmp_path if is_durable else None) as world:
+        sender = await world.sender()
+        world.faults.add("slow-disk", delay_s=0.4, count=1)
+        began = time.monotonic()
+        await sender.send_messages(ServiceBusMessage("slow"), timeout=5)
+        assert time.monotonic() - began >= 0.4
+        assert world.waiting() == 1
+        await world.check_whole()
+
+
+async def test_message_on_a_slow_disk_can_time_out_and_be_stored(tmp_path: Path) -> None:
+    async with running(data=tmp_path) as world:
+        sender = await world.sender()
+        world.faults.add("slow-disk", delay_s=0.6, count=1)
+        with pytest.raises(OperationTimeoutError):
+            await sender.send_messages(ServiceBusMessage("unknown"), timeout=0.2)
+        await until(lambda: world.waiting() == 1)
+        await world.check_whole()
+
+
+# ── idleness ──
+
+
+async def test_idle_sender_is_detached_and_its_connection_closed(world: World) -> None:
+    """With Azure's texts; a client that sends again opens a new link."""
+    sender = await world.sender()
+    world.faults.add("idle-close", link_s=0.1, connection_s=0.2)
+    await until(lambda: not world.namespace.links)
+    await until(lambda: all(peer.is_over for peer in world.namespace.peers))
+    with pytest.raises(ServiceBusError):
+        await sender.send_messages(ServiceBusMessage("too late"), timeout=5)
+    world.faults.clear()
+    await world.check_whole()
+
+
+async def test_idle_times_are_those_of_before_after_the_fault(world: World) -> None:
+    async with await connect(world.connection_string) as connection:
+        sender = await connection.sender("orders")
+        number = world.faults.add("idle-close", link_s=600)
+        assert world.faults.idle is not None
+        world.faults.clear(number)
+        assert world.faults.idle is None
+        await sender.send(one_message())
+    await world.check_whole()
