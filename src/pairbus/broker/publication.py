@@ -73,7 +73,6 @@ class Publication:
             ttl_ms=ttl_ms,
             expires_ms=now_ms + ttl_ms if ttl_ms and not patch else 0,
             patch=patch,
-            n=self._store.number(),
             payload=payload if changed is None else 0,
             origin_seq=message.origin_seq or message.seq,
             hops=message.hops,
@@ -84,7 +83,11 @@ class Publication:
         self.size += copy.size - (len(copy.body) if copy.payload else 0)
 
     def write(self) -> None:
+        """Write the copies. Those of one subscription get numbers in a row: they are read and deleted together."""
         for box, (_, copies) in self._copies.items():
+            first = self._store.number(len(copies))
+            for n, copy in enumerate(copies, first):
+                copy.n = n
             self._store.write(Insert(box.number, copies))
 
     def committed(self) -> None:

@@ -140,6 +140,22 @@ def _compare(node: Compare) -> Test:
     return lambda view: compare(read_left(view), read_right(view))
 
 
+def route_of(node: Node) -> tuple[str, str] | None:
+    """Give (property, text) of a condition that is false at once where the property is another text; None: of others.
+
+    Conditions are evaluated from left to right, so only the first one of an AND decides before the others are seen.
+    """
+    first = node.operands[0] if isinstance(node, And) else node
+    if not isinstance(first, Compare) or first.operator != "=":
+        return None
+    left, right = first.left, first.right
+    if isinstance(left, Literal):
+        left, right = right, left
+    if isinstance(left, Property) and not left.is_system and isinstance(right, Literal) and type(right.value) is str:
+        return left.name.lower(), right.value
+    return None
+
+
 def _folded(node: Node) -> Node:
     """Give a signed number as a literal, unless that is an error: errors belong to the evaluation."""
     if isinstance(node, Sign) and isinstance(node.operand, Literal):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from pairbus.broker.filters.actions import Changed, CompiledAction, apply, compile_action
-from pairbus.broker.filters.compile import Test, compiled
+from pairbus.broker.filters.compile import Test, compiled, route_of
 from pairbus.broker.filters.correlation import compile_correlation
 from pairbus.broker.filters.errors import FilterEvaluationError
 from pairbus.broker.filters.kinds import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
@@ -31,18 +31,27 @@ class CompiledRule(NamedTuple):
     action: CompiledAction | None
     takes_all: bool
     "Whether the filter selects every message without looking at it."
+    route: tuple[str, str] | None = None
+    "(property, text): the filter selects no message whose property is another text."
 
 
 def compile_rule(name: str, described: Filter, action: SqlAction | None) -> CompiledRule:
     """Compile a rule; FilterSyntaxError when a text is wrong."""
     compiled_action = None if action is None else compile_action(action)
-    return CompiledRule(name, compile_filter(described), compiled_action, isinstance(described, TrueFilter))
+    if not isinstance(described, SqlFilter):
+        return CompiledRule(name, compile_filter(described), compiled_action, isinstance(described, TrueFilter))
+    node = parse_filter(described.expression, described.parameters)
+    return CompiledRule(name, compiled(node), compiled_action, takes_all=False, route=route_of(node))
 
 
 class Rules:
-    """The rules of one subscription, compiled."""
+    """The rules of one subscription, compiled.
 
-    __slots__ = ("_acting", "_plain", "_takes_all")
+    Where all of them without an action ask first whether one property is a certain text, as in `color = 'red' AND …`,
+    only those with the text of the message are evaluated, however many there are.
+    """
+
+    __slots__ = ("_acting", "_by_text", "_plain", "_routed_by", "_takes_all")
 
     def __init__(self, rules: Iterable[tuple[str, Filter, SqlAction | None]]) -> None:
         """Compile (name, filter, action) of each rule; FilterSyntaxError when a text is wrong."""
@@ -59,13 +68,24 @@ class Rules:
         self._plain: list[tuple[str, Test]] = []
         self._acting: list[tuple[str, Test, CompiledAction]] = []
         self._takes_all: Copy | None = None
+        self._routed_by = ""
+        "Property by whose text the rules without an action are found; empty: all of them are evaluated."
+        self._by_text: dict[str, list[tuple[str, Test]]] = {}
+        routes: list[tuple[str, str] | None] = []
         for rule in rules:
             if rule.action is not None:
                 self._acting.append((rule.name, rule.test, rule.action))
                 continue
             self._plain.append((rule.name, rule.test))
+            routes.append(rule.route)
             if rule.takes_all and self._takes_all is None:
                 self._takes_all = Copy(rule.name)
+        names = {"" if route is None else route[0] for route in routes}
+        if len(names) == 1 and "" not in names:
+            self._routed_by = names.pop()
+            for row, route in zip(self._plain, routes, strict=True):
+                assert route is not None
+                self._by_text.setdefault(route[1], []).append(row)
 
     def __repr__(self) -> str:
         names = [row[0] for row in self._plain] + [row[0] for row in self._acting]
@@ -84,7 +104,7 @@ class Rules:
             if self._takes_all is not None:
                 copies.append(self._takes_all)
             else:
-                for name, test in self._plain:
+                for name, test in self._candidates(view):
                     if test(view) is True:
                         copies.append(Copy(name))
                         break
@@ -94,6 +114,13 @@ class Rules:
         except FilterEvaluationError as error:
             raise FilterEvaluationError(error.problem, name) from error
         return copies
+
+    def _candidates(self, view: MessageView) -> Sequence[tuple[str, Test]]:
+        """Give the rules without an action that may select the message, in their order."""
+        if not self._routed_by:
+            return self._plain
+        value = view.load_user().get(self._routed_by)
+        return self._by_text.get(value, ()) if type(value) is str else self._plain
 
 
 def compile_filter(described: Filter) -> Callable[[MessageView], bool | None]:

@@ -338,16 +338,31 @@ class Reader:
             if body == b"" and type(head) is bytes and type(box) is int and head_crc(box, n, head) == crc:
                 wanted.add(seq_and_payload(head)[1])
         wanted.discard(0)
+        if not wanted:
+            return {}
+        first, last = min(wanted), max(wanted)
+        if last - first < 2 * len(wanted):
+            try:
+                return self._intact_payloads(first, last)
+            except sqlite3.Error as error:
+                logger.error("%s: payloads cannot be read: %s; trying one by one", self._path, error)
         found: dict[int, bytes] = {}
         for payload in sorted(wanted):
             try:
-                read = self._connection.execute("SELECT topic, crc, body FROM payloads WHERE id = ?", (payload,))
-                for topic_id, crc, body in read:
-                    if type(body) is bytes and type(topic_id) is int and payload_crc(payload, topic_id, body) == crc:
-                        found[payload] = body
+                found |= self._intact_payloads(payload, payload)
             except sqlite3.Error as error:
                 logger.error("%s: the payload %d cannot be read: %s", self._path, payload, error)
         return found
+
+    def _intact_payloads(self, first: int, last: int) -> dict[int, bytes]:
+        read = self._connection.execute(
+            "SELECT id, topic, crc, body FROM payloads WHERE id BETWEEN ? AND ?", (first, last)
+        )
+        return {
+            payload: body
+            for payload, topic_id, crc, body in read
+            if type(body) is bytes and type(topic_id) is int and payload_crc(payload, topic_id, body) == crc
+        }
 
     def seq_of(self, box: int, n: int) -> int:
         try:
