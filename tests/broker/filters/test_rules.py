@@ -7,6 +7,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pairbus.amqp import types
 from pairbus.amqp.message import Message
@@ -62,6 +64,32 @@ def test_plain_rules_share_a_copy_and_actions_have_their_own(
 ) -> None:
     """Two rules with actions and three without that all match: three messages, as Azure documents."""
     assert named(Rules(rules).evaluate(MESSAGE)) == expected
+
+
+CONDITIONS = ["", " AND n > 0", " AND 1 / n = 1", " AND missing = 1", " AND color LIKE 'r%'", " OR n = 1"]
+TEXTS = ["color = 'red'", "color = 'blue'", "'red' = COLOR", "color = '1'", "color = 1", "n = 'red'"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(TEXTS), st.sampled_from(CONDITIONS)), min_size=1, max_size=6),
+    st.sampled_from(["red", "blue", "green", "1", 1, None, True, b"red"]),
+    st.integers(0, 2),
+)
+def test_rules_found_by_a_text_give_what_each_rule_alone_gives(
+    texts: list[tuple[str, str]], color: object, n: int
+) -> None:
+    """The same copy, made by the same rule, or the same error of the same rule."""
+    rules = [(str(place), SqlFilter("".join(text)), None) for place, text in enumerate(texts)]
+    message = view_of({"n": Int(n)} if color is None else {"color": color, "n": Int(n)})
+
+    def evaluated(rules: list[tuple[str, SqlFilter, None]]) -> list[tuple[str, bool]] | str:
+        try:
+            return named(Rules(rules).evaluate(message))
+        except FilterEvaluationError as error:
+            return str(error)
+
+    alone = [evaluated([rule]) for rule in rules]
+    assert evaluated(rules) == next((each for each in alone if each), [])
 
 
 def test_action_changes_its_own_copy_only() -> None:

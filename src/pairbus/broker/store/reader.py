@@ -338,16 +338,18 @@ class Reader:
             if body == b"" and type(head) is bytes and type(box) is int and head_crc(box, n, head) == crc:
                 wanted.add(seq_and_payload(head)[1])
         wanted.discard(0)
-        if not wanted:
-            return {}
-        first, last = min(wanted), max(wanted)
-        if last - first < 2 * len(wanted):
+        found: dict[int, bytes] = {}
+        for first, last in runs_of(sorted(wanted)):
             try:
-                return self._intact_payloads(first, last)
+                found |= self._intact_payloads(first, last)
             except sqlite3.Error as error:
                 logger.error("%s: payloads cannot be read: %s; trying one by one", self._path, error)
+                found |= self._payloads_one_by_one(range(first, last + 1))
+        return found
+
+    def _payloads_one_by_one(self, numbers: range) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
-        for payload in sorted(wanted):
+        for payload in numbers:
             try:
                 found |= self._intact_payloads(payload, payload)
             except sqlite3.Error as error:
@@ -413,3 +415,14 @@ class Reader:
     def _log_damaged(self, box: int, numbers: list[int]) -> None:
         if numbers:
             logger.error("%s: damaged messages of %s: rows %s", self._path, box_name(box), some_of(numbers))
+
+
+def runs_of(ordered: list[int]) -> list[tuple[int, int]]:
+    """Give (first, last) of each run of numbers that follow each other; `ordered` ascends."""
+    found: list[tuple[int, int]] = []
+    for number in ordered:
+        if found and number == found[-1][1] + 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
