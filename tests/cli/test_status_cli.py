@@ -159,6 +159,7 @@ def test_queues_beyond_the_rotation_and_missing_ones_are_named(pair: Pair) -> No
     assert code == 1
     assert [one["in_rotation"] for one in queues] == [True, True, False]
     assert shown["missing"] == [f"{NAME}/x-servicebus-transfer/0"]
+    assert "missing of queues 0 … 2: 0; `pairbus pair create`" in pair.status("--backlog-queue-count", "3").out
 
 
 def test_unknown_name_lists_names_that_exist(pair: Pair) -> None:
@@ -181,6 +182,16 @@ def test_silent_primary_costs_its_time_out_and_secondary_is_shown(pair: Pair) ->
         assert time.monotonic() - began < 10
     assert done.code == 1 and "waiting: 1 message, " in done.out
     assert " away: " in done.out.splitlines()[1] and " reachable in " in done.out.splitlines()[2]
+
+
+def test_silent_secondary_costs_its_time_out_and_primary_is_shown(pair: Pair) -> None:
+    """Administration is not asked where the connection already got no answer."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        code, shown = pair.json("--secondary", away_at(pair.secondary, silent.getsockname()[1]), "--timeout", "1")
+        assert time.monotonic() - began < 10
+    assert (code, shown["primary"]["reachable"], shown["secondary"]["reachable"]) == (1, True, False)
+    assert 0.9 <= shown["secondary"]["seconds"] < 5
 
 
 def test_refused_secondary_is_away(pair: Pair) -> None:
@@ -225,7 +236,7 @@ def test_watch_shows_changes_until_stopped(pair: Pair) -> None:
             assert running.stdout is not None and running.stderr is not None
             assert json.loads(running.stdout.readline())["change"] is None
             pair.divert("orders", 6)
-            changes = []
+            changes: list[int] = []
             while sum(changes) < 6:
                 changes.append(json.loads(running.stdout.readline())["change"]["messages"])
             running.send_signal(signal.SIGINT)

@@ -223,7 +223,8 @@ def summary(status: Status, change: Change | None) -> list[str]:
     if change is not None:
         lines.append(f"since the last look: {change} (moved by syphons less newly diverted)")
     if status.missing:
-        lines.append(f"missing: {_some(status.missing)}; `pairbus pair create` creates them")
+        numbers = _some([path.rpartition("/")[2] for path in status.missing])
+        lines.append(f"missing of queues 0 … {status.rotation - 1}: {numbers}; `pairbus pair create` creates them")
     lines += [f"note: {note}" for note in status.notes]
     lines += [f"problem: {problem}" for problem in status.problems]
     return lines
