@@ -52,7 +52,7 @@ class Backlogs:
             if queue_index(primary_name, queue.name) is not None
         }
         if not found:
-            raise ConfigError(_no_queues(self._away.name, primary_name, [queue.name for queue in queues]))
+            raise ConfigError(no_queues(self._away.name, primary_name, [queue.name for queue in queues]))
         return found, queues
 
     async def _try(self, primary_name: str, *, once: bool) -> list[str]:
@@ -138,7 +138,10 @@ def _duplicate_window_s(home: Side, path: str, meter: Metering) -> float | None:
         admin.close()
 
 
-def _no_queues(namespace: str, primary_name: str, found: list[str]) -> str:
+def no_queues(namespace: str, primary_name: str, found: list[str], *, is_listed: bool = True) -> str:
+    """Say that a primary has no backlog queues there, and which primaries do. `found`: all queues of the namespace."""
+    if not is_listed:
+        return f"{namespace} has no backlog queues {queue_path(primary_name, 0)} …, and does not list others"
     others = sorted({name.lower() for path in found if (name := primary_of(path)) is not None})
     there = f"it has those of {', '.join(others)}" if others else "nor of any other primary: `pairbus pair create`"
     return f"{namespace} has no backlog queues {queue_path(primary_name, 0)} …; {there}"

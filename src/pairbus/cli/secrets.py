@@ -122,3 +122,9 @@ class Namespaces:
                 "--credential is for hosts, and every namespace was given by a connection string; check also the"
                 " PAIRBUS_… variables"
             )
+
+
+def check_two(home: Side, away: Side) -> None:
+    """Refuse a pair of one namespace. ConfigError."""
+    if home.authority.lower() == away.authority.lower():
+        raise ConfigError(f"primary and secondary are the same namespace, {home.name}: a pair needs two")

@@ -165,7 +165,7 @@ def syphon(
         raise typer.BadParameter("whose backlog queues go to --target? Give --primary-name NAME, or --primary CS")
     if target is None or primary_name is None:
         home = namespaces.side(primary, "--primary", "PAIRBUS_PRIMARY")
-    name = _name(primary_name, None if home is None else home.authority)
+    name = name_of(primary_name, None if home is None else home.authority)
     if target is not None:
         home = namespaces.side(target, "--target", "PAIRBUS_TARGET")
     assert home is not None
@@ -313,7 +313,8 @@ def _run(work: Callable[[], Coroutine[Any, Any, bool]], *, once: bool) -> None:
         raise typer.Exit(1)
 
 
-def _name(given: str | None, authority: str | None) -> str:
+def name_of(given: str | None, authority: str | None) -> str:
+    """Return the first part of the backlog paths: the given one, or that of the primary's host."""
     from pairbus.pairing.options import checked_name, primary_name_of
 
     try:

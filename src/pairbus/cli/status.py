@@ -1,0 +1,161 @@
+"""`pairbus status`: both sides of a pair and what waits in the backlog queues."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two
+from pairbus.cli.syphon import name_of
+from pairbus.cli.table import print_table
+from pairbus.cli.trust import CaFile
+from pairbus.pairing.options import RANGES
+from pairbus.transport.loops import run
+
+if TYPE_CHECKING:
+    from pairbus.cli.status_facts import Status
+
+EVERY_S = 5.0
+CLEAR = "\x1b[H\x1b[2J"  # of a terminal
+
+
+def register(app: typer.Typer) -> None:
+    """Mounts `pairbus status`."""
+    app.command(
+        epilog=f"""\b
+Examples:
+  pairbus status --primary @contoso.txt --secondary @fabrikam.txt
+  pairbus status --watch --every 10
+  pairbus status --primary-name contoso --backlog-queue-count 20 --json
+  pairbus status --credential default --primary contoso.servicebus.windows.net --secondary HOST
+\b
+{KEPT_OFF.format(variables="PAIRBUS_PRIMARY and PAIRBUS_SECONDARY")} {ENTRA}"""
+    )(status)
+
+
+def status(
+    primary: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PAIRBUS_PRIMARY", metavar="CS|HOST", help="Connection string of the primary, @FILE, or host."
+        ),
+    ] = None,
+    secondary: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PAIRBUS_SECONDARY", metavar="CS|HOST", help="Connection string of the secondary, @FILE, or host."
+        ),
+    ] = None,
+    primary_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
+    ] = None,
+    backlog_queue_count: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=int(RANGES["backlog_queue_count"].most),
+            help="How many queues the clients use; others are shown as not in rotation.",
+        ),
+    ] = 10,
+    peek: Annotated[
+        int,
+        typer.Option(min=0, max=10_000, help="Messages to peek in each queue, for ages, destinations and reasons."),
+    ] = 100,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=600, metavar="SECONDS", help="How long each side may take to answer.")
+    ] = 10,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again and again until stopped, and show how the counts change.")
+    ] = False,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1, max=86_400, metavar="SECONDS", help="With --watch: pause between two looks; 5 unless given."
+        ),
+    ] = None,
+    credential: CredentialName = None,
+    ca_file: CaFile = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; with --watch one line of it for each look.")
+    ] = False,
+) -> None:
+    """Show whether both sides of a pair answer, and what waits in the backlog queues.
+
+    Exits with 0 when both sides answer, nothing waits and there are no dead letters, otherwise with 1. Ctrl-C ends
+    --watch, with the code of the last look. Nothing is received, locked or changed.
+
+    Both sides are asked at the same time. A side that is silent costs its time-out, and the other one is shown.
+    Reachable means that a connection was opened: a key is not tried on the primary.
+
+    Counts come from administration, which needs the Manage claim on the secondary; without it they are counts of the
+    messages that were peeked. Ages, destinations and dead-letter reasons are those of the first messages of each
+    queue, as many as --peek says, in at most 100 queues. A namespace does not tell which syphons are at work: --watch
+    shows the change of the count, which is what syphons moved less what was newly diverted.
+    """
+    # Imported when needed: the network takes a third of a second, which other commands should not pay.
+    from pairbus.cli.status_look import Looking
+
+    if every is not None and not watch:
+        raise typer.BadParameter("--every is of --watch, which was not asked for")
+    namespaces = Namespaces(credential, ca_file)
+    home = namespaces.side(primary, "--primary", "PAIRBUS_PRIMARY")
+    away = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
+    namespaces.check()
+    check_two(home, away)
+    name = name_of(primary_name, home.authority)
+    looking = Looking(home, away, name, backlog_queue_count, peek, timeout)
+    if watch:
+        is_quiet = run(_watch(looking.look, EVERY_S if every is None else every, as_json=as_json))
+    else:
+        found = run(looking.look())
+        _show(found, None, as_json=as_json, indent=2)
+        is_quiet = found.is_quiet
+    if not is_quiet:
+        raise typer.Exit(1)
+
+
+async def _watch(look: Callable[[], Awaitable[Status]], every_s: float, *, as_json: bool) -> bool:
+    """Look until a signal comes; return whether the last look found nothing to tell."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    stopped = asyncio.create_task(stop.wait())
+    before: Status | None = None
+    while not stop.is_set():
+        looking = asyncio.ensure_future(look())
+        await asyncio.wait((looking, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if not looking.done():
+            looking.cancel()
+            await asyncio.wait((looking,))
+            break
+        now = looking.result()
+        _show(now, before, as_json=as_json, indent=None)
+        before = now
+        await asyncio.wait((stopped,), timeout=every_s)
+    stopped.cancel()
+    return before is not None and before.is_quiet
+
+
+def _show(now: Status, before: Status | None, *, as_json: bool, indent: int | None) -> None:
+    """Print one look; looks of --watch are apart by an empty line, on a terminal each replaces the one before."""
+    from pairbus.cli.status_facts import COLUMNS, change_of, heading, rows, summary
+    from pairbus.cli.status_facts import as_json as in_json
+
+    change = change_of(before, now)
+    if as_json:
+        print(json.dumps(in_json(now, change), indent=indent, ensure_ascii=False), flush=True)
+        return
+    if before is not None:
+        typer.echo(CLEAR if sys.stdout.isatty() else "")
+    for line in heading(now):
+        typer.echo(line)
+    if now.queues:
+        print_table(COLUMNS, rows(now))
+    for line in summary(now, change):
+        typer.echo(line)
