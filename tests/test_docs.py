@@ -39,7 +39,7 @@ from tests.test_tidy import MAY_IMPORT
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
-    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 JS_FOLDER = ROOT / "tests" / "sdk" / "js"
@@ -402,9 +402,10 @@ def test_every_test_of_the_support_matrix_exists() -> None:
         assert all((ROOT / file).is_file() for file in files), feature
 
 
-def test_every_test_that_holds_an_invariant_exists() -> None:
-    """An invariant without a test is a wish."""
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text_of("docs/internals.md"))
+@pytest.mark.parametrize("page", ["docs/internals.md", "SECURITY.md"])
+def test_every_test_that_holds_an_invariant_exists(page: str) -> None:
+    """An invariant, or a defence, without a test is a wish."""
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text_of(page))
     assert len(named) > 15
     for file, function in named:
         assert (ROOT / file).is_file(), file

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -162,6 +163,18 @@ async def test_the_trace_shows_no_key_and_no_token(tmp_path: Path) -> None:
     assert "SaslInit(mechanism='PLAIN'" in running.err
     for secret in ("c2VjcmV0", "bWlzdHlwZWQ", "SharedAccessSignature", "sig="):
         assert secret not in running.err
+
+
+def test_client_without_a_key_forges_no_line_of_the_log() -> None:
+    """A refused request is logged with its path, and the path may hold line ends and escape sequences."""
+    with broker("--namespace", "a=0", "--data", ":memory:", "--log-level", "info") as running:
+        port = Endpoint.parse(running.connection_string()).port
+        path = "/x%0D2026-01-01%2000:00:00%20ERROR%20forged%1B[2J"
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10)
+        assert running.stop() == 0
+    [line] = [line for line in running.err.splitlines() if "forged" in line]
+    assert " INFO " in line and "answered 401" in line and "\x1b" not in line
 
 
 def test_the_log_level_decides_what_is_told(tmp_path: Path) -> None:

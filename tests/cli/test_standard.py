@@ -10,7 +10,7 @@ import termios
 
 import pytest
 
-from pairbus.cli.standard import ProgressLine
+from pairbus.cli.standard import ProgressLine, one_line
 
 
 def test_a_progress_line_is_as_long_as_the_terminal_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +28,8 @@ def test_a_progress_line_is_as_long_as_the_terminal_is_wide(monkeypatch: pytest.
             shown += os.read(ours, 1000).decode()
     os.close(ours)
     assert shown.split("\r") == ["", "10 queues, ? waitin", f"{'done':<19}", "    ", ""]
+
+
+def test_one_line_steers_no_terminal() -> None:
+    """A message id is any text that its sender likes, and stands in lines that operators read."""
+    assert one_line("id\r\n\x1b[2J\x9b1A\u2028: moved é 中") == "id\ufffd\ufffd\ufffd[2J\ufffd1A\ufffd: moved é 中"

@@ -10,6 +10,7 @@ import pytest
 from pairbus.cli.left import Left
 from pairbus.cli.telling import Counted, Telling, summary_line
 from pairbus.pairing.events import (
+    DeadLettered,
     DestinationSkipped,
     Moved,
     NotCompleted,
@@ -43,6 +44,14 @@ def test_an_absent_primary_is_one_line_with_time_and_level(capsys: pytest.Captur
         teller.heard(UNREACHABLE, lambda: START)
         line = "primary contoso unreachable for 12 s; 787 messages wait in 8 queues; next try in 8 s"
         assert teller.said() == [f"2027-01-15T08:00:00Z WARNING {line}{cause}"]
+
+
+def test_message_id_neither_forges_a_line_nor_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its sender chose it, and the lines end in an operator's terminal or in the log of a service."""
+    teller = Teller(capsys)
+    teller.heard(DeadLettered("backlog/0", "1\n\x1b[2J", "Refused", "too large"), lambda: START)
+    [line] = teller.said()
+    assert line.endswith("backlog/0 message 1\ufffd\ufffd[2J dead-lettered: Refused: too large")
 
 
 def test_unknown_counts_are_said_to_be_unknown(capsys: pytest.CaptureFixture[str]) -> None:

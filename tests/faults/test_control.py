@@ -138,11 +138,14 @@ async def test_socket_is_the_owners_alone_and_goes_with_the_broker(tmp_path: Pat
 
 
 async def test_stale_socket_is_replaced(tmp_path: Path) -> None:
-    """A broker that was killed cannot remove it."""
+    """A broker that was killed cannot remove it. It is no file of others, for whose sake the folder would stay open."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
     with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(tmp_path / "control.sock"))
-    async with two(data=tmp_path) as broker:
+        left.bind(str(data / "control.sock"))
+    async with two(data=data) as broker:
         assert (await ask("GET", "http://x/", broker=broker))[0] == 200
+        assert stat.S_IMODE(data.stat().st_mode) == 0o700
 
 
 async def test_socket_of_a_running_broker_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

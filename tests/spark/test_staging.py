@@ -102,6 +102,17 @@ def test_a_stage_gives_back_what_was_put_into_it(staging: Staging) -> None:
     assert read_identities(stage.path) == {(1, 1_000, "m"), (2, 1_000, "x" * 100), (3, 1_000, "m")}
 
 
+def test_nobody_else_can_read_a_stage(staging: Staging) -> None:
+    """It holds whole messages, as a spool does: mode 0600 whatever the umask says."""
+    before = os.umask(0)
+    try:
+        staging.take(ENTITY)
+        stage = staged(staging, 1, 0, 1)
+    finally:
+        os.umask(before)
+    assert stage.path.stat().st_mode & 0o777 == 0o600
+
+
 def test_what_one_seal_has_the_next_one_leaves_out(staging: Staging) -> None:
     """A lock ran out while its task slept: two tasks have one message, and whoever seals second goes without it."""
     book = StageBook(staging, ENTITY, 60.0)

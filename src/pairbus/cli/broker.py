@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pairbus.cli.standard import one_line
 from pairbus.errors import ConfigError
 from pairbus.transport.loops import run
 
@@ -91,7 +92,9 @@ def broker(
     if log_level.lower() not in _LEVELS:
         raise ConfigError(f"--log-level is {log_level!r}; allowed are {', '.join(_LEVELS)}")
     level = logging.DEBUG if trace else getattr(logging, log_level.upper())
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(_Lines("%(asctime)s %(levelname)-7s %(message)s"))
+    logging.basicConfig(level=level, handlers=[lines])
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
     if not data:
         raise ConfigError("--data is empty; name a folder, or ':memory:'")
@@ -202,6 +205,13 @@ async def _serve(broker: Broker, names: list[str], *, tells_socket: bool) -> Non
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         await stopped.wait()
+
+
+class _Lines(logging.Formatter):
+    """The format of the log: a record is one line, whatever a client says. Only a traceback has lines of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return one_line(super().formatMessage(record))
 
 
 def _trace(direction: str, channel: int, text: str) -> None:

@@ -7,7 +7,7 @@ import random
 from contextlib import AsyncExitStack
 
 from pairbus.cli.backlogs import carrier_of
-from pairbus.cli.standard import ProgressLine, say
+from pairbus.cli.standard import ProgressLine, one_line, say
 from pairbus.client.sides import Side
 from pairbus.pairing.backlog import Rotation, queue_path
 from pairbus.pairing.events import Event, SpoolForwarded, SpoolRefused
@@ -86,4 +86,4 @@ class Drain:
             self._line.show(f"forwarded {self.forwarded}, {event.waiting} waiting")
         elif isinstance(event, SpoolRefused):
             self._line.clear()
-            say(str(event))
+            say(one_line(str(event)))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TextIO
+
+_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def open_closed() -> None:
@@ -33,6 +36,11 @@ def flush(file: TextIO) -> bool:
 def say(line: str) -> None:
     """On standard error, if that can be written."""
     _write(f"{line}\n")
+
+
+def one_line(text: str) -> str:
+    """Replace characters that begin a line or steer a terminal: senders choose message ids, clients choose paths."""
+    return _STEERING.sub("\ufffd", text)
 
 
 class ProgressLine:

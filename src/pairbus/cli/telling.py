@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pairbus.cli.left import NOTHING_LEFT, Left
-from pairbus.cli.standard import ProgressLine, say
+from pairbus.cli.standard import ProgressLine, one_line, say
 from pairbus.pairing.events import (
     DeadLettered,
     DestinationSkipped,
@@ -77,7 +77,7 @@ class Telling:
         if not sys.stderr.isatty():
             moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall_s()))
             text = f"{moment} {level:<7} {text}"
-        say(text)
+        say(one_line(text))
 
     def live(self, text: str) -> None:
         """Write over the last line of a terminal."""

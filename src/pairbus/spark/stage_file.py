@@ -17,7 +17,7 @@ import pyarrow as pa
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import MESSAGE_ANNOTATIONS, PROPERTIES, sections
 from pairbus.amqp.types import decode
-from pairbus.disk.folders import sync_folder
+from pairbus.disk.folders import FILE_MODE, sync_folder
 from pairbus.spark.rows import ENQUEUED_TIME, SEQUENCE_NUMBER
 
 ROWS_PER_BATCH = 2_000
@@ -81,6 +81,7 @@ class StageWriter:
         self.rows = 0
         self._pending: list[tuple[int | None, int | None, str | None, bytes]] = []
         self._pending_bytes = 0
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))  # Arrow would leave it to the umask
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_file(self._file, _SCHEMA)
 

@@ -38,4 +38,4 @@ def is_data_file(path: Path) -> bool:
     """Whether a file or folder in the data folder of a broker is one of the broker's."""
     if path.is_dir():
         return any((path / name).exists() for name in ("lock", "messages.db"))
-    return path.name.lstrip(".").startswith(("ca.pem", "server.pem", "server.key"))
+    return path.name.lstrip(".").startswith(("ca.pem", "server.pem", "server.key", "control.sock"))
