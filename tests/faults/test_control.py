@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 
 from pairbus.access.sas import SharedAccessKey, sign
-from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
+from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions, control
 from pairbus.cli import main
 from pairbus.errors import ConfigError, InvalidFault
 from pairbus.faults import Fault
@@ -244,6 +244,18 @@ def test_rate_of_operations_must_be_a_number_above_zero(rate: float) -> None:
 
     with pytest.raises(ConfigError, match="accepted is a number above 0"):
         asyncio.run(start())
+
+
+@pytest.mark.parametrize("route", ["faults", "clock", "reset"])
+async def test_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, route: str) -> None:
+    """A request that is never finished would be kept for ever, and its connection with it."""
+    monkeypatch.setattr(control, "BODY_WAIT_S", 0.05)
+    async with two() as broker:
+        reader, writer = await asyncio.open_unix_connection(str(broker.control_socket))
+        writer.write(f"POST /contoso/$pairbus/{route} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.readuntil(b"seconds"), 10)
+        assert b" 400 " in answer and b"the body did not arrive within" in answer
+        writer.close()
 
 
 async def test_clock_and_reset_are_on_the_socket_too() -> None:

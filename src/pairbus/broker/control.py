@@ -68,7 +68,7 @@ async def _faults(namespace: Namespace, request: web.Request, rest: tuple[str, .
 async def _kit(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> web.Response:
     """The clock and the reset of the tester's kit."""
     _, _, path = request.path.partition("$pairbus/")
-    status, said = await answer_kit(namespace, request.method, path, await request.read())
+    status, said = await answer_kit(namespace, request.method, path, await _body(request))
     return web.json_response(said, status=status)
 
 
@@ -79,13 +79,17 @@ ROUTES: dict[str, Route] = {
 }
 
 
-async def read_object(request: web.Request) -> dict[str, Any]:
-    """Read the body of a request: a JSON object, or nothing for an empty one."""
+async def _body(request: web.Request) -> bytes:
     try:
         async with asyncio.timeout(BODY_WAIT_S):
-            text = await request.text()
+            return await request.read()
     except TimeoutError:
         raise ConfigError(f"the body did not arrive within {BODY_WAIT_S} seconds") from None
+
+
+async def read_object(request: web.Request) -> dict[str, Any]:
+    """Read the body of a request: a JSON object, or nothing for an empty one."""
+    text = (await _body(request)).decode("utf-8", "replace")
     try:
         found = json.loads(text) if text.strip() else {}
     except ValueError as error:
