@@ -178,7 +178,7 @@ async def test_send_that_a_fault_holds_back_is_before_the_reset(world: World) ->
         while not world.namespace.faults.held.owns_any():  # noqa: ASYNC110 - the broker has no event for it
             await asyncio.sleep(0.005)
     await world.namespace.reset()
-    await stalled
+    await asyncio.wait_for(stalled, 5)
     assert world.namespace.faults.list() == []
     assert world.namespace.queue_info("orders").active == 0
     await sender.send_messages(ServiceBusMessage("new"))
