@@ -175,6 +175,7 @@ def test_next_one_is_whole(servicebus_namespace, servicebus_pair):
 """
 
 
+@pytest.mark.slow
 def test_users_tests_need_no_clean_up_after_outages(tmp_path: Path) -> None:
     """A test that fails or forgets leaves the next one a whole namespace, and the run ends."""
     printed = run_pytest(tmp_path, [USERS_TESTS], code=1)
