@@ -19,7 +19,7 @@ def test_every_example_of_the_page_passes(tmp_path: Path) -> None:
     """Each block in a file of its own."""
     code = blocks(PAGE, "python")
     count = sum(len(re.findall(r"^(?:async )?def test_", block, re.MULTILINE)) for block in code)
-    assert count == 8
+    assert count == 10
     assert re.search(rf"\b{count} passed", run_pytest(tmp_path, code))
 
 

@@ -98,7 +98,7 @@ def test_users_tests_pass_in_eight_processes(tmp_path: Path) -> None:
 def test_fixtures_are_listed_with_their_meaning(tmp_path: Path) -> None:
     """`pytest --fixtures` is where users look first."""
     listed = run_pytest(tmp_path, ["def test_nothing(): pass"], "--fixtures")
-    for name in ("servicebus_broker", "servicebus_namespace", "servicebus_pair", "clock"):
+    for name in ("servicebus_broker", "servicebus_namespace", "servicebus_pair", "clock", "outage"):
         assert re.search(rf"^{name}\b.*\n    \w+", listed, re.MULTILINE), name
 
 

@@ -167,6 +167,37 @@ async def test_reset_that_cannot_be_stored_changes_nothing(world: World) -> None
     assert set(counts(world)) == {0}
 
 
+async def test_send_that_a_fault_holds_back_is_before_the_reset(world: World) -> None:
+    """Faults end first: the sender gets its answer, and the emptied queue stays empty."""
+    await world.namespace.create(QueueDescription("orders"))
+    sender = await world.sender("orders")
+    await sender.send_messages(ServiceBusMessage("old"))
+    world.namespace.faults.add("stall", entity="orders", direction="send")
+    stalled = asyncio.create_task(sender.send_messages(ServiceBusMessage("stalled")))
+    async with asyncio.timeout(5):
+        while not world.namespace.faults.held.owns_any():  # noqa: ASYNC110 - the broker has no event for it
+            await asyncio.sleep(0.005)
+    await world.namespace.reset()
+    await asyncio.wait_for(stalled, 5)
+    assert world.namespace.faults.list() == []
+    assert world.namespace.queue_info("orders").active == 0
+    await sender.send_messages(ServiceBusMessage("new"))
+    assert world.namespace.queue_info("orders").active == 1
+
+
+@pytest.mark.parametrize("entities", ["keep", "delete"])
+async def test_full_disk_of_a_fault_does_not_hinder_a_reset(world: World, entities: Any) -> None:
+    """A wrong reset leaves the fault on, a right one ends it."""
+    await world.namespace.create(QueueDescription("orders"))
+    world.namespace.faults.add("disk-full")
+    with pytest.raises(ConfigError):
+        await world.namespace.reset("all")  # type: ignore[arg-type]
+    assert len(world.namespace.faults.list()) == 1
+    await world.namespace.reset(entities)
+    assert world.namespace.faults.list() == []
+    assert len(list(world.namespace.queue_infos())) == (entities == "keep")
+
+
 async def test_nothing_of_before_a_reset_comes_back_at_a_restart(tmp_path: Path) -> None:
     """What came later is kept, numbers go on, and the rows of before are swept."""
     async with world(data=tmp_path) as first:

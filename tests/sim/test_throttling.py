@@ -1,4 +1,4 @@
-"""Throttling, which no broker of ours does: the genuine plan, pings and syphon wait for it on the virtual clock."""
+"""Throttling, minutes of it: the genuine plan, pings and syphon wait for it on the virtual clock."""
 
 from __future__ import annotations
 

@@ -452,11 +452,13 @@ class Namespace:
         self.added(after)
 
     async def reset(self, entities: Entities = "keep") -> None:
-        """Empty every entity, or delete all of them; it is durable when the call returns.
+        """End all faults, and empty every entity or delete all of them; it is durable when the call returns.
 
         Links to entities that are kept go on; messages that they hold are gone, and so are their locks.
         """
-        if checked_entities(entities) == "delete":
+        is_delete = checked_entities(entities) == "delete"
+        self.faults.clear()  # first: a send that a fault holds back happens before the reset, and no disk is full
+        if is_delete:
             roots: list[Queue | Topic] = [*self.catalog.queues.values(), *self.catalog.topics.values()]
             await asyncio.gather(*(self._deleted_if_there(root.path) for root in roots))
         else:

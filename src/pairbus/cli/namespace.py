@@ -100,8 +100,8 @@ def reset(
 ) -> None:
     """Empty every entity of a namespace of `pairbus broker`, or delete all of them. Asks first, unless --yes is given.
 
-    Dead letters, scheduled and deferred messages, session states and remembered message ids go as well. Clients that
-    are connected go on. A namespace of Azure does not know this request.
+    Dead letters, scheduled and deferred messages, session states and remembered message ids go as well, and faults
+    end. Clients that are connected go on. A namespace of Azure does not know this request.
     """
     from pairbus.cli.switches import switch
 

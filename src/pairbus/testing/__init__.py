@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pairbus.testing.broker_thread import BrokerThread, ServiceBusNamespace, ThreadClock
     from pairbus.testing.nemesis import Nemesis, NemesisThread
+    from pairbus.testing.outages import Outage, ThreadFaults
     from pairbus.testing.pairs import ServiceBusPair
     from pairbus.testing.script import (
         Accept,
@@ -44,6 +45,7 @@ __all__ = [
     "Nemesis",
     "NemesisThread",
     "Occasion",
+    "Outage",
     "Reject",
     "Reply",
     "Reset",
@@ -54,12 +56,14 @@ __all__ = [
     "ServiceBusPair",
     "Silent",
     "ThreadClock",
+    "ThreadFaults",
     "short_rejection",
 ]
 
 _HOMES = {
     "broker_thread": ("BrokerThread", "ServiceBusNamespace", "ThreadClock"),
     "nemesis": ("Nemesis", "NemesisThread"),
+    "outages": ("Outage", "ThreadFaults"),
     "pairs": ("ServiceBusPair",),
     "scripted": ("ScriptedEndpoint", "ScriptedThread"),
     "sent": ("SentMessage",),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pairbus.broker import Broker, NamespaceOptions
 from pairbus.broker.clock import NamespaceClock
@@ -20,18 +20,13 @@ from pairbus.broker.filters import SqlFilter
 from pairbus.broker.namespace import Namespace
 from pairbus.errors import ConfigError
 from pairbus.testing.entity_settings import described_queue, described_subscription, described_topic
+from pairbus.testing.outages import Outage, ThreadFaults
 from pairbus.testing.sent import SentMessage, sent_message
-from pairbus.testing.threads import LoopThread
+from pairbus.testing.threads import LoopThread, Run
 
 T = TypeVar("T")
 RULE = "filter"
 D = TypeVar("D", QueueDescription, TopicDescription)
-
-
-class Run(Protocol):
-    """Runs a coroutine on the loop of the broker, and waits for its result."""
-
-    def __call__(self, work: Coroutine[Any, Any, T]) -> T: ...
 
 
 class ThreadClock:
@@ -75,6 +70,7 @@ class ServiceBusNamespace:
         self.ca_file = ca_file
         "Certificate of the broker, for clients that speak TLS."
         self.clock = ThreadClock(namespace.clock, run)
+        self.faults = ThreadFaults(namespace.faults, run)
         self._namespace = namespace
         self._run = run
 
@@ -103,8 +99,12 @@ class ServiceBusNamespace:
         return (await self._namespace.create_subscription(description, rules)).name
 
     def reset(self, entities: Literal["keep", "delete"] = "keep") -> None:
-        """Empty every entity, or delete all of them, and forget recorded sends. The clock stays where it is."""
+        """End all faults, empty every entity or delete all of them, and forget recorded sends. The clock stays."""
         self._run(self._namespace.reset(entities))
+
+    def outage(self, kind: str, **fields: Any) -> Outage:
+        """Switch a fault on until the end of a `with` block; kinds and fields are those of `faults.add`."""
+        return Outage(self.faults, kind, fields)
 
     def sent(self, entity: str) -> list[SentMessage]:
         """The messages that a queue or topic has accepted, in order, also those that were received meanwhile.
@@ -239,6 +239,9 @@ class BrokerThread:
     def clock(self, namespace: str | None = None) -> ThreadClock:
         return self.namespace(namespace).clock
 
+    def faults(self, namespace: str | None = None) -> ThreadFaults:
+        return self.namespace(namespace).faults
+
     def reset(self, entities: Literal["keep", "delete"] = "keep", *, namespace: str | None = None) -> None:
-        """Empty every entity, or delete all of them."""
+        """End all faults, and empty every entity or delete all of them."""
         self.namespace(namespace).reset(entities)

@@ -6,7 +6,7 @@ Loading this file costs nothing: whatever a fixture needs is imported when a tes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pairbus.testing.broker_thread import BrokerThread, ServiceBusNamespace, ThreadClock
+    from pairbus.testing.outages import Outage
     from pairbus.testing.pairs import ServiceBusPair
 
 _numbers = count(1)
@@ -48,6 +49,8 @@ def servicebus_pair(servicebus_broker: BrokerThread) -> Iterator[ServiceBusPair]
     names = [f"test-{number}-{side}" for side in ("primary", "secondary")]
     pair = ServiceBusPair(*[servicebus_broker.add_namespace(name) for name in names])
     yield pair
+    for side in (pair.primary, pair.secondary):
+        side.faults.clear()  # so that clients say goodbye to somebody who answers
     pair.close()
     for name in names:
         servicebus_broker.remove_namespace(name)
@@ -57,3 +60,16 @@ def servicebus_pair(servicebus_broker: BrokerThread) -> Iterator[ServiceBusPair]
 def clock(servicebus_namespace: ServiceBusNamespace) -> ThreadClock:
     """The clock of `servicebus_namespace`: locks, times to live and schedules end when the test moves it."""
     return servicebus_namespace.clock
+
+
+@pytest.fixture
+def outage(request: pytest.FixtureRequest) -> Callable[..., Outage]:
+    """Trouble of `servicebus_namespace` until the end of a block: `with outage("refuse"):`.
+
+    In a test that has `servicebus_pair` and no `servicebus_namespace`, it is trouble of the pair's primary.
+    """
+    if "servicebus_pair" in request.fixturenames and "servicebus_namespace" not in request.fixturenames:
+        pair: ServiceBusPair = request.getfixturevalue("servicebus_pair")
+        return pair.primary.outage
+    namespace: ServiceBusNamespace = request.getfixturevalue("servicebus_namespace")
+    return namespace.outage

@@ -7,12 +7,18 @@ import functools
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 CALL_S = 20.0  # for the loop of another thread to answer; it never does more than a few milliseconds of work at once
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Run(Protocol):
+    """Runs a coroutine on the loop of another thread, and waits for its result."""
+
+    def __call__(self, work: Coroutine[Any, Any, R]) -> R: ...
 
 
 class OnLoop:
