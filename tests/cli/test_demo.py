@@ -137,6 +137,8 @@ def test_stopping_it_leaves_nothing_behind(tmp_path: Path, number: signal.Signal
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"},
+        # A background job of a shell inherits that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - this process has no threads
     )
     assert process.stdout is not None and process.stderr is not None
     with process:
