@@ -97,7 +97,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 import pairbus, pairbus.aio
-from pairbus.testing import Reject, ScriptedThread
+from tests.scripted import Reject, ScriptedThread
 
 exporter = InMemorySpanExporter()
 tracers = TracerProvider()

@@ -18,9 +18,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from pairbus.cli import main
 from pairbus.client.sides import Side
 from pairbus.ledger import read
-from pairbus.testing import Reject, ScriptedThread
 from tests.backlog import put_diverted_sync
 from tests.brokers import BrokerProcess
+from tests.scripted import Reject, ScriptedThread
 
 RUN_S = 40.0  # for a command that takes two seconds, on a machine that is busy with other things
 NAME = "contoso"

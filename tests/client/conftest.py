@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pairbus.testing import ScriptedEndpoint
 from tests.azure import NAMES as LIVE
 from tests.brokers import BrokerProcess
 from tests.client.world import LISTEN_ONLY, SEND_ONLY, Namespaces, Stage, World
+from tests.scripted import ScriptedEndpoint
 from tests.sdk.flavours import Flavour
 
 

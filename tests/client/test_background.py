@@ -13,9 +13,9 @@ from pairbus.pairing.events import Paired
 from pairbus.pairing.failover import State
 from pairbus.spool.forwarder import Forwarder
 from pairbus.syphon import Syphon
-from pairbus.testing.script import Reject
 from pairbus.transport import connect as genuine_connect
 from tests.client.world import Stage, message, until
+from tests.scripted.script import Reject
 from tests.sdk.flavours import Flavour
 
 

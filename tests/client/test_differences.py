@@ -11,9 +11,9 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusServerBusyError
 
-from pairbus.testing import Delay, Reject
 from tests.client.plain import Caller, Who
 from tests.client.world import Stage, until
+from tests.scripted import Delay, Reject
 from tests.sdk.flavours import Flavour
 
 QUEUE = "orders"

@@ -8,9 +8,9 @@ import pytest
 
 from pairbus.pairing.events import Paired
 from pairbus.pairing.failover import State
-from pairbus.testing import Reject
 from tests.client.messages import id_of
 from tests.client.world import Client, Stage, message, until
+from tests.scripted import Reject
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,8 @@ import pytest
 
 from pairbus.pairing.events import Event, Paired, Suspected
 from pairbus.pairing.failover import State
-from pairbus.testing.script import Close, Silent
 from tests.client.world import Stage, World, message, new_client, until
+from tests.scripted.script import Close, Silent
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

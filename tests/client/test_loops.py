@@ -13,8 +13,8 @@ from azure.servicebus import ServiceBusMessage
 from pairbus.client.errors import ClientClosed
 from pairbus.pairing.events import Closed, Event, FailedOver
 from pairbus.pairing.failover import State
-from pairbus.testing import Reject
 from tests.client.world import Stage, message, until
+from tests.scripted import Reject
 
 pytestmark = pytest.mark.slow
 

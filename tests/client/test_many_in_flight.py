@@ -12,10 +12,11 @@ import pytest
 
 from pairbus.pairing.events import Diverted, FailedOver, Suspected
 from pairbus.pairing.failover import State
-from pairbus.testing import NemesisThread, Reject
+from pairbus.testing import NemesisThread
 from tests.client.losses import QUICK_S, SILENT_S, slowness
 from tests.client.messages import id_of
 from tests.client.world import Client, Sender, Stage, World, message, until
+from tests.scripted import Reject
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

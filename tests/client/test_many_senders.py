@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pairbus.testing.scripted import ScriptedThread
+from tests.scripted.endpoint import ScriptedThread
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

@@ -14,9 +14,9 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.management import EntityStatus
 
 from pairbus.pairing.failover import State
-from pairbus.testing import Close, Detach, Reject
 from tests.client.losses import slowness
 from tests.client.world import Client, Stage, World, message
+from tests.scripted import Close, Detach, Reject
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

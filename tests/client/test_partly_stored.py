@@ -8,9 +8,9 @@ import pytest
 
 from pairbus.client.errors import PartlySent
 from pairbus.pairing.events import BacklogQueueFailed, Diverted, Event, MaybeDuplicated
-from pairbus.testing.script import Accept, Detach, LoseAnswer, Reject
 from tests.client.messages import id_of
 from tests.client.world import Client, Stage, message
+from tests.scripted.script import Accept, Detach, LoseAnswer, Reject
 from tests.sdk.flavours import Flavour
 
 FULL = Reject("amqp:resource-limit-exceeded")

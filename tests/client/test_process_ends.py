@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.testing import Reject
 from tests.client.losses import slowness
 from tests.client.messages import id_of
 from tests.client.world import Stage
+from tests.scripted import Reject
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,9 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 from pairbus.client.errors import ScheduleWhileFailedOver
 from pairbus.pairing.events import FailedOver, Suspected
 from pairbus.pairing.failover import State
-from pairbus.testing import Close, Detach, Reject, Silent
 from tests.client.losses import QUICK_S, SILENT_S, slowness
 from tests.client.world import Client, Sender, Stage, message
+from tests.scripted import Close, Detach, Reject, Silent
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

@@ -14,10 +14,10 @@ from azure.servicebus.aio import ServiceBusClient
 from pairbus.amqp.message import Message
 from pairbus.pairing.events import FailedOver, PingRefused, PingSent, Recovered
 from pairbus.pairing.failover import State
-from pairbus.testing import Reject
 from tests.client.both import both_flavours
 from tests.client.losses import slowness
 from tests.client.world import Client, Stage, World, message, until
+from tests.scripted import Reject
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

@@ -15,12 +15,12 @@ from pairbus.client.errors import PartlySent, SendAvailabilityBacklogError
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed, FailedOver, Recovered, Suspected
 from pairbus.pairing.failover import State
 from pairbus.pairing.policy import REACTIONS, FailurePolicy, Kind, Reaction
-from pairbus.testing.script import Reject
 from tests.client.both import both_flavours
 from tests.client.losses import slowness
 from tests.client.messages import id_of
 from tests.client.test_content import LIMIT
 from tests.client.world import Client, Sender, Stage, World, message, until
+from tests.scripted.script import Reject
 from tests.sdk.flavours import Flavour, in_thread
 
 pytestmark = pytest.mark.slow

@@ -18,10 +18,10 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpM
 
 from pairbus.amqp.message import DATA, PROPERTIES, Message, sections
 from pairbus.sdk.encoding import encode
-from pairbus.testing.mailbox import Received
 from tests.client.messages import WHEN, of_every_kind, senders_part
 from tests.client.plain import Caller, Who
 from tests.client.world import Stage
+from tests.scripted.mailbox import Received
 from tests.sdk.flavours import Flavour
 
 EMPTY_BYTES = len(encode(ServiceBusMessage(bytes(256), message_id="id"))) - 256 + 8  # in a batch, without its body

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.testing import Reject
 from tests.client.plain import Caller, Who
 from tests.client.world import Stage
+from tests.scripted import Reject
 from tests.sdk.flavours import Flavour
 
 QUEUE = "orders"

@@ -18,9 +18,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pairbus.amqp.message import Message
-from pairbus.testing import Reject
 from tests.client.plain import Caller, Who
 from tests.client.world import Stage
+from tests.scripted import Reject
 from tests.sdk.flavours import Flavour
 
 QUEUE = "orders"

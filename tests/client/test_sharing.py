@@ -18,11 +18,11 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.amqp.performatives import Modified, Released
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
-from pairbus.testing import Answer, LoseAnswer, ScriptedEndpoint, Silent, short_rejection
 from tests.client.forking import EACH, WORKERS
 from tests.client.losses import QUICK_S, slowness
 from tests.client.messages import id_of
 from tests.client.world import Stage, World, message, until
+from tests.scripted import Answer, LoseAnswer, ScriptedEndpoint, Silent, short_rejection
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

@@ -20,9 +20,9 @@ import pairbus
 import pairbus.aio
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.client.sides import Side
-from pairbus.testing import Reject, ScriptedEndpoint
 from tests.client.plain import Caller
 from tests.client.world import Stage
+from tests.scripted import Reject, ScriptedEndpoint
 from tests.sdk.flavours import Flavour, in_thread
 
 AZURE_HOST = "contoso.servicebus.windows.net"

@@ -20,11 +20,11 @@ from azure.servicebus import ServiceBusMessage, TransportType
 import pairbus
 import pairbus.aio
 from pairbus.pairing.events import Diverted, Event, FailedOver, Suspected
-from pairbus.testing import Delay
-from pairbus.testing.scripted import ScriptedThread
 from tests.client.losses import slowness
 from tests.client.pausing import AT_ONCE, BESIDE_S, PAUSE_S
 from tests.client.world import Client, Stage, World, message
+from tests.scripted import Delay
+from tests.scripted.endpoint import ScriptedThread
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

@@ -16,9 +16,9 @@ from pairbus.client import face
 from pairbus.client.errors import SecondaryUnreachable, SendAvailabilityBacklogError
 from pairbus.sdk.encoding import encode
 from pairbus.spool import Entry, Spool, spools_in
-from pairbus.testing.script import Reject
 from tests.client.messages import id_of
 from tests.client.world import Stage, message, new_client, until
+from tests.scripted.script import Reject
 from tests.sdk.flavours import Flavour
 
 

@@ -16,9 +16,9 @@ from pairbus.pairing.events import Spooled, SpoolForwarded
 from pairbus.pairing.failover import State
 from pairbus.sdk.encoding import encode
 from pairbus.spool import Entry, Spool
-from pairbus.testing.script import Delay, Reject
 from tests.client.messages import id_of
 from tests.client.world import Stage, World, message, until
+from tests.scripted.script import Delay, Reject
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

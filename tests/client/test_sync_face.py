@@ -15,9 +15,9 @@ import pytest
 from pairbus.client.thread import EngineThread
 from pairbus.pairing.events import Closed, Diverted, Event, FailedOver, Paired
 from pairbus.pairing.failover import State
-from pairbus.testing import Reject, Silent
 from tests.client.messages import id_of
 from tests.client.world import Stage, message, until
+from tests.scripted import Reject, Silent
 
 pytestmark = pytest.mark.slow
 

@@ -19,10 +19,10 @@ from pairbus.client.errors import (
 from pairbus.errors import SpoolFull
 from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.failover import State
-from pairbus.testing.script import Accept, LoseAnswer, Reject
 from tests.client.messages import id_of
 from tests.client.test_partly_stored import healed_when_a_queue_fails
 from tests.client.world import Stage, World, message, until
+from tests.scripted.script import Accept, LoseAnswer, Reject
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

@@ -27,13 +27,14 @@ from pairbus.pairing.failover import State
 from pairbus.pairing.pace import LOCK_S
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.syphon import Progress, Syphon
-from pairbus.testing import NemesisThread, ScriptedEndpoint
+from pairbus.testing import NemesisThread
 from pairbus.transport import Carrier, connect
 from tests.azure import NAMES as LIVE
 from tests.brokers import BrokerProcess
 from tests.history.check import Verdict, check
 from tests.history.events import Place
 from tests.history.record import Recorder
+from tests.scripted import ScriptedEndpoint
 from tests.sdk.flavours import Flavour, in_thread
 
 CALL_S = 30.0  # deadline of any call in these tests: one that hangs fails its test and holds nobody else

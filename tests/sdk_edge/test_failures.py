@@ -15,8 +15,8 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from pairbus.pairing.policy import Kind, kind_of_condition
 from pairbus.sdk.encoding import encode
 from pairbus.sdk.failures import failure_of, failure_of_transport
-from pairbus.testing import Detach, Reject, ScriptedThread
 from pairbus.transport import Carrier, ConnectionLost, Refused, Silence, Timeout, TransportError
+from tests.scripted import Detach, Reject, ScriptedThread
 
 TEXT = "The service says why."
 

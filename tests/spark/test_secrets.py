@@ -17,9 +17,9 @@ from pairbus.spark import syphon
 from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.options import Options
 from pairbus.spark.sink import send_rows
-from pairbus.testing import ScriptedThread
 from pairbus.transport import Endpoint
 from tests.brokers import BrokerProcess
+from tests.scripted import ScriptedThread
 from tests.spark.conftest import BROKER_PLACE
 from tests.spark.queues import bodies_in, place_of, put, text_message
 from tests.spark.stream_query import start

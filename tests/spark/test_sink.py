@@ -21,10 +21,10 @@ from pairbus.spark.outbox import Outbox, Parcel
 from pairbus.spark.perseverance import persevere
 from pairbus.spark.rows import to_columns
 from pairbus.spark.sink import Sent, send_rows
-from pairbus.testing import Reject, Reset, ScriptedThread
 from pairbus.transport import ConnectionLost, Refused, TransportError
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
+from tests.scripted import Reject, Reset, ScriptedThread
 from tests.sim.loop import VirtualLoop
 from tests.spark.conftest import BROKER_PLACE
 from tests.spark.queues import bodies_in, dead_letter, messages_in, options, place_of, put, text_message

@@ -18,9 +18,9 @@ from pairbus.pairing.events import MaybeDuplicated, SpoolForwarded, SpoolRefused
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Kind
 from pairbus.spool import Spool, forwarder
-from pairbus.testing.script import Accept, Delay, Detach, LoseAnswer, Reject, Silent
-from pairbus.testing.scripted import ScriptedEndpoint
 from tests.brokers import BrokerProcess
+from tests.scripted.endpoint import ScriptedEndpoint
+from tests.scripted.script import Accept, Delay, Detach, LoseAnswer, Reject, Silent
 from tests.spool.entries import encoded, entries, entry, number_of, waiting
 from tests.spool.forwarding_world import QUEUE, World, numbers_in, payloads_in, two_brokers
 

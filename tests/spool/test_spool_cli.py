@@ -23,9 +23,9 @@ from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.spool import Spool
 from pairbus.spool.files import FILE_NAME
-from pairbus.testing.script import Reject
-from pairbus.testing.scripted import ScriptedThread
 from tests.brokers import BrokerProcess
+from tests.scripted.endpoint import ScriptedThread
+from tests.scripted.script import Reject
 from tests.spool.entries import entries, entry, number_of
 
 NAME = "contoso"

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
-from pairbus.testing import Nemesis, ScriptedEndpoint
+from pairbus.testing import Nemesis
+from tests.scripted import ScriptedEndpoint
 from tests.testing.world import World
 
 

@@ -9,19 +9,8 @@ import pytest
 
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import Released
-from pairbus.testing import (
-    Accept,
-    Answer,
-    Delay,
-    Detach,
-    HangUp,
-    LoseAnswer,
-    Reject,
-    Reset,
-    ScriptedEndpoint,
-    Silent,
-)
 from pairbus.transport import ConnectionLost, Refused, Timeout, connect
+from tests.scripted import Accept, Answer, Delay, Detach, HangUp, LoseAnswer, Reject, Reset, ScriptedEndpoint, Silent
 from tests.testing.world import Stopwatch, text, texts
 
 

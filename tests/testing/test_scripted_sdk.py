@@ -13,7 +13,8 @@ from azure.servicebus import exceptions as sdk_errors
 from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.amqp.performatives import Modified, Released
-from pairbus.testing import (
+from pairbus.transport import Refused, connect
+from tests.scripted import (
     Accept,
     Answer,
     Close,
@@ -27,7 +28,6 @@ from pairbus.testing import (
     Silent,
     short_rejection,
 )
-from pairbus.transport import Refused, connect
 from tests.testing.world import DEADLINE_S, all_rows, error_of, opened, sdk, send, text, texts
 
 pytestmark = pytest.mark.slow

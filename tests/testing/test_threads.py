@@ -10,8 +10,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError, ServiceBusServerBusyError
 
 from pairbus.amqp.message import Message
-from pairbus.testing import Detach, NemesisThread, Reject, ScriptedThread
+from pairbus.testing import NemesisThread
 from tests.brokers import BrokerProcess
+from tests.scripted import Detach, Reject, ScriptedThread
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from pairbus.amqp.performatives import Error
-from pairbus.testing import Delay, Detach, LoseAnswer, Reject, ScriptedEndpoint, Silent
-from pairbus.testing.script import Accept
 from pairbus.transport import Carrier, ConnectionLost, Refused, Timeout, connect
 from pairbus.transport import cbs as transport_cbs
 from pairbus.transport import pool as transport_pool
+from tests.scripted import Delay, Detach, LoseAnswer, Reject, ScriptedEndpoint, Silent
+from tests.scripted.script import Accept
 from tests.transport.server import Script, Server
 
 

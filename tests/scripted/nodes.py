@@ -11,8 +11,8 @@ from pairbus.amqp.link import ReceiverLink, SenderLink, address_of
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import Attach, Coordinator
 from pairbus.amqp.types import Array, Long, Symbol, Timestamp
-from pairbus.testing.mailbox import LOCK_MS, Mailbox
-from pairbus.testing.script import Reply
+from tests.scripted.mailbox import LOCK_MS, Mailbox
+from tests.scripted.script import Reply
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 ANY_SESSION = "scripted-session"

@@ -19,13 +19,13 @@ from typing import Any
 
 from pairbus.amqp.errors import CONNECTION_FORCED, DETACH_FORCED
 from pairbus.amqp.performatives import Error
-from pairbus.testing import script
 from pairbus.testing.conversation import path_of
-from pairbus.testing.mailbox import Mailbox, Received
-from pairbus.testing.script import Action, Occasion, Rule, Script, StepName
-from pairbus.testing.scripted_peer import ScriptedPeer
 from pairbus.testing.sockets import HOST
 from pairbus.testing.threads import InThread, OnLoop, switch
+from tests.scripted import script
+from tests.scripted.mailbox import Mailbox, Received
+from tests.scripted.peer import ScriptedPeer
+from tests.scripted.script import Action, Occasion, Rule, Script, StepName
 
 MAX_MESSAGE_SIZE = 256 << 10
 

@@ -36,15 +36,15 @@ from pairbus.amqp.performatives import ACCEPTED_BYTES, Error, Modified, Rejected
 from pairbus.amqp.sasl import SaslServer
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Int, Symbol
-from pairbus.testing import script
 from pairbus.testing.conversation import PING_CONTENT_TYPE, is_node, path_of
-from pairbus.testing.mailbox import Received, split
-from pairbus.testing.nodes import Responder, attach_receiver, reply_to_request, session_of
-from pairbus.testing.script import Accept, Action, Occasion, Reject, Silent
 from pairbus.testing.sockets import reset
+from tests.scripted import script
+from tests.scripted.mailbox import Received, split
+from tests.scripted.nodes import Responder, attach_receiver, reply_to_request, session_of
+from tests.scripted.script import Accept, Action, Occasion, Reject, Silent
 
 if TYPE_CHECKING:
-    from pairbus.testing.scripted import ScriptedEndpoint
+    from tests.scripted.endpoint import ScriptedEndpoint
 
 CREDIT = 1000
 BATCH_ENVELOPE_SIZE = 1024  # the SDKs do not count the envelope of a batch against the limit
