@@ -47,6 +47,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     return _FilesAndOneSpark(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take long: a process that begins one of them last keeps the whole run waiting."""
+    long = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("spark")}
+    items.sort(key=lambda item: item.path not in long)
+
+
 class MakeQueue(Protocol):
     def __call__(self, name: str | None = None, **settings: Any) -> str:
         """Create a queue with the genuine administration client; its name."""

@@ -7,6 +7,8 @@ import hashlib
 import os
 from collections.abc import Sequence
 
+from azure.servicebus import ServiceBusClient
+
 from pairbus.amqp.message import Message, Properties
 from pairbus.spark.options import Options, Use
 from pairbus.transport import Carrier
@@ -59,17 +61,10 @@ def bodies_in(broker: BrokerProcess, queue: str) -> list[bytes]:
 
 
 def dead_letter(broker: BrokerProcess, queue: str, count: int) -> None:
-    """The first messages of the queue."""
-
-    async def settle() -> None:
-        async with Carrier(broker.connection_string()) as carrier:
-            receiver = await carrier.receiver(queue, credit=count)
-            left = count
-            while left:
-                messages = await receiver.receive(left, timeout_s=10)
-                assert messages, f"{left} of {count} messages did not come"
-                await receiver.dead_letter(messages, "spoiled", "by a test")
-                left -= len(messages)
-            await receiver.close()
-
-    asyncio.run(settle())
+    """Dead-letter the first messages of the queue, one by one: more credit would lock the message after them."""
+    client = ServiceBusClient.from_connection_string(broker.connection_string())
+    with client, client.get_queue_receiver(queue) as receiver:
+        for number in range(count):
+            messages = receiver.receive_messages(max_message_count=1, max_wait_time=10)
+            assert messages, f"{number} of {count} messages came"
+            receiver.dead_letter_message(messages[0], reason="spoiled", error_description="by a test")

@@ -205,8 +205,12 @@ class Port:
         self._is_refusing = is_refusing
         if is_refusing:
             self._cut_all()
-        if self._turning is None or self._turning.done():
-            self._turning = self.loop.create_task(self._turn())
+        if self._turning is not None and not self._turning.done():
+            return  # it sees what is wanted now
+        if is_refusing:
+            self._turning = self.loop.create_task(self._close_ports())
+        else:
+            self._open_ports()
 
     def _cut_all(self) -> None:
         for task in self._tasks:
@@ -218,14 +222,9 @@ class Port:
             if connection.transport is not None:
                 connection.transport.abort()
 
-    async def _turn(self) -> None:
-        """Close the listeners and keep their ports, or listen on them again, until that is what is wanted."""
-        while self._is_refusing is bool(self._accepting):
-            if not self._is_refusing:
-                for listener in self._listeners:
-                    listener.listen(BACKLOG)
-                self._accept_all()
-                continue
+    async def _close_ports(self) -> None:
+        """Close the listeners and keep their ports; open them again when that is wanted meanwhile."""
+        while self._is_refusing and self._accepting:
             accepting, self._accepting = self._accepting, []
             for task in accepting:
                 task.cancel()
@@ -234,6 +233,14 @@ class Port:
                 host, number = listener.getsockname()[:2]
                 listener.close()
                 self._listeners[at] = await self._reserve(host, number)
+            if not self._is_refusing:
+                self._open_ports()
+
+    def _open_ports(self) -> None:
+        """Listen again; whoever connects after this call is accepted."""
+        for listener in self._listeners:
+            listener.listen(BACKLOG)
+        self._accept_all()
 
     async def _reserve(self, host: str, number: int) -> socket.socket:
         """A socket that is bound and does not listen: connections are refused, and nobody else takes the port."""
