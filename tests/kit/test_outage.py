@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,6 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
 
-from pairbus.access.connection_string import ConnectionString
 from pairbus.errors import FaultNotFound, InvalidFault
 from pairbus.testing import BrokerThread, ServiceBusNamespace
 from tests.kit.test_plugin import run_pytest
@@ -88,24 +86,6 @@ def test_outage_ends_with_its_block(namespace: ServiceBusNamespace) -> None:
     assert namespace.faults.list() == []
     send(namespace)
     assert len(namespace.sent("orders")) == 1
-
-
-def test_namespace_takes_clients_as_soon_as_a_refusal_has_ended(namespace: ServiceBusNamespace) -> None:
-    """Its port listens when `end` returns, and not a moment later."""
-    host = ConnectionString.parse(namespace.connection_string)
-    for _ in range(50):
-        outage = namespace.outage("refuse")
-        with pytest.raises(ConnectionError):
-            until_refused(host.host, host.port or 0)
-        outage.end()
-        socket.create_connection((host.host, host.port or 0), timeout=5).close()
-
-
-def until_refused(host: str, port: int) -> None:
-    """Connect again and again: the port closes within some turns of the broker's loop."""
-    deadline_s = time.monotonic() + 5
-    while time.monotonic() < deadline_s:
-        socket.create_connection((host, port), timeout=5).close()
 
 
 def test_outage_begins_without_a_block(namespace: ServiceBusNamespace) -> None:
