@@ -227,6 +227,7 @@ def test_a_worker_and_then_java_are_killed_under_a_stream_and_a_syphon(spark: Sp
         check_moves(spark, world, kills=2)
 
 
+@pytest.mark.deep
 def test_worker_source_runner_and_broker_are_killed_under_a_stream_that_has_a_competitor(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -251,6 +252,7 @@ def test_worker_source_runner_and_broker_are_killed_under_a_stream_that_has_a_co
         reading.check(spark, taken)
 
 
+@pytest.mark.deep
 def test_worker_source_runner_and_both_brokers_are_killed_under_a_syphon(spark: SparkSession, tmp_path: Path) -> None:
     """A query that failed is started again by its supervisor, a side that is away is waited for; locks run out."""
     with syphon_world(tmp_path, queues=QUEUES, lock_s=LOCK_S, apart=True, orders={}, safe=DETECTS) as world:
