@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 import hypothesis
@@ -45,6 +48,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     return _FilesAndOneSpark(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def control_dir() -> Iterator[Path]:
+    """A folder for control sockets, with a short path: no test sees the processes of the user who runs the tests."""
+    folder = Path(tempfile.mkdtemp(prefix="pb-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PAIRBUS_CONTROL_DIR", str(folder))
+        yield folder
+    shutil.rmtree(folder)
 
 
 class MakeQueue(Protocol):

@@ -33,8 +33,8 @@ _app = typer.Typer(
 Entities = Annotated[
     list[str] | None, typer.Argument(metavar="[ENTITY]...", help="Queues or topics.", show_default=False)
 ]
-AllEntities = Annotated[bool, typer.Option("--all-entities", help="Every entity that the client has sent to.")]
-New = Annotated[bool, typer.Option("--new", help="Also entities that the client has not sent to yet.")]
+AllEntities = Annotated[bool, typer.Option("--all-entities", help="Every entity for which the client has a sender.")]
+New = Annotated[bool, typer.Option("--new", help="Also entities for which the client has no sender yet.")]
 Pid = Annotated[int | None, typer.Option(metavar="PID", help="The client in this process.")]
 Socket = Annotated[Path | None, typer.Option(metavar="FILE", help="The client with this control socket.")]
 AllClients = Annotated[bool, typer.Option("--all-clients", help="Every client that is found.")]
@@ -174,7 +174,7 @@ def _force(what: str, body: dict[str, Any], paths: Sequence[Path], *, as_json: b
         typer.echo(json.dumps(done, indent=2, ensure_ascii=False))
     else:
         _print_forced(done)
-    # One client of many that has never sent to an entity has nothing to do; a name that none of them knows is wrong.
+    # A client of many without a sender for an entity has nothing to do; a name that none of them knows is wrong.
     for refusal in refused:
         typer.echo(f"pairbus: {one_line(str(refusal))}", err=True)
     if any(not (done and isinstance(refusal, EntityNotFound)) for refusal in refused):
@@ -195,7 +195,7 @@ def _print_forced(done: Sequence[dict[str, Any]]) -> None:
         for entity in one["entities"]:
             typer.echo(one_line(f"{who}: {entity['path']} {entity['before']} -> {entity['after']}"))
         if not one["entities"]:
-            typer.echo(f"{who}: it has not sent to any entity yet")
+            typer.echo(f"{who}: it has no senders yet")
 
 
 def _rows(client: dict[str, Any]) -> Iterator[tuple[object, ...]]:

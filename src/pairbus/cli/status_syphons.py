@@ -32,8 +32,10 @@ class Syphoning:
         facts = self.facts
         rate = f"{facts['per_second']:.1f} a second over the last {facts['over_s']:.0f} s"
         parts = [many(facts["queues"], "queue"), f"{facts['moved']} moved", rate]
-        named = (("blocked", "blocked"), ("dead_lettered", "dead-lettered"), ("errors", "errors"))
+        named = (("blocked", "blocked"), ("dead_lettered", "dead-lettered"))
         parts += [f"{facts[name]} {word}" for name, word in named if facts[name]]
+        if facts["errors"]:
+            parts.append(many(facts["errors"], "error"))
         if facts["primary_away"]:
             parts.append("waits: it cannot reach the primary")
         return f"{who}: {', '.join(parts)}"

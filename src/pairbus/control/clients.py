@@ -131,7 +131,7 @@ class ClientControl:
     # ── the operator's hand ──
 
     def _force(self, body: dict[str, Any], *, over: bool) -> dict[str, Any]:
-        """Force entities by their names, or with `all` every entity that was sent to; with `new`, unknown ones too."""
+        """Force entities by their names, or with `all` every entity that has a sender; with `new`, others too."""
         names, every, new = body.pop("entities", []), body.pop("all", False), body.pop("new", False)
         if body:
             raise ConfigError(f"{', '.join(body)[:80]!r} is not known; accepted are entities, all and new")
@@ -150,11 +150,11 @@ def _forced(state: Any, names: list[str], *, over: bool, every: bool, new: bool)
     known = {entity.path.lower(): entity.path for entity in state.pair.entities()}
     unknown = [name for name in names if name.lower() not in known]
     if unknown and not new:
-        sent_to = sorted(known.values())
-        more = f" and {len(sent_to) - NAMES_SHOWN} more" if len(sent_to) > NAMES_SHOWN else ""
+        there = sorted(known.values())
+        more = f" and {len(there) - NAMES_SHOWN} more" if len(there) > NAMES_SHOWN else ""
         raise EntityNotFound(
-            f"it has not sent to {', '.join(unknown)[:300]}; it has sent to:"
-            f" {', '.join(sent_to[:NAMES_SHOWN]) or 'nothing'}{more}"
+            f"it has no sender for {', '.join(unknown)[:300]}; it has senders for:"
+            f" {', '.join(there[:NAMES_SHOWN]) or 'nothing'}{more}"
         )
     paths = sorted(known.values()) if every else [known.get(name.lower(), name) for name in dict.fromkeys(names)]
     before = {path: each.value for path, each in state.states().items()}

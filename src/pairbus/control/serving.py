@@ -112,13 +112,17 @@ class ControlServer:
         if self._is_closed or not self.is_of_this_process:
             return
         self._is_closed = True
-        with suppress(OSError):  # somebody removed it
+        with suppress(OSError):  # somebody removed it: the thread then looks within SAMPLE_S
             if self.path.stat().st_ino == self._inode:
+                self._wake()
                 self.path.unlink()
-        with suppress(OSError):  # where a system refuses, the thread looks within SAMPLE_S
-            self._listener.shutdown(socket.SHUT_RDWR)
         if wait and threading.current_thread() is not self._thread:
             self._thread.join(JOIN_S)
+
+    def _wake(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer, suppress(OSError):
+            peer.setblocking(False)  # it is connected at once, or others are
+            peer.connect(str(self.path))
 
     def forget(self) -> None:
         """Close what a forked child inherited; the parent goes on."""
@@ -208,7 +212,8 @@ class _Exchange(BaseHTTPRequestHandler):
 
 def program() -> str:
     """Return the name of the program that this process runs, without its arguments, which may hold secrets."""
-    return Path(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else sys.executable).name
+    path = Path(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else sys.executable)
+    return path.parent.name if path.name == "__main__.py" else path.name
 
 
 _servers: weakref.WeakSet[ControlServer] = weakref.WeakSet()
