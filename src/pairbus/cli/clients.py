@@ -76,6 +76,7 @@ def list_(socket: Socket = None, as_json: Json = False) -> None:
 
 
 @_app.command(
+    name="force-failover",
     epilog="""\b
 Examples:
   # before planned work on the primary: the only client that is found
@@ -84,7 +85,7 @@ Examples:
   pairbus client force-failover orders invoices --pid 4711
   # everything that any client of this machine sends to
   pairbus client force-failover --all-entities --all-clients
-"""
+""",
 )
 def force_failover(
     entities: Entities = None,
@@ -105,11 +106,12 @@ def force_failover(
 
 
 @_app.command(
+    name="force-healthy",
     epilog="""\b
 Examples:
   pairbus client force-healthy orders
   pairbus client force-healthy --all-entities --all-clients
-"""
+""",
 )
 def force_healthy(
     entities: Entities = None,
