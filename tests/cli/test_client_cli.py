@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ class World:
     def run(self, *arguments: str) -> Outcome:
         return self._command("client", *arguments)
 
-    def client(self, **options: object) -> pairbus.PairedServiceBusClient:
+    def client(self, **options: Any) -> pairbus.PairedServiceBusClient:
         """A client of this process, which has paired, with a control socket."""
         ends = (self._broker.namespace(name).connection_string for name in ("home", "away"))
         made = pairbus.PairedServiceBusClient.from_connection_strings(

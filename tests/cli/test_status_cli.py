@@ -283,7 +283,12 @@ def test_syphon_inside_a_client_is_shown(pair: Pair) -> None:
     pair.primary.create_queue("orders")
     pair.divert("orders", 5)
     ends = pair.primary.connection_string, pair.secondary.connection_string
-    options = {"primary_name": NAME, "backlog_queue_count": 1, "enable_syphon": True, "control_socket": True}
+    options: dict[str, Any] = {
+        "primary_name": NAME,
+        "backlog_queue_count": 1,
+        "enable_syphon": True,
+        "control_socket": True,
+    }
     with PairedServiceBusClient.from_connection_strings(*ends, **options):
         deadline = time.monotonic() + 30
         while not (shown := pair.json("--backlog-queue-count", "1")[1])["syphons_on_this_machine"] or shown["messages"]:
