@@ -30,9 +30,7 @@ _app = typer.Typer(
     " environment, by the user who asks.",
 )
 
-Entities = Annotated[
-    list[str] | None, typer.Argument(metavar="[ENTITY]...", help="Queues or topics.", show_default=False)
-]
+Entities = Annotated[list[str] | None, typer.Argument(metavar="ENTITY", help="Queues or topics.", show_default=False)]
 AllEntities = Annotated[bool, typer.Option("--all-entities", help="Every entity for which the client has a sender.")]
 New = Annotated[bool, typer.Option("--new", help="Also entities for which the client has no sender yet.")]
 Pid = Annotated[int | None, typer.Option(metavar="PID", help="The client in this process.")]
