@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 import hypothesis
@@ -52,6 +55,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take long: a process that begins one of them last keeps the whole run waiting."""
     long = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("spark")}
     items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def control_dir() -> Iterator[Path]:
+    """A folder for control sockets, with a short path: no test sees the processes of the user who runs the tests."""
+    folder = Path(tempfile.mkdtemp(prefix="pb-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PAIRBUS_CONTROL_DIR", str(folder))
+        yield folder
+    shutil.rmtree(folder)
 
 
 class MakeQueue(Protocol):

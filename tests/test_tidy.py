@@ -25,12 +25,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "disk": {"process"},
     "access": {"errors"},
     "faults": {"errors"},
+    "control": {"errors", "process"},
     "ledger": {"disk", "errors", "process"},
     "cost": {"errors", "ledger"},
     "report": {"cost", "errors", "ledger"},
     # the wire, and what stands on it
     "amqp": set(),
-    "broker": {"access", "amqp", "disk", "errors", "faults", "ledger"},
+    "broker": {"access", "amqp", "control", "disk", "errors", "faults", "ledger"},
     # The syphon works on raw messages: the core of pairing reads and writes them, and nothing else of the wire.
     "pairing": {"amqp", "errors"},
     # The transport says in pairing's words how a send failed (`transport/failures.py`).
@@ -45,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {
         "access",
         "amqp",
+        "control",
         "errors",
         "ledger",
         "pairing",
@@ -113,6 +115,9 @@ BROAD_EXCEPTS = {
     ("client/events.py", "call_listener"),  # logs the traceback; a send must not fail because of a user's callback
     ("client/face.py", "_after_fork"),  # logs the traceback; the other clients must hear of the fork too
     ("client/thread.py", "run"),  # raised where the call is waited for
+    ("control/serving.py", "_respond"),  # answers 500 and logs the traceback
+    ("control/serving.py", "call"),  # raised where the result is waited for
+    ("control/serving.py", "call_in"),
     ("sdk/watchdog.py", "_break"),  # logs the traceback, and tries again at the next look
     ("sdk/watchdog.py", "_given_up"),  # raised again in the caller's thread
     ("sdk/watchdog.py", "work"),

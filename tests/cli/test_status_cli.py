@@ -12,11 +12,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from pairbus import PairedServiceBusClient
 from pairbus.access.sas import LISTEN, SharedAccessKey
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Symbol, Timestamp
@@ -35,6 +37,7 @@ from pairbus.cli.status_facts import (
     reason_of,
     summary,
 )
+from pairbus.cli.status_syphons import NONE_SEEN, Syphoning, lines_of
 from pairbus.testing.broker_thread import BrokerThread, ServiceBusNamespace
 from tests.backlog import put_diverted_sync
 from tests.cli.command import Command, Outcome
@@ -111,7 +114,7 @@ def test_quiet_pair_exits_with_0(pair: Pair) -> None:
     assert lines[2].startswith("secondary ") and " reachable in " in lines[2]
     assert lines[3].split("\t") == ["queue", "messages", "oldest", "dead_letters", "in_rotation"]
     assert lines[4].split("\t") == [f"{NAME}/x-servicebus-transfer/0", "0", "-", "0", "yes"]
-    assert lines[-1] == "waiting: 0 messages; 0 dead letters"
+    assert lines[-2:] == ["waiting: 0 messages; 0 dead letters", NONE_SEEN]
 
 
 def test_waiting_messages_are_counted_with_age_and_destination(pair: Pair) -> None:
@@ -246,6 +249,66 @@ def test_watch_shows_changes_until_stopped(pair: Pair) -> None:
             running.kill()
 
 
+def test_running_syphon_is_shown_with_its_rate(pair: Pair) -> None:
+    """Until it ends; a syphon of another pair on this machine is not shown."""
+    pair.create(range(1))
+    pair.primary.create_queue("orders")
+    pair.divert("orders", 200)
+    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ) as running:
+        try:
+            syphons: list[dict[str, Any]] = []
+            deadline = time.monotonic() + 30
+            while not syphons or syphons[0]["moved"] < 200:
+                assert time.monotonic() < deadline, syphons
+                syphons = pair.json("--backlog-queue-count", "1")[1]["syphons_on_this_machine"]
+            [shown] = syphons
+            assert (shown["pid"], shown["role"], shown["queues"]) == (running.pid, "syphon", 1)
+            assert shown["per_second"] == pytest.approx(200 / shown["over_s"])
+            assert not shown["primary_away"] and shown["errors"] == 0
+            lines = pair.status("--backlog-queue-count", "1").out.splitlines()
+            assert "syphons on this machine: 1, together " in lines[-2]
+            assert f"pairbus (pid {running.pid}, syphon): 1 queue, 200 moved, " in lines[-1]
+            other = pair.command("status", "--primary-name", "northwind")
+            assert NONE_SEEN in other.out
+        finally:
+            running.terminate()
+        running.communicate(timeout=30)
+    assert pair.json("--backlog-queue-count", "1")[1]["syphons_on_this_machine"] == []
+
+
+def test_syphon_inside_a_client_is_shown(pair: Pair) -> None:
+    """By the control socket of the client."""
+    pair.create(range(1))
+    pair.primary.create_queue("orders")
+    pair.divert("orders", 5)
+    ends = pair.primary.connection_string, pair.secondary.connection_string
+    options: dict[str, Any] = {
+        "primary_name": NAME,
+        "backlog_queue_count": 1,
+        "enable_syphon": True,
+        "control_socket": True,
+    }
+    with PairedServiceBusClient.from_connection_strings(*ends, **options):
+        deadline = time.monotonic() + 30
+        while not (shown := pair.json("--backlog-queue-count", "1")[1])["syphons_on_this_machine"] or shown["messages"]:
+            assert time.monotonic() < deadline, shown
+        [syphon] = pair.json("--backlog-queue-count", "1")[1]["syphons_on_this_machine"]
+        assert (syphon["pid"], syphon["role"], syphon["moved"]) == (os.getpid(), "client", 5)
+
+
+def test_syphon_without_a_control_socket_goes_on(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It brings messages home all the same, and says why it cannot be seen."""
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("PAIRBUS_CONTROL_DIR", str(tmp_path))
+    pair.create(range(1))
+    pair.primary.create_queue("orders")
+    pair.divert("orders", 3)
+    done = pair.command("syphon", "--primary-name", NAME, "--once")
+    assert (done.code, done.out) == (0, "moved 3 messages\n")
+    assert "is open to other users" in done.err and "`pairbus status` will not show this syphon" in done.err
+
+
 # ── words ──
 
 QUIET = Status(
@@ -281,6 +344,21 @@ def test_change_is_the_difference_of_exact_counts() -> None:
 def test_pair_is_not_quiet_when_anything_waits_or_is_unknown(status: Status) -> None:
     """Zero must mean that nothing is left to do."""
     assert QUIET.is_quiet and not status.is_quiet
+
+
+def test_syphon_that_waits_or_does_not_answer_is_named() -> None:
+    """A rate of 0 needs its reason."""
+    facts = {"queues": 2, "moved": 1, "per_second": 0.0, "over_s": 61.0, "blocked": 3, "dead_lettered": 0, "errors": 1}
+    syphons = [
+        Syphoning(1, "syphon", "pairbus", {**facts, "primary_away": True}),
+        Syphoning(2, "client", "app.py", {"error": "its event loop did not answer"}),
+    ]
+    assert lines_of(syphons) == [
+        "syphons on this machine: 2, together 0.0 messages a second",
+        "  pairbus (pid 1, syphon): 2 queues, 1 moved, 0.0 a second over the last 61 s, 3 blocked, 1 error,"
+        " waits: it cannot reach the primary",
+        "  app.py (pid 2, client): its event loop did not answer",
+    ]
 
 
 def test_sample_counts_strange_messages_too() -> None:

@@ -20,6 +20,7 @@ import pytest
 from pairbus.access.sas import SharedAccessKey, sign
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions, control
 from pairbus.cli import main
+from pairbus.control.sockets import PATH_BYTES_MAX
 from pairbus.errors import ConfigError, InvalidFault
 from pairbus.faults import Fault
 from tests.faults.conftest import World, until
@@ -165,7 +166,7 @@ async def test_long_folder_gets_a_warning_and_a_broker(tmp_path: Path, caplog: p
     async with two(data=folder) as broker:
         assert broker.control_socket is None
         assert broker.connection_string("contoso")
-    assert "a Unix socket allows about 100; use a shorter --data" in caplog.text
+    assert f"a Unix socket allows {PATH_BYTES_MAX}; use a shorter --data" in caplog.text
 
 
 async def test_broker_in_memory_tells_where_its_socket_is() -> None:

@@ -10,11 +10,9 @@ A further route is one function and one line of `ROUTES`.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
-import os
-import socket
-import stat
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,7 @@ from aiohttp import web
 
 from pairbus.broker.kit import answer_kit
 from pairbus.broker.namespace import Namespace
+from pairbus.control.sockets import has_unix_sockets, listen
 from pairbus.errors import ConfigError, EntityNotFound, FaultNotFound, InvalidFault, PairbusError
 from pairbus.faults import Fault
 
@@ -32,7 +31,6 @@ logger = logging.getLogger("pairbus.broker")
 BODY_SIZE_MAX = 256 * 1024
 BODY_WAIT_S = 20
 SOCKET_NAME = "control.sock"
-SOCKET_MODE = 0o600
 
 Route = Callable[[Namespace, web.Request, tuple[str, ...]], Awaitable[Any]]
 "(namespace, request, path segments behind the route) → the answer, or what it says as JSON. Raises a PairbusError."
@@ -130,14 +128,17 @@ class ControlSocket:
 
     async def open(self) -> bool:
         """Listen. False, and a warning that says why: the broker then runs without the socket."""
-        if not hasattr(socket, "AF_UNIX"):
+        if not has_unix_sockets():
             logger.warning("%s: this system has no Unix sockets; switch faults over the port", self.path)
             return False
         try:
-            listener = _bound(self.path)
+            listener = listen(self.path)
         except OSError as error:
-            logger.warning("%s: the control socket cannot be opened: %s", self.path, _reason(error, self.path))
+            remedy = "; use a shorter --data, or switch faults over the port"
+            reason = f"{error.strerror}{remedy if error.errno == errno.ENAMETOOLONG else ''}"
+            logger.warning("%s: the control socket cannot be opened: %s", self.path, reason)
             return False
+        listener.setblocking(False)
         app = web.Application(client_max_size=BODY_SIZE_MAX)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -167,40 +168,3 @@ class ControlSocket:
 def control_of(namespace: Namespace) -> Callable[[web.Request, str], Awaitable[web.Response]]:
     """The handler of `/$pairbus/…` on the port of a namespace; its caller has checked the right."""
     return partial(answer, namespace)
-
-
-def _bound(path: Path) -> socket.socket:
-    """A listening Unix socket that nobody else may open. One that a killed broker left behind is replaced."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _is_served(path):
-            path.unlink()
-        before = os.umask(0o777 & ~SOCKET_MODE)
-        try:
-            listener.bind(str(path))
-        finally:
-            os.umask(before)
-        listener.listen()
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def _is_served(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        try:
-            client.connect(str(path))
-        except OSError:
-            return False
-        return True
-
-
-def _reason(error: OSError, path: Path) -> str:
-    if error.errno is None:  # Python's own check of the length
-        return (
-            f"its path has {len(os.fsencode(path))} bytes, and a Unix socket allows about 100; use a shorter --data,"
-            " or switch faults over the port"
-        )
-    return error.strerror or str(error)

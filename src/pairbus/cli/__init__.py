@@ -12,6 +12,7 @@ import typer
 from pairbus import __version__
 from pairbus.cli import (
     broker,
+    clients,
     demo,
     estimate,
     fault,
@@ -51,6 +52,7 @@ for command in (
     pair,
     status,
     syphon,
+    clients,
     demo,
     estimate,
     report,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from pairbus.access.emulator import DEFAULT_PORT, fetch_ca
 from pairbus.access.hosts import in_url, is_loopback
 from pairbus.access.sas import sign
 from pairbus.cli import secrets
+from pairbus.control.asking import UnixConnection
 from pairbus.errors import ConfigError, FaultNotFound, PairbusError
 
 if TYPE_CHECKING:
@@ -35,19 +35,6 @@ NamespaceName = Annotated[
     str | None,
     typer.Option("--namespace", metavar="NAME", help="With --control, where the broker has several namespaces."),
 ]
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP on a Unix socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=WAIT_S)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(WAIT_S)
-        self.sock.connect(str(self._path))
 
 
 class ControlClient:
@@ -70,7 +57,7 @@ def control_client(
     """Connect by the control socket where one is given, otherwise by the connection string."""
     if control is not None:
         control = control / SOCKET_NAME if control.is_dir() else control
-        unix, place = _UnixConnection(control), str(control)
+        unix, place = UnixConnection(control, WAIT_S), str(control)
         names = _call(unix, place, "GET", "/", {}, None)["namespaces"]
         if namespace is None and len(names) > 1:
             raise ConfigError(f"{control} has several namespaces; say which: --namespace {' | '.join(names)}")

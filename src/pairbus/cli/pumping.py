@@ -16,6 +16,8 @@ from pairbus.cli.backlogs import Backlogs, ask_duplicate_window, carrier_of, cou
 from pairbus.cli.left import NOTHING_LEFT, Left, look
 from pairbus.cli.telling import Counted, Telling, many
 from pairbus.client.sides import Side
+from pairbus.control.syphons import SyphonControl
+from pairbus.errors import ConfigError
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.backlog import queue_index, queue_path
@@ -88,7 +90,7 @@ class Pumping:
             return Syphon(home, away, list(queues), settings=self._settings, publish=self._heard, meter=self._meter)
 
         counted = None if listed is None else (primary_name, listed)
-        return await self._run(make, list(queues), once=once, counted=counted)
+        return await self._run(make, list(queues), once=once, counted=counted, primary_name=primary_name)
 
     async def redrive(
         self, queue: str, to: str | None, *, once: bool, duplicate_window_s: float | None, new_ids: bool
@@ -125,14 +127,19 @@ class Pumping:
         *,
         once: bool,
         counted: tuple[str, list[Any]] | None,
+        primary_name: str | None = None,
     ) -> bool:
-        """`counted`: name of the primary, and the queues as they were listed; None where nothing can be counted."""
+        """`counted`: name of the primary, and the queues as they were listed; None where nothing can be counted.
+
+        With `primary_name` it is a syphon of a pair, which `pairbus status` can see.
+        """
         home, away = carrier_of(self._home), carrier_of(self._away)
         self._pump = pump = make(home, away)
         if counted is not None:
             self._telling.counts = True
             self._telling.counted = Counted(*counts(counted[1], drained), pump.progress())
         loop = asyncio.get_running_loop()
+        control = None if primary_name is None else self._open_control(loop, pump, primary_name)
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
@@ -159,12 +166,23 @@ class Pumping:
                 task.cancel()
             await asyncio.gather(work, told, lines, counter, return_exceptions=True)
             await asyncio.gather(home.close(), away.close(), return_exceptions=True)
+            if control is not None:
+                control.close()
             if self._ledger is not None:
                 self._ledger.close(2.0)
         stayed = self._telling.summary(pump.progress(), left, once=once, stopped=stop.is_set())
         if unread is not None:
             raise unread
         return stayed
+
+    def _open_control(self, loop: asyncio.AbstractEventLoop, pump: Pump, primary_name: str) -> SyphonControl | None:
+        """Open a control socket; a syphon goes on without one."""
+        names = {"primary": self._home.name, "secondary": self._away.name, "primary_name": primary_name}
+        try:
+            return SyphonControl(loop, pump.progress, names)
+        except ConfigError as error:
+            self._warn(f"{error}; `pairbus status` will not show this syphon")
+            return None
 
     # ── messages in the queues ──
 

@@ -1,4 +1,4 @@
-"""`pairbus status`: both sides of a pair and what waits in the backlog queues."""
+"""`pairbus status`: both sides of a pair, what waits in the backlog queues, and the syphons of this machine."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def status(
         bool, typer.Option("--json", help="Print JSON; with --watch one line of it for each look.")
     ] = False,
 ) -> None:
-    """Show whether both sides of a pair answer, and what waits in the backlog queues.
+    """Show whether both sides of a pair answer, what waits in the backlog queues, and the syphons of this machine.
 
     Exits with 0 when both sides answer, nothing waits and there are no dead letters, otherwise with 1. Ctrl-C ends
     --watch, with the code of the last look. Nothing is received, locked or changed.
@@ -95,8 +95,9 @@ def status(
 
     Counts come from administration, which needs the Manage claim on the secondary; without it they are counts of the
     messages that were peeked. Ages, destinations and dead-letter reasons are those of the first messages of each
-    queue, as many as --peek says, in at most 100 queues. A namespace does not tell which syphons are at work: --watch
-    shows the change of the count, which is what syphons moved less what was newly diverted.
+    queue, as many as --peek says, in at most 100 queues. Syphons are shown with their rate over the last minute when
+    they run on this machine, as this user, and have a control socket. A namespace does not tell of others: --watch
+    shows the change of the count, which is what all syphons moved less what was newly diverted.
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.status_look import Looking

@@ -10,6 +10,7 @@ from typing import Any
 
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import Message
+from pairbus.cli.status_syphons import Syphoning, lines_of
 from pairbus.cli.telling import many
 from pairbus.pairing.aliases import PATH
 from pairbus.pairing.backlog import queue_index, queue_path
@@ -122,6 +123,8 @@ class Status:
     queues: tuple[QueueFacts, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    syphons: tuple[Syphoning, ...] = ()
+    "Syphons of this pair that run on this machine, as this user."
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -222,6 +225,7 @@ def summary(status: Status, change: Change | None) -> list[str]:
         lines += _labels("dead letters by reason", [queue.dead for queue in status.queues], dead_letters)
     if change is not None:
         lines.append(f"since the last look: {change} (moved by syphons less newly diverted)")
+    lines += lines_of(status.syphons)
     if status.missing:
         numbers = _some([path.rpartition("/")[2] for path in status.missing])
         lines.append(f"missing of queues 0 … {status.rotation - 1}: {numbers}; `pairbus pair create` creates them")
@@ -285,6 +289,7 @@ def as_json(status: Status, change: Change | None) -> dict[str, Any]:
         "change": None
         if change is None
         else {"seconds": change.seconds, "messages": change.messages, "per_second": change.per_s},
+        "syphons_on_this_machine": [syphon.as_json() for syphon in status.syphons],
         "queues": [_queue_json(status, queue) for queue in status.queues],
         "missing": status.missing,
         "notes": list(status.notes),

@@ -13,6 +13,7 @@ from azure.core.exceptions import AzureError
 from pairbus.amqp.errors import ProtocolError
 from pairbus.cli.backlogs import Backlogs, first_line, no_queues
 from pairbus.cli.status_facts import Label, QueueFacts, Reached, Sample, Status, destination_of, reason_of
+from pairbus.cli.status_syphons import seen_syphons
 from pairbus.client.sides import Side
 from pairbus.errors import ConfigError, PairbusError
 from pairbus.pairing.at_home import sequence_number_of
@@ -25,6 +26,7 @@ from pairbus.transport.threads import in_thread
 PAGE = 100  # messages of one peek; × 256 KB × AT_ONCE = 100 MB at the very worst
 AT_ONCE = 4  # queues that are peeked at the same time
 QUEUES_PEEKED = 100  # at most, in one look
+SYPHON_S = 2.0  # for the answer of a process on this machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,13 @@ class Looking:
 
     async def look(self) -> Status:
         """Ask both sides. An answer that is missing is part of the result, never an error."""
-        primary, status = await asyncio.gather(reached(self.home, self.timeout_s), self._away())
-        return replace(status, time_s=time.time(), primary=primary)
+        wait_s = min(self.timeout_s, SYPHON_S)
+        primary, status, syphons = await asyncio.gather(
+            reached(self.home, self.timeout_s),
+            self._away(),
+            in_thread("pairbus-control", seen_syphons, self.away.name, self.primary_name, wait_s),
+        )
+        return replace(status, time_s=time.time(), primary=primary, syphons=syphons)
 
     async def _away(self) -> Status:
         deadline = asyncio.get_running_loop().time() + self.timeout_s

@@ -165,6 +165,7 @@ class Background:
             publish=state.events.tell,
             meter=state.meters.syphon,
         )
+        state.control.watch(self._syphon.progress)
         await self._syphon.run()
 
     async def _watch_sides(self) -> None:

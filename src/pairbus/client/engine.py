@@ -46,6 +46,7 @@ class Engine:
         self._pairing: asyncio.Task[None] | None = None
         self._spawned: set[asyncio.Task[None]] = set()
         state.events.wake = self._wake
+        state.control.serve(self.loop)
         if state.is_paired:  # in another loop, or before a fork
             self._start_background(late=state.pair.enabled and not state.pair.rotation.queues)
 

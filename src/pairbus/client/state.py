@@ -7,7 +7,6 @@ Everything that changes it runs in the loop of the engine; any thread may look a
 from __future__ import annotations
 
 import logging
-import os
 import random
 import time
 
@@ -16,6 +15,7 @@ from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, Sen
 from pairbus.client.events import Events
 from pairbus.client.metering import Meters
 from pairbus.client.sides import Side
+from pairbus.control.clients import ClientControl
 from pairbus.errors import PairingError
 from pairbus.ledger import Ledger
 from pairbus.pairing.events import Faulted, Paired, PairingCleared, SecondaryLost, Unpaired
@@ -27,6 +27,7 @@ from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, prim
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Reaction
 from pairbus.pairing.sending import SenderState
+from pairbus.process.switches import WORDS, read_switch
 from pairbus.sdk.failures import failure_of
 from pairbus.spool.holder import SpoolHolder
 from pairbus.telemetry.counters import Counters
@@ -34,7 +35,6 @@ from pairbus.telemetry.counters import Counters
 logger = logging.getLogger("pairbus")
 
 DISABLED = "PAIRBUS_DISABLED"
-SWITCH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("", "0", "false", "no", "off"), False)
 LEDGER_CLOSE_S = 2.0  # what closing a client grants the last rows
 
 
@@ -64,6 +64,7 @@ class PairState:
         "Paths of entities for which the warning about large messages was logged."
         self._wanted_queues = options.backlog_queue_count
         self._told_unpaired = False
+        self.control = ClientControl(self, options.control_socket)
         self._unregister = telemetry.register(self.primary_name, self.counters.snapshot)
 
     def _new_spool(self) -> SpoolHolder:
@@ -72,7 +73,7 @@ class PairState:
     # ── looking ──
 
     def __repr__(self) -> str:
-        ended = self._ended
+        ended = self.ended
         away = [] if ended else [entity for entity in self.pair.entities() if entity.state is not HEALTHY]
         names = ", ".join(f"{entity.path} {entity.state.value}" for entity in away[:3])
         state = ended or ("plain" if not self.pair.enabled else names or "HEALTHY")
@@ -83,8 +84,8 @@ class PairState:
 
     def sender_repr(self, sender: SenderState) -> str:
         entity = sender.entity
-        if self._ended:
-            return f"<PairedSender {entity.path} {self._ended}>"
+        if self.ended:
+            return f"<PairedSender {entity.path} {self.ended}>"
         since_s = time.monotonic() - entity.since
         away = ""
         if entity.state is not HEALTHY:
@@ -100,7 +101,7 @@ class PairState:
         return states
 
     @property
-    def _ended(self) -> str:
+    def ended(self) -> str:
         """Why every call raises, in few words; empty while the client can be used."""
         if self.is_faulted:
             return f"faulted ({self.lives.first}: {self.lives.reason})"
@@ -211,17 +212,16 @@ class PairState:
     def release(self) -> None:
         """Close spool and ledger of a closed client; blocks for the disk."""
         self._unregister()
+        self.control.close()
         self.spool.close(is_last=True)
         if self.meters.ledger is not None:
             self.meters.ledger.close(LEDGER_CLOSE_S)
 
 
 def _is_disabled(name: str) -> bool:
-    word = os.environ.get(DISABLED, "")
-    disabled = SWITCH.get(word.strip().lower())
+    word, disabled = read_switch(DISABLED)
     if disabled:
         logger.warning("%s=%s: %s is not paired, sends go to it only", DISABLED, word, name)
     elif disabled is None:
-        words = ", ".join(filter(None, SWITCH))
-        logger.warning("%s=%s is ignored, %s is paired: it must be one of %s", DISABLED, word, name, words)
+        logger.warning("%s=%s is ignored, %s is paired: it must be one of %s", DISABLED, word, name, WORDS)
     return bool(disabled)

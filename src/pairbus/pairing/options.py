@@ -124,6 +124,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         spool_dir: str | PathLike[str] | None = None,
         spool_max_bytes: int = 1 << 30,
         ledger: str | PathLike[str] | None = None,
+        control_socket: bool | str | PathLike[str] | None = None,
         policy: FailurePolicy | None = None,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
@@ -162,6 +163,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self.spool_max_bytes = _whole("spool_max_bytes", spool_max_bytes)
         self.ledger = _folder("ledger", environ.get(LEDGER) or None if ledger is None else ledger)
         "Folder of the ledger; None, where the variable PAIRBUS_LEDGER names none either: nothing is written."
+        self.control_socket = _socket(control_socket)
+        "True: in the folder of the user; None: as the variable PAIRBUS_CONTROL_SOCKET says, which is no unless set."
         self.policy = FailurePolicy() if policy is None else _policy(policy)
         self.on_event = None if on_event is None else _listener(on_event)
 
@@ -206,6 +209,15 @@ def _folder(name: str, value: Any) -> str | PathLike[str] | None:
     if value is None or (isinstance(value, str | PathLike) and isinstance(fspath(value), str) and fspath(value)):
         return value
     raise ValueError(f"{name} is {value!r}; it must be the path of a folder, or None")
+
+
+def _socket(value: Any) -> bool | str | PathLike[str] | None:
+    if isinstance(value, bool):
+        return value
+    try:
+        return _folder("control_socket", value)
+    except ValueError:
+        raise ValueError(f"control_socket is {value!r}; it must be True, False, None or the path of a socket") from None
 
 
 def _policy(value: Any) -> FailurePolicy:
