@@ -40,6 +40,6 @@ def fetch_ca(authority: str, timeout_s: float) -> bytes:
         connection.close()
     if answer.status != 200 or b"BEGIN CERTIFICATE" not in body:
         raise ConfigError(
-            f"{authority} gave no CA certificate (status {answer.status}): what listens there is not a Pairbus broker"
+            f"{authority} gave no CA certificate (status {answer.status}): the server there is not a Pairbus broker"
         )
     return body
