@@ -67,7 +67,7 @@ QUEUE_FIELDS = ("stored", "failed", "moved", "dead_lettered")
 
 
 class Counters:
-    """Counters of one client. `spool_depth` returns how many messages wait in the spool, an earlier client's included."""
+    """Counters of one client. `spool_depth` returns how many messages wait in the spool, earlier clients' included."""
 
     def __init__(self, spool_depth: Callable[[], int] = lambda: 0) -> None:
         self._entities: dict[str, EntityCounts] = {}
