@@ -71,7 +71,7 @@ class Files:
                 self._path.unlink()
 
     def _follow_the_folder(self) -> None:
-        """Close a file that was deleted or moved away, where nobody would find further rows; the next row starts another."""
+        """Close a file that was deleted or moved away; the next row starts another one, in which it will be found."""
         if self._fd < 0:
             return
         try:
