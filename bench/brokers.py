@@ -1,4 +1,4 @@
-"""The brokers that are measured, behind one face: start, make a queue, what the load client needs, CPU, memory."""
+"""The brokers that are measured, behind one interface: starting, making queues, work for the load client, CPU."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from bench.procstat import cpu_seconds
 from pairbus.cli.admin_client import administration
 
 RESULTS = Path(__file__).parent / "results"
-"Ignored by git, and on the disk of the checkout: the system's folder for temporary files may be in memory."
+"Folder that git ignores, on the disk of the checkout: the system's folder for temporary files may be in memory."
 
 
 class Measured(Protocol):
-    """What the benchmarks ask of a broker."""
+    """Interface of a broker for the benchmarks."""
 
     name: str
 
@@ -46,7 +46,7 @@ class PairbusBroker:
         options: Sequence[str] = (),
         source: Path | None = None,
     ) -> None:
-        """`source`: the folder of another `pairbus` package, which is run instead of this one."""
+        """Prepare a broker; `source` is the folder of another `pairbus` package, which runs instead of this one."""
         self.name = name
         self._options = options
         self._environment = None if source is None else os.environ | {"PYTHONPATH": str(source)}
@@ -78,7 +78,7 @@ class PairbusBroker:
 
     @property
     def connection_string(self) -> str:
-        """Of the first namespace."""
+        """Connection string of the first namespace."""
         return self.connection_strings[self._namespaces[0]]
 
     def start(self) -> None:
@@ -99,7 +99,7 @@ class PairbusBroker:
         raise RuntimeError(f"the broker ended with {self._process.wait()} before it was ready")
 
     def run_once(self) -> None:
-        """Start and stop: what the options say is in the data folder then."""
+        """Start and stop the broker, so that the data folder has the entities that the options name."""
         self.start()
         self.stop()
 
@@ -119,7 +119,7 @@ class PairbusBroker:
         )
 
     def make_queues(self, names: Iterable[str], namespace: str | None = None) -> None:
-        """Many of them, in one process."""
+        """Make many queues in this process."""
         with administration(self.connection_strings[namespace or self._namespaces[0]]) as client:
             for name in names:
                 client.create_queue(name, max_size_in_megabytes=20480)

@@ -1,7 +1,7 @@
 """The paired client against the plain SDK, in one run: rates, CPU, distance, diverted sends, memory, connections.
 
-A row is the ratio of two ways to send: the median over many short turns in which both had their block, because the
-disk has good and bad seconds, and others may use the machine.
+A row is the ratio of two ways to send: the median over many short turns with a block of each, because the speed of the
+disk varies, and other programs may use the machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROUND_TRIP_MS = 5.0
 ENTITIES = 1000
 MEMORY_MB_MAX = 20.0
 CONNECTIONS_MAX = 2
-TURNS = 4  # in a round
+TURNS = 4  # turns of a round
 
 PLAIN, PLAIN_LIST = Way("plain"), Way("plain", shape="list")
 OURS, OURS_LIST, SPOOLED = Way("ours"), Way("ours", shape="list"), Way("spooled")
@@ -45,15 +45,15 @@ def diverted(workers: int = 1) -> Way:
 
 @dataclass(frozen=True)
 class Compared:
-    """One row: a way to send, the one to which it is compared, and what is wanted."""
+    """A row to measure: a way to send, the way to which it is compared, and the wanted ratios."""
 
     name: str
     way: Way
     to: Way
     at_least: float | None = None
-    "Ratio of the rates; None: reported only."
+    "Least wanted ratio of the rates; None: reported only."
     cpu_at_most: float | None = None
-    "Ratio of CPU for each message."
+    "Highest wanted ratio of CPU for each message."
 
 
 NEAR = {
@@ -84,7 +84,7 @@ FAR = (
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured for one row."""
+    """Measured values of one row."""
 
     loop: str
     flavour: str
@@ -96,7 +96,7 @@ class Speed:
     to_cpu_us: float
     ratio: float
     least_ratio: float
-    "Of one round."
+    "Lowest ratio of a turn."
     most_ratio: float
     cpu_ratio: float
     at_least: float | None
@@ -111,7 +111,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Memory:
-    """Open senders of as many entities, each of which has sent a message."""
+    """Memory of open senders of as many entities, each of which has sent a message."""
 
     flavour: str
     senders: int
@@ -148,7 +148,7 @@ def measure_client(rounds: int) -> ClientResults:
 
 @contextmanager
 def far_away(connection_string: str) -> Iterator[str]:
-    """The connection string of a proxy to which, and back, a round trip of 5 ms is added."""
+    """The connection string of a proxy that adds 5 ms to each round trip."""
     port = ConnectionString.parse(connection_string).port
     child = subprocess.Popen(
         [sys.executable, "-m", "bench.distance", str(port), str(ROUND_TRIP_MS)],
@@ -165,7 +165,7 @@ def far_away(connection_string: str) -> Iterator[str]:
 
 
 def _run(work: ClientWork) -> Any:
-    """Have one piece of work done by a child process, which never outlives this call."""
+    """Do a piece of work in a child process, which never outlives this call."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.client_load", work.to_json()],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The applications that are measured: the plain SDK and the paired client, in one process and in turns.
+"""Applications that are measured: the plain SDK and the paired client, in one process and in turns.
 
 Run as `python -m bench.client_load JSON`, it does one piece of work and prints one line of JSON.
 """
@@ -33,15 +33,15 @@ LIST = 100
 OPENERS = 20
 PRIMARY_NAME = "bench"
 AWAY = "away"
-"The queue whose messages are diverted."
-CALLS_MAX = 8000  # in a block: their messages are made before the clock runs
-CALLS_LEAST = 10  # of a worker in a block: the first and the last ones are alone
+"Queue whose messages are diverted."
+CALLS_MAX = 8000  # calls of a block: their messages are made before the clock starts
+CALLS_LEAST = 10  # calls of each worker in a block: at its beginning and end fewer workers are active
 UVLOOP, STOCK = "uvloop", "asyncio"
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to send, which a row compares with another."""
+    """A way to send, which a row compares with another."""
 
     client: str
     "plain, ours or spooled: the paired client with a spool in which nothing waits."
@@ -53,30 +53,30 @@ class Way:
 
     @property
     def messages(self) -> int:
-        """Of one call."""
+        """Number of messages of one call."""
         return LIST if self.shape == "list" else 1
 
 
 @dataclass(frozen=True)
 class ClientWork:
-    """One measurement."""
+    """A measurement."""
 
     kind: str
     "turns or entities."
     aio: bool
     primary: str
-    "Connection string."
+    "Connection string of the primary."
     secondary: str
     loop: str = UVLOOP
     ways: tuple[Way, ...] = ()
     rounds: int = 1
     block_s: float = 0.15
-    "How long a block of one way takes, about."
+    "Approximate length of a block."
     entities: int = 0
     paired: bool = True
-    "For `entities`: which of the two clients."
+    "True to measure the paired client, False for the plain SDK; only for the kind `entities`."
     spool_dir: str = ""
-    "Of the client `spooled`."
+    "Folder of the spool of the client `spooled`."
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -89,12 +89,12 @@ class ClientWork:
 
 @dataclass(frozen=True)
 class Block:
-    """So many calls, one after the other or by several workers."""
+    """Measured values of some calls, one after the other or by several workers."""
 
     cpu_us: float
-    "Of the whole process, for each message."
+    "CPU of the whole process for each message."
     per_second: float
-    "Messages."
+    "Messages a second."
 
 
 def message(number: int) -> ServiceBusMessage:
@@ -102,14 +102,14 @@ def message(number: int) -> ServiceBusMessage:
 
 
 def goods(way: Way, calls: int) -> list[Any]:
-    """What the calls of one block send; everything is new, as it is in an application."""
+    """Messages or lists for the calls of one block; all of them are new, as in an application."""
     if way.shape == "single":
         return [message(number) for number in range(calls)]
     return [[message(number) for number in range(LIST)] for _ in range(calls)]
 
 
 async def answer_of(answer: Any) -> Any:
-    """What a sender of either flavour says; one for threads has done its work when it returns."""
+    """Await the answer of an async sender; return that of a sync one."""
     return await answer if isawaitable(answer) else answer
 
 
@@ -164,7 +164,7 @@ def paired_client(primary: str, secondary: str, *, aio: bool, **options: Any) ->
 
 
 async def in_turns(work: ClientWork) -> list[list[Block]]:
-    """For each round a block of each way; every other round in the opposite order."""
+    """Measure a block of each way in each round; every other round has the opposite order."""
     async with AsyncExitStack() as stack:
         clients = {
             name: await entered(stack, _client(work, name)) for name in dict.fromkeys(way.client for way in work.ways)
@@ -198,7 +198,7 @@ def _client(work: ClientWork, name: str) -> Any:
 
 
 async def _send_with_all(senders: list[Any], *, aio: bool) -> None:
-    """Send one message each. The SDK waits half a second for a link to open, so that is done for several at once."""
+    """Send a message with each sender. Several do so at once, because the SDK takes half a second to open a link."""
 
     async def send(share: list[Any]) -> None:
         for sender in share:

@@ -1,4 +1,4 @@
-"""A proxy that makes a round trip longer: bytes arrive half of it later, each way.
+"""A proxy that makes round trips longer: in each direction it delays bytes by half of the given time.
 
 Run as `python -m bench.distance PORT MILLISECONDS`, it prints the port on which it listens, and ends with its stdin.
 """
@@ -15,7 +15,7 @@ HOST = "127.0.0.1"
 
 
 class _End(asyncio.Protocol):
-    """One of the two sockets of a connection."""
+    """A socket of a connection: the client's or the broker's."""
 
     def __init__(self, delay_s: float, other: _End | None = None) -> None:
         self._delay_s = delay_s
@@ -23,7 +23,7 @@ class _End(asyncio.Protocol):
         self.other = other
         self.transport: Any = None
         self.before: list[bytes] = []
-        "Bytes that came before the socket was open."
+        "Bytes that arrived before the socket was open."
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -46,7 +46,7 @@ class _End(asyncio.Protocol):
 
 
 class _Near(_End):
-    """The client's end, which opens the other one."""
+    """The client's socket, which opens the other one."""
 
     def __init__(self, delay_s: float, port: int) -> None:
         super().__init__(delay_s)

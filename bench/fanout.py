@@ -27,9 +27,9 @@ class FanOut:
     """CPU of the broker for each copy that a subscription delivers."""
 
     cpu_us: float
-    "Sent, received and settled."
+    "CPU for sending, receiving and settling."
     send_us: float
-    "The part of it until the copies are committed."
+    "Part of `cpu_us` until the copies are committed."
 
 
 def measure_fanout(messages: int) -> FanOut:

@@ -20,11 +20,11 @@ class Start:
 
 @dataclass(frozen=True)
 class Deep:
-    """A deep queue, and the same work on an empty one, in turns."""
+    """Measured values of a deep queue, compared with an empty one in turns."""
 
     waiting: int
     resident_mb: float
-    "With all of them waiting, after they were sent."
+    "Resident memory after all messages were sent."
     restart_ready_s: float
     restarted_mb: float
     send_ratio: float

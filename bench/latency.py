@@ -1,4 +1,4 @@
-"""How long a send takes, one at a time and eight at once, beside what the disk itself takes for a small append.
+"""Latency of sends, one at a time and eight at once, compared with a small append to the disk.
 
 `SteadySender` is for the other benchmarks: a process that sends one message after the other while something happens
 to its broker. It is a process of its own so that the work of the benchmark does not count as latency.
@@ -33,7 +33,7 @@ BLOCK = 100
 
 @dataclass(frozen=True)
 class Latency:
-    """In µs."""
+    """Latencies in µs."""
 
     what: str
     p50: float
@@ -41,14 +41,14 @@ class Latency:
 
 
 class Timed(NamedTuple):
-    """One send; seconds of a clock that all processes share."""
+    """A timed send, in seconds of a clock that all processes share."""
 
     began: float
     took: float
 
 
 def measure_latency(count: int) -> list[Latency]:
-    """`count` of each, in turns."""
+    """Measure `count` appends, single sends and concurrent sends, in turns."""
     with PairbusBroker() as broker:
         broker.make_queue(QUEUE)
         times = asyncio.run(_in_turns(broker.connection_string, count))
@@ -125,13 +125,13 @@ class SteadySender:
         self._process.wait()
 
     def times(self) -> list[Timed]:
-        """End the sending; every send since its begin."""
+        """Stop sending; returns all sends since the start."""
         out, _ = self._process.communicate("enough\n")
         return [Timed(*one) for one in json.loads(out)]
 
 
 def slowest_ms(times: list[Timed], began: float, ended: float) -> float:
-    """The slowest send that was under way between two times."""
+    """Time in ms of the slowest send that was under way between two times."""
     return max((one.took for one in times if one.began < ended and one.began + one.took > began), default=0.0) * 1000
 
 

@@ -1,4 +1,4 @@
-"""The load client: one process, one connection, on `pairbus.transport`; the same for every broker that is measured.
+"""The load client: one process, one connection, on `pairbus.transport`; the same for every measured broker.
 
 Run as `python -m bench.load JSON`, it does one piece of work and prints one line of JSON:
     {"count": …, "seconds": …, "client_cpu_seconds": …}
@@ -29,23 +29,23 @@ BATCH = 100
 
 @dataclass(frozen=True)
 class Work:
-    """One measurement."""
+    """A piece of work for the load client."""
 
     kind: str
-    "One of `KINDS`."
+    "Name in `KINDS`."
     address: str
     count: int
     connection_string: str = ""
-    "Of a namespace; or, for a broker without `$cbs`, the four below."
+    "Connection string of a namespace; for a broker without `$cbs`, the next four fields are given instead."
     host: str = ""
     port: int = 0
     user: str = ""
     password: str = ""
     outstanding: int = 500
-    "Sends without an answer; credit of a receiver."
+    "Limit of sends without an answer, and credit of a receiver."
     range_size: int = 250
     subjects: tuple[str, ...] = ()
-    "Of the messages that are sent, in turns."
+    "Subjects of the messages, used in turns."
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -71,7 +71,7 @@ async def _send(connection: Connection, work: Work) -> None:
     for number in range(work.count):
         message = messages[number % len(messages)]
         if number % TURN == 0:
-            await asyncio.sleep(0)  # what was sent so far leaves, and the broker works on it meanwhile
+            await asyncio.sleep(0)  # lets the messages so far leave, so that the broker works on them meanwhile
         while len(futures) >= work.outstanding:
             await futures.popleft()
         try:
@@ -107,7 +107,7 @@ async def _send_and_receive(connection: Connection, work: Work) -> None:
 
 
 async def _receive_ranges(connection: Connection, work: Work) -> None:
-    """Settlements overlap with receiving, as in the syphon: one range is under way while the next is filled."""
+    """Receive and settle in ranges. Both overlap, as in the syphon: while one range is settled the next is filled."""
     receiver = await connection.receiver(work.address, credit=2 * work.outstanding)
     left, settling = work.count, deque[asyncio.Task[None]]()
     held: list[Any] = []
@@ -155,7 +155,7 @@ async def _run(work: Work) -> None:
         cpu, began = time.process_time(), time.perf_counter()
         await KINDS[work.kind](connection, work)
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-        # RabbitMQ answers a settlement before it is done: a session that ends at once brings messages back.
+        # RabbitMQ answers a settlement before it is done: if the session ended at once, messages would come back.
         await asyncio.sleep(PAUSE_S)
     print(json.dumps({"count": work.count, "seconds": seconds, "client_cpu_seconds": cpu}))
 

@@ -1,4 +1,4 @@
-"""What counting costs: a healthy send of the client with a ledger and without, the broker with its meter and without.
+"""Cost of metering: healthy sends of the client with and without a ledger, the broker with and without its meter.
 
 Run as `python -m bench.metering JSON`, it is the application: two paired clients in one process, in turns.
 """
@@ -24,19 +24,19 @@ DEADLINE_S = 240.0
 ADDED_US_WANTED = 3.0
 FLAVOURS = {False: "sync", True: "async"}
 WAYS = {Way("ours"): 200, Way("ours", shape="list"): 20}
-"What is sent, and in how many calls a block of it."
+"Ways to send, and the calls of a block of each."
 
 
 @dataclass(frozen=True)
 class Counted:
-    """One call after the other, on a primary that works."""
+    """Measured CPU of single calls, one after the other, on a healthy primary."""
 
     flavour: str
     shape: str
     without_us: float
-    "CPU of a call."
+    "CPU of a call without a ledger."
     added_us: float
-    "CPU of a call by the ledger, its writer's thread included; median of the rounds."
+    "CPU that the ledger adds to a call, its writer's thread included; median of the rounds."
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _counted(work: ClientWork) -> Counted:
 
 
 async def in_turns(work: ClientWork) -> list[list[float]]:
-    """Return for each round the µs of a call without a ledger and with one."""
+    """Return, for each round, the CPU in µs of a call without a ledger and with one."""
     (way,) = work.ways
     rounds = []
     async with AsyncExitStack() as stack:
@@ -96,7 +96,7 @@ async def in_turns(work: ClientWork) -> list[list[float]]:
             order = senders if turn % 2 else senders[::-1]
             blocks = [await block(sender, way, WAYS[way], aio=work.aio) for sender in order]
             taken = [one.cpu_us * way.messages for one in blocks]
-            if turn:  # the first one opens connections and warms up
+            if turn:  # the first turn opens connections and warms up
                 rounds.append(taken if turn % 2 else taken[::-1])
     return rounds
 

@@ -1,5 +1,4 @@
-"""Many entities: how long a broker takes to start with them, what one more costs its senders, and what the deletion of
-a large topic costs them."""
+"""Many entities: time of a broker's start, and latency of sends while an entity is made or a large topic deleted."""
 
 from __future__ import annotations
 
@@ -26,38 +25,38 @@ STALL_MS_WANTED = 20.0
 DELETION_MS_WANTED = 100.0
 STARTS = 3
 MORE = 40
-"Entities that are made beside a sender."
+"Entities that are made while a sender sends."
 QUIET_S = 1.0
 POLL_S = 0.2
 ERASED_WITHIN_S = 300.0
 PART = 50_000
-"Messages that are sent to the large topic within one deadline."
+"Messages for the large topic in one run of the load client, which has a deadline."
 
 
 @dataclass(frozen=True)
 class Many:
-    """A namespace of many entities."""
+    """Measured values of a namespace with many entities."""
 
     ready_s: float
-    "Median of the starts."
+    "Time until the broker is ready, median of the starts."
     start_cpu_s: float
-    "CPU of the broker until then."
+    "CPU of the broker until it is ready, of the last start."
     stall_ms: float
-    "Median over the new entities of the slowest send while one was made."
+    "Slowest send while an entity was made, median over the new entities."
     stall_max_ms: float
     quiet_max_ms: float
-    "The slowest send of as long a time, in which nothing was made."
+    "Slowest send in a time of the same length in which nothing was made."
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """A topic that is deleted with everything in it."""
+    """Measured values of the deletion of a topic with many messages."""
 
     messages: int
     slowest_ms: float
-    "Of the sends to a queue, from the deletion until nothing is left of the topic."
+    "Slowest send to a queue, from the deletion until nothing is left of the topic."
     quiet_ms: float
-    "The same of the second before."
+    "Slowest send to the queue in the second before."
     took_s: float
 
 
@@ -85,7 +84,7 @@ def _config() -> object:
 
 
 def _stalls(broker: PairbusBroker) -> tuple[list[float], float]:
-    """(the slowest send during each creation, the slowest of a quiet time as long), in ms."""
+    """Slowest send during each creation, and the slowest in a quiet time of the same length, in ms."""
     made: list[tuple[float, float]] = []
     with (
         administration(broker.connection_string) as client,
@@ -125,7 +124,7 @@ def measure_deletion(messages: int) -> Deletion:
 
 
 def _erased(broker: PairbusBroker, began: float) -> float:
-    """Wait until the store has no mark of a dropped entity any more: then its last row is gone."""
+    """Wait until the store has no mark of a dropped entity: then its last row is gone. Returns the time."""
     database = (broker.folder / "bench" / "messages.db").resolve()
     while time.perf_counter() < began + ERASED_WITHIN_S:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:

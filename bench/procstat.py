@@ -1,4 +1,4 @@
-"""What the kernel says a process has used, read from /proc. Linux only."""
+"""CPU, memory and descriptors of a process, read from /proc. Linux only."""
 
 import os
 from pathlib import Path
@@ -8,16 +8,16 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User plus system time of every thread of `pid`, those that have ended included; waited-for children are not."""
+    """User and system time of all threads of `pid`, ended ones included, without children."""
     stat = Path(f"/proc/{pid}/stat").read_text()
-    # The command name may hold spaces and parentheses; what follows its last parenthesis starts at field 3.
+    # The command name may hold spaces and parentheses; field 3 follows its last parenthesis.
     fields = stat.rpartition(")")[2].split()
     user_ticks, system_ticks = int(fields[11]), int(fields[12])
     return (user_ticks + system_ticks) / CLOCK_TICKS_PER_S
 
 
 def fine_cpu_seconds(pid: int) -> float:
-    """The same to the nanosecond, for short pieces of work; threads that have ended are missing."""
+    """CPU time to the nanosecond, for short pieces of work; threads that have ended are missing."""
     return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
 
 
@@ -31,7 +31,7 @@ def open_fds(pid: int) -> int:
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """The most that was ever resident; 0 when the process has just ended."""
+    """Peak of the resident memory of `pid`; 0 when the process has just ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -41,7 +41,7 @@ def peak_rss_bytes(pid: int) -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    """`pid` and every process that it, or one of them, has started and that lives."""
+    """`pid` and its running children, their children, and so on."""
     found, children = [], [pid]
     while children:
         found += children

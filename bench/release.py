@@ -1,8 +1,8 @@
-"""The queue against the last release, both in one run and in turns: what a message costs now over what it cost then.
+"""The queue compared with the last release, in one run and in turns: ratio of the CPU for a message now and then.
 
-The broker of the last release is the package as it was in the commit of that release, taken from the history of this
-checkout; the load client is today's for both. Other work on the machine makes a message dearer by half for seconds: so
-the turns are short, and what counts is the median of their ratios.
+The broker of the last release is the package of that release's commit, from the history of this checkout; both use
+today's load client. Other work on the machine may add half to the CPU for a message for some seconds: so the turns are
+short, and the result is the median of their ratios.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.procstat import fine_cpu_seconds
 
 CHECKOUT = Path(__file__).parent.parent
 SUBJECT = r"^[0-9]+\.[0-9]+\.[0-9]+: "
-"The commit of a release begins with its number."
+"Pattern of a release's commit subject, which begins with its number."
 RATIO_WANTED = 1.1
 QUEUE = "bench"
 WORKS = (
@@ -36,38 +36,38 @@ WORKS = (
     ("receive-ranges", False),
     ("send+receive", True),
 )
-"(work, is it measured), in this order: each turn leaves the queue empty."
+"Pieces of work (kind, is it measured) in this order, so that each turn leaves the queue empty."
 
 
 @dataclass(frozen=True)
 class Sample:
     cpu_us: float
-    "Of the broker, for a message."
+    "CPU of the broker for a message."
     per_second: float
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One piece of work."""
+    """Comparison of one kind of work."""
 
     kind: str
     then_us: float
     now_us: float
     ratio: float
-    "Of CPU, median of the turns."
+    "Ratio of the CPU for a message, median of the turns."
     rate_ratio: float
-    "Of messages a second, the same."
+    "Ratio of messages a second, median of the turns."
 
 
 @dataclass(frozen=True)
 class Release:
     note: str
-    "The release, or why there is none to compare with."
+    "Title of the release, or the reason why there is none to compare with."
     rows: list[Compared] = field(default_factory=list)
 
 
 def measure_release(count: int, turns: int) -> Release:
-    """`count` messages in each of so many turns."""
+    """Compare with the last release: `count` messages in each of `turns` turns."""
     found = last_release()
     if found is None:
         return Release("The last release was not measured: this checkout has no git history that reaches it.")
@@ -116,7 +116,7 @@ def _compared(kind: str, then: list[Sample], now: list[Sample]) -> Compared:
 
 
 def last_release() -> tuple[str, str] | None:
-    """Find the newest release before this commit: (its commit, its title); None where git cannot tell."""
+    """Find the newest release before this commit: its commit and title; None when git cannot tell."""
     command = ["git", "log", "--extended-regexp", f"--grep={SUBJECT}", "--max-count=1", "--format=%H %s", "HEAD^"]
     try:
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
@@ -127,7 +127,7 @@ def last_release() -> tuple[str, str] | None:
 
 
 def unpack(commit: str, folder: Path) -> None:
-    """Put the package of a commit into a folder."""
+    """Unpack the package of a commit into a folder."""
     packed = subprocess.run(["git", "archive", commit, "src"], cwd=CHECKOUT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(folder, filter="data")

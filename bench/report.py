@@ -1,7 +1,7 @@
-"""How the report grows with its ledgers: time, and the most memory that Spark's Java and Python ever had.
+"""Time of a report, and peak memory of Java and Python, for ledgers of growing size.
 
 python -m bench report                  100 000, 1 000 000 and 10 000 000 rows
-python -m bench.report FOLDER           the report of one folder, as JSON: what each measurement runs in its own process
+python -m bench.report FOLDER           one measurement in a process of its own: the report of a folder, as JSON
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pairbus.ledger.rows import time_text
 
 ROWS = (100_000, 1_000_000, 10_000_000)
 ROWS_PER_DAY = 1_000_000
-FILE_BYTES = 64_000_000  # as a ledger writes them
-OUTAGE_S, PERIOD_S = 1800, 3600  # every second half-hour
+FILE_BYTES = 64_000_000  # size of the files that a ledger writes
+OUTAGE_S, PERIOD_S = 1800, 3600  # half of each hour is an outage
 LIMIT_S = 3600.0
 START_S = 1_772_323_200  # 2026-03-01T00:00:00Z
 ENTITIES = ("orders", "payments", "shipping", "news/eu", "news/us")
@@ -34,11 +34,11 @@ PRIMARY, SECONDARY = "contoso.servicebus.windows.net", "fabrikam.servicebus.wind
 class ReportTime:
     rows: int
     megabytes: float
-    "Of the ledgers."
+    "Size of the ledgers."
     seconds: float
-    "From the folder to the report, Spark running."
+    "Time of the report, without the start of Spark."
     start_s: float
-    "Of Spark."
+    "Time of the start of Spark."
     java_peak_mb: float
     python_peak_mb: float
     diverted: int
@@ -84,7 +84,7 @@ def report_table(times: list[ReportTime]) -> Table:
 
 
 def write_ledgers(folder: Path, rows: int) -> None:
-    """Of one client and one syphon: three metered rows for each message that was diverted and moved."""
+    """Write ledgers of one client and one syphon: three metered rows for each message that was diverted and moved."""
     messages = rows // 5
     days = max(rows / ROWS_PER_DAY, 0.1)
     _write(folder, "api-1-aaaaaaaa", _client_lines(messages, days))
@@ -107,7 +107,7 @@ def _write(folder: Path, name: str, blocks: Iterator[str]) -> None:
 
 
 def _seconds(messages: int, days: float) -> Iterator[tuple[int, range]]:
-    """Second for second, the numbers of the messages of that second."""
+    """Seconds, each with the numbers of its messages."""
     total_s = round(days * 86400)
     for second in range(total_s):
         yield START_S + second, range(messages * second // total_s, messages * (second + 1) // total_s)
@@ -142,7 +142,7 @@ def _transitions(head: str, moment_s: int) -> list[str]:
 
 
 def _syphon_lines(messages: int, days: float) -> Iterator[str]:
-    """Every message comes home five to twenty minutes later; every hundredth stays."""
+    """Lines of a syphon: messages come home five to twenty minutes later, but every hundredth stays."""
     for at_s, numbers in _seconds(messages, days):
         text = time_text(at_s + 300 + abs(at_s % PERIOD_S - PERIOD_S / 2) / 2)
         head = f'{{"schema":1,"time":"{text}","client":"syphon","pid":2,"run":"bbbbbbbb","kind":'

@@ -1,4 +1,4 @@
-"""The sections of `python -m bench`: each measures something, and shows it as tables."""
+"""The sections of `python -m bench`: each makes some measurements, and shows them as tables."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Shown(NamedTuple):
     """The outcome of a section."""
 
     results: dict[str, Any]
-    "For the file."
+    "Values for the JSON file."
     parts: list[Table | str]
-    "For the screen."
+    "Tables and notes for the screen."
 
 
 def _start(options: Namespace) -> Shown:

@@ -1,4 +1,4 @@
-"""Sessions: the broker's CPU for each message of many sessions, and how long the next of very many takes to find."""
+"""Sessions: the broker's CPU for each message of many sessions, and the time to accept the next of very many."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Sessions:
     sessions: int
     each: int
     cpu_us: float
-    "For each message that is received and settled by one of many receivers at once, attaching apart."
+    "CPU for each message that many receivers at once receive and settle, without attaching."
     one_by_one_us: float
-    "The same where a receiver comes when the one before has gone, attaching and detaching apart."
+    "CPU for each message with one receiver after the other, without attaching and detaching."
     scattered_us: float
-    "The same where the sessions were sent in turns: neighbours in a session are on different pages of the store."
+    "The same for sessions that were sent in turns, so that each is spread over many pages of the store."
     attach_us: float
-    "For a receiver that comes and goes without a message."
+    "CPU of a receiver that attaches and detaches without a message."
     accept_next_ms: float
     "Median of accepting the next session when `waiting` sessions have messages."
     accept_next_cpu_us: float
@@ -81,7 +81,7 @@ async def _all_at_once(broker: PairbusBroker, sessions: int, each: int) -> float
 
 
 async def _one_by_one(broker: PairbusBroker, sessions: int, each: int, *, in_turns: bool) -> tuple[float, float]:
-    """(CPU for a message, CPU for attaching and detaching), in µs."""
+    """CPU for a message, and for attaching and detaching, in µs."""
     async with await connect(broker.connection_string) as connection:
         await _send(connection, sessions, each, in_turns=in_turns)
         before = fine_cpu_seconds(broker.pid)
@@ -106,7 +106,7 @@ async def _empty(receiver: Receiver, count: int) -> None:
 
 
 async def _accept(broker: PairbusBroker, waiting: int, accepts: int) -> tuple[float, float]:
-    """(milliseconds, the broker's CPU in µs) of one."""
+    """Time in ms, and the broker's CPU in µs, to accept one session."""
     async with await connect(broker.connection_string) as connection:
         await _send(connection, waiting, 1)
         took: list[float] = []

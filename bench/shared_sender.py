@@ -1,4 +1,4 @@
-"""One sender, many threads or tasks: what the paired client and the plain SDK make of it.
+"""A sender that many threads or tasks share: the paired client compared with the plain SDK.
 
 python -m bench.shared_sender                   8 threads × 500 messages, 200 tasks × 20 messages
 python -m bench.shared_sender --each 100        fewer messages for each worker
@@ -33,13 +33,13 @@ from pairbus.transport import connect
 PLAIN_LIMIT_S = 10.0
 LIMIT_S = 120.0
 CHILD_GRACE_S = 20.0
-DRAINED_S = 2.0  # without a message: the queue is empty
-WORKERS = ((False, 8, 500), (True, 200, 20))  # threads and tasks, and what each of them sends
+DRAINED_S = 2.0  # time without a message after which the queue counts as empty
+WORKERS = ((False, 8, 500), (True, 200, 20))  # is async, threads or tasks, messages of each
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """What a child is asked to do."""
+    """Work of a child process."""
 
     paired: bool
     aio: bool
@@ -50,7 +50,7 @@ class Sharing:
     each: int
     limit_s: float
     opened: bool = False
-    "One message is sent before, which spares the workers the race to open the link."
+    "True to send one message first, so that the workers do not race to open the link."
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Outcome:
 
 
 class Tally:
-    """What the workers of one child came to."""
+    """Results of the workers of one child process."""
 
     def __init__(self) -> None:
         self.accepted = 0
@@ -147,14 +147,14 @@ async def _child(sharing: Sharing) -> None:
         first_error = Counter(tally.errors).most_common(1)[0][0] if tally.errors else ""
         told = {"accepted": tally.accepted, "errors": len(tally.errors), "hung": hung, "seconds": seconds}
         print(json.dumps({**told, "first_error": first_error}), flush=True)
-        os._exit(0)  # closing would wait for those that hang
+        os._exit(0)  # closing would wait for workers that hang
 
 
 # ── around it ──
 
 
 async def _drain(connection_string: str, queue: str) -> Counter[str]:
-    """How often each message id is in the queue, which is empty afterwards."""
+    """Empty the queue; returns how often each message id was in it."""
     found: Counter[str] = Counter()
     async with await connect(connection_string) as connection:
         receiver = await connection.receiver(queue, credit=500)
@@ -180,7 +180,7 @@ def run_sharing(sharing: Sharing) -> Outcome:
             raise RuntimeError(f"the child failed: {errors[-2000:]}")
         told = json.loads(out)
     except subprocess.TimeoutExpired:
-        pass  # what it hangs in is the result
+        pass  # that it hangs is the result
     finally:
         child.kill()
         child.wait()

@@ -1,4 +1,4 @@
-"""Spark: the syphon at scale against the one in a process and the shovel; source and sink against the plain SDK."""
+"""Spark: its syphon against the one in a process and the shovel; its source and sink against the plain SDK."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pairbus.pairing.backlog import queue_path
 COUNT = 200_000
 SIZES = (20_000, 200_000, 2_000_000)
 FRAMES = 100_000
-LOOPED = 10_000  # by the plain SDK, which is slower
+LOOPED = 10_000  # messages for the plain SDK, which is slower
 BACKLOG_QUEUES, ENTITIES = 10, 20
 DEADLINE_S = 900.0
 RATIO_WANTED = 0.7
@@ -33,9 +33,9 @@ class Drained:
     count: int
     per_second: float
     cpu_us: float
-    "For each message, of everything that took part."
+    "CPU for each message, of all processes that took part."
     peak_mb: float
-    "Resident, of Java and all Python of Spark; 0: not Spark."
+    "Peak of resident memory of Spark's Java and Python; 0: not Spark."
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def measure_spark(rounds: int) -> SparkResults:
 
 
 class _World:
-    """Two brokers: ten backlog queues, twenty entities."""
+    """Two brokers with ten backlog queues and twenty entities."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._home, self._away = (stack.enter_context(PairbusBroker(namespaces=(name,))) for name in ("home", "away"))
@@ -105,7 +105,7 @@ class _World:
         return Drained("syphon on Spark", count, told["per_second"], cpu / count * 1e6, told["peak_mb"])
 
     def frames(self) -> list[Framed]:
-        """What the sink has sent is peeked, then staged; what the plain SDK has sent it receives."""
+        """Measure source and sink: the source peeks, then stages what the sink sent; the SDK receives what it sent."""
         primary = self._home.connection_string
         many = SparkWork("sink", primary, queues=["frames"], count=FRAMES)
         few = SparkWork("plain-send", primary, queues=["loop"], count=LOOPED)

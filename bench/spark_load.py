@@ -1,4 +1,4 @@
-"""What is measured of Spark, each piece in a process of its own; and the plain SDK doing the same in a loop.
+"""Work that is measured on Spark, each piece in a process of its own; and the plain SDK doing the same in a loop.
 
 Run as `python -m bench.spark_load JSON`, it does one piece of work and prints one line of JSON.
 """
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def drain(spark: SparkSession, work: SparkWork, folder: Path) -> dict[str, float]:
-    """From the first batch that came home to the last, as the shovel and the other syphon are timed."""
+    """Drain the backlog. The time is from the first batch that came home to the last, as for the shovel."""
     began = time.perf_counter()
     job = syphon(
         spark,
@@ -96,7 +96,7 @@ def _moved_at_ms(folder: Path) -> Iterator[int]:
 
 
 def stage(spark: SparkSession, work: SparkWork, folder: Path) -> dict[str, float]:
-    """A stream: received, staged, completed, and written as Parquet."""
+    """Read a stream: messages are received, staged, completed, and written as Parquet."""
     began = time.perf_counter()
     stream = (
         spark.readStream.format("servicebus")
@@ -116,7 +116,7 @@ def stage(spark: SparkSession, work: SparkWork, folder: Path) -> dict[str, float
 
 
 def peek(spark: SparkSession, work: SparkWork, folder: Path) -> dict[str, float]:
-    """A batch: peeked, and written as Parquet."""
+    """Read a batch: messages are peeked, and written as Parquet."""
     began = time.perf_counter()
     frame = spark.read.format("servicebus").option("connectionString", "env:PAIRBUS_PRIMARY").load(work.queues[0])
     frame.write.parquet(str(folder / "table"))
@@ -139,7 +139,7 @@ def sink(spark: SparkSession, work: SparkWork, folder: Path) -> dict[str, float]
 
 
 def plain_receive(work: SparkWork, folder: Path) -> dict[str, float]:
-    """Received, written as Parquet, completed one by one: the SDK has no other way."""
+    """Receive messages, write them as Parquet, and complete them one by one: the SDK has no other way."""
     schema = pa.schema([("message_id", pa.string()), ("sequence_number", pa.int64()), ("body", pa.binary())])
     began, count = time.perf_counter(), 0
     with (
@@ -164,7 +164,7 @@ def plain_receive(work: SparkWork, folder: Path) -> dict[str, float]:
 
 
 def plain_send(work: SparkWork, folder: Path) -> dict[str, float]:
-    """Batches as large as the link takes."""
+    """Send batches that are as large as the link takes."""
     began = time.perf_counter()
     with (
         ServiceBusClient.from_connection_string(work.primary) as client,

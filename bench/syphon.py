@@ -1,4 +1,4 @@
-"""How fast a backlog comes home, against RabbitMQ's shovel: 1 KB messages, each confirmed before it is completed."""
+"""Rate of the syphon, against RabbitMQ's shovel: 1 KB messages, each confirmed before it is completed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pairbus.pairing.backlog import queue_path
 DEADLINE_S = 120
 PREFETCH = 1000  # the shovel's own default
 SHOVELS = {
-    # where both ends of the shovel connect: over TCP as to another node, or without a socket
+    # URI of both ends of the shovel: over TCP as to another node, or without a socket
     "shovel over TCP": "amqp://{user}:{password}@{host}:{port}",
     "shovel inside its node": "amqp://",
 }
@@ -32,12 +32,12 @@ SHOVELS = {
 
 @dataclass(frozen=True)
 class Homecoming:
-    """One way to move messages; medians of its rounds."""
+    """Measured values of a way to move messages; medians of its rounds."""
 
     way: str
     per_second: float
     cpu_us: float
-    "For each message, of everything that took part."
+    "CPU for each message, of all processes that took part."
     rounds: list[float]
 
 
@@ -46,7 +46,7 @@ Sample = tuple[float, float]
 
 
 def measure_syphon(count: int, rounds: int) -> tuple[list[Homecoming], str]:
-    """All ways in turns; the first round warms up and does not count."""
+    """Measure all ways in turns; the first round warms up and does not count."""
     reason = rabbitmq.available()
     samples: dict[str, list[Sample]] = {}
     with ExitStack() as stack:
@@ -113,7 +113,7 @@ def run_syphon(work: SyphonWork) -> dict[str, float]:
 
 
 def run_child(module: str, work: str, deadline_s: float = DEADLINE_S) -> dict[str, float]:
-    """One piece of work in a process of its own; its last line is JSON."""
+    """Do a piece of work in a child process; returns its last line, which is JSON."""
     done = subprocess.run(
         [sys.executable, "-m", module, work], capture_output=True, text=True, timeout=deadline_s, check=False
     )
@@ -144,7 +144,7 @@ end,
 {{All, Ended}} = Wait({already} + {count}),
 io_lib:format("~b ~b", [All - Few, Ended - Began]).
 """
-"Starts the shovels and counts inside the node: a rabbitmqctl for each look would cost more than the shovels."
+"Erlang that starts the shovels and counts inside the node: a rabbitmqctl for each count would cost too much."
 
 
 class Shovel:

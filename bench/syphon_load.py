@@ -1,4 +1,4 @@
-"""One drain by our syphon, or the filling before it, in a process of its own.
+"""A drain by our syphon, or the filling before it, in a process of its own.
 
 Run as `python -m bench.syphon_load JSON`, it does one piece of work and prints one line of JSON.
 """
@@ -31,7 +31,7 @@ class SyphonWork:
     queues: list[str]
     "The backlog queues."
     destinations: list[str]
-    "Entities that the messages are for, in turns."
+    "Destinations of the messages, used in turns."
     count: int
 
     def to_json(self) -> str:
@@ -39,7 +39,7 @@ class SyphonWork:
 
 
 async def fill(work: SyphonWork) -> dict[str, float]:
-    """Backlog messages of 1 KB, as diverted sends leave them, the same number in each queue."""
+    """Send backlog messages of 1 KB, as diverted sends do, the same number to each queue."""
     messages = [wrap(payload(), Away(destination)) for destination in work.destinations]
     async with await connect(work.secondary) as connection:
         for queue in work.queues:
@@ -56,7 +56,7 @@ async def fill(work: SyphonWork) -> dict[str, float]:
 
 
 async def drain(work: SyphonWork) -> dict[str, float]:
-    """From the first batch that arrived to the last: the rate of the shovel is taken in the same way."""
+    """Drain the queues. The rate is from the first batch that arrived to the last, as for the shovel."""
     moves: list[tuple[float, int]] = []
 
     def note(event: Event) -> None:

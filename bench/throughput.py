@@ -16,7 +16,7 @@ ROUND_DEADLINE_S = 180
 
 @dataclass(frozen=True)
 class Rate:
-    """One piece of work on one broker, the median of its rounds."""
+    """Measured values of a kind of work on one broker; medians of its rounds."""
 
     broker: str
     kind: str
@@ -27,7 +27,7 @@ class Rate:
 
 
 PAIRS = (
-    # share of the count, then what fills and what empties: (work, is it measured)
+    # share of the count, then the work that fills and the work that empties: (kind, is it measured)
     (1.0, (("send", True), ("receive-ranges", True))),
     (0.4, (("send", False), ("receive-singly", True))),
     (0.02, (("send-sequential", True), ("receive-ranges", False))),
@@ -49,7 +49,7 @@ def run_load(work: Work) -> dict[str, float]:
 
 
 def measure(brokers: list[Measured], count: int, rounds: int) -> list[Rate]:
-    """Each kind of work on each broker, alternating, `rounds` times; the first round warms up and does not count."""
+    """Measure each kind of work on each broker, in turns, `rounds` times; the first round warms up."""
     samples: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
     for broker in brokers:
         broker.make_queue("bench")

@@ -194,7 +194,7 @@ def test_an_empty_report_is_made_of_sentences() -> None:
 
 def test_columns_that_stand_for_longer_spans_say_so(report: Report) -> None:
     """Equal widths on the page would otherwise be read as equal times."""
-    words = "columns to the right stand for longer spans"
+    words = "columns to the right are longer spans of time"
     growing = replace(report.availability, delays=((1.0, 5), (10.0, 6), (100.0, 1)))
     assert words not in render(report) and words in render(replace(report, availability=growing))
 
@@ -205,7 +205,7 @@ def test_operations_that_cost_nothing_are_still_shown_as_parts(report: Report) -
     free = {part: replace(amount, money=Decimal(0)) for part, amount in bill.parts.items()}
     none = replace(bill, parts=free, total=replace(bill.total, money=bill.bandwidth.money), lines=())
     page = Page(render(replace(report, bill=none)))
-    assert "within the included ones, which cost nothing" in page.text
+    assert "all operations of this ledger are included in the base charge and cost nothing" in page.text
     assert [attributes["class"] for attributes in page.named("rect") if attributes.get("height") == "26"] == [
         f"bar {part}" for part in PARTS
     ]

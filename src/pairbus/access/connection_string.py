@@ -23,21 +23,21 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class ConnectionString:
-    """What the text says. Neither `repr` nor any error shows the key or the signature."""
+    """A parsed connection string. Neither `repr` nor any error shows the key or the signature."""
 
     host: str
     port: int | None
-    "None: the default of whatever is spoken there."
+    "Port of the endpoint; None: the default port of the protocol that the caller speaks."
     key_name: str | None
     key: str | None = field(repr=False)
     signature: str | None = field(repr=False)
     entity_path: str | None
-    "The one entity that the credential is for; None: all."
+    "The one entity for which the credential is valid; None: all entities."
     emulator: bool
 
     @classmethod
     def parse(cls, text: str) -> ConnectionString:
-        """ConfigError when a part is missing, wrong or given twice."""
+        """Parse a connection string; ConfigError when a part is missing, wrong or given twice."""
         if not isinstance(text, str):
             raise ConfigError(f"connection string: a text is needed, not {text!r}")
         values = _values(text)
@@ -48,7 +48,7 @@ class ConnectionString:
 
 
 def host_and_port(text: str, name: str) -> tuple[str, int | None]:
-    """Of `host`, `host:port` or a URL of these; `name` says in the error where the text stood."""
+    """Split `host`, `host:port` or `sb://host:port`; `name` is the key of the text, for errors."""
     try:
         parts = urlsplit(text if "://" in text else f"sb://{text}")
         host, port = parts.hostname, parts.port
@@ -60,14 +60,14 @@ def host_and_port(text: str, name: str) -> tuple[str, int | None]:
 
 
 def _values(text: str) -> dict[str, str]:
-    """The known keys by their proper names. Unknown keys are left alone, as the SDKs do."""
+    """Values by the proper names of their keys. Unknown keys are ignored, as the SDKs do."""
     values: dict[str, str] = {}
     for part in text.strip().split(";"):
         key, equals, value = part.partition("=")
         if not part.strip():
             continue
         if not equals:
-            # The text of the part is not shown: a key with a stray semicolon in it would end here.
+            # The error does not show the part: it may be the end of a secret key that has a stray semicolon in it.
             raise ConfigError("connection string: a part has no '='; expected Key=value;Key=value")
         name = _KEYS.get(key.strip().lower())
         if name is None:
@@ -80,7 +80,7 @@ def _values(text: str) -> dict[str, str]:
 
 def _flag(values: dict[str, str]) -> bool:
     text = values.get("UseDevelopmentEmulator", "false")
-    # Both SDKs take only this spelling for yes and anything else for no, which would turn `True` into TLS.
+    # Both SDKs take only `true` for yes and anything else for no, so that `True` would turn TLS on.
     if text not in ("true", "false"):
         raise ConfigError(f"connection string: UseDevelopmentEmulator must be 'true' or 'false', not {text!r}")
     return text == "true"

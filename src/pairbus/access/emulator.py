@@ -1,6 +1,7 @@
-"""The embedded broker as an emulator on this machine: where its administration listens, and whom to trust there.
+"""The embedded broker as an emulator on this machine: its port, and the CA certificate to trust.
 
-On this machine, whoever can answer on that port could read the certificate file as well; so it is fetched and trusted.
+The CA certificate is fetched from the broker and trusted: a program that can listen on that port of this machine could
+read the certificate file as well.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ CA_SIZE_MAX = 64 * 1024  # a certificate has less than 1 KB
 
 
 def with_port(text: str, authority: str) -> str:
-    """The connection string with a port, which the emulator's may omit.
+    """The connection string with a port added to its endpoint, because a connection string of an emulator may omit it.
 
-    The SDK's AMQP side then takes 5672 and its HTTPS side 443; the broker has one port for both.
+    Without a port the SDK uses 5672 for AMQP and 443 for HTTPS; the broker has one port for both.
     """
     parts = [part.partition("=") for part in text.strip().split(";") if part.strip()]
     return ";".join(
@@ -26,8 +27,8 @@ def with_port(text: str, authority: str) -> str:
 
 
 def fetch_ca(authority: str, timeout_s: float) -> bytes:
-    """The CA certificate of the broker there. OSError when nobody answers, ConfigError when it is another server."""
-    # http.client, not urllib: proxies from the environment have no business with a loopback address.
+    """Fetch the broker's CA certificate. OSError when nothing answers, ConfigError when another server answers."""
+    # http.client, not urllib, which would send requests for a loopback address to a proxy of the environment.
     connection = http.client.HTTPConnection(authority, timeout=timeout_s)
     try:
         connection.request("GET", "/ca.pem")
@@ -39,6 +40,6 @@ def fetch_ca(authority: str, timeout_s: float) -> bytes:
         connection.close()
     if answer.status != 200 or b"BEGIN CERTIFICATE" not in body:
         raise ConfigError(
-            f"{authority} gave no CA certificate (status {answer.status}): what listens there is not a Pairbus broker"
+            f"{authority} gave no CA certificate (status {answer.status}): the server there is not a Pairbus broker"
         )
     return body

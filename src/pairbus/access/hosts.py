@@ -1,4 +1,4 @@
-"""Hosts: which of them are this machine, and how a URL writes them."""
+"""Hosts: loopback addresses, and host names in URLs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host, a name or an address without brackets, is this machine and no other can reach it."""
+    """True for a host, a name or an address without brackets, that only this machine can reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -16,5 +16,5 @@ def is_loopback(host: str) -> bool:
 
 
 def in_url(host: str) -> str:
-    """The host as it stands before a port: addresses of IPv6 in brackets."""
+    """The host as a URL has it: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host

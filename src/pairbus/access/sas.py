@@ -1,8 +1,8 @@
-"""Shared access signatures: made, read and checked.
+"""Shared access signatures: signing, parsing and verifying them.
 
     SharedAccessSignature sr=<resource>&sig=<signature>&se=<unix seconds>&skn=<key name>
 
-The signature is the base64 HMAC-SHA256 of `<sr>\\n<se>`, and three things about it surprise:
+The signature is the base64 HMAC-SHA256 of `<sr>\\n<se>`. Three details are surprising:
 
 * `sr` is signed as it stands in the token, percent-encoded. Clients encode with upper- or lower-case hex digits,
   so decoding and encoding again would break honest signatures.
@@ -25,7 +25,7 @@ from pairbus.errors import ConfigError, PairbusError
 SEND, LISTEN, MANAGE = "Send", "Listen", "Manage"
 RIGHTS = (SEND, LISTEN, MANAGE)
 NEVER_S = 1 << 40
-"An expiry that does not come: the key itself was shown, not a token."
+"Expiry of a grant for the key itself, which, unlike a token, does not expire."
 UNQUOTE_ROUNDS_MAX = 8  # the SDKs encode twice; "%252525…" without an end would take a round for every two characters
 TOKEN_LENGTH_MAX = 8192  # a JS token repeats the whole URL: 260 path characters, tripled by encoding, fit many times
 
@@ -35,7 +35,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class TokenRefused(PairbusError):
-    """A token does not open what it was shown for. The text says why and holds no secret."""
+    """A token does not allow what the client asked for. The text says why and holds no secret."""
 
 
 class MalformedToken(TokenRefused, ValueError):
@@ -44,10 +44,10 @@ class MalformedToken(TokenRefused, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SasToken:
-    """The parts of a token; nothing about it has been verified."""
+    """The parts of a token; none of them has been verified."""
 
     resource_raw: str
-    "`sr` as it stands in the token: this text was signed."
+    "`sr` as it is in the token: this text was signed."
     resource: str
     "`sr` decoded: a URL."
     signature: str
@@ -58,7 +58,7 @@ class SasToken:
 
 @dataclass(frozen=True, slots=True)
 class SharedAccessKey:
-    """A named policy. Either key signs for it, so that keys can be rotated without an outage."""
+    """A named policy. Both of its keys are valid, so that keys can be rotated without an outage."""
 
     name: str
     key: str = field(repr=False)
@@ -73,15 +73,15 @@ class SharedAccessKey:
             raise ConfigError(f"key {self.name!r}: neither the name nor the key may be empty")
         texts = f"{self.name}{self.key}{self.secondary_key}"
         if ";" in texts or not texts.isprintable():
-            raise ConfigError(f"key {self.name!r}: a ';' or a character without a shape breaks a connection string")
+            raise ConfigError(f"key {self.name!r}: a ';' or an unprintable character would break connection strings")
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a verified token allows, until when and where."""
+    """Rights that a verified token or key gives, where, and until when."""
 
     rights: frozenset[str]
-    "Manage brings Send and Listen with it."
+    "Rights of the key; Manage includes Send and Listen."
     expires_s: int
     scope_path: str
     "Lower-case path without outer slashes; empty is the whole namespace."
@@ -89,7 +89,7 @@ class Grant:
     "Path of the queue or topic to which the key belongs; empty for a key of the namespace."
 
     def covers(self, path: str) -> bool:
-        """Whether the path is the scope or lies below it, segment by segment."""
+        """True when the path is the scope or lies below it, segment by segment."""
         plain = _plain_path(path)
         if self.entity_path and not _belongs_to(plain, self.entity_path):
             return False
@@ -97,14 +97,14 @@ class Grant:
 
 
 def sign(resource: str, key_name: str, key: str, expires_s: int) -> str:
-    """The token text for a resource URL such as `sb://host/queue`."""
+    """Sign a token for a resource URL such as `sb://host/queue`."""
     resource_raw = quote(resource, safe="")
     signature = quote(_signature(resource_raw, expires_s, key), safe="")
     return f"SharedAccessSignature sr={resource_raw}&sig={signature}&se={expires_s}&skn={quote(key_name, safe='')}"
 
 
 def parse(token: str) -> SasToken:
-    """The parts of a token text, with or without `Bearer ` before it, or MalformedToken."""
+    """Parse a token, with or without `Bearer ` before it; MalformedToken when it is none."""
     if len(token) > TOKEN_LENGTH_MAX:
         raise MalformedToken(f"the token has {len(token)} characters; {TOKEN_LENGTH_MAX} are allowed")
     if not token.isascii():  # also the lone surrogates that stand for undecodable header bytes
@@ -143,7 +143,7 @@ def verify(token: SasToken, keys: Iterable[SharedAccessKey], now_s: float, skew_
     for key in named:
         for text in (key.key, key.secondary_key):
             if text is not None and _signed_with(token, text):
-                # Expiry is looked at after the signature: a forger learns nothing about clocks.
+                # The expiry is checked after the signature, so that a forged token does not tell the broker's time.
                 if token.expires_s + skew_s <= now_s:
                     raise TokenRefused(f"the token expired {now_s - token.expires_s:.0f} seconds ago")
                 return key
@@ -151,9 +151,9 @@ def verify(token: SasToken, keys: Iterable[SharedAccessKey], now_s: float, skew_
 
 
 def resource_path(resource: str) -> str:
-    """The path of a resource or audience URL as scopes compare it; the host is ignored.
+    """The path of a resource or audience URL, in the form in which scopes are compared; the host is ignored.
 
-    One broker is reached as localhost, 127.0.0.1 or by a container's name; a token signed for one of them is good
+    One broker is reached as localhost, 127.0.0.1 or by a container's name; a token signed for one of them is valid
     for all, because the key is what proves the right. A text without a scheme starts with the host.
     """
     without_scheme = _SCHEME.sub("", resource, count=1)
@@ -162,7 +162,7 @@ def resource_path(resource: str) -> str:
 
 
 class KeyRing:
-    """The keys of one namespace, and the keys that are good for one of its queues or topics alone."""
+    """The keys of one namespace, and the keys of single queues and topics in it."""
 
     def __init__(self, keys: Iterable[SharedAccessKey]) -> None:
         self._keys: dict[str, SharedAccessKey] = {}
@@ -171,10 +171,10 @@ class KeyRing:
                 raise ConfigError(f"two keys are named {key.name!r}")
             self._keys[key.name] = key
         self._entity_keys: dict[str, tuple[SharedAccessKey, ...]] = {}
-        "By lower-case path of the queue or topic."
+        "Keys by the lower-case path of their queue or topic."
 
     def set_entity_keys(self, path: str, keys: Iterable[SharedAccessKey]) -> None:
-        """Replace the keys of one queue or topic. Tokens that were checked before keep their rights until they end."""
+        """Replace the keys of one queue or topic. Tokens that were checked before stay valid until they expire."""
         kept = tuple(keys)
         if kept:
             self._entity_keys[_plain_path(path)] = kept
@@ -185,11 +185,11 @@ class KeyRing:
         return f"<KeyRing {' '.join(self._keys)}>"
 
     def check(self, token_text: str, audience_path: str, now_s: float, *, skew_s: float = 0) -> Grant:
-        """What the token grants at this path (see `resource_path` for an audience URL), or TokenRefused."""
+        """Grant of a token at a path (`resource_path` has that of an audience URL); TokenRefused when there is none."""
         token = parse(token_text)
         scope = resource_path(token.resource)
         entity = self._entity_of(scope, token.key_name)
-        # A name may stand for a key of the namespace and for one of the entity: the signature tells which was meant.
+        # The namespace and the entity may each have a key of this name: the signature tells which one was used.
         keys = [*self._keys.values(), *self._entity_keys.get(entity, ())]
         key = verify(token, keys, now_s, skew_s)
         is_of_entity = all(key is not own for own in self._keys.values())
@@ -208,7 +208,7 @@ class KeyRing:
         return ""
 
     def login(self, name: str, key_text: str) -> Grant | None:
-        """What a key's name and the key itself grant, for SASL PLAIN; None when they do not belong together."""
+        """Grant for the name of a key and the key itself, for SASL PLAIN; None when no key has both."""
         key = self._keys.get(name)
         if key is not None and _opens(key, key_text):
             return Grant(_effective(key), NEVER_S, "")
@@ -225,7 +225,7 @@ def _opens(key: SharedAccessKey, key_text: str) -> bool:
 
 
 def _belongs_to(path: str, entity_path: str) -> bool:
-    """Whether the path is the queue or topic, its subscription or its `$` node; `a/b` is another queue than `a`."""
+    """True when the path is the queue or topic, its subscription or its `$` node; `a/b` is another queue than `a`."""
     if path == entity_path:
         return True
     below = path.removeprefix(f"{entity_path}/") if path.startswith(f"{entity_path}/") else ""
@@ -233,7 +233,7 @@ def _belongs_to(path: str, entity_path: str) -> bool:
 
 
 def _effective(key: SharedAccessKey) -> frozenset[str]:
-    """Manage brings Send and Listen with it."""
+    """Rights of a key; Manage includes Send and Listen."""
     return frozenset(RIGHTS) if MANAGE in key.rights else key.rights
 
 

@@ -1,7 +1,7 @@
 """`pairbus demo`: applications go on sending while their namespace is dead, and every message comes home.
 
-`demo_story` is what happens, `demo_entities` where, `demo_book` what is counted, `demo_drain` and `demo_spark` how the
-backlog is emptied; here it is shown.
+`demo_story` runs the steps, `demo_entities` has the queues and topics, `demo_book` checks the messages, `demo_drain`
+and `demo_spark` move the backlog home; this file has the command and its output.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ Examples:
 COLOURS = {"outage": "bold red", "diverted": "bold yellow", "recovered": "bold green", "checked": "bold green"}
 MEANINGS = {
     "sent": "messages",
-    "accepted": "whose application was told that they are stored",
-    "in_primary": "found there in the end, by every subscription of a topic",
+    "accepted": "messages whose application was told that they are stored",
+    "in_primary": "found in the primary at the end; for a topic, in every subscription",
     "lost": "accepted and not found",
     "duplicated": "found more than once",
-    "altered": "found with another content, or in another entity",
+    "altered": "found with other content, or in another entity",
     "diverted": "taken by the secondary during the outage",
-    "moved": "brought home by the syphon",
-    "failover_s": "from the kill until every application was sending again",
-    "drain_s": "that the syphon took",
+    "moved": "moved home by the syphon",
+    "failover_s": "seconds from the kill until every application was sending again",
+    "drain_s": "seconds that the syphon took",
     "cost": "billable operations",
-    "report": "the page about all of it",
+    "report": "HTML report",
 }
 
 
@@ -57,43 +57,43 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     messages: Annotated[
-        int, typer.Option(help="How many the applications send altogether.", min=10, max=1_000_000)
+        int, typer.Option(help="Number of messages that the applications send.", min=10, max=1_000_000)
     ] = 400,
     seed: Annotated[
-        int | None, typer.Option(help="Of the contents and of the moment of death. Default: another each time.")
+        int | None, typer.Option(help="Random seed for the contents and the time of the kill. Default: a new one.")
     ] = None,
     engine: Annotated[
         Engine | None,
         typer.Option(
-            help="What moves the messages home. local: in this process; spark: as a Spark job, which ends with a report"
-            " of the outage. Default: spark where it is installed."
+            help="Engine of the syphon. local: in this process; spark: a Spark job, which ends with a report"
+            " of the outage. Default: spark if it is installed."
         ),
     ] = None,
-    page: Annotated[Path, typer.Option("--report", metavar="FILE", help="Where the report goes.")] = Path(
+    page: Annotated[Path, typer.Option("--report", metavar="FILE", help="File of the HTML report.")] = Path(
         "pairbus-demo.html"
     ),
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file, as JSON.")
     ] = None,
 ) -> None:
-    """Kill the primary namespace under load and show that every message gets there.
+    """Kill the primary namespace under load and show that every message arrives.
 
     Starts two namespaces, pairs them, sends with three applications to queues, sessions and a topic, kills the primary
-    with SIGKILL in the middle, lets the secondary take the messages, starts the primary again, moves the messages home
-    and checks each of them.
-    Exit code 1 when anything was lost or altered. Nothing outlives it but the report and the file of --json.
+    with SIGKILL meanwhile, lets the secondary take the messages, starts the primary again, moves the messages home and
+    checks each of them.
+    Exits with 1 when a message was lost or altered. Leaves only the report and the file of --json behind.
     """
     check_extra()
     check_output("--json", json_file)
     check_output("--report", page)
-    # Imported when needed: the network takes a third of a second, which other commands should not pay.
+    # Imported when needed: it takes a third of a second, for which other commands should not wait.
     from pairbus.cli import demo_drain, demo_story
 
     engine = engine or (Engine.spark if demo_drain.has_spark() else Engine.local)
     if engine is Engine.spark:
         demo_drain.check_spark()
     seed = random.randrange(1_000_000) if seed is None else seed
-    # Both warn about connections that break; here that is the plot, and told already.
+    # These warn about broken connections, which the demo causes and shows by itself.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     logging.getLogger("pairbus").setLevel(logging.CRITICAL)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -115,7 +115,7 @@ def demo(
 
 
 async def _until_told_to_stop(work: Coroutine[Any, Any, Verdict]) -> Verdict:
-    """SIGTERM ends the demo as Ctrl-C does: by cancelling it, so that everything is cleaned up."""
+    """Run the demo; SIGTERM ends it as Ctrl-C does, by cancelling it, so that everything is cleaned up."""
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
@@ -127,7 +127,7 @@ async def _until_told_to_stop(work: Coroutine[Any, Any, Verdict]) -> Verdict:
 
 
 class Stage:
-    """Where the story is told: in colours on a terminal, in plain lines elsewhere."""
+    """Output of the demo: in colours on a terminal, in plain lines elsewhere."""
 
     def __init__(self) -> None:
         from rich.console import Console

@@ -1,7 +1,7 @@
-"""What the applications of `pairbus demo` send, what they were told about it, and what was found in the end.
+"""The messages of `pairbus demo`: which were sent, which were accepted, and which were found at the end.
 
 The content of every message follows from the seed and its number. A digest covers all that the sender chose (body,
-properties, time to live), so a way through a backlog queue that changed anything would show.
+properties, time to live), so it shows if a backlog queue changed anything.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ SESSIONS = 5
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The last table, and the JSON. Counts are of messages."""
+    """Result of the demo, for the last table and the JSON file. Counts are of messages."""
 
     sent: int
     accepted: int
-    "Whose sender was told that they are stored."
+    "Messages whose sender was told that they are stored."
     in_primary: int
-    "Found there in the end, each counted once; one for a topic when all its subscriptions have it."
+    "Messages found in the primary at the end, each counted once; for a topic when all its subscriptions have it."
     lost: int
-    "Accepted and not found, or not in every subscription: must be 0."
+    "Accepted messages that were not found, or not in every subscription: must be 0."
     duplicated: int
-    "Found more than once in one place."
+    "Messages found more than once in one place."
     altered: int
-    "Found with another content or session than was sent, or in another entity, or never sent at all."
+    "Messages found with other content or another session than was sent, or in another entity, or never sent at all."
     diverted: int
-    "Accepted by a backlog queue of the secondary."
+    "Messages that a backlog queue of the secondary accepted."
     moved: int
-    "Brought home by the syphon."
+    "Messages that the syphon moved home."
     failover_s: float
-    "From the kill until every application was sending again."
+    "Time from the kill until every application was sending again."
     drain_s: float
-    "That the syphon took, its start included."
+    "Time that the syphon took, its start included."
     cost: dict[str, dict[str, int]]
     "Operations and billable operations by cause, from the ledger."
     report: str | None
-    "The page about all of it; None where no Spark was there to make it."
+    "File of the HTML report; None without Spark, which makes it."
 
     @property
     def is_good(self) -> bool:
-        """A duplicate breaks no promise; an altered message is as bad as a lost one."""
+        """True when no message was lost or altered; a duplicate breaks no promise."""
         return not (self.lost or self.altered)
 
 
@@ -62,7 +62,7 @@ Key = tuple[str, str]
 
 
 class Book:
-    """The notes of one run about every message."""
+    """Record of every message of one run."""
 
     def __init__(self, seed: int, entities: Mapping[str, Entity]) -> None:
         self._seed = seed
@@ -71,7 +71,7 @@ class Book:
         self._digests: dict[Key, str] = {}
         self._accepted: set[Key] = set()
         self._found: Counter[Key] = Counter()
-        "By place and message id."
+        "Times that a message was found, by place and message id."
         self._altered: set[Key] = set()
 
     @property
@@ -83,7 +83,7 @@ class Book:
         return len(self._accepted)
 
     def new_message(self, entity: str, application: str, number: int) -> Any:
-        """Make a message: the same for the same seed and number, whichever run asks."""
+        """Make a message; every run makes the same one for the same seed and number."""
         from azure.servicebus import ServiceBusMessage
 
         chance = random.Random(f"{self._seed} {number}")
@@ -143,7 +143,7 @@ class Book:
 
 
 def digest(message: Any) -> str:
-    """Of a message to send or of a received one, which has some texts as bytes."""
+    """Digest of a message, sent or received; a received one has some texts as bytes."""
     properties = {_text(name): _text(value) for name, value in (message.application_properties or {}).items()}
     chosen = (
         message.subject,

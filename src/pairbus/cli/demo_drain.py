@@ -1,4 +1,4 @@
-"""How `pairbus demo` brings the backlog home: what any engine has to do, and the syphon in this process."""
+"""The drain of `pairbus demo`: the interface of its engines, and the syphon in this process."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ LEDGER_CLOSE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """From where to where."""
+    """The two namespaces of a drain."""
 
     primary: str
-    "Connection string, as that of the secondary."
+    "Connection string of the primary."
     name: str
-    "Of the primary, in the paths of backlog queues."
+    "Name of the primary in the paths of backlog queues."
     secondary: str
+    "Connection string of the secondary."
     backlog_queues: int
 
 
 class Drain(Protocol):
-    """Entered when the story begins, left when nobody reads the ledger any more."""
+    """Engine that moves the backlog home; entered when the story begins, left when the ledger has been read."""
 
     @property
     def spark(self) -> SparkSession | None:
-        """After `move`: a session that runs until the drain is left, so that a reader of the ledger needs no other."""
+        """Spark session, after `move`, that runs until the drain is left; the report uses it. None without Spark."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -46,7 +47,7 @@ class Drain(Protocol):
     ) -> bool | None: ...
 
     async def move(self, way: Way) -> int:
-        """Bring the backlog home; how many messages were moved."""
+        """Move the backlog home; returns how many messages were moved."""
 
 
 def ledger_of(folder: Path) -> Path:
@@ -54,12 +55,12 @@ def ledger_of(folder: Path) -> Path:
 
 
 def has_spark() -> bool:
-    """Somebody has installed it: then it is what the demo shows."""
+    """True when Spark is installed: then the demo uses it."""
     return find_spec("pyspark") is not None
 
 
 def check_spark() -> None:
-    """Before anything starts: an outage that ends in a missing package would be a bad story."""
+    """Raise ConfigError when Spark or Java is missing; called before the demo starts anything."""
     if not has_spark():
         raise ConfigError("--engine spark needs pyspark: pip install 'pairbus[spark-local]', or take --engine local")
     from pairbus.spark.java import find_java
@@ -68,7 +69,7 @@ def check_spark() -> None:
 
 
 class LocalDrain(AsyncExitStack):
-    """A syphon in this process."""
+    """Drain by a syphon in this process."""
 
     spark = None
 

@@ -1,4 +1,4 @@
-"""The entities of `pairbus demo`: queues, a queue with sessions and a topic; how they are made, sent to and emptied."""
+"""The entities of `pairbus demo`: queues, a queue with sessions and a topic; creating and emptying them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pairbus.errors import PairbusError
 if TYPE_CHECKING:
     from pairbus.aio import PairedServiceBusClient
 
-EMPTY_S = 0.5  # without a message, before an entity is asked whether it is empty, or for another session
+EMPTY_S = 0.5  # wait without a message, before asking whether the entity is empty, or for another session
 PAGE = 500
 
 
@@ -25,11 +25,11 @@ class Entity:
     name: str
     has_sessions: bool = False
     subscriptions: tuple[str, ...] = ()
-    "Empty: it is a queue."
+    "Names of the subscriptions of a topic; empty for a queue."
 
     @property
     def places(self) -> list[str]:
-        """The paths at which each of its messages is received."""
+        """Paths from which each message of the entity is received."""
         return [f"{self.name}/Subscriptions/{each}" for each in self.subscriptions] or [self.name]
 
     def sender(self, client: PairedServiceBusClient) -> Any:
@@ -49,7 +49,7 @@ IN_WORDS = "2 queues, a queue with sessions and a topic"
 
 
 def create(connection_string: str) -> None:
-    """Make them. A send without an answer is repeated, so they detect duplicates, as they should wherever that is."""
+    """Create the entities, with duplicate detection, because a send without an answer is repeated."""
     from pairbus.cli.admin_client import administration
 
     with administration(connection_string) as client:
@@ -71,10 +71,10 @@ async def empty(
     found: Callable[[Any], None],
     patience_s: float,
 ) -> None:
-    """Receive everything as an application does: through the paired client, which hands out no pings."""
+    """Receive all messages as an application does: through the paired client, which skips pings."""
     entity = ENTITIES[place.partition("/")[0]]
     give_up_s = time.monotonic() + patience_s
-    # Asked first: an empty answer alone may only mean a slow machine, and the SDK waits long for a session.
+    # The count is asked first: an empty receive may only mean a slow machine, and the SDK waits long for a session.
     while await asyncio.to_thread(_held, connection_string, place):
         if time.monotonic() > give_up_s:
             raise PairbusError(f"{place} still holds messages, but gave none for {patience_s:.0f} s")
@@ -91,7 +91,7 @@ async def empty(
 
 @asynccontextmanager
 async def _receiver(client: PairedServiceBusClient, entity: Entity, place: str) -> AsyncIterator[Any]:
-    """A receiver of the place, of its next session where it has sessions; None when no session has messages."""
+    """A receiver of the place, or of its next session if it has sessions; None when no session has messages."""
     from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
     from azure.servicebus.exceptions import OperationTimeoutError
 
@@ -128,7 +128,7 @@ def _held(connection_string: str, place: str) -> int:
 
 
 def heed_cancellation() -> None:
-    """Raise what the SDK has swallowed: a cancellation that meets it while it reads counts as an empty socket there."""
+    """Raise a cancellation that the SDK has swallowed: while it reads a socket, it takes one for an empty read."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

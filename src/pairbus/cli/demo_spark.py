@@ -1,7 +1,7 @@
-"""The Spark of `pairbus demo`: started while the applications are still sending, ended before the demo cleans up.
+"""The Spark engine of `pairbus demo`: started while applications are sending, stopped before the demo cleans up.
 
-Spark starts slowly and in steps: Java, a session, and for the first stream half a dozen Python processes. All of that
-happens in the background; a small stream through the same steps has everything warm when the outage is over.
+Spark starts slowly and in steps: Java, a session, and for the first stream half a dozen Python processes. All of this
+happens in the background; a small stream goes through the same steps, so that all is warm when the outage is over.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LAUNCH_S = 60.0
 MASTER = "local[2]"
 CONF = {
     "spark.driver.memory": "512m",
-    # What ends with this process needs no atomic renames: a micro-batch costs half.
+    # Checkpoints that nobody reads later need no atomic renames: a micro-batch takes half the time.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -35,7 +35,7 @@ CONF = {
 
 
 class SparkDrain:
-    """`async with SparkDrain(folder, say) as drain`: Spark starts, `drain.move` waits for it."""
+    """Drain by Spark: `async with SparkDrain(folder, say) as drain` starts Spark, `drain.move` waits for it."""
 
     def __init__(self, folder: Path, say: Callable[[str, str], None]) -> None:
         self.spark: SparkSession | None = None
@@ -55,10 +55,10 @@ class SparkDrain:
         assert self._starting is not None
         await asyncio.to_thread(self._stop)
         await asyncio.wait([self._starting])
-        self._starting.exception()  # what a Spark that nobody waits for any more had to say
+        self._starting.exception()  # marks an error of the start as seen
 
     async def move(self, way: Way) -> int:
-        """Bring the backlog home; how many messages were moved."""
+        """Move the backlog home; returns how many messages were moved."""
         from pairbus.spark import Quotas, syphon
 
         assert self._starting is not None
@@ -75,7 +75,7 @@ class SparkDrain:
             backlog_queue_count=way.backlog_queues,
             once=True,
             ledger=ledger_of(self._folder),
-            quotas=Quotas(tasks=1),  # for a few hundred messages a second worker costs more than it carries
+            quotas=Quotas(tasks=1),  # for a few hundred messages a second worker costs more time than it saves
         )
         async with asyncio.timeout(DEADLINE_S):
             while not await asyncio.to_thread(drain.wait, LOOK_S):
@@ -83,7 +83,7 @@ class SparkDrain:
         return drain.progress().moved
 
     def _secret(self, side: str, text: str) -> str:
-        """In a file: Java and its workers were started before anybody knew the ports."""
+        """Write a connection string to a file: Java was started before the ports were known. Returns `@file`."""
         place = self._folder / side
         place.touch(0o600)
         place.write_text(text)
@@ -114,7 +114,7 @@ class SparkDrain:
         return self._folder / "spark.stderr"
 
     def _places(self) -> dict[str, str]:
-        """Every file of Spark is in the demo's folder, and goes with it."""
+        """Settings that keep all files of Spark in the demo's folder, which is deleted at the end."""
         from pairbus.spark.session import LIGHT_JAVA
 
         place = self._folder / "spark"
@@ -125,7 +125,7 @@ class SparkDrain:
         }
 
     def _launch(self) -> None:
-        """Java by itself first: it writes to its standard error, and it can be ended when we are told to stop."""
+        """Start Java before the session, so that the demo can kill it at any time; its standard error is in a file."""
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
@@ -140,7 +140,7 @@ class SparkDrain:
         SparkContext._ensure_initialized(gateway=gateway)
 
     def _stop(self) -> None:
-        """SIGKILL: a Spark that says goodbye takes ten seconds on a busy machine, and nobody reads what it leaves."""
+        """Kill Java with SIGKILL: an orderly end of Spark takes ten seconds on a busy machine."""
         self._launched.wait(LAUNCH_S)
         if self._java is None:
             return
@@ -148,16 +148,16 @@ class SparkDrain:
 
         told = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
         if told is not None:
-            told.shutdown()  # Java is connected to it, and it would print a traceback
+            told.shutdown()  # it would print a traceback when Java is killed
         if SparkContext._gateway is not None:
-            SparkContext._gateway.shutdown()  # otherwise frames that are collected later tell a dead Java, and complain
+            SparkContext._gateway.shutdown()  # otherwise data frames that are collected later would log errors
         self._java.kill()
         self._java.wait()
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
 
 
 def _warm(session: SparkSession, folder: Path) -> None:
-    """One row through a stream with a Python source. Its classes are known to nobody else, and travel by value."""
+    """Send one row through a stream with a Python source. Its classes are local, so that they are pickled by value."""
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
     class OneRow(DataSourceStreamReader):
@@ -171,7 +171,7 @@ def _warm(session: SparkSession, folder: Path) -> None:
             return [InputPartition(0)]
 
         def read(self, partition: InputPartition) -> Any:
-            import pairbus.spark.syphon_source  # noqa: F401  # the worker is used again, and has it then
+            import pairbus.spark.syphon_source  # noqa: F401  # the worker is used again, and has imported it then
 
             yield (1,)
 

@@ -1,7 +1,7 @@
 """The story that `pairbus demo` tells: sending, outage, diverted, backlog, recovered, moved, checked.
 
-The messages are numbered and fall into three parts. The primary is killed while the first is under way; the second
-finds it dead; the third waits until it is back. So every run has all of the story, however fast its machine is.
+The messages are numbered and in three parts. The primary is killed while the first part is being sent; the second part
+is sent while it is dead; the third part waits until it is back. So every run has all steps, however fast the machine.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ PING_INTERVAL_S = 1.0
 SEND_TIMEOUT_S = 10.0
 RETRY_PAUSE_S = 0.2
 LOOK_S = 0.05
-PATIENCE_S = 60.0  # with anything that takes a second or two on an idle machine
+PATIENCE_S = 60.0  # for a step that takes a second or two on an idle machine
 
 Say = Callable[[str, str], None]
-"A word for what happens, and the rest of the line."
+"Function that prints a step: its word, and the rest of the line."
 NewDrain = Callable[[Path], Drain]
-"What moves the messages home, working in this folder."
+"Function that makes the drain, which may use the folder."
 
 
 class Story:
-    """One run."""
+    """A run of the demo."""
 
     def __init__(self, messages: int, seed: int, new_drain: NewDrain, say: Say, page: Path) -> None:
         self._messages = messages
@@ -65,19 +65,19 @@ class Story:
         self._page = page
         self._book = Book(seed, ENTITIES)
         self._outage_from = messages * 2 // 5
-        "Messages from this number on are sent when the primary is dead."
+        "Number of the first message that is sent when the primary is dead."
         self._outage_to = messages * 4 // 5
-        "And from this one on when it is back."
+        "Number of the first message that is sent when the primary is back."
         kill_range = (max(1, self._outage_from // 2), max(1, self._outage_from * 9 // 10))
         self._kill_at = random.Random(seed).randint(*kill_range)
-        "It dies when so many messages have been accepted."
+        "Number of accepted messages at which the primary is killed."
         self._killed_s = 0.0
         self._kill_now, self._outage, self._back = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._under_way = 0
         self._refused = 0
         self._diverted = 0
         self._diverted_since_s: dict[tuple[str, str], float] = {}
-        "Application and entity → when the secondary took the first message."
+        "Application and entity → time at which the secondary took the first message."
         self._pings: Counter[bool] = Counter()
 
     async def tell(self) -> Verdict:
@@ -85,7 +85,7 @@ class Story:
             folder = Path(name)
             async with self._new_drain(folder) as drain:
                 moved, failover_s, drain_s = await self._play(folder, drain)
-                # All clients are closed: the ledger is whole. The drain's Spark, if it has one, still runs.
+                # All clients are closed: the ledger is complete. The drain's Spark, if it has one, still runs.
                 if drain.spark is not None:
                     await asyncio.to_thread(write_page, drain.spark, ledger_of(folder), self._page)
                     self._say("report", f"what it did and what it cost is in {self._page}")
@@ -99,7 +99,7 @@ class Story:
                 )
 
     async def _play(self, folder: Path, drain: Drain) -> tuple[int, float, float]:
-        """All of it; how many messages the syphon moved, and how long failover and drain took."""
+        """Run all steps; returns how many messages the syphon moved, and how long failover and drain took."""
         async with AsyncExitStack() as ends:
             home, away = await self._start(ends, folder)
             clients = await self._pair(ends, home, away, folder)
@@ -111,13 +111,13 @@ class Story:
                     failover_s = await self._lose(home)
                     await self._recover(home, away, clients)
             except* PairbusError as errors:
-                raise errors.exceptions[0] from errors  # the first reason is the one to tell
+                raise errors.exceptions[0] from errors  # the user gets the first error
             moved, drain_s = await self._move_home(home, away, drain)
             await self._check(clients["finance"], home)
         return moved, failover_s, drain_s
 
     async def _start(self, ends: AsyncExitStack, folder: Path) -> tuple[ChildBroker, ChildBroker]:
-        """Two processes, so that one can die."""
+        """Start the namespaces in two processes, so that one can be killed."""
         brokers = [ChildBroker([name], folder / name, folder / f"{name}.stderr") for name in (PRIMARY, SECONDARY)]
         for broker in brokers:
             ends.push_async_callback(broker.stop)
@@ -170,7 +170,7 @@ class Story:
                     self._kill_now.set()
 
     async def _send_one(self, sender: Any, message: Any) -> None:
-        """As any careful application: what was refused is tried again, with the same message id."""
+        """Send a message as a careful application does: a refused send is retried with the same message id."""
         from azure.servicebus.exceptions import ServiceBusError
 
         give_up_s = time.monotonic() + PATIENCE_S
@@ -192,7 +192,7 @@ class Story:
     # ── the outage ──
 
     async def _lose(self, home: ChildBroker) -> float:
-        """Kill it; how long it took until every application was sending again."""
+        """Kill the primary; returns how long it took until every application was sending again."""
         self._say(
             "sending",
             f"{len(APPLICATIONS)} applications, {self._messages} messages to {IN_WORDS} (seed {self._seed})",
@@ -232,7 +232,7 @@ class Story:
         self._back.set()
 
     async def _move_home(self, home: ChildBroker, away: ChildBroker, drain: Drain) -> tuple[int, float]:
-        """Only now: a syphon that had received during the outage would hold its messages until their locks end."""
+        """Move the backlog home, after the recovery: a single drain ends at once while the primary is away."""
         began_s = time.monotonic()
         moved = await drain.move(Way(_home_of(home), PRIMARY, _away_of(away), BACKLOG_QUEUES))
         drain_s = time.monotonic() - began_s

@@ -1,4 +1,4 @@
-"""`pairbus estimate`: what pairing would cost, before anything is built."""
+"""`pairbus estimate`: an estimate of the cost of pairing, before a pair exists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Examples:
 GEO = "geo-replication"
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_UNITS_BYTES = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20}  # as the 64 KB of an operation are counted: 65536
+_UNITS_BYTES = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20}  # the 64 KB of an operation are 65536 bytes too
 _DURATION = re.compile(r"(\d{1,9})([smhd]?)", re.ASCII)
 _SIZE = re.compile(r"(\d{1,9}) ?([KM]?B?)", re.ASCII)
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(?:/([smhd]))?", re.ASCII)
@@ -41,55 +41,55 @@ class Counting(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus estimate`."""
+    """Add the command `pairbus estimate`."""
     app.command(name="estimate", epilog=EPILOG)(estimate)
 
 
 def estimate(
-    entities: Annotated[int, typer.Option(min=1, help="Queues and topics that are sent to.")] = 10,
-    clients: Annotated[int, typer.Option(min=1, help="Processes that send; each to every entity.")] = 1,
+    entities: Annotated[int, typer.Option(min=1, help="Number of queues and topics that the clients send to.")] = 10,
+    clients: Annotated[int, typer.Option(min=1, help="Number of client processes; each sends to every entity.")] = 1,
     rate: Annotated[
-        str, typer.Option(metavar="RATE", help="Messages of all clients together: 200/s, 3/m, 50/h, 1000/d.")
+        str, typer.Option(metavar="RATE", help="Messages that all clients together send: 200/s, 3/m, 50/h, 1000/d.")
     ] = "10/s",
-    size: Annotated[str, typer.Option(metavar="SIZE", help="Of a message: 1024, 1KB, 64KB, 1MB.")] = "1KB",
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Size of a message: 1024, 1KB, 64KB, 1MB.")] = "1KB",
     outage: Annotated[
-        str, typer.Option(metavar="DURATION", help="Of the whole primary, once: 90, 90s, 15m, 1h, 2d; 0: none.")
+        str, typer.Option(metavar="DURATION", help="Outage of the whole primary: 90, 90s, 15m, 1h, 2d; 0: none.")
     ] = "1h",
-    backlog_queues: Annotated[int, typer.Option(min=1, help="How many backlog queues there are.")] = 10,
-    syphons: Annotated[int, typer.Option(min=1, help="Processes that run the syphon.")] = 1,
+    backlog_queues: Annotated[int, typer.Option(min=1, help="Number of backlog queues.")] = 10,
+    syphons: Annotated[int, typer.Option(min=1, help="Number of processes that run the syphon.")] = 1,
     ping_interval: Annotated[
-        str, typer.Option(metavar="DURATION", help="Between pings of an entity that is failed over.")
+        str, typer.Option(metavar="DURATION", help="Time between two pings of an entity that is failed over.")
     ] = "60s",
     failover_interval: Annotated[
-        str, typer.Option(metavar="DURATION", help="For how long failures are accepted before sends are diverted.")
+        str, typer.Option(metavar="DURATION", help="Time for which sends fail before they are diverted.")
     ] = "60s",
     budget: Annotated[
-        str, typer.Option(metavar="RATE", help="Messages that all syphons together may bring home.")
+        str, typer.Option(metavar="RATE", help="Messages that all syphons together may move home.")
     ] = "200/s",
-    days: Annotated[int, typer.Option(min=1, max=31, help="That are billed, the outage among them.")] = 30,
+    days: Annotated[int, typer.Option(min=1, max=31, help="Number of billed days, including the outage.")] = 30,
     prices: Annotated[
         str, typer.Option(metavar="SHEET", help="basic, standard, premium, or a file; see docs/prices.md.")
     ] = "standard",
     units: Annotated[
-        int, typer.Option(min=1, help="Messaging units of a namespace, for premium and geo-replication.")
+        int, typer.Option(min=1, help="Messaging units of each namespace, for premium and geo-replication.")
     ] = 1,
     counting: Annotated[
-        Counting, typer.Option(help="documented: settlements are free; strict: each is an operation.")
+        Counting, typer.Option(help="documented: settlements are free; strict: each settlement is an operation.")
     ] = Counting.documented,
     operations_before: Annotated[
-        int | None, typer.Option(min=0, help="Of the month; decides the tier. Default: all that are included.")
+        int | None, typer.Option(min=0, help="Earlier operations of the month, for the tier. Default: all included.")
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file, as JSON.")
     ] = None,
 ) -> None:
-    """Predict what pairing costs in a month with one outage: operations, money, connections, time to drain.
+    """Estimate the cost of pairing in a month with one outage: operations, money, connections, time to drain.
 
-    Shows what the application costs alone, what pairing adds while idle, during the outage and after it, and the price
-    of Azure's geo-replication for the same traffic. Nothing is connected to. Every amount is an estimate, for the worst
-    case within what was assumed.
+    Shows the cost of the application alone, the cost that pairing adds while idle, during the outage and after it, and
+    the cost of Azure's geo-replication for the same traffic. Connects to nothing. All amounts are estimates of the
+    worst case within the assumptions.
     """
-    # Imported when needed: other commands should not pay for it.
+    # Imported when needed: other commands should not wait for it.
     from pairbus.cost.estimate import Assumptions
     from pairbus.cost.estimate import estimate as estimated
     from pairbus.cost.pricing import load
@@ -125,11 +125,11 @@ def estimate(
             raise ConfigError(f"--json {json_file}: {error.strerror or error}") from None
 
 
-# ── what is typed ──
+# ── options ──
 
 
 def parse_duration(text: str, option: str) -> int:
-    """In seconds."""
+    """Parse a duration; returns seconds."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise _wrong(text, option, "a duration such as 90, 90s, 15m, 1h or 2d")
@@ -137,7 +137,7 @@ def parse_duration(text: str, option: str) -> int:
 
 
 def parse_size(text: str, option: str) -> int:
-    """In bytes; a KB has 1024."""
+    """Parse a size; returns bytes. A KB has 1024."""
     found = _SIZE.fullmatch(text.strip().upper())
     if found is None or found[2] not in _UNITS_BYTES:
         raise _wrong(text, option, "a size such as 1024, 1KB, 64KB or 1MB")
@@ -145,7 +145,7 @@ def parse_size(text: str, option: str) -> int:
 
 
 def parse_rate(text: str, option: str) -> Decimal:
-    """In messages a second."""
+    """Parse a rate; returns messages a second."""
     found = _RATE.fullmatch(text.strip())
     if found is None:
         raise _wrong(text, option, "a rate such as 200/s, 3/m, 50/h or 1000/d")
@@ -156,7 +156,7 @@ def _wrong(text: str, option: str, wanted: str) -> typer.BadParameter:
     return typer.BadParameter(f"{text!r} is not {wanted}", param_hint=option)
 
 
-# ── what is shown ──
+# ── output ──
 
 
 def _show(given: Assumptions, made: Estimate) -> None:
@@ -213,7 +213,7 @@ def _bill_rows(made: Estimate) -> list[list[object]]:
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """For people a table; for pipes a title, and one line per row, tab-separated."""
+    """Print a table on a terminal; elsewhere a title, and one line per row, tab-separated."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -242,7 +242,7 @@ def _cell(value: object, gap: str) -> str:
 
 
 def _time(seconds: int) -> str:
-    """`1 h 30 min`; at most two units, rounded up to the smaller one."""
+    """A length of time as `1 h 30 min`: at most two units, rounded up to the smaller one."""
     for (name, size), (smaller, step) in (
         (("d", 86_400), ("h", 3_600)),
         (("h", 3_600), ("min", 60)),
@@ -258,7 +258,7 @@ def _time(seconds: int) -> str:
 
 
 def as_json(given: Assumptions, made: Estimate) -> dict[str, Any]:
-    """The names of the values; money and rates are texts, so that nobody reads them as floats."""
+    """The estimate as a JSON object; money and rates are texts, so that nobody reads them as floats."""
     assumed = {name: value for name, value in asdict(given).items() if name not in ("sheet", "geo")}
     numbers = asdict(made) | {"alone": _bill(made.alone), "paired": _bill(made.paired)}
     sheet = {name: getattr(given.sheet, name) for name in ("name", "currency", "date", "source")}

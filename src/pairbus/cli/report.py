@@ -1,4 +1,4 @@
-"""`pairbus report`: from ledgers to a page, a summary, JSON and Parquet; or the way of one message."""
+"""`pairbus report`: an HTML page, a summary, JSON and Parquet from ledgers; or the journey of one message."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STDERR = 2
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus report`."""
+    """Add the command `pairbus report`."""
     app.command(name="report", epilog=EPILOG)(report)
 
 
@@ -45,34 +45,39 @@ def report(
         list[str], typer.Argument(metavar="LEDGER", help="Folders of ledgers, files, or patterns of them.")
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page to this file: HTML that needs nothing else.")
+        Path | None, typer.Option(metavar="FILE", help="Write the report to this file, as a self-contained HTML page.")
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the same numbers to this file.")
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write the numbers of the report to this file, as JSON."),
     ] = None,
-    parquet: Annotated[Path | None, typer.Option(metavar="DIR", help="Write them as tables to this folder.")] = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the numbers of the report to this folder, as Parquet files."),
+    ] = None,
     prices: Annotated[
         str, typer.Option(metavar="SHEET", help="basic, standard, premium, or a file; see docs/prices.md.")
     ] = "standard",
     counting: Annotated[
-        Counting, typer.Option(help="documented: settlements are free; strict: each is an operation.")
+        Counting, typer.Option(help="documented: settlements are free; strict: each settlement is an operation.")
     ] = Counting.documented,
     operations_before: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Of the month, before the ledger begins; decides the tier. Default: all included ones."
+            min=0,
+            help="Operations of the month before the ledger begins; decides the tier. Default: all included ones.",
         ),
     ] = None,
     journey: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only print the way of the message with this id, hop by hop.")
+        str | None, typer.Option(metavar="ID", help="Only print the journey of the message with this id, hop by hop.")
     ] = None,
 ) -> None:
-    """Tell what an outage did and what pairing cost, from the ledgers of any number of clients and syphons.
+    """Report outages, availability and the cost of pairing, from the ledgers of any number of clients and syphons.
 
-    Prints a summary, and writes a page with plots where --out says. Lines that are damaged are named, and the rest is
-    used. Everything in money is an estimate. Computed by Spark on this machine (pip install 'pairbus[spark-local]').
+    Prints a summary, and writes an HTML page with plots to the file of --out. Damaged lines are named, and the others
+    are used. All amounts of money are estimates. Needs Spark on this machine: pip install 'pairbus[spark-local]'.
     """
-    # Imported when needed: other commands should not pay for it.
+    # Imported when needed: other commands should not wait for it.
     from pairbus.cost.pricing import load
     from pairbus.report.sources import find_sources
 
@@ -109,7 +114,7 @@ def report(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """What is being done: one changing line on a terminal, a line each elsewhere; always on standard error."""
+    """Show the current step on standard error: in one changing line on a terminal, elsewhere in a line for each."""
     from rich.console import Console
 
     with os.fdopen(os.dup(STDERR), "w", encoding="utf-8") as out:
@@ -137,7 +142,7 @@ def _spark(told: Callable[[str], None], conf: dict[str, str]) -> Iterator[SparkS
 
 @contextmanager
 def _aside() -> Iterator[None]:
-    """Java inherits standard error, and fills it before its log level can be set: shown only when it does not start."""
+    """Keep standard error, which Java fills before its log level can be set; show it only when Java does not start."""
     with tempfile.TemporaryFile() as heard:
         kept = os.dup(STDERR)
         os.dup2(heard.fileno(), STDERR)
@@ -161,7 +166,7 @@ def _show(made: Report) -> None:
 
 
 def check_rows(made: Report, ledgers: Sequence[str]) -> None:
-    """A report on no row would look like a period in which nothing happened."""
+    """Raise when there is no row: the report would look like a period in which nothing happened."""
     if made.source.rows:
         return
     why = ""
@@ -190,7 +195,7 @@ def _write(made: Report, out: Path | None, json_file: Path | None, parquet: Path
 
 
 def write_page(spark: SparkSession, ledger: Path, out: Path) -> None:
-    """The page of one ledger at standard prices, with a session that runs already."""
+    """Write the HTML page of one ledger at standard prices, with a Spark session that runs already."""
     from pairbus.cost.pricing import load
     from pairbus.report.job import make_report
     from pairbus.report.page import render
@@ -200,7 +205,7 @@ def write_page(spark: SparkSession, ledger: Path, out: Path) -> None:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Whole or not at all: who has the page open reloads the old one or the new one."""
+    """Replace the file as a whole: a browser that reloads the page gets the old one or the new one."""
     draft = file.with_name(f".{file.name}.draft")
     draft.write_text(text, encoding="utf-8")
     draft.replace(file)

@@ -1,4 +1,4 @@
-"""`pairbus spool`: look into the local spool of a client, and bring home the messages of a client that is gone."""
+"""`pairbus spool`: list the local spool of a client, and drain one whose client is gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pairbus.spool.files import Standing
 
 _app = typer.Typer(
-    help="Look into a client's local spool, and drain one whose client is gone.",
+    help="List the messages of a client's local spool, and drain one whose client is gone.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog=f"{KEPT_OFF.format(variables='PAIRBUS_PRIMARY and PAIRBUS_SECONDARY')} {ENTRA}",
@@ -33,13 +33,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus spool`."""
+    """Add the commands of `pairbus spool`."""
     app.add_typer(_app, name="spool")
 
 
 @_app.command("list", epilog="Example: pairbus spool list /var/spool/orders --json")
 def list_spool(folder: Folder, as_json: Json = False) -> None:
-    """Show what waits in a spool, and what was set aside, for each path. Changes nothing; its client may be running."""
+    """Count the waiting and the refused messages of a spool by path. Changes nothing; the client may be running."""
     from pairbus.spool.files import look
 
     folders = _spools(folder)
@@ -79,14 +79,15 @@ def drain(
         typer.Option(
             envvar="PAIRBUS_SECONDARY",
             metavar="CS|HOST",
-            help="Also: messages that the primary cannot take go to its backlog queues.",
+            help="Secondary: messages that the primary cannot take go to its backlog queues.",
         ),
     ] = None,
     primary_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary if not given.")
+        str | None,
+        typer.Option(metavar="NAME", help="First part of the backlog paths. Default: derived from the primary."),
     ] = None,
     backlog_queues: Annotated[
-        int, typer.Option(min=1, max=int(RANGES["backlog_queue_count"].most), help="How many backlog queues there are.")
+        int, typer.Option(min=1, max=int(RANGES["backlog_queue_count"].most), help="Number of backlog queues.")
     ] = 10,
     credential: CredentialName = None,
     ca_file: CaFile = None,
@@ -94,20 +95,18 @@ def drain(
         float, typer.Option(min=0, help="Seconds without progress after which a path is given up.")
     ] = 30,
     retry_refused: Annotated[
-        bool, typer.Option("--retry-refused", help="Try those that were set aside again.")
+        bool, typer.Option("--retry-refused", help="Also retry messages that were set aside.")
     ] = False,
-    any_pair: Annotated[
-        bool, typer.Option("--any-pair", help="Also messages that a client of another pair has spooled.")
-    ] = False,
+    any_pair: Annotated[bool, typer.Option("--any-pair", help="Also forward messages of another pair.")] = False,
 ) -> None:
-    """Adopt a spool whose client is gone, and forward everything in it.
+    """Adopt a spool whose client is gone, and forward its messages in order to the primary.
 
-    In order, to the primary. Exits with 0 only when the spool is empty, otherwise with 1, and says what is left and
-    why. Refused while the client lives, which forwards by itself, and where the messages belong to another pair: the
-    client's primary name must be that of the primary, or given. Messages leave the spool only when a namespace has
-    taken them, so the command can be stopped and repeated.
+    Exits with 0 only when the spool is empty, otherwise with 1, and prints which messages are left and why. Refuses a
+    spool whose client is running, which forwards by itself, and a spool of another pair: its pair must have the name of
+    the primary, or that of --primary-name. Messages leave the spool only when a namespace has accepted them, so the
+    command can be stopped and repeated.
     """
-    # Imported when needed: the network takes a third of a second, which the other commands should not pay.
+    # Imported when needed: it takes a third of a second, for which other commands should not wait.
     from pairbus.cli.draining import Drain
     from pairbus.pairing.options import primary_name_of
     from pairbus.spool import Spool
@@ -133,7 +132,7 @@ def drain(
             passed_over += 1
             typer.echo(f"{error} Drain it with --primary-name {spool.pair}, or with --any-pair.", err=True)
             continue
-        except SpoolError as error:  # in use, and its owner forwards by itself; or damaged. Others may be orphans
+        except SpoolError as error:  # in use, and its owner forwards by itself; or damaged
             if len(spools) == 1:
                 raise
             passed_over += 1

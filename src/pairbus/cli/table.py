@@ -1,4 +1,4 @@
-"""Tables that people and pipes can read."""
+"""Tables for terminals and for pipes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ WIDE = 10_000
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """For people a table; for pipes one line per row, tab-separated, so that `cut -f1` works.
+    """Print a table on a terminal; elsewhere one line per row, tab-separated, so that `cut -f1` works.
 
-    In a narrow terminal the lines run over: names that are cut off are of no use.
+    In a narrow terminal long lines wrap, because a name that is cut off is of no use.
     """
     from rich import box
     from rich.console import Console

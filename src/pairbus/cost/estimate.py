@@ -1,10 +1,10 @@
-"""What pairing would cost: operations and money of some days with one outage, from a few assumptions. An estimate.
+"""Estimate of the cost of pairing: operations and money for some days with one outage, from a few assumptions.
 
-Pure: assumptions in, numbers out. Counts are those of the worst case within the assumptions, never less; the parts and
-the rule that shares the money among them are those of the report, so that the two can be compared.
+Pure: assumptions in, numbers out. The counts are those of the worst case within the assumptions. The parts of the bill,
+and the rule that shares the money among them, are those of the report, so that the two can be compared.
 
-The outage, as the clients see it: sends fail for the failover interval; then they are diverted, until the first ping
-after the outage, which comes at most one ping interval late.
+In the outage, sends fail for the failover interval; then they are diverted, until the first ping after the outage, at
+most one ping interval later.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pairbus.ledger import billable_operations
 
 Counting = Literal["documented", "strict"]
 
-POLLS_PER_HOUR = 4  # of one syphon on one empty backlog queue: a poll waits 15 minutes
+POLLS_PER_HOUR = 4  # polls of one empty backlog queue by one syphon: a poll waits 15 minutes
 REPLICATED_REGIONS = 2
-NAMESPACE_CONNECTIONS_MAX = 5_000  # AMQP, of one namespace
-NAMESPACE_OPERATIONS_PER_SECOND = 1_000  # that Basic and Standard give a namespace
+NAMESPACE_CONNECTIONS_MAX = 5_000  # AMQP connections of one namespace
+NAMESPACE_OPERATIONS_PER_SECOND = 1_000  # limit of a namespace in Basic and Standard
 _HOUR_S = 3_600
 
 
@@ -30,37 +30,37 @@ _HOUR_S = 3_600
 class Assumptions:
     sheet: PriceSheet
     geo: PriceSheet
-    "What the same traffic is compared with."
+    "Prices of geo-replication, for comparison."
     entities: int
     clients: int
-    "Processes; each sends to every entity."
+    "Number of client processes; each sends to every entity."
     messages_per_second: Decimal
-    "Of all clients together."
+    "Rate of all clients together."
     size_bytes: int
-    "Of a message, as it is encoded."
+    "Size of one encoded message."
     outage_s: int
-    "Of the primary, with all its entities; 0: none."
+    "Length of the outage, of all entities of the primary; 0: no outage."
     days: int = 30
     backlog_queues: int = 10
     syphons: int = 1
     ping_interval_s: int = 60
     failover_interval_s: int = 60
     budget_per_second: Decimal = Decimal(200)
-    "Messages that all syphons together move home."
+    "Rate at which all syphons together move messages home."
     units: int = 1
-    "Messaging units of a namespace, where they are charged."
+    "Messaging units of each namespace, in a tier that charges them."
     counting: Counting = "documented"
-    "documented: settlements are free; strict: each is an operation."
+    "documented: settlements are free; strict: each settlement is an operation."
     operations_before: int | None = None
-    "Of the month. None: those included are used up, so that every operation has its price."
+    "Earlier operations of the month. None: as many as are included, so that every further operation is charged."
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Operations of one sort."""
+    """Operations of one kind, with their cost."""
 
     part: str
-    "application, idle, during or after, as in the report."
+    "Part of the bill, as in the report: application, idle, during or after."
     what: str
     operations: int
     money: Decimal
@@ -68,7 +68,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """What syphons cost that wait for nothing."""
+    """Cost of syphons while there is no backlog."""
 
     queues: int
     syphons: int
@@ -76,12 +76,12 @@ class Idle:
     per_day: int
     per_30_days: int
     money: Decimal
-    "For 30 days."
+    "Cost of 30 days."
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """One way to send the same messages."""
+    """Cost of the assumed messages, with or without pairing."""
 
     operations: int
     operations_money: Decimal
@@ -97,47 +97,47 @@ class Bill:
 @dataclass(frozen=True, slots=True)
 class Estimate:
     messages: int
-    "Of all days."
+    "Messages of all days."
     failed_over_s: int
-    "0: the outage ends before the failover interval does."
+    "Time for which sends are diverted; 0: the outage ends before the failover interval does."
     failed: int
-    "Sends that end with an error before the failover; their callers are taken to send again."
+    "Sends that end with an error before the failover; their callers are assumed to retry."
     diverted: int
     pings: int
     backlog_bytes: int
-    "When the outage ends."
+    "Size of the backlog when the outage ends."
     crossing_bytes: int
-    "From region to region: to the backlog, and home."
+    "Bytes between the regions: to the backlog, and home."
     drain_s: int
-    "That the syphons need at their budget."
+    "Time that the syphons need to drain the backlog at their budget."
     connections_alone: int
     connections_peak: int
-    "While failed over, at both namespaces."
+    "Connections at both namespaces while failed over."
     lines: tuple[Line, ...]
-    "The operations with pairing; they add up to those of `paired`."
+    "Operations with pairing; they add up to those of `paired`."
     alone: Bill
-    "The same messages through a primary that never fails, without pairing."
+    "Cost of the same messages through a primary that never fails, without pairing."
     paired: Bill
     geo: Decimal | None
-    "The same traffic on geo-replication; None where its sheet has another currency."
+    "Cost of the same traffic with geo-replication; None when its price sheet has another currency."
     idle: tuple[Idle, ...]
-    "Of ten queues and one syphon, and of those assumed."
+    "Idle cost of ten queues and one syphon, and of the assumed numbers."
     notes: tuple[str, ...]
-    "What a reader should know before believing the numbers."
+    "Sentences that the reader of the numbers should know."
 
     @property
     def added(self) -> Decimal:
-        """By pairing."""
+        """Cost that pairing adds."""
         return self.paired.money - self.alone.money
 
     @property
     def geo_ratio(self) -> Decimal | None:
-        """How many times geo-replication is dearer than pairing; None where it cannot be said."""
+        """Cost of geo-replication divided by that of pairing; None when it cannot be compared."""
         return None if self.geo is None or not self.paired.money else self.geo / self.paired.money
 
 
 def estimate(given: Assumptions) -> Estimate:
-    """ValueError for assumptions that make no sense, with the name of the field."""
+    """Estimate operations and cost; ValueError, with the name of the field, for assumptions that make no sense."""
     _check(given)
     messages = _ceil(given.messages_per_second * given.days * 24 * _HOUR_S)
     failed_over_s = 0
@@ -177,7 +177,7 @@ _RANGES: dict[str, tuple[int, int | None]] = {
     "messages_per_second": (0, None),
     "size_bytes": (0, None),
     "outage_s": (0, None),
-    "days": (1, 31),  # included operations and tiers are those of one month
+    "days": (1, 31),  # included operations and tiers apply to one month
     "backlog_queues": (1, None),
     "syphons": (1, None),
     "ping_interval_s": (1, None),
@@ -201,7 +201,7 @@ def _check(given: Assumptions) -> None:
 
 
 def _operations(given: Assumptions, messages: int, diverted: int, pings: int) -> tuple[int, list[tuple[str, str, int]]]:
-    """(those without pairing, (part, what, those with pairing) …). Each message is received by one application."""
+    """Operations without pairing, and (part, kind, operations) with pairing. Each message is received once."""
     each = billable_operations([given.size_bytes])
     polls = POLLS_PER_HOUR * 24 * given.days * given.backlog_queues * given.syphons
     settled = messages if given.counting == "strict" else 0
@@ -221,10 +221,10 @@ def _operations(given: Assumptions, messages: int, diverted: int, pings: int) ->
 
 
 def _peaks(given: Assumptions, failed_over_s: int) -> tuple[list[int], list[int]]:
-    """Connections that are open at once, for each hour: without pairing, and with it.
+    """Peak of open connections in each hour, without pairing and with it.
 
-    The SDK opens one for each sender. A sender that is failed over has another to its backlog queue, its client one for
-    pings, a syphon one to the secondary and, when it moves messages, one to the primary.
+    The SDK opens one connection for each sender. A sender that is failed over has another one to its backlog queue, its
+    client has one for pings, and a syphon has one to the secondary and, while it moves messages, one to the primary.
     """
     hours = given.days * 24
     senders = given.clients * given.entities
@@ -250,7 +250,7 @@ def _before(given: Assumptions) -> int:
 
 
 def _share(bill: Bill, operations: int) -> Decimal:
-    """Every operation of a bill costs the same, whichever tier it fell into."""
+    """Share of the bill for some operations: each costs the same, whichever tier it fell into."""
     return bill.operations_money * operations / bill.operations if bill.operations else Decimal(0)
 
 
@@ -292,7 +292,7 @@ def _notes(given: Assumptions, diverted: int) -> Iterator[str]:
 
 
 def _ceil(value: Decimal) -> int:
-    # A rate such as 1000/d has no end in decimal; what its last digit is off by must not become one message more.
+    # A rate such as 1000/d is rounded in its last decimal digit; this must not add a message.
     return int(round(value, 9).to_integral_value(rounding=ROUND_CEILING))
 
 

@@ -1,7 +1,7 @@
-"""Price sheets: what the service charges, as data, and the arithmetic on them. Every amount of money is an estimate.
+"""Price sheets: prices of the service as data, and the arithmetic with them. Every amount of money is an estimate.
 
-The sheets are the files `prices/*.toml`, and any file with the same fields; `docs/prices.md` says what each means.
-Money is `Decimal`, exact and never rounded here, but for `connections`, which divides by 744. A float is a TypeError.
+Price sheets are the files `prices/*.toml`, and any file with the same fields; `docs/prices.md` explains the fields.
+Money is `Decimal`, exact and never rounded here, except in `connections`, which divides by 744. A float is a TypeError.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pairbus.errors import ConfigError
 BasePer = Literal["subscription", "namespace", "none"]
 
 GB_BYTES = 10**9
-MONTH_HOURS = 744  # by which the service divides the connections of every month, also of shorter ones
+MONTH_HOURS = 744  # the service divides connection hours by this number in every month, also in shorter ones
 
 _MILLION = 10**6
 _EXACT = Context(prec=100)  # more digits than any sum of counts and prices has, whatever the caller's context is
@@ -36,36 +36,36 @@ _SHEETS = "prices"
 @dataclass(frozen=True, slots=True)
 class Tier:
     up_to: int | None
-    "The last of the month's operations, or connections, at this price, those included counted. None: all further ones."
+    "Number of the month's last operation or connection at this price, included ones counted. None: no end."
     price: Decimal
-    "For a million operations, or for one connection."
+    "Price of a million operations, or of one connection."
 
 
 @dataclass(frozen=True, slots=True)
 class PriceSheet:
-    """What one tier of the service charges. All that its methods return is an estimate."""
+    """Prices of one tier of the service. All amounts that the methods return are estimates."""
 
     name: str
     currency: str
     date: str
-    "Of the newest dated source."
+    "Date of the newest dated source."
     source: str
     base_per_hour: Decimal
     base_per: BasePer
-    "What pays the base charge: the subscription, once, or every namespace."
+    "Payer of the base charge: the subscription, once, or every namespace."
     included_operations: int
-    "Of a month, which cost nothing."
+    "Free operations of a month."
     tiers: tuple[Tier, ...]
-    "Prices of operations; empty where they are not charged."
+    "Prices of operations; empty when operations are not charged."
     bandwidth_per_gb: Decimal
-    "Between the regions of the two namespaces."
+    "Price of a GB between the regions of the two namespaces."
     included_connections: int
     connection_tiers: tuple[Tier, ...]
     messaging_unit_per_hour: Decimal
     replication_per_gb: Decimal
 
     def charge(self, operations_before: int, operations: int) -> Decimal:
-        """The price of operations, when the month has had others before them; additive in any split of them."""
+        """Price of operations after earlier ones of the month; split into parts, the prices add up to the same."""
         before = _count(operations_before)
         after = before + _count(operations)
         with localcontext(_EXACT):
@@ -73,31 +73,31 @@ class PriceSheet:
             return (last - first) / _MILLION
 
     def base(self, hours: Decimal | int, namespaces: int, units: int = 1) -> Decimal:
-        """What namespaces cost when nothing is sent: the base charge, or the messaging units of each of them."""
+        """Fixed cost of namespaces: the base charge, or the messaging units of each of them."""
         _count(namespaces)
         payers = {"subscription": min(namespaces, 1), "namespace": namespaces, "none": 0}[self.base_per]
         with localcontext(_EXACT):
             return self.base_per_hour * _exact(hours) * payers + self.capacity(hours, units, namespaces)
 
     def capacity(self, hours: Decimal | int, units: int, regions: int) -> Decimal:
-        """Messaging units in each of some regions."""
+        """Price of messaging units in each of some regions."""
         with localcontext(_EXACT):
             return self.messaging_unit_per_hour * _exact(hours) * _count(units) * _count(regions)
 
     def bandwidth(self, bytes_: int) -> Decimal:
-        """Of bytes that went from one region to the other; a GB is 10⁹ bytes."""
+        """Price of bytes between the regions; a GB is 10⁹ bytes."""
         with localcontext(_EXACT):
             return self.bandwidth_per_gb * _count(bytes_) / GB_BYTES
 
     def replication(self, bytes_: int) -> Decimal:
-        """Of bytes that geo-replication copies; a GB is 10⁹ bytes."""
+        """Price of bytes that geo-replication copies; a GB is 10⁹ bytes."""
         with localcontext(_EXACT):
             return self.replication_per_gb * _count(bytes_) / GB_BYTES
 
     def connections(self, peaks_per_hour: Sequence[int]) -> Decimal:
-        """Of a month, from the most connections that were open at once in each of its hours.
+        """Price of a month's connections, from the peak number of open connections in each hour.
 
-        Their sum divided by 744 is what is charged, less those included. To 28 digits: 1/744 has no end.
+        The service charges the sum of the peaks divided by 744, less the included connections. Rounded to 28 digits.
         """
         hours = sum(map(_count, peaks_per_hour))
         scaled = tuple(
@@ -109,7 +109,7 @@ class PriceSheet:
 
 
 def load(name_or_path: str | PathLike[str]) -> PriceSheet:
-    """A sheet of `names()`, or a file. ConfigError: names the file, the field and what was expected."""
+    """Load a price sheet of `names()`, or a file. ConfigError names the file, the field and what was expected."""
     text = str(name_or_path)
     if text in names():
         return _parsed(_folder() / f"{text}.toml", text)
@@ -120,7 +120,7 @@ def load(name_or_path: str | PathLike[str]) -> PriceSheet:
 
 
 def names() -> tuple[str, ...]:
-    """The sheets that come with Pairbus."""
+    """Names of the price sheets that come with Pairbus."""
     return tuple(sorted(file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml")))
 
 
@@ -132,7 +132,7 @@ def _folder() -> Traversable:
 
 
 def _price(count: int, included: int, tiers: Sequence[Tier]) -> Decimal:
-    """The price of the first `count` of a month, in units of the tiers' prices."""
+    """Price of the first `count` operations or connections of a month, in the unit of the tiers' prices."""
     money, done = Decimal(0), included
     for tier in tiers:
         end = count if tier.up_to is None else min(count, tier.up_to)
@@ -178,7 +178,7 @@ def _parsed(file: Traversable, shown: str) -> PriceSheet:
 
 
 def _values(table: dict[str, Any], readers: Mapping[str, Callable[[Any], Any]], where: str = "") -> dict[str, Any]:
-    """Every field by its reader. What is missing or unknown is a ValueError: a misspelt price must not become 0."""
+    """Read every field. A missing or unknown field is a ValueError: a misspelt price must not become 0."""
     for name in table:
         if name not in readers:
             raise ValueError(f"{where}{name} is not a field of a price sheet; known are {', '.join(readers)}")
@@ -229,7 +229,7 @@ def _base_per(value: Any) -> str:
 
 
 def _tiers(price: str) -> Callable[[Any], tuple[Tier, ...]]:
-    """A reader of tiers whose price has this name."""
+    """Make a reader of tiers whose price field has this name."""
 
     def read(value: Any) -> tuple[Tier, ...]:
         if not isinstance(value, list) or not all(isinstance(tier, dict) for tier in value):
@@ -240,7 +240,7 @@ def _tiers(price: str) -> Callable[[Any], tuple[Tier, ...]]:
             tiers.append(Tier(values["up_to"], values[price]))
         ends = [tier.up_to for tier in tiers]
         if tiers and ends[-1] is not None:
-            raise ValueError(f"tier {len(tiers)}: up_to is {ends[-1]}; the last tier has none, it goes on for ever")
+            raise ValueError(f"tier {len(tiers)}: up_to is {ends[-1]}; the last tier must have no up_to")
         for number, (end, above) in enumerate(pairwise([0, *ends[:-1]]), 1):
             if end is None or above is None or above <= end:
                 raise ValueError(f"tier {number}: up_to is {above}; it must be more than {end}, where the tier begins")

@@ -2,9 +2,9 @@
 
 SQLite reads its write-ahead log up to the first frame that does not match and silently forgets the rest. So a log that
 was cut or hit by a flipped bit loses commits without an error. The owner of a database writes the number of each commit
-into `folder/commits` after the commit and before anyone hears of it, and never syncs it. A process that is killed
-leaves the number in the page cache: one that is higher than the database's own says that commits are missing. After a
-loss of power it may be older than the database, which says nothing.
+into `folder/commits` after the commit and before anyone is told of it, and never syncs the file. When the process is
+killed, the number stays in the page cache: a number that is higher than the database's own shows that commits are
+missing. After a power failure the number may be lower than the database's own, which means nothing.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _MAGIC = b"pairbus\x01"
 
 
 class CommitFile:
-    """`folder/commits`: a record of fixed length with a checksum, so that no write can leave half of an old one."""
+    """The file `folder/commits`: a record of fixed length with a checksum, so that half-written records are noticed."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / COMMITS_NAME
         self._fd = -1
 
     def read(self) -> int | None:
-        """Return the number; None when the file is missing or damaged."""
+        """Number of the last commit; None when the file is missing or damaged."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return None
         if len(data) != _RECORD.size:
             return None
-        if data.isdigit():  # as spools had it up to release 0.3
+        if data.isdigit():  # spools wrote digits up to release 0.3
             return int(data)
         magic, commits, crc = _RECORD.unpack(data)
         if magic != _MAGIC or crc != crc32(data[:-4]):
@@ -44,7 +44,7 @@ class CommitFile:
         return int(commits)
 
     def write(self, commits: int) -> None:
-        """Note a number; OSError when the disk does not take it."""
+        """Write the number of a commit; OSError when the disk does not take it."""
         data = _RECORD.pack(_MAGIC, commits, 0)[:-4]
         data += crc32(data).to_bytes(4, "little")
         if self._fd < 0:
@@ -55,7 +55,7 @@ class CommitFile:
         os.pwrite(self._fd, data, 0)
 
     def _create(self, data: bytes) -> None:
-        """Give the file its name when it is complete: one without a number would be taken for a damaged one."""
+        """Create the file under its name only when it is complete: an empty file would count as damaged."""
         draft = self.path.with_suffix(".new")
         fd = open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:

@@ -1,4 +1,4 @@
-"""Folders and files that only their owner may read, and names that survive a loss of power."""
+"""Folders and files that only their owner may read, and names that survive a power failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHUNK_BYTES = 1 << 16
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open a file that only its owner may read; a child that this process starts does not inherit it."""
+    """Open a file that only its owner may read; child processes do not inherit the descriptor."""
     fd = os.open(path, flags, FILE_MODE)
     if flags & os.O_CREAT:
         tighten(path)
@@ -24,7 +24,7 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def make_private(path: Path) -> None:
-    """Take everybody else's permissions from a file or folder; OSError when another user owns it."""
+    """Remove all permissions of other users from a file or folder; OSError when another user owns it."""
     found = path.stat().st_mode
     mode = FOLDER_MODE if stat.S_ISDIR(found) else FILE_MODE
     if found & 0o777 != mode:
@@ -32,7 +32,7 @@ def make_private(path: Path) -> None:
 
 
 def tighten(path: Path) -> None:
-    """Take everybody else's permissions from a file or folder; where another user owns it, say so and go on."""
+    """Remove all permissions of other users from a file or folder; log a warning when another user owns it."""
     try:
         make_private(path)
     except FileNotFoundError:  # a file that SQLite or another process has just removed
@@ -42,7 +42,7 @@ def tighten(path: Path) -> None:
 
 
 def tighten_folder(folder: Path, is_ours: Callable[[Path], bool]) -> None:
-    """Tighten our own files in a folder, and the folder itself unless others keep files in it (`--data .`)."""
+    """Tighten our own files in a folder, and the folder itself unless it has other files too (`--data .`)."""
     try:
         found = list(folder.iterdir())
     except OSError as error:
@@ -65,7 +65,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def take_room(path: Path, size: int) -> None:
-    """Let a file have room for `size` bytes on the disk, now; OSError when there is less."""
+    """Reserve `size` bytes of disk space for a file; OSError when there is less."""
     fd = open_private(path, os.O_WRONLY | os.O_CREAT)
     try:
         if hasattr(os, "posix_fallocate"):
@@ -77,7 +77,7 @@ def take_room(path: Path, size: int) -> None:
 
 
 def _fill(fd: int, size: int) -> None:
-    """Write zeros up to `size`; bytes that are there already have their room."""
+    """Append zeros until the file has `size` bytes; existing bytes stay."""
     left = size - os.lseek(fd, 0, os.SEEK_END)
     while left > 0:
         left -= os.write(fd, bytes(min(left, CHUNK_BYTES)))

@@ -1,7 +1,7 @@
 """Locks on files: one owner of a folder, and writers that share a file.
 
 Laws of this file.
- 1. A lock ends with its process at the latest, however that dies; nothing has to be cleaned up.
+ 1. A lock ends with its process at the latest, however the process ends; nothing has to be cleaned up.
  2. A forked child has none of its parent's locks. It closes the inherited descriptors at once, so that it cannot keep
     a lock alive after the parent's death, and never unlocks them: an unlock counts for all who share a descriptor.
  3. A lock file stays. Removing it would let two owners hold locks on two files of one name.
@@ -22,7 +22,7 @@ from pairbus.disk.folders import open_private
 from pairbus.process.forks import call_in_forked_child
 
 LOCK_NAME = "lock"
-LOOK_S = 0.005  # between two looks at a lock whose owner has not signed
+LOOK_S = 0.005  # between two attempts to take a lock whose owner has not signed
 
 
 class FolderInUse(Exception):
@@ -31,14 +31,14 @@ class FolderInUse(Exception):
     def __init__(self, owner: str) -> None:
         super().__init__(owner)
         self.by = f" (process {owner})" if owner.isdigit() else ""
-        "The owner as the end of a phrase; empty for one that has not signed."
+        "The owner as the end of an error message; empty when the owner has not signed."
 
 
 class FolderLock:
     """The lock of a folder, `folder/lock`, held from construction to `release`.
 
-    FolderInUse: another owner has it. OSError: it cannot be had on this disk. An owner that has not signed yet may only
-    look at the folder: it is waited for, up to `patience_s`.
+    FolderInUse: another owner has it. OSError: this disk has no locks. An owner that has not signed may hold the lock
+    only for a moment, to look at the folder: the constructor waits for it, up to `patience_s`.
     """
 
     def __init__(self, folder: Path, *, patience_s: float = 0.0) -> None:
@@ -61,20 +61,20 @@ class FolderLock:
             time.sleep(LOOK_S)
 
     def sign(self) -> None:
-        """Name this process as the owner, for the error that the next one gets."""
+        """Write the id of this process into the lock file, for the error that another process gets."""
         with suppress(OSError):  # on a full disk the lock holds all the same; only its owner is not named
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let others have the folder. In a forked child, and a second time, there is nothing to release."""
+        """Release the lock. A forked child, and a second call, have nothing to release."""
         if self._fd < 0:
             return
         if self._pid == os.getpid():
             del _held[self._folder]
-            with suppress(OSError):  # a name that stays is wiped by the next owner
+            with suppress(OSError):  # an id that stays is removed by the next owner
                 os.truncate(self._fd, 0)
             # Closing is not enough: a process that was forked by other means than Python's may have the descriptor,
-            # and with it the lock. Where unlocking fails, closing has to do.
+            # and with it the lock. Where unlocking fails, closing has to be enough.
             with suppress(OSError, portalocker.LockException):
                 portalocker.unlock(self._fd)
         self._close()
@@ -89,7 +89,7 @@ _held: dict[Path, FolderLock] = {}
 
 
 def is_held_here(folder: Path) -> bool:
-    """Whether this process holds the lock of the folder."""
+    """True when this process holds the lock of the folder."""
     return folder.resolve() in _held
 
 
@@ -105,18 +105,18 @@ call_in_forked_child(_forget_in_child)
 def hold_shared(fd: int) -> None:
     """Tell other processes that an open file is being written, until it is closed.
 
-    Where such locks cannot be had the file goes without, and `is_in_use` does not get one there either.
+    On a disk without shared locks the file has none, and `is_in_use` is True.
     """
     with suppress(OSError, ImportError, portalocker.LockException):  # ImportError: Windows without pywin32
         portalocker.lock(fd, LockFlags.SHARED)
 
 
 def is_in_use(path: Path) -> bool:
-    """Whether a process may be writing the file; True also when nobody can tell."""
+    """True when a process may be writing the file, and when the disk has no locks to tell."""
     try:
         fd = os.open(path, os.O_RDWR)
         try:
-            # Where shared locks cannot be had the writers have none, and an exclusive one says nothing about them.
+            # The shared lock comes first: on a disk without shared locks an exclusive one says nothing about writers.
             return not (_try_lock(fd, LockFlags.SHARED) and _try_lock(fd, LockFlags.EXCLUSIVE))
         finally:
             os.close(fd)
@@ -125,7 +125,7 @@ def is_in_use(path: Path) -> bool:
 
 
 def _try_lock(fd: int, kind: LockFlags) -> bool:
-    """Take a lock unless another has one that excludes it; OSError when the disk has no locks."""
+    """Try to take a lock; False when another owner excludes it, OSError when the disk has no locks."""
     try:
         portalocker.lock(fd, kind | LockFlags.NON_BLOCKING)
     except portalocker.AlreadyLocked:

@@ -1,4 +1,4 @@
-"""What every operation on either namespace cost, and what happened on the way: append-only JSON lines.
+"""The ledger: append-only JSON lines about every operation on either namespace, its cost, and every event.
 
     ledger = Ledger("ledger", client="orders-api")
     ledger.meter("primary", "contoso.servicebus.windows.net", "orders", "send", 812)
@@ -7,7 +7,7 @@
     rows = read("ledger")
     operations = sum(row.billable_operations or 0 for row in rows)
 
-`docs/ledger.md` has every field. Metering never fails or delays a send, whatever happens to its disk.
+`docs/ledger.md` explains every field. Metering never fails or delays a send, whatever happens to the ledger's disk.
 """
 
 from pairbus.ledger.book import Ledger, Tally, tallied

@@ -1,11 +1,12 @@
-"""The writing side. Callers leave their numbers in memory under a lock; one background thread owns the disk.
+"""Writing a ledger. Callers leave their numbers in memory under a lock; one background thread owns the disk.
 
 Laws
-* `meter` and `record` do no input or output, wait for nobody who does, and raise nothing because of a disk.
-* What waits in memory is bounded by `PENDING_ROWS_MAX`. When it is full, what comes is dropped, but its operations and
-  bytes are kept in one sum, which a row tells as soon as the disk works again: the bill stays whole.
-* The files of a folder are bounded by `max_folder_bytes`: the oldest go, and a row tells their sums.
-* A row is written once. What a write left out is written again; what it took is not. A child of `fork` starts empty.
+* `meter` and `record` do no input or output, never wait for it, and raise nothing because of a disk.
+* At most `PENDING_ROWS_MAX` rows wait in memory. Further rows are dropped, but their operations and bytes are added up
+  and written as one row when the disk works again: the bill stays whole.
+* The files of a folder are bounded by `max_folder_bytes`: the oldest are deleted, and a row has their sums.
+* A row is written once: rows that a write left out are written again, the others are not. A child of `fork` starts
+  empty.
 """
 
 from __future__ import annotations
@@ -46,24 +47,23 @@ log = logging.getLogger(__name__)
 
 PENDING_ROWS_MAX = 100_000  # × about 500 bytes = 50 MB at the very worst
 FILE_BYTES_MAX = 64 * 1024 * 1024
-FOLDER_BYTES_MAX = 1024 * 1024 * 1024  # of all files of all processes: a service's operations of some weeks
+FOLDER_BYTES_MAX = 1024 * 1024 * 1024  # files of all processes: some weeks of a service's operations
 FILE_BYTES_LEAST = 4096  # one row with long texts still fits
-AT_EXIT_S = 2.0  # what a process that forgot to close grants its last rows
+AT_EXIT_S = 2.0  # time for the last rows when a process ends without `close`
 
 Key = tuple[str | None, str, str, str, str, str | None]
 "Side, namespace, entity, kind, outcome, cause."
 Sums = list[int]
 "Operations, billable operations, bytes."
 Line = tuple[str, bytes]
-"With its day, which decides about the file."
+"Day, which selects the file; line."
 
 
 class Ledger:
-    """What happened and what it cost, in files of this process's own under `folder`.
+    """Writer of events and operations into `folder`, in files of this process alone.
 
-    Any number of threads may call it, and any number of processes may share the folder. It is of use at once: the
-    folder is made and the thread started when there is something to write. After a fork the child goes on with a file
-    of its own.
+    Any number of threads may call it, and any number of processes may share the folder. The folder is created and the
+    thread started when there is something to write. After a fork the child continues in a file of its own.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Ledger:
             raise ValueError(f"flush_interval_s is {flush_interval_s}; it must be more than 0, and 3600 at most")
         if not client or "\0" in os.fspath(folder):
             raise ValueError(f"a ledger needs the name of its client and a folder; not {client!r} and {folder!r}")
-        self.folder = Path(folder).absolute()  # a daemon changes its directory later
+        self.folder = Path(folder).absolute()  # a daemon may change its working directory later
         self.client = client
         self._clock = clock
         self._max_file_bytes = max_file_bytes
@@ -98,18 +98,18 @@ class Ledger:
     def _start_empty(self) -> None:
         self._author = Author(self.client, os.getpid(), secrets.token_hex(4))
         self._files = Files(self.folder, self._author, self._max_file_bytes, self._max_folder_bytes)
-        self._lock = threading.RLock()  # a signal handler or finalizer that meters must not wait for itself
+        self._lock = threading.RLock()  # a signal handler or finalizer may meter in the thread that holds the lock
         self._work = threading.Condition(self._lock)
         self._done = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._second = -1
         self._sums: dict[Key, Sums] = {}
         self._queue: list[tuple[float, object]] = []
-        "What is complete and not yet taken by the writer: the sums of a second, or an event, with its time."
+        "Entries that the writer has not taken yet: the sums of a second, or an event, with its time."
         self._tallied: list[tuple[float, object]] = []
-        "The same, of tallies: it is older than all that came since, so it is written first."
+        "The same for tallies: these entries are older than those of the queue, and are written first."
         self._pending_rows = 0
-        "Of the queue and in the writer's hands."
+        "Rows in the queue, and rows that the writer has taken and not yet written."
         self._accepted_rows = self._written_rows = self._failed_writes = 0
         self._lost = _Lost()
         self._hurry = self._failing = False
@@ -138,9 +138,9 @@ class Ledger:
     ) -> None:
         """Count `count` operations of `size_bytes` bytes altogether.
 
-        They are billed as if all were of the same size, which is exact unless some of several are larger than 64 KB:
-        then give `billable=billable_operations(sizes)`. `outcome` is `ok` or a short word for what went wrong. A broker
-        knows neither side nor cause.
+        They are billed as if all had the same size. When some of several are larger than 64 KB this is not exact: then
+        give `billable=billable_operations(sizes)`. `outcome` is `ok` or a short word for the failure. A broker knows
+        neither side nor cause, and gives None.
         """
         if outcome == UNREACHED or kind == FAILED_SEND:
             billable = 0
@@ -151,7 +151,7 @@ class Ledger:
                 billable = count * -(-size_bytes // (max(count, 1) * BILLING_UNIT_BYTES))
         key = (side, namespace, entity, kind, outcome, cause)
         with self._lock:
-            now_s = self._clock()  # under the lock, so that no thread comes with an older second than the last one
+            now_s = self._clock()  # under the lock, so that seconds never go back from one thread to another
             second = int(now_s)
             if second != self._second:
                 self._turn(second)
@@ -167,7 +167,7 @@ class Ledger:
                 sums[2] += size_bytes
 
     def tally(self, side: Side, namespace: str, entity: str, kind: MeterKind) -> Tally:
-        """For what the application does all the time and ends well: a way to `meter` that costs next to nothing."""
+        """The tally of an entity and kind: a fast way to `meter` frequent, successful operations of the application."""
         key: Key = (side, namespace, entity, kind, "ok", "application")
         with self._lock:
             known = self._tallies.get(key)
@@ -176,9 +176,9 @@ class Ledger:
             return known
 
     def record(self, event: object, at_s: float | None = None) -> None:
-        """Give an event a row, or a row for each of its `message_ids`. Any frozen dataclass is an event.
+        """Write a row for an event, or a row for each of its `message_ids`. Any frozen dataclass is an event.
 
-        `at_s` is in seconds since 1970; without it the event's own `at_s` counts, and without that the clock.
+        `at_s` is in seconds since 1970; the default is the event's own `at_s`, or the clock.
         """
         if at_s is None:
             at_s = getattr(event, "at_s", 0.0) or self._clock()
@@ -188,9 +188,9 @@ class Ledger:
             self._enqueue(at_s, event, len(getattr(event, "message_ids", ())) or 1)
 
     def flush(self, timeout_s: float) -> bool:
-        """Write what was given so far. True when all of it is in the files, False when the disk fails or is too slow.
+        """Write everything given so far. True when all is in the files, False when the disk fails or is too slow.
 
-        A second that is not over yet gets two rows in this way: what belongs together is added up by the reader.
+        A second that is not over yet gets further rows later; readers add them up.
         """
         with self._lock:
             self._tell()
@@ -206,7 +206,7 @@ class Ledger:
             return self._written_rows >= wanted
 
     def close(self, timeout_s: float) -> bool:
-        """Flush, then end the thread. What comes later is ignored. Answers as `flush` does."""
+        """Flush, then end the thread. Later calls are ignored. Returns the same as `flush`."""
         ends_s = time.monotonic() + timeout_s
         flushed = self.flush(timeout_s)
         with self._lock:
@@ -225,7 +225,7 @@ class Ledger:
     # ── under the lock ──
 
     def _turn(self, second: int) -> None:
-        """The second is over: queue its sums. Also the place for what need not be looked at more than once a second."""
+        """Queue the sums of the second that is over, and start the thread if it does not run."""
         over_s, self._second = self._second, second
         sums, self._sums = self._sums, {}
         if sums:
@@ -255,7 +255,7 @@ class Ledger:
         thread = threading.Thread(target=self._write_until_closed, name=f"ledger {self.client}", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # no thread to be had now; rows wait, and the next second asks again
+        except RuntimeError as error:  # no thread can be started now; rows wait, and the next second tries again
             log.debug("ledger %s waits: %s", self.folder, error)
             return
         if self._thread is None:
@@ -305,7 +305,7 @@ class Ledger:
             yield day, encode(row)
 
     def _write(self, files: Files, lines: list[Line]) -> list[Line]:
-        """Answers what is still to be written. Only when that is nothing, the disk is known to work."""
+        """Write lines and, when all were written, the row about lost rows; returns the lines that are left."""
         given = len(lines)
         left = _append(files, lines)
         if not left:
@@ -344,15 +344,15 @@ class Ledger:
 
 
 class Tally:
-    """Operations that end well, of one entity and kind. Each is billed as one: none is larger than 64 KB.
+    """Successful operations of one entity and kind. Each is billed as one: none is larger than 64 KB.
 
         if (now := time.monotonic()) >= tally.until:
             tally.turn(now)
         tally.total += tallied(size_bytes, count)
 
-    Between two sends everything falls out of the processor's caches, so that a call of `meter` costs ten times as much
-    as in a loop. An addition costs half a microsecond even then. Whoever adds does so under a lock of its own, or is
-    the only one who does; the writer only reads, and bytes and messages are one number so that it never sees half.
+    Between two sends the processor's caches lose everything, so that a call of `meter` costs ten times as much as in a
+    loop. An addition costs half a microsecond even then. Callers that add must do so under a lock of their own, or from
+    one thread. The writer only reads; bytes and messages are one number, so that it never sees one without the other.
     """
 
     __slots__ = ("_key", "_ledger", "_second", "_told", "total", "until")
@@ -363,12 +363,12 @@ class Tally:
         self._second = 0
         self._told = 0
         self.total = 0
-        "Of all seconds; it never gets smaller."
+        "Sum of all `tallied` numbers since the start; it only grows."
         self.until = float("-inf")
-        "When the second is over to which the next operation belongs."
+        "End of the second to which the next operation belongs, on the caller's clock."
 
     def turn(self, now: float) -> None:
-        """Another second: what was added before belongs to the last one."""
+        """Begin another second: operations that were added before belong to the last one."""
         ledger = self._ledger
         with ledger._lock:
             self.tell()
@@ -379,7 +379,7 @@ class Tally:
                 ledger._turn(self._second)
 
     def tell(self) -> None:
-        """What was added since the last time. Under the lock of the ledger."""
+        """Queue the operations that were added since the last call. Callers hold the ledger's lock."""
         new = self.total - self._told
         if new:
             self._told += new
@@ -389,7 +389,7 @@ class Tally:
             )
 
     def forget(self) -> None:
-        """In a child of `fork`: what the parent has not told is the parent's."""
+        """Skip the operations that a parent process will write itself; for a child of `fork`."""
         self._told, self.until = self.total, float("-inf")
 
 
@@ -398,12 +398,12 @@ _COUNT_MAX = (1 << _COUNT_BITS) - 1
 
 
 def tallied(size_bytes: int, count: int) -> int:
-    """What to add to `Tally.total`."""
+    """The number to add to `Tally.total` for some operations."""
     return (size_bytes << _COUNT_BITS) + count
 
 
 class _Lost:
-    """What had to be dropped, added up."""
+    """Sums of rows that had to be dropped."""
 
     def __init__(self) -> None:
         self.rows = self.count = self.billable = self.size_bytes = self.files = 0
@@ -443,7 +443,7 @@ _day = itemgetter(0)
 
 
 def _append(files: Files, lines: list[Line]) -> list[Line]:
-    """Answers those that the disk did not take."""
+    """Append lines; returns those that the disk did not take."""
     lines.sort(key=_day)  # stable: within a day the order stays
     written = 0
     for day, group in groupby(lines, key=_day):
@@ -457,7 +457,7 @@ _ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
 
 
 def _start_empty_in_child() -> None:
-    """What the parent has not written yet is the parent's; its locks may be held by threads that are not here."""
+    """Drop rows that the parent will write itself, and locks that threads of the parent may hold."""
     for ledger in list(_ledgers):
         ledger._files.close()
         ledger._start_empty()

@@ -1,8 +1,8 @@
-"""The files of one process: created once, appended to, never rewritten. Only the writer's thread comes here.
+"""The files of one process: created once, appended to, never rewritten. Only the writer's thread uses this module.
 
-A file holds rows of one day (UTC), so that a day can be compacted or deleted as a whole. After a write that failed the
-file is left behind, because it may end in half a line, and the next row starts a new one: only the last line of a file
-can ever be torn.
+A file holds rows of one day (UTC), so that a day can be compacted or deleted as a whole. After a failed write the file
+is not used again, because it may end in half a line; the next row starts a new file. So only the last line of a file
+can be torn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pairbus.disk.locks import hold_shared
 from pairbus.ledger.room import SUFFIX, Removed, make_room
 from pairbus.ledger.rows import Author
 
-WRITE_BYTES_MAX = 1 << 20  # of one write, so that a slow disk makes progress that can be counted
+WRITE_BYTES_MAX = 1 << 20  # bytes of one write, so that a slow disk makes progress that can be counted
 
 
 class Files:
@@ -35,12 +35,12 @@ class Files:
         self._day = ""
         self._size = 0
         self.error: OSError | None = None
-        "Why the last append stopped early."
+        "Error that stopped the last append early."
         self.removed: list[Removed] = []
-        "What had to go to keep the folder within its bound; the writer tells it and clears this."
+        "Files that were deleted to keep the folder within its bound, until the writer has written a row about them."
 
     def append(self, day: str, lines: Sequence[bytes]) -> int:
-        """Write lines of one day. Answers how many are whole on the disk; when fewer than given, `error` says why."""
+        """Write lines of one day. Returns how many are whole on the disk; when fewer than given, `error` says why."""
         self.error = None
         written = 0
         try:
@@ -57,13 +57,13 @@ class Files:
 
     def close(self) -> None:
         if self._fd >= 0:
-            # A network disk may only now tell that it lost something; which rows, nobody can know.
+            # A network disk may report only now that it lost something; nothing tells which rows.
             with suppress(OSError):
                 os.close(self._fd)
             self._fd = -1
 
     def _leave(self) -> None:
-        """Give the file up; one that never got a byte goes, or a disk that stays full would fill with empty names."""
+        """Stop using the file; delete it when it is empty, because a full disk would collect many empty files."""
         unused = self._fd >= 0 and self._size == 0
         self.close()
         if unused:
@@ -71,7 +71,7 @@ class Files:
                 self._path.unlink()
 
     def _follow_the_folder(self) -> None:
-        """A file that was deleted or moved away under us takes bytes and shows them to nobody: start another one."""
+        """Close a file that was deleted or moved away; the next row starts another one, in which it will be found."""
         if self._fd < 0:
             return
         try:
@@ -106,7 +106,7 @@ class Files:
         return b"".join(lines[start:end])
 
     def _write(self, data: bytes) -> int:
-        """Answers how many bytes the disk took; a full one often takes a part."""
+        """Write bytes; returns how many the disk took, because a full disk often takes a part."""
         done = 0
         try:
             while done < len(data):

@@ -1,4 +1,4 @@
-"""Reading a ledger: tolerant of what a kill leaves behind, strict about versions."""
+"""Reading a ledger: torn lines are skipped, newer versions are an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Source = str | PathLike[str]
 
 
 class Rows(Iterator[Row]):
-    """Rows, file by file; `skipped` counts the lines so far that were not rows."""
+    """Iterator of rows, file by file; `skipped` counts the lines so far that were not rows."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self.skipped = 0
@@ -38,7 +38,7 @@ class Rows(Iterator[Row]):
 
 
 def read(source: Source | Iterable[Source]) -> Rows:
-    """Every row of a folder, a file, or several of them.
+    """Read all rows of a folder, a file, or several of them.
 
     Rows of one file come in the order in which they were written; files in the order of their names, which begin with
     the day. A folder may be read while processes write to it: a last line that is not whole yet is skipped and counted.

@@ -1,8 +1,8 @@
-"""The bound of a folder: the oldest files go, never one of a process that may still write.
+"""The bound of a folder: the oldest files are deleted, but never files of a process that may still write.
 
-Every writer holds a shared lock on the file that it appends to. A run, which is one process's ledger, is over when the
-lock of its last file can be had alone. Where locks cannot be had (Windows, some network disks) only the own files of a
-run are ever removed.
+Every writer holds a shared lock on the file that it appends to. A run, which is one process's ledger, is over when an
+exclusive lock on its last file can be taken. Where there are no such locks (Windows, some network disks) a run deletes
+only its own files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TIME = re.compile(rb'"time":"([^"]{24})"')
 
 @dataclass(slots=True)
 class Removed:
-    """What was in files that are gone, added up."""
+    """Sums of the rows in deleted files."""
 
     files: int = 0
     rows: int = 0
@@ -30,7 +30,7 @@ class Removed:
     billable: int = 0
     size_bytes: int = 0
     since: str = ""
-    "Time of the first row; empty: there was none."
+    "Time of the first row; empty: there was no row."
 
     def add_file(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -53,7 +53,7 @@ class Removed:
 
 
 def make_room(folder: Path, max_bytes: int, run: str, keep: Path) -> Removed:
-    """Remove the oldest files until all have `max_bytes` at most; `keep` stays, whatever it has."""
+    """Delete the oldest files until the others have at most `max_bytes` together; `keep` is never deleted."""
     removed = Removed()
     found = _files(folder)
     total = sum(file.size_bytes for file in found)
@@ -69,7 +69,7 @@ def make_room(folder: Path, max_bytes: int, run: str, keep: Path) -> Removed:
         try:
             removed.add_file(file.path)
             file.path.unlink()
-        except OSError:  # another user's, or another process was faster: what cannot be removed stays
+        except OSError:  # another user's file, or another process was faster: a file that cannot be deleted stays
             continue
         total -= file.size_bytes
     return removed
@@ -89,7 +89,7 @@ def _files(folder: Path) -> list[_File]:
     for path in folder.iterdir():
         match = _NAME.fullmatch(path.name)
         if match is not None:
-            with suppress(FileNotFoundError):  # somebody compacts, or makes room as well
+            with suppress(FileNotFoundError):  # another process compacts the ledger, or makes room too
                 status = path.stat()
                 found.append(_File(path, match["run"], int(match["number"]), status.st_size, status.st_mtime_ns))
     return found

@@ -1,4 +1,4 @@
-"""The schema: one row of the ledger, how it is written as a line and read from one. No clock, no file.
+"""The schema of the ledger: a row, and its encoding as a line. No clock, no file.
 
 A field that has no meaning for a row is absent from its line and None in `Row`. A reader ignores fields that it does
 not know, so a field may be added without a new version; anything that changes a meaning raises `SCHEMA`.
@@ -17,14 +17,14 @@ from typing import Any, Literal, get_type_hints
 from pairbus.errors import LedgerNewer
 
 SCHEMA = 1
-TEXT_MAX = 1000  # characters of one text; the reasons of a service can be pages long
+TEXT_MAX = 1000  # characters of one text; error texts of a service can be pages long
 
 Side = Literal["primary", "secondary"]
 MeterKind = Literal[
     "send", "receive", "empty receive", "ping", "complete", "renew", "peek", "management", "failed send"
 ]
 Cause = Literal["application", "failover", "syphon", "spool", "pairing"]
-"What an operation was for: without pairing only those of the application would have been paid."
+"Cause of an operation: without pairing only operations of the application would be billed."
 
 LOST_ROWS = "lost rows"
 EVENT = "event"
@@ -33,18 +33,18 @@ KIND_OF_EVENT = {"Diverted": "diverted", "Moved": "moved"}
 
 BILLING_UNIT_BYTES = 64 * 1024
 FAILED_SEND: MeterKind = "failed send"
-"A call that ended with an error: its attempts have rows of their own, so that nothing is billed here."
+"Kind of a call that ended with an error: its attempts have rows of their own, so this row bills nothing."
 UNREACHED = "communication"
-"The outcome of an attempt that lost, or never had, its connection: nothing is billed for it."
+"Outcome of an attempt that lost its connection or never had one: it is not billed."
 
 
 def billable_operations(sizes: Iterable[int]) -> int:
-    """One for each started 64 KB of each message; a message without bytes is one operation too."""
+    """Count billable operations: one for each started 64 KB of each message, and one for an empty message."""
     return sum(max(1, -(-size // BILLING_UNIT_BYTES)) for size in sizes)
 
 
 def alike(sizes: Iterable[int]) -> list[tuple[int, int]]:
-    """(messages, bytes) of groups that are billed as `Ledger.meter` does: those of one unit together, others alone."""
+    """(messages, bytes) of groups that `Ledger.meter` bills exactly: those up to 64 KB together, larger ones alone."""
     small_count = small_bytes = 0
     groups: list[tuple[int, int]] = []
     for size in sizes:
@@ -58,7 +58,7 @@ def alike(sizes: Iterable[int]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line. `docs/ledger.md` says what each field means, and which kinds of row have it."""
+    """A line of the ledger. `docs/ledger.md` says what each field means, and which kinds of row have it."""
 
     schema: int
     time: str
@@ -89,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who writes: the same on every row of one process."""
+    """Identity of the writer: the same on every row of one process."""
 
     client: str
     pid: int
@@ -102,7 +102,7 @@ class Author:
 
 
 def time_text(at_s: float) -> str:
-    """Always of one length, so that texts sort as times do."""
+    """Time as text in UTC, always of one length, so that texts sort as times do."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -111,7 +111,7 @@ def day_of(at_s: float) -> str:
 
 
 def event_lines(author: Author, event: object, at_s: float) -> list[bytes]:
-    """One line, or one for each message of the event. Any dataclass will do: its class is its name."""
+    """Encode an event, any dataclass, as one line, or as one for each of its messages; it is named by its class."""
     name = type(event).__name__
     details = {field: _plain(getattr(event, field)) for field in getattr(event, "__dataclass_fields__", ())}
     details.pop("at_s", None)
@@ -119,7 +119,7 @@ def event_lines(author: Author, event: object, at_s: float) -> list[bytes]:
     known.update((field, details.pop(field, None)) for field in ("queue", "side", "message_id"))
     ids = details.pop("message_ids", None)
     if ids:
-        details.pop("count", None)  # on every row of the event it would be added up
+        details.pop("count", None)  # a count on each row of the event would be added up
         known["message_id"] = _ANY_ID
     row = author.row(at_s, KIND_OF_EVENT.get(name, EVENT), event=name, details=details or None, **known)
     line = encode(row)
@@ -131,7 +131,7 @@ def event_lines(author: Author, event: object, at_s: float) -> list[bytes]:
 
 
 def _plain(value: object) -> Any:
-    """What JSON can say of a field's value."""
+    """The value of a field in a form that JSON has."""
     if isinstance(value, str):
         return value[:TEXT_MAX]
     if isinstance(value, float):
@@ -153,7 +153,7 @@ def encode(row: Row) -> bytes:
 
 
 def decode(line: bytes) -> Row:
-    """ValueError when the line is not a row, or only a part of one; LedgerNewer when it is of a version to come."""
+    """Decode a line; ValueError when it is not a whole row, LedgerNewer when a newer version wrote it."""
     read = json.loads(line)
     if not isinstance(read, dict) or not isinstance(read.get("schema"), int):
         raise ValueError("not a row of a ledger")

@@ -1,1 +1,1 @@
-"""The process and its operating system, where systems differ."""
+"""Features of a process that not every operating system has."""

@@ -1,4 +1,4 @@
-"""Forks of this process. Not every system has them."""
+"""Forks of this process, on systems that have them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _register = getattr(os, "register_at_fork", None)
 
 
 def call_in_forked_child(function: Callable[[], object]) -> None:
-    """Have the function called in every child that is forked from now on; in none where a process cannot fork."""
+    """Call the function in every child that is forked from now on; without effect on a system that cannot fork."""
     if _register is not None:
         _register(after_in_child=function)

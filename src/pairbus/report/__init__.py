@@ -1,1 +1,1 @@
-"""What an outage did and what pairing cost: from ledgers to a bill, an account of availability, and a page."""
+"""Reports from ledgers: a bill, the availability of entities, and an HTML page."""

@@ -1,8 +1,8 @@
-"""Outages from transitions. No Spark here: transitions are few, and their order is everything.
+"""Outages from transitions. No Spark here: transitions are few, and their order matters.
 
 A span is one process's view of one entity, from the first failure to the recovery. Spans of one entity that overlap are
-one outage. A process that ends in the middle of an outage has said its last word: its span ends with its last row, and
-is over only if another process of the same outage recovers later.
+one outage. When a process ends in the middle of an outage, its span ends with its last row; the outage is over only if
+another of its processes recovers later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TRANSITIONS = (SUSPECTED, FAILED_OVER, RECOVERED, CLEARED)
 class Transition:
     run: str
     entity: str
-    "Empty for PairingCleared, which is about all of them."
+    "Path of the entity; empty for PairingCleared, which concerns all entities."
     event: str
     time_ms: int
     reason: str
@@ -32,21 +32,21 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Of one process, or, merged, of all."""
+    """Time in which an entity was not healthy, for one process or, merged, for all."""
 
     entity: str
     begins_ms: int
     failed_over_ms: int | None
     ends_ms: int
     is_over: bool
-    "It ended with a recovery, and not with the end of what is known."
+    "True when the span ended with a recovery, False when it ended with the last row."
     forced: bool
     reason: str
     runs: frozenset[str]
 
 
 def spans(transitions: Iterable[Transition], last_row_ms: dict[str, int]) -> list[Span]:
-    """Of each process and entity. Transitions of one process come in their order; `last_row_ms` is by run."""
+    """Spans of each process and entity. Transitions of one process are in order; `last_row_ms` is by run."""
     open_spans: dict[tuple[str, str], Span] = {}
     ended: list[Span] = []
     for step in transitions:
@@ -76,7 +76,7 @@ def _over(span: Span, time_ms: int) -> Span:
 
 
 def merged(views: Iterable[Span]) -> list[Span]:
-    """The outages, by entity and beginning. The reason is that of the first to see it."""
+    """Outages, sorted by entity and beginning. Their reason is that of the first process that saw them."""
     outages = []
     by_entity = attrgetter("entity")
     for _, group in groupby(sorted(views, key=lambda span: (span.entity, span.begins_ms, span.ends_ms)), by_entity):
@@ -105,7 +105,7 @@ def _together(one: Span, other: Span) -> Span:
 
 
 def states(views: Sequence[Span]) -> list[StateSpan]:
-    """For each entity the worst state that anybody saw, as pieces that touch and do not overlap."""
+    """The worst state of each entity that any process saw, as time spans that do not overlap."""
     found: list[StateSpan] = []
     by_entity = attrgetter("entity")
     for entity, group in groupby(sorted(views, key=by_entity), by_entity):
@@ -115,7 +115,7 @@ def states(views: Sequence[Span]) -> list[StateSpan]:
 
 
 def _worst(views: Sequence[Span]) -> Iterator[tuple[str, int, int]]:
-    """One walk over the times at which anything changes, counting who is in which state."""
+    """Walk over the times of all changes, counting the processes in each state."""
     changes: dict[int, list[int]] = {}
     for span in views:
         away_ms = span.ends_ms if span.failed_over_ms is None else min(span.failed_over_ms, span.ends_ms)

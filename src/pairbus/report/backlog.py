@@ -1,6 +1,6 @@
-"""How much waited and for how long, over time; and how late messages came home.
+"""Depth and age of the backlog over time, and the delay of messages that came home.
 
-Both are of any size, and nothing of that size comes to the driver: only counts by second, and at most 500 points.
+Ledgers may be of any size, but the driver gets only sums: counts of equal delays, and at most 500 points.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 POINTS_MAX = 500
-BUCKETS = (POINTS_MAX - 2) // 2  # of each the highest and the last second; and the two ends of the period
+BUCKETS = (POINTS_MAX - 2) // 2  # two points of each, the highest and the last second; and the ends of the period
 PERCENTILES = (50, 95, 99)
 ALL = "*"
 DELAY_LIMITS_S = (
@@ -30,15 +30,15 @@ DELAY_LIMITS_S = (
 
 
 def backlog_points(messages: DataFrame, begins_ms: int, ends_ms: int) -> list[BacklogPoint]:
-    """Depth and age of the oldest, at the ends of the period and at the end of seconds in which something changed.
-    Where it was quiet before such a second, also at the end of the quiet time: messages grow old while nothing happens.
+    """Depth of the backlog and age of its oldest message, at the ends of the period and after seconds with a change.
 
-    When more than 498 seconds have a change, they are cut into 249 groups of the same size, and each keeps its highest
-    and its last second: a short outage in a long period is not missed, because nothing is kept of quiet time.
+    With up to 249 such seconds there is also a point at the end of each quiet time: messages grow older while nothing
+    changes. When more than 498 seconds have a change, they are cut into 249 groups of the same size, and each group
+    keeps its highest and its last second: a short outage in a long period is not missed.
 
-    The oldest message at a point is the minimum over all that wait then. To find it without comparing each message
-    with each point, a message is reduced to the first and the last point at which it waits; of each such pair, of which
-    there are at most 125 000, only the oldest message matters. The pairs are then walked over from point to point.
+    The oldest message at a point is the minimum over all messages that wait then. To find it without comparing each
+    message with each point, a message is reduced to the first and the last point at which it waits. There are at most
+    125 000 such pairs, and only the oldest message of each matters. `_walk` then goes from point to point.
     """
     changes = _changes(messages).persist()
     try:
@@ -52,7 +52,7 @@ def backlog_points(messages: DataFrame, begins_ms: int, ends_ms: int) -> list[Ba
         F.count_if(at_first & is_waiting), F.count_if(at_last), F.min(F.when(at_last, F.col("diverted_ms")))
     ).collect()[0]
     points = [BacklogPoint(text_of(begins_ms), row[0], 0.0)]
-    is_all = len(kept) <= BUCKETS  # otherwise more happened than is shown
+    is_all = len(kept) <= BUCKETS  # otherwise there is no room for further points
     for index, point in enumerate(kept):
         quiet_ms, time_ms = point["second"] * 1000 - 1, min(point["second"] * 1000 + 999, ends_ms)
         before = kept[index - 1] if index and is_all else None
@@ -70,10 +70,10 @@ def _age_s(time_ms: int, since_ms: int | None) -> float:
 
 
 def _changes(messages: DataFrame) -> DataFrame:
-    """Every second in which the depth changed: depth after it, whether it is a point, and the points around it.
+    """Seconds in which the depth changed: depth after the second, whether it is a point, and the points around it.
 
-    `from_point` is the first point at or after the second, `before_point` the last one before it: a message that went
-    away in the one second and ended in the other waits at the points from the one to the other.
+    `from_point` is the first point at or after the second, `before_point` the last one before it. A message waits from
+    `from_point` of the second in which it was diverted to `before_point` of the second in which its wait ended.
     """
     went = messages.select(F.expr("diverted_ms div 1000").alias("second"), F.lit(1).alias("step"))
     ended = messages.where("ended_ms is not null")
@@ -106,7 +106,7 @@ def _changes(messages: DataFrame) -> DataFrame:
 
 
 def _oldest(messages: DataFrame, changes: DataFrame, points: int) -> dict[int, int]:
-    """By number of the point: when the oldest of those that wait there went away."""
+    """Number of a point → time at which the oldest message that waits there was diverted."""
     pairs = messages.groupBy(
         F.expr("diverted_ms div 1000").alias("went"), F.expr("ended_ms div 1000").alias("ended")
     ).agg(F.min("diverted_ms").alias("since_ms"))
@@ -119,7 +119,7 @@ def _oldest(messages: DataFrame, changes: DataFrame, points: int) -> dict[int, i
 
 
 def _walk(spans: Sequence[tuple[int, int, int]], points: int) -> dict[int, int]:
-    """The least value of the spans that cover each point."""
+    """Point → the least value of the spans that cover it."""
     starting: dict[int, list[tuple[int, int]]] = {}
     for first, last, value in spans:
         starting.setdefault(first, []).append((value, last))
@@ -139,9 +139,9 @@ def _walk(spans: Sequence[tuple[int, int, int]], points: int) -> dict[int, int]:
 
 
 def delays(messages: DataFrame) -> tuple[dict[str, Delay], tuple[tuple[float, int], ...]]:
-    """By entity, and of all together under `*`; and the histogram of all.
+    """Delays by entity, with all together under `*`; and the histogram of all.
 
-    Exact nearest ranks: delays are whole milliseconds, so that equal ones are counted before they are sorted.
+    Percentiles are exact nearest ranks: delays are whole milliseconds, so equal ones are counted before the sort.
     """
     home = messages.where("home_ms is not null").select("entity", F.expr("home_ms - diverted_ms").alias("delay_ms"))
     counted = home.groupBy("entity", "delay_ms").agg(F.count("*").alias("messages")).persist()
@@ -172,13 +172,13 @@ def _ranked(counted: DataFrame) -> DataFrame:
 
 
 def _limit() -> Column:
-    """The number of the bar: a delay belongs to the first limit that it does not exceed."""
+    """Number of the bar of a delay: the first limit that the delay does not exceed."""
     cases = " ".join(f"when delay_ms <= {round(limit * 1000)} then {i}" for i, limit in enumerate(DELAY_LIMITS_S))
     return F.expr(f"case {cases} else {len(DELAY_LIMITS_S) - 1} end").alias("number")
 
 
 def _bars(messages: dict[int, int]) -> tuple[tuple[float, int], ...]:
-    """From the first that has messages to the last one, those between without any included."""
+    """Bars from the first to the last one with messages, empty ones between them included."""
     if not messages:
         return ()
     return tuple((DELAY_LIMITS_S[i], messages.get(i, 0)) for i in range(min(messages), max(messages) + 1))

@@ -1,8 +1,8 @@
 """The bill from sums of operations. No Spark here, and no float: money is Decimal, averages are fractions.
 
 Laws of this file.
- 1. An operation costs the same whatever it was for: the price of all of them, by tiers, divided by their number.
- 2. Amounts of a report have nine digits behind the point, and the total is the sum of its parts as they are shown.
+ 1. All operations cost the same: the price of all of them, by tiers, divided by their number.
+ 2. Amounts of a report have nine decimal places, and the total is the sum of its parts as they are shown.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Cell:
     cause: str
     is_ok: bool
     hour: int
-    "Since 1970."
+    "Hours since 1970, at the beginning of the cell's hour, day or month."
     count: int
     operations: int
     bytes: int
@@ -49,17 +49,17 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Diversion:
-    """Messages of one outage that took the same way."""
+    """Messages of one outage that took the same way home."""
 
     outage: int
-    "Its number; -1: none."
+    "Number of the outage; -1: none."
     entity: str
     queue: str | None
-    "To which they were diverted first; `spool` is one."
+    "Backlog queue to which they were diverted first, or `spool`."
     moved_queue: str | None
-    "From which they were moved; None also when the row does not say."
+    "Backlog queue from which they were moved; None also when the row does not say."
     is_moved: bool
-    "By a syphon."
+    "True when a syphon moved them."
     messages: int
     waiting: int
     drained_ms: int | None
@@ -67,7 +67,7 @@ class Diversion:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Pings, or failed sends, within an outage."""
+    """Pings or failed sends within an outage."""
 
     outage: int
     kind: str
@@ -77,7 +77,7 @@ class Trouble:
 
 
 def part_of(kind: str, cause: str, side: str) -> str:
-    """Which of PARTS an operation belongs to. What is not known, as that of lost rows, is the application's."""
+    """The part of the bill for an operation. Operations of unknown cause, such as lost rows, are the application's."""
     if cause == "pairing" or (kind == "empty receive" and cause == "syphon"):
         return "idle"
     if cause == "failover" or (cause == "spool" and side == "secondary"):
@@ -95,7 +95,7 @@ def is_way_back(cell: Cell) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tariffs:
-    """What the user chose."""
+    """Prices and rules that the user chose."""
 
     prices: PriceSheet
     geo: PriceSheet
@@ -146,7 +146,7 @@ def make_bill(
 class Tariff:
     sheet: PriceSheet
     charge: Decimal
-    "For all operations."
+    "Price of all operations."
     operations: int
 
     def amount(self, operations: int, bytes_: int, crossing_bytes: int = 0) -> Amount:
@@ -166,7 +166,7 @@ def _part(cell: Cell) -> str:
 
 
 def _is_own_send(cell: Cell) -> bool:
-    """What the application brought to the primary, straight or from the spool."""
+    """True for accepted sends of the application to the primary, directly or from the spool."""
     return cell.kind == "send" and cell.side == "primary" and cell.is_ok and _part(cell) == "application"
 
 
@@ -176,7 +176,7 @@ def _sum(cells: Iterable[Cell]) -> tuple[int, int]:
 
 
 def _parts(paid: Sequence[Cell], tariff: Tariff) -> dict[str, Amount]:
-    """Bandwidth belongs to the part that used it: diverted sends to `during`, their way back to `after`."""
+    """Amounts by part. Bandwidth belongs to the part that used it: diverted sends to `during`, moves to `after`."""
     parts = {}
     for name in PARTS:
         cells = [cell for cell in paid if _part(cell) == name]
@@ -203,7 +203,7 @@ def _lines(paid: Iterable[Cell], tariff: Tariff) -> tuple[BillLine, ...]:
 
 
 class Averages:
-    """Operations and bytes of one message, by queue or entity: what a step of its way costs."""
+    """Average operations and bytes of one message, for each step of its way, by queue or entity."""
 
     def __init__(self, cells: Iterable[Cell]) -> None:
         self._sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
@@ -215,7 +215,7 @@ class Averages:
                     sums[index] += value
 
     def of(self, step: str, entity: str | None) -> tuple[Fraction, Fraction]:
-        """One operation without bytes where the ledgers do not have the rows."""
+        """Average operations and bytes of a step; one operation without bytes when the ledgers lack the rows."""
         count, operations, bytes_ = self._sums.get((step, entity or ""), (0, 0, 0))
         return (Fraction(operations, count), Fraction(bytes_, count)) if count else (Fraction(1), Fraction(0))
 
@@ -265,7 +265,7 @@ def _outage_bills(
 
 
 class _Steps:
-    """A sum of steps at their average; rounded to whole operations at the end."""
+    """Sum of steps at their average, rounded to whole operations at the end."""
 
     def __init__(self, averages: Averages, operations: int = 0, bytes_: int = 0) -> None:
         self._averages = averages

@@ -1,4 +1,4 @@
-"""Availability of each entity from sums; outages as the report shows them. No Spark here."""
+"""Availability of entities, and outages as the report shows them, from sums. No Spark here."""
 
 from __future__ import annotations
 
@@ -32,29 +32,31 @@ def availability_of(
     dead: Iterable[DeadLetters],
     delays: Mapping[str, Delay],
 ) -> tuple[list[EntityAvailability], EntityAvailability]:
-    """Of each entity by name, and of all."""
+    """Availability of each entity, sorted by name, and of all together."""
     metered: dict[str, list[int]] = {}
     for cell in cells:
         index = _metered_as(cell)
         if index is not None:
             metered.setdefault(cell.entity, [0, 0, 0])[index] += cell.count
-    buried: dict[str, int] = {}
+    dead_lettered: dict[str, int] = {}
     for letters in dead:
-        buried[letters.entity] = buried.get(letters.entity, 0) + letters.messages
+        dead_lettered[letters.entity] = dead_lettered.get(letters.entity, 0) + letters.messages
     nothing = [0, 0, 0]
     entities = [
-        _entity(name, metered.get(name, nothing), messages.get(name, MessageCounts()), buried.get(name, 0), delays)
-        for name in sorted({*metered, *messages, *buried})
+        _entity(
+            name, metered.get(name, nothing), messages.get(name, MessageCounts()), dead_lettered.get(name, 0), delays
+        )
+        for name in sorted({*metered, *messages, *dead_lettered})
     ]
     sums = [sum(column) for column in zip(nothing, *metered.values(), strict=True)]
     counts = MessageCounts()
     for each in messages.values():
         counts = counts.plus(*astuple(each))
-    return entities, _entity(ALL, sums, counts, sum(buried.values()), delays)
+    return entities, _entity(ALL, sums, counts, sum(dead_lettered.values()), delays)
 
 
 def _metered_as(cell: Cell) -> int | None:
-    """Sent, failed or pinged."""
+    """Index of the count to which operations belong: 0 sent, 1 failed, 2 pings; None: to none."""
     if cell.kind == "send" and (cell.side, cell.cause, cell.is_ok) == ("primary", "application", True):
         return 0
     places: dict[str, int] = {FAILED_SEND: 1, "ping": 2}
@@ -85,7 +87,7 @@ def _entity(
 def outages_of(
     outages: Sequence[Span], diversions: Iterable[Diversion], troubles: Iterable[Trouble]
 ) -> tuple[Outage, ...]:
-    """By entity and beginning."""
+    """Outages with their messages and failed sends, sorted by entity and beginning."""
     by_outage = sorted(diversions, key=lambda each: each.outage)
     groups = {number: list(group) for number, group in groupby(by_outage, key=lambda each: each.outage)}
     failed = {trouble.outage: trouble.count for trouble in troubles if trouble.kind == FAILED_SEND}

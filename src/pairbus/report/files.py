@@ -1,4 +1,4 @@
-"""A report as files: JSON that reads back to the same values, and Parquet for those who go on counting."""
+"""A report as files: JSON that reads back to the same values, and Parquet for further analysis."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ DECIMAL_DIGITS, DECIMAL_SCALE = 38, 9
 
 
 def write_json(report: Report, path: str | PathLike[str]) -> None:
-    """Money is text: a number of JSON is a float to most who read it."""
+    """Write a report as JSON. Money is text, because most readers take a number of JSON for a float."""
     Path(path).write_text(json.dumps(asdict(report), indent=1, default=_text) + "\n", encoding="utf-8")
 
 
 def read_json(path: str | PathLike[str]) -> Report:
-    """What `write_json` wrote. LedgerNewer when a later version did."""
+    """Load a report that `write_json` wrote. LedgerNewer when a newer version wrote it."""
     read = json.loads(Path(path).read_text(encoding="utf-8"))
     if read["schema"] > SCHEMA:
         raise LedgerNewer(f"{path} has schema {read['schema']}, and this version of Pairbus knows {SCHEMA}: upgrade it")
@@ -54,7 +54,7 @@ def _text(value: object) -> str:
 
 
 def _made(hint: Any, value: Any) -> Any:
-    """The value of this type that JSON's value stands for. What a later version has added is left out."""
+    """Convert a value of JSON into a value of this type. Fields that a newer version added are left out."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if value is None:
         return None
@@ -77,7 +77,7 @@ def _made(hint: Any, value: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class _Part:
     part: str
-    "`total` and `alone` too."
+    "Name of a part, or `total` or `alone`."
     amount: Amount
 
 
@@ -88,7 +88,7 @@ class _Bar:
 
 
 def write_parquet(report: Report, folder: str | PathLike[str]) -> None:
-    """A file for each table of the report: `lines.parquet`, `entities.parquet` and so on. Money is decimal."""
+    """Write a file for each table of the report: `lines.parquet`, `entities.parquet` and so on. Money is decimal."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -119,7 +119,7 @@ def _tables(report: Report) -> dict[str, tuple[type, Sequence[Any]]]:
 
 
 def _columns(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Names and types; the fields of a value within a value have its name before theirs."""
+    """Names and types of columns; fields of a nested value have its name as a prefix."""
     import pyarrow as pa
 
     simple = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}

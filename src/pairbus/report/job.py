@@ -1,4 +1,4 @@
-"""From ledgers to a report: each step in its file, here they come together."""
+"""Making a report from ledgers: this file calls the steps, each of which has a file of its own."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def make_report(
     operations_before: int | None = None,
     now_s: float,
 ) -> Report:
-    """The report of ledgers: folders, files, patterns of files, or compacted locations.
+    """Make the report of ledgers: folders, files, patterns of files, or compacted locations.
 
-    What is damaged is named in the report, and the rest is used. `operations_before` are those of the month before the
-    ledgers begin; by default as many as the sheet includes, so that every operation has a price. Rows are staged in a
-    temporary folder, much smaller than the ledgers. ConfigError when there is no ledger.
+    Damaged lines are named in the report, and the others are used. `operations_before` counts earlier operations of the
+    month; the default is the number that the price sheet includes, so that every operation has a price. Rows are staged
+    in a temporary folder, much smaller than the ledgers. ConfigError when there is no ledger.
     """
     tariffs = Tariffs(prices, geo, counting, operations_before)
     sources = find_sources(ledgers)
@@ -92,7 +92,7 @@ def _figures(
     outages = merged(views)
     dead = dead_letters(rows).persist()
     try:
-        buried = sums.dead_letter_counts(dead)
+        dead_counts = sums.dead_letter_counts(dead)
         messages = message_table(rows, dead, outages, folder)
     finally:
         dead.unpersist()
@@ -100,14 +100,14 @@ def _figures(
     away = messages.where("diverted_ms is not null")
     diversions, troubles = sums.diversions(away), sums.troubles(rows, outages)
     by_entity, histogram = delays(away)
-    entities, total = availability_of(cells, sums.message_counts(rows, messages), buried, by_entity)
+    entities, total = availability_of(cells, sums.message_counts(rows, messages), dead_counts, by_entity)
     availability = Availability(
         entities=tuple(entities),
         total=total,
         outages=outages_of(outages, diversions, troubles),
         states=tuple(states(views)),
         backlog=tuple(backlog_points(away, begins_ms, ends_ms)),
-        dead_letters=tuple(buried),
+        dead_letters=tuple(dead_counts),
         delays=histogram,
     )
     bill, prices = make_bill(cells, outages, diversions, troubles, tariffs, ends_ms - begins_ms)

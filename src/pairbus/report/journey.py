@@ -1,4 +1,4 @@
-"""The way of one message, from every row that has its id."""
+"""The journey of one message, from all rows that have its id."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pairbus.report.sources import find_sources
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HOPS_MAX = 10_000  # an id that is not one, such as an empty text, may be in every row
+HOPS_MAX = 10_000  # an id that is not unique, such as an empty text, may be in every row
 
 WORDS = {
     "Diverted": "diverted",
@@ -31,9 +31,9 @@ WORDS = {
 
 
 def journey(spark: SparkSession, ledgers: Sequence[str | PathLike[str]], message_id: str) -> list[Hop]:
-    """Every hop in the order of time; empty when no ledger knows the message. Damaged lines are left out.
+    """Hops of a message in the order of time; empty when no ledger knows the message. Damaged lines are left out.
 
-    Spark looks for the id in the texts, with and without JSON's escapes; only what has it is parsed.
+    Spark looks for the id in the lines, with and without JSON's escapes; only lines that have it are parsed.
     """
     sources = find_sources(ledgers)
     rows: list[Row] = []
@@ -45,7 +45,7 @@ def journey(spark: SparkSession, ledgers: Sequence[str | PathLike[str]], message
             try:
                 rows.append(usable(line["value"].encode()))
             except ValueError:
-                continue  # the report names it
+                continue  # the report names the line
     if sources.tables:
         found = ledger_tables(spark, sources.tables).where(F.col("message_id") == message_id).limit(HOPS_MAX)
         for row in found.collect():
@@ -55,7 +55,7 @@ def journey(spark: SparkSession, ledgers: Sequence[str | PathLike[str]], message
 
 
 def hops(rows: Iterable[Row]) -> list[Hop]:
-    """Rows of one message. The same row from a ledger and from its compacted form is one hop."""
+    """Hops from the rows of one message. The same row from a ledger and from its compacted form is one hop."""
     steps = sorted({_step(row) for row in rows})
     first_s = datetime.fromisoformat(steps[0][0]).timestamp() if steps else 0.0
     return [
@@ -68,7 +68,7 @@ def _step(row: Row) -> tuple[str, str, str, str, str]:
     event = row.event or row.kind
     what = "spooled" if event == "Diverted" and row.queue == "spool" else WORDS.get(event, event)
     told = dict(row.details or {})
-    # A moved message is where it belongs, and so is one that was forwarded to the primary; any other one is in a queue.
+    # A moved message is in its entity, and so is one that was forwarded to the primary; any other one is in a queue.
     to = told.pop("to", None) if event == "SpoolForwarded" else None
     where: str | None
     if to not in (None, "primary"):

@@ -1,7 +1,7 @@
-"""Every diverted message once: when it went away, when and how that ended, and the outage it belongs to.
+"""Table of diverted messages: when each was diverted, when and how its wait ended, and its outage.
 
-Rows say the same of a message more than once: it was spooled and then sent to a backlog queue, moved twice,
-dead-lettered after a second look. The first of each counts.
+A message may have several rows of one kind: it was spooled and then sent to a backlog queue, moved twice, or
+dead-lettered twice. The first row of each kind counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SPOOL = "spool"
 SET_ASIDE = "set aside in the spool"
-"The reason of what the spool could not forward; it counts as dead-lettered."
+"Reason of a message that the spool could not forward; it counts as dead-lettered."
 
 MESSAGES_DDL = (
     "entity string, message_id string, diverted_ms bigint, queue string, moved_ms bigint, moved_queue string,"
@@ -29,10 +29,11 @@ MESSAGES_DDL = (
 
 
 def message_table(rows: DataFrame, dead: DataFrame, outages: Sequence[Span], folder: Path) -> DataFrame:
-    """A row for each message with an id that was diverted, moved, or both; `folder` holds it.
+    """Table with a row for each message with an id that was diverted, moved or forwarded home; stored in `folder`.
 
-    `diverted_ms` is null when these ledgers do not tell where it came from, `ended_ms` while it waits, `home_ms` when
-    it did not come home. A clock that is behind cannot let a message come home before it left: the way took no time.
+    `diverted_ms` is null when these ledgers do not tell where the message came from, `ended_ms` while it waits,
+    `home_ms` when it did not come home. When clocks differ, so that a message came home before it left, the two times
+    are made equal.
     """
     spark = rows.sparkSession
     is_forward = (F.col("event") == "SpoolForwarded") & (detail("to") == "primary")
@@ -45,8 +46,8 @@ def message_table(rows: DataFrame, dead: DataFrame, outages: Sequence[Span], fol
     known = steps.groupBy("entity", "message_id").agg(
         *(F.min(name).alias(name) for name in ("diverted", "moved", "forwarded_ms")), F.count("moved").alias("moves")
     )
-    buried = dead.where("message_id <> ''").groupBy("entity", "message_id").agg(F.min("time_ms").alias("dead_ms"))
-    messages = known.join(buried, ["entity", "message_id"], "left").select(
+    letters = dead.where("message_id <> ''").groupBy("entity", "message_id").agg(F.min("time_ms").alias("dead_ms"))
+    messages = known.join(letters, ["entity", "message_id"], "left").select(
         "entity",
         "message_id",
         F.col("diverted.time_ms").alias("diverted_ms"),
@@ -73,21 +74,21 @@ def _names() -> list[str]:
 
 
 def dead_letters(rows: DataFrame) -> DataFrame:
-    """What was dead-lettered by a syphon or set aside in a spool: entity, message_id, reason, time_ms.
+    """Messages that a syphon dead-lettered or a spool set aside: entity, message_id, reason, time_ms.
 
-    A dead letter's row names the backlog queue; its entity is that of the message diverted there, or spooled, with this
-    id. Where there is none, the queue stands for it.
+    The row of a dead letter names the backlog queue. Its entity is that of the message with this id that was diverted
+    to the queue, or spooled; when there is none, the queue takes the entity's place.
     """
-    buried = rows.where("event = 'DeadLettered'").select(
+    letters = rows.where("event = 'DeadLettered'").select(
         "queue", "message_id", detail("reason").alias("reason"), "time_ms", _one_for_each("message_id", "id", "file")
     )
-    buried = buried.groupBy("queue", "message_id", "reason", "single").agg(F.min("time_ms").alias("time_ms"))
+    letters = letters.groupBy("queue", "message_id", "reason", "single").agg(F.min("time_ms").alias("time_ms"))
     sent = rows.where("kind = 'diverted' and message_id <> ''").select(
         F.col("message_id").alias("sent_id"), F.col("queue").alias("sent_to"), F.col("entity").alias("sent_entity")
     )
     is_here = F.col("queue").eqNullSafe(F.col("sent_to"))
     is_it = (F.col("message_id") == F.col("sent_id")) & (is_here | (F.col("sent_to") == SPOOL))
-    found = buried.join(sent.distinct(), is_it, "left").groupBy(*buried.columns)
+    found = letters.join(sent.distinct(), is_it, "left").groupBy(*letters.columns)
     best = found.agg(F.min(F.struct((~is_here).alias("elsewhere"), F.col("sent_entity").alias("entity"))).alias("sent"))
     entity = F.coalesce("sent.entity", "queue").alias("entity")
     aside = rows.where("event = 'SpoolRefused'").groupBy("entity", "message_id").agg(F.min("time_ms").alias("time_ms"))
@@ -97,15 +98,16 @@ def dead_letters(rows: DataFrame) -> DataFrame:
 
 
 def _one_for_each(message_id: str, *place: str) -> Column:
-    """Null for rows that have an id; rows without one are messages of their own."""
+    """Column that keeps rows without an id apart, as messages of their own; null for rows with an id."""
     has_none = F.coalesce(message_id, F.lit("")) == ""
     return F.when(has_none, F.concat_ws("-", *place)).alias("single")
 
 
 def with_outage(frame: DataFrame, time: str, outages: Sequence[Span]) -> DataFrame:
-    """The number of the last outage of the row's entity that began before it, or in the same second; else null.
+    """Add the column `outage`: the number of the entity's last outage that began before the row or in its second.
 
-    Metered rows carry only their second. One sort of rows and beginnings together, because both may be many.
+    It is null when there is none. Metered rows have only their second. Rows and beginnings are sorted together,
+    because there may be many of both.
     """
     if not outages:
         return frame.withColumn("outage", F.lit(None).cast("bigint"))
@@ -121,5 +123,5 @@ def with_outage(frame: DataFrame, time: str, outages: Sequence[Span]) -> DataFra
 
 
 def detail(name: str) -> Column:
-    """A field of the event, as text."""
+    """Column with a field of the event, as text."""
     return F.get_json_object("details", f"$.{name}")

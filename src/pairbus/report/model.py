@@ -1,7 +1,7 @@
-"""The report as values: what the jobs compute, what the page shows, what the JSON file says.
+"""The report as values: Spark jobs compute them, the HTML page shows them, the JSON file stores them.
 
 Names are those of the JSON file. Money is decimal, and text in JSON; times are texts as in the ledger (UTC,
-milliseconds). Everything in money is an estimate.
+milliseconds). Every amount of money is an estimate.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from decimal import Decimal
 
 SCHEMA = 1
 PARTS = ("application", "idle", "during", "after")
-"""What an operation was for; together they are the whole bill.
+"""Parts of the bill, by the purpose of an operation; together they are the whole bill.
 
-`application`: its own sends and receives, and what went from the spool to the primary. `idle`: pairing itself and
-polls that brought nothing. `during`: pings, sends to backlog queues. `after`: what the syphon received, sent, settled
-and renewed.
+`application`: its own sends and receives, and sends from the spool to the primary. `idle`: listing and creating backlog
+queues, and polls that found no message. `during`: pings, sends to backlog queues. `after`: operations of the syphon:
+receives, sends, settlements and lock renewals.
 """
 
 
@@ -28,26 +28,26 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A place of a ledger that could not be used."""
+    """A file or line of a ledger that could not be used, or a line where the clock went back, which is used."""
 
     file: str
     line: int
-    "0: the whole file."
+    "Number of the line; 0: the whole file."
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the report was made from."""
+    """Files and rows from which the report was made."""
 
     files: int
     rows: int
     damaged: int
     "Lines that could not be used."
     damage: tuple[Damage, ...]
-    "The first of them."
+    "Files that could not be used, and the first lines that are damaged or where a clock went back."
     lost_rows: int
-    "Rows that writers could not write; their operations are in the bill, in the part `application`."
+    "Rows that writers could not write or had to delete; their operations are in the part `application` of the bill."
     clock_jumps: int
     "Places where the time of a writer went back by more than a second."
 
@@ -59,9 +59,9 @@ class Prices:
     date: str
     source: str
     counting: str
-    "documented (settlements are free) or strict (they count)."
+    "Rule of counting: documented (settlements are free) or strict (settlements count)."
     operations_before: int
-    "Of this month, before the first one of the ledger: which tier applies."
+    "Operations of the month before the first one of the ledger; they decide which tier applies."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class BillLine:
     kind: str
     part: str
     hour: str
-    "2026-03-01T12:00Z"
+    "Beginning of the hour, as 2026-03-01T12:00Z; of the day or month when there would be too many lines."
     operations: int
     bytes: int
     money: Decimal
@@ -80,7 +80,7 @@ class BillLine:
 
 @dataclass(frozen=True, slots=True)
 class OutageBill:
-    """What one outage of one entity added: pings and diverted sends, then the way home of its messages."""
+    """Cost that one outage of one entity added: pings and diverted sends, then the moves of its messages."""
 
     entity: str
     begins: str
@@ -92,36 +92,36 @@ class OutageBill:
 class Bill:
     total: Amount
     parts: dict[str, Amount]
-    "By name of PARTS; they add up to the total."
+    "Amounts by name of PARTS; they add up to the total."
     alone: Amount
-    "The same messages on a primary that never failed: the application's part, and one send for each diverted message."
+    "Cost on a primary that never failed: the application's part, and one send for each diverted message."
     bandwidth: Amount
-    "Bytes that crossed regions: diverted sends, and their way home. Its money is in the total; operations 0."
+    "Bytes between the regions: diverted sends, and their way home. Their cost is in the total; operations 0."
     base: Decimal
-    "Of the namespaces for the period, whether anything was sent or not; not in the total."
+    "Fixed cost of the namespaces for the period; not in the total."
     lines: tuple[BillLine, ...]
     outages: tuple[OutageBill, ...]
     geo_replication: Decimal
-    "What Azure's geo-replication would have cost for the same period and traffic."
+    "Cost of Azure's geo-replication for the same period and traffic."
     with_pairing: Decimal
-    "total + base: what stands beside it."
+    "Sum of `total` and `base`, to compare with `geo_replication`."
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Of one entity, as its clients saw it: from the first failure of any to the last one's recovery."""
+    """Outage of one entity, from the first failure that any client saw to the recovery of the last client."""
 
     entity: str
     begins: str
-    "First failure."
+    "Time of the first failure."
     failed_over: str | None
-    "When the first client diverted; None: a suspicion that ended before."
+    "Time at which the first client failed over; None: the suspicion ended before."
     recovered: str | None
-    "When the last client was back; None: it is not over."
+    "Time at which the last client recovered; None: the outage is not over."
     drained: str | None
-    "When the last of its messages came home or was dead-lettered; None: some wait, or none was diverted."
+    "Time at which the last of its messages came home or was dead-lettered; None: some wait, or none was diverted."
     forced: bool
-    "By an operator."
+    "True when an operator forced the failover."
     reason: str
     clients: int
     time_to_divert_s: float | None
@@ -129,12 +129,12 @@ class Outage:
     "Messages whose callers got an error."
     diverted: int
     waiting: int
-    "Diverted, and neither home nor dead-lettered."
+    "Diverted messages that are neither home nor dead-lettered."
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Time from the backlog queue to the primary, in seconds, of the messages that came home."""
+    """Time between diversion and arrival home, in seconds, of the messages that came home."""
 
     messages: int
     p50_s: float
@@ -149,33 +149,33 @@ class EntityAvailability:
     sent: int
     "Messages that the primary accepted from the application."
     diverted: int
-    "Messages that a backlog queue accepted, and those that the spool took."
+    "Messages that a backlog queue or the spool accepted."
     failed: int
     "Messages whose callers got an error."
     moved: int
-    "Brought home."
+    "Messages that came home."
     duplicated: int
-    "Moved more than once."
+    "Messages that were moved more than once."
     maybe_duplicated: int
     dead_lettered: int
     pings: int
     with_pairing_percent: float
-    "Of the messages that callers wanted to send, those that were stored somewhere. 100 when there was none."
+    "Share of the callers' messages that the primary, a backlog queue or the spool took; 100 without messages."
     without_pairing_percent: float
-    "Those that the primary took."
+    "Share of the callers' messages that the primary took directly."
     delay: Delay | None
 
 
 @dataclass(frozen=True, slots=True)
 class StateSpan:
-    """For the timeline: an entity was not healthy, in the worst state that any client saw."""
+    """Part of the timeline in which an entity was not healthy, with the worst state that any client saw."""
 
     entity: str
     state: str
     "SUSPECT or FAILED_OVER"
     begins: str
     ends: str
-    "Of the report's period, when it is not over."
+    "End of the state; when it is not over, the last row of the process that saw it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class BacklogPoint:
     waiting: int
     "Messages in all backlog queues and spools."
     oldest_s: float
-    "Age of the oldest of them."
+    "Age of the oldest message."
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +198,14 @@ class DeadLetters:
 class Availability:
     entities: tuple[EntityAvailability, ...]
     total: EntityAvailability
-    "Of all; its entity is `*`."
+    "Sums of all entities; its entity is `*`."
     outages: tuple[Outage, ...]
     states: tuple[StateSpan, ...]
     backlog: tuple[BacklogPoint, ...]
-    "At most 500 points; the first and the last are ends of the period."
+    "Points of the backlog's curve, up to 500; the first and the last are the ends of the period."
     dead_letters: tuple[DeadLetters, ...]
     delays: tuple[tuple[float, int], ...]
-    "Histogram of the added delay: (upper limit in seconds, messages), at most 40 of them."
+    "Histogram of the added delay: (upper limit in seconds, messages), up to 40 bars."
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +213,11 @@ class Report:
     schema: int
     made_at: str
     version: str
-    "Of Pairbus."
+    "Version of Pairbus."
     begins: str
-    "First row."
+    "Time of the first row."
     ends: str
-    "Last row."
+    "Time of the last row."
     seconds: float
     source: Source
     prices: Prices
@@ -227,7 +227,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One step of a message's journey."""
+    """A step of a message's journey."""
 
     time: str
     what: str

@@ -1,4 +1,4 @@
-"""What is wrong in which line: damage, and clocks that went back."""
+"""Line numbers of damaged lines, and of lines where a clock went back."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Places:
     damaged: int
     clock_jumps: int
     shown: tuple[Damage, ...]
-    "The first, by file and line."
+    "The first places, sorted by file and line."
 
 
 def find_places(staged: DataFrame, folder: Path) -> Places:
-    """Numbers every line of every file: one sort of a few numbers for each row, however large the texts are.
+    """Find damaged lines and clocks that went back, with line numbers: a sort of a few numbers for each row.
 
-    A clock is said to have gone back when a row's time is more than a second before that of the usable row above it. In
-    compacted files rows have no order; their damage has the number of the row within the file.
+    A clock went back when the time of a row is more than a second before that of the usable row above it. In compacted
+    files rows have no order; damage there has the number of the row within the file.
     """
     spark = staged.sparkSession
     lines = staged.where("not is_table").select(

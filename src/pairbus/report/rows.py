@@ -1,11 +1,11 @@
-"""Rows of ledgers as a table of columns with types, staged once: every later question reads only the columns it needs.
+"""Rows of ledgers as a staged table with typed columns: every later query reads only the columns that it needs.
 
 Laws of this file.
- 1. A line is usable when `pairbus.ledger.rows.decode` takes it, its time is one, and its numbers are possible. Spark
-    parses every line; only a line that it finds odd goes through `decode` itself, whose word counts.
+ 1. A line is usable when `pairbus.ledger.rows.decode` accepts it, its time is valid, and its numbers are possible.
+    Spark parses every line; only a line that looks odd goes through `decode` itself, which decides.
  2. The place of a line is (file, start of Spark's piece of the file, number within the task): Spark reads a piece from
-    its start to its end, so that this order is that of the file, whatever pieces there are and whoever reads them.
- 3. Entities, queues and namespaces are compared without case, and are in lower case from here on.
+    its start to its end, so this order is that of the file, however Spark cuts it and whichever task reads a piece.
+ 3. Entities, queues and namespaces are case-insensitive, and are in lower case from here on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NUMBERS = ("schema", "pid", "count", "billable_operations", "bytes", "rows")
 AMOUNTS = ("count", "billable_operations", "bytes", "rows")
 REQUIRED = ("schema", "time", "client", "pid", "run", "kind")
-AMOUNT_MAX = 10**15  # of one row: a petabyte; thousands of such rows still add up within 64 bits
+AMOUNT_MAX = 10**15  # a petabyte in one row; sums of thousands of such rows still fit 64 bits
 REASON_MAX = 200  # characters
 ROW_DDL = ", ".join(f"`{field.name}` {'bigint' if field.name in NUMBERS else 'string'}" for field in fields(Row))
 
@@ -50,7 +50,7 @@ STAGED_DDL = (
 
 
 def usable(line: bytes) -> Row:
-    """The row of a line. ValueError: what is wrong with it, for a person."""
+    """Decode and check a line; ValueError says in words what is wrong."""
     try:
         row = decode(line)
     except LedgerNewer as newer:
@@ -71,7 +71,7 @@ def usable(line: bytes) -> Row:
 
 
 def stage(spark: SparkSession, lines: Sequence[Path], tables: Sequence[Path], folder: Path) -> DataFrame:
-    """Every line of the files, with a `reason` where it is not usable. `folder` holds it and must outlive it."""
+    """Stage all lines of the files in `folder`, with a `reason` for unusable ones. `folder` must outlive the table."""
     if not lines and not tables:
         return spark.createDataFrame([], STAGED_DDL)
     raw = str(folder / "raw")
@@ -91,10 +91,10 @@ def stage(spark: SparkSession, lines: Sequence[Path], tables: Sequence[Path], fo
 
 
 def once(staged: DataFrame) -> DataFrame:
-    """Without the rows that are there in both forms, as lines and compacted.
+    """Remove rows that are there in both forms, as lines and compacted.
 
-    A file belongs to one run and one day, and a day is compacted as a whole; but a file may have grown since, or be
-    deleted already. Of each run and day the form that has more rows is taken.
+    A file belongs to one run and one day, and a day is compacted as a whole; but since then a file may have grown or
+    been deleted. For each run and day the form with more rows is kept, or the lines when both have as many.
     """
     key = staged.withColumn("day", F.expr("time_ms div 86400000"))
     counted = (
@@ -108,7 +108,7 @@ def once(staged: DataFrame) -> DataFrame:
 
 
 def json_lines(spark: SparkSession, lines: Sequence[Path]) -> DataFrame:
-    """The lines as texts: `value`, and the hidden column `_metadata`."""
+    """Table of the lines as texts: column `value`, and the hidden column `_metadata`."""
     return spark.read.option("lineSep", "\n").text([_literally(path) for path in lines])
 
 
@@ -117,7 +117,7 @@ def ledger_tables(spark: SparkSession, tables: Sequence[Path]) -> DataFrame:
 
 
 def _literally(path: Path) -> str:
-    """Spark takes every path for a pattern."""
+    """Escape a path, because Spark takes every path for a pattern."""
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path))
 
 
@@ -157,11 +157,11 @@ def _read_tables(spark: SparkSession, tables: Sequence[Path]) -> DataFrame:
 
 
 def _is_as_written() -> Column:
-    """Of `value`: it has the form that a ledger writes, in which nothing can hide that `decode` would not take.
+    """True when `value` has the form that a ledger writes, so that `decode` would accept it too.
 
-    Spark's parser takes a number for a text, reads a text of any bytes, and does not look behind the object that it has
-    read. So a text must have its quote, all is ASCII, and the first closing brace is the last but that of the details.
-    Plain searches, because a regular expression that says the same takes longer than all the rest.
+    Spark's parser takes a number for a text, accepts any bytes in a text, and ignores anything after the object. So a
+    text must have its quote, all must be ASCII, and the first closing brace must be the last, or that of the details.
+    Plain searches, because a regular expression for this would take longer than all the rest.
     """
     value, details = F.col("value"), F.col("row.details")
     first_brace, length = F.instr(value, "}"), F.length(value)
@@ -176,13 +176,13 @@ def _is_as_written() -> Column:
 
 
 def _has_name_of_ours(details: Column) -> Column:
-    """A text within the details could stand for one outside, if it had the same name."""
+    """True when the details have a text with the name of a field of the row, which could hide that the row lacks it."""
     found = reduce(or_, (details.contains(f'"{name}":"') for name in _TEXTS))
     return details.contains('":"') & found
 
 
 def _is_fine() -> Column:
-    """Of `row` and `time_ms`: what can be said without the text. Null counts as no."""
+    """True when the values of `row` and `time_ms` are possible, as far as they tell without the text. Null means no."""
     present = F.col("row.schema") <= SCHEMA
     for name in REQUIRED:
         present = present & F.col(f"row.{name}").isNotNull()
@@ -196,10 +196,10 @@ def _time_ms() -> Column:
 
 
 def _staged(is_odd: Column, reason: Column, text: Column | None = None) -> list[Column]:
-    """The columns of STAGED_DDL from `row` and the place."""
+    """Columns of STAGED_DDL, from `row` and the place."""
     same = ("client", "run", "kind", "event", "side", "message_id", "cause", "outcome", "count", "bytes")
     lower = ("namespace", "entity", "queue")
-    # Of other kinds nothing is asked of the details, and a message has a row of those.
+    # No query uses the details of other kinds, and there is a row of those for each message.
     details = F.when(F.col("row.kind") == "event", F.col("row.details"))
     return [
         *(F.col(name) for name in PLACE),
@@ -216,7 +216,7 @@ def _staged(is_odd: Column, reason: Column, text: Column | None = None) -> list[
 
 
 def _judge(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """In a worker: the odd lines, each with its canonical text or with a reason."""
+    """Decode odd lines in a Spark worker: each gets its canonical text, or a reason why it is unusable."""
     import pyarrow as pa
 
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Which files a report is made from. What cannot be read is left out and said, so that the rest can be used."""
+"""The files of a report. Files that cannot be read are reported as damage, and the others are used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL_CONF = {
     "spark.sql.adaptive.enabled": "false",
 }
 LARGE_CONF = {"spark.sql.shuffle.partitions": "8", "spark.driver.memory": "3g"}
-"Of Spark, for ten million rows on a laptop."
+"Configuration of Spark for ten million rows on a laptop."
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Sources:
         return len(self.lines) + len(self.tables) + len(self.damage)
 
     def session_conf(self) -> dict[str, str]:
-        """For `local_session`: what a Spark of this machine needs for these files, and no more.
+        """Configuration for `local_session` that fits the size of these files.
 
-        A small report is over before Spark and Java have made their best code: making it would take most of the time.
+        For a small report, generating and optimising code would take Spark and Java longer than the work itself.
         """
         size_bytes = sum(path.stat().st_size for path in (*self.lines, *self.tables))
         if size_bytes < SMALL_BYTES:
@@ -49,9 +49,9 @@ class Sources:
 
 
 def find_sources(ledgers: Sequence[str | PathLike[str]]) -> Sources:
-    """Files of folders, files by name or pattern, and compacted locations. A file that is named twice counts once.
+    """Find the files of folders, names, patterns and compacted locations. A file that is named twice counts once.
 
-    ConfigError when a name leads to no file at all: a report without it would be taken for a whole one.
+    ConfigError when a name leads to no file: a report without it would look complete.
     """
     found = {path.resolve(): path.absolute() for each in ledgers for path in _files(each)}
     lines: list[Path] = []
@@ -106,4 +106,4 @@ def _problem_of_table(path: Path) -> str:
     except ArrowInvalid as error:
         return f"the file cannot be read: {error}"
     missing = set(Row.__dataclass_fields__) - names
-    return f"the table is not one of a ledger: it has no {', '.join(sorted(missing))}" if missing else ""
+    return f"the table is not a ledger: it has no {', '.join(sorted(missing))}" if missing else ""

@@ -1,4 +1,4 @@
-"""What Spark adds up. Only sums leave this file; everything in money or percent is made of them elsewhere."""
+"""Sums by Spark. Other files compute money and percentages from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cells(rows: DataFrame) -> list[Cell]:
 
 
 def transitions(rows: DataFrame) -> tuple[list[Transition], dict[str, int]]:
-    """In their order, and the last row of each process that has some."""
+    """Transitions in order, and run → time of the last row, for processes that have transitions."""
     steps = rows.where(F.col("event").isin(*TRANSITIONS)).select(
         "run",
         F.coalesce("entity", F.lit("")).alias("entity"),
@@ -93,7 +93,7 @@ def troubles(rows: DataFrame, outages: Sequence[Span]) -> list[Trouble]:
 
 
 def message_counts(rows: DataFrame, messages: DataFrame) -> dict[str, MessageCounts]:
-    """By entity. A row without an id is a message of its own."""
+    """Counts of messages by entity. A row without an id is a message of its own."""
     has_none = F.coalesce("message_id", F.lit("")) == ""
     is_maybe = F.col("event") == "MaybeDuplicated"
     single = (

@@ -1,4 +1,4 @@
-"""Milliseconds since 1970 as the ledger writes times. One place, because no other conversion is exact and alike."""
+"""Milliseconds since 1970 as texts of the ledger, converted here alone, so that equal times have equal texts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ HOUR_MS = 3_600_000
 
 
 def text_of(time_ms: int) -> str:
-    return time_text(time_ms / 1000)  # a float holds milliseconds of this millennium with four digits to spare
+    return time_text(time_ms / 1000)  # a float is exact enough: milliseconds need four digits less than it has
 
 
 def hour_of(hour: int) -> str:
-    """Of hours since 1970: 2026-03-01T12:00Z."""
+    """Text of an hour, given in hours since 1970: 2026-03-01T12:00Z."""
     return f"{text_of(hour * HOUR_MS)[:16]}Z"

@@ -1,4 +1,4 @@
-"""The durable local spool: what neither namespace took waits here, and is forwarded in order when one of them is back.
+"""The durable local spool: messages that neither namespace took wait here, and are forwarded in order later.
 
     spool = Spool("/var/spool/orders")
     spool.append([Entry("orders", payload, "id-1", spooled_ms=now_ms)])    # returns after the fsync
@@ -6,12 +6,12 @@
     spool.forwarded([number, …])                                           # removed, durably
 
 Laws of this file.
- 1. `append` returns when its messages would survive a crash of the machine; all of them, or none and an error.
- 2. Messages leave by `forwarded` alone. What cannot be forwarded, or is damaged, is set aside with a reason and kept.
- 3. Messages of one path come out in the order in which they went in. Paths compare without case.
- 4. One process owns the folder. A forked child has lost the spool: it holds neither the lock nor the connection.
+ 1. `append` returns when its messages would survive a crash of the machine; it stores all of them, or none and raises.
+ 2. Messages leave by `forwarded` alone. A message that is refused or damaged is set aside with a reason and kept.
+ 3. Messages of one path come out in the order in which they went in. Paths are case-insensitive.
+ 4. One process owns the folder. A forked child has neither the lock nor the connection.
 
-Every method blocks and may be called from any thread; changes that are asked for at the same time share an fsync.
+Every method blocks and may be called from any thread; concurrent changes share an fsync.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from pairbus.spool.threads import DiskThreads
 logger = logging.getLogger("pairbus.spool")
 
 MAX_BYTES = 1 << 30
-ROW_BYTES = 128  # what a message costs on disk beside its payload and texts
-SPOOLS_MAX = 1000  # processes that share one folder by having spools of their own within it
-DISK_THREADS = 8  # of a client: the sends of so many tasks share an fsync
-DEPTH_MAX = 16  # numbered folders within each other in which a spool is looked for
+ROW_BYTES = 128  # bytes of a message on disk beside its payload and texts
+SPOOLS_MAX = 1000  # processes that may share one folder, each with a spool of its own within it
+DISK_THREADS = 8  # threads of a client: so many concurrent sends can share an fsync
+DEPTH_MAX = 16  # levels of numbered folders in which `spools_in` looks for spools
 SHRINK_PAGES = 256  # free pages that an empty spool may keep
 
 _INSERT = f"INSERT INTO waiting ({COLUMN_NAMES}) VALUES (?{', ?' * 10})"
@@ -58,22 +58,22 @@ _INSERT = f"INSERT INTO waiting ({COLUMN_NAMES}) VALUES (?{', ?' * 10})"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One message on its way."""
+    """A message in the spool."""
 
     path: str
     "Entity of the primary."
     payload: bytes
-    "One encoded AMQP message, as it would have gone to the primary; never a batch."
+    "Encoded AMQP message, as it would have gone to the primary; never a batch."
     message_id: str
     first_attempt_ms: int | None = None
-    "When it was first tried, if the outcome at the primary is unknown; None: it is certainly not there."
+    "Time of the first attempt, if the outcome at the primary is unknown; None: the message is certainly not there."
     sender: str | None = None
     counter: int | None = None
     spooled_ms: int = 0
 
     @property
     def size(self) -> int:
-        """What it counts against the spool's limit."""
+        """Bytes that count against the spool's limit."""
         return len(self.payload) + len(self.path) + len(self.message_id) + ROW_BYTES
 
     @property
@@ -83,29 +83,29 @@ class Entry:
 
 
 class Spool:
-    """The owner of a folder. Raises SpoolInUse, SpoolForeign, SpoolNewer or SpoolDamaged when it cannot be opened.
+    """An open spool, which owns its folder. SpoolInUse, SpoolForeign, SpoolNewer or SpoolDamaged when it cannot open.
 
-    With `pair` it is claimed: what is in it belongs to that pair from now on, unless it holds messages of another one,
-    which is SpoolOfAnotherPair. A pair is named by the first part of its backlog paths.
+    With `pair` the spool is claimed: its messages belong to that pair from now on. SpoolOfAnotherPair when it holds
+    messages of another pair. A pair is named by the first part of its backlog paths.
     """
 
     def __init__(self, folder: Path | str, *, pair: str | None = None, max_bytes: int = MAX_BYTES) -> None:
         self.folder = Path(folder).absolute()
         self.max_bytes = max_bytes
         self.pair: str | None = None
-        "Whose messages these are; None: nobody has claimed them."
+        "Pair to which the messages belong; None: no pair has claimed the spool."
         self.on_append: Callable[[], None] | None = None
-        "Called after every append, from the thread that appended."
+        "Function that is called after every append, in the thread that appended."
         self.damage: list[str] = []
-        "A sentence for each thing that was found damaged since the spool was opened; each is logged too."
+        "Sentences about damage that was found since the spool was opened; each is logged too."
         self._file = self.folder / FILE_NAME
         self._places: dict[str, int] = {}
-        "Path in lower case → messages waiting."
+        "Path in lower case → number of waiting messages."
         self._waiting = self._refused = self._bytes = self._last = 0
         self._reserved = 0
-        "Bytes of appends under way: whoever comes meanwhile must not count on the room."
+        "Bytes of appends under way: a concurrent append must not use the same room."
         self._over = ""
-        "Why the spool can no longer be used."
+        "Reason why the spool can no longer be used."
         try:
             prepare(self.folder)
             self._lock = own(self.folder)
@@ -153,7 +153,7 @@ class Spool:
             self.pair = pair
 
     def demand(self, pair: str) -> None:
-        """Raise SpoolOfAnotherPair if there is a message in it that belongs to another one."""
+        """Raise SpoolOfAnotherPair when the spool holds messages of another pair."""
         if self.pair is not None and (self._waiting or self._refused):
             _demand(self.folder, self.pair, pair)
 
@@ -162,7 +162,7 @@ class Spool:
         logger.error("%s", sentence)
 
     def _count(self, connection: sqlite3.Connection) -> None:
-        """Learn from the file what is in it."""
+        """Count the messages in the file."""
         rows = connection.execute("SELECT place, count(*), sum(size) FROM waiting GROUP BY place").fetchall()
         query = "SELECT count(*), ifnull(sum(size), 0), ifnull(max(number), 0) FROM refused"
         refused, refused_bytes, refused_last = connection.execute(query).fetchone()
@@ -178,14 +178,14 @@ class Spool:
         return f"<Spool {self.folder} {state}, {self._bytes} of {self.max_bytes} bytes>"
 
     def close(self) -> None:
-        """Release the folder; messages stay. In a forked child, and a second time, there is nothing to release."""
+        """Release the folder; messages stay. A forked child, and a second call, have nothing to release."""
         if not self._over:
             self._over = "closed"
             _open_spools.discard(self)
             self._commits.close()
             self._lock.release()
 
-    # ── what is in it, from memory ──
+    # ── counts, from memory ──
 
     @property
     def waiting(self) -> int:
@@ -197,17 +197,17 @@ class Spool:
 
     @property
     def stored_bytes(self) -> int:
-        """Of the messages in it, refused ones included; what `max_bytes` limits."""
+        """Size of all messages, refused ones included; `max_bytes` limits it."""
         return self._bytes
 
     def has(self, path: str) -> bool:
-        """Whether messages of this path wait: later ones must queue behind them."""
+        """True when messages of this path wait: later ones must queue behind them."""
         return self._waiting > 0 and path.lower() in self._places
 
     # ── messages in ──
 
     def append(self, entries: Sequence[Entry]) -> int:
-        """Store all of them durably, or none and raise; the number of messages that wait now."""
+        """Store all entries durably, or none and raise; returns the number of messages that wait now."""
         if not entries:
             return self._waiting
         size = sum(entry.size for entry in entries)
@@ -215,7 +215,7 @@ class Spool:
             if self._bytes + self._reserved + size > self.max_bytes:
                 raise SpoolFull(
                     f"The spool {self.folder} holds {self._bytes} of at most {self.max_bytes} bytes, and {size} more"
-                    " do not fit. What was spooled before is safe; this was not stored."
+                    " do not fit. Earlier messages are safe; these were not stored."
                 )
             self._reserved += size
             rows = [_row(number, entry) for number, entry in enumerate(entries, self._last + 1)]
@@ -241,16 +241,16 @@ class Spool:
     # ── messages out ──
 
     def paths(self) -> list[str]:
-        """Paths with waiting messages, the one whose oldest message is oldest first."""
+        """Paths with waiting messages, sorted by the oldest message of each."""
         query = "SELECT number, path FROM waiting WHERE place = ? ORDER BY number LIMIT 1"
         with self._commits.reading() as connection:
             oldest = [connection.execute(query, (place,)).fetchone() for place in list(self._places)]
         return [path for _, path in sorted(row for row in oldest if row is not None)]
 
     def next_batch(self, path: str, max_count: int, max_bytes: int) -> list[tuple[int, Entry]]:
-        """The oldest messages of the path with their numbers; at least one when there is one.
+        """The oldest messages of the path with their numbers; at least one when the path has any.
 
-        A message whose checksum is wrong is set aside as refused, and what lies behind it comes instead.
+        A message whose checksum is wrong is set aside as refused, and skipped.
         """
         while True:
             batch, damaged = self._read(path.lower(), max_count, max_bytes)
@@ -261,21 +261,21 @@ class Spool:
                 return batch
 
     def forwarded(self, numbers: Sequence[int]) -> None:
-        """Remove messages that a namespace has accepted. Numbers that are not there are passed over."""
+        """Remove messages that a namespace has accepted. Unknown numbers are ignored."""
         self._remove(numbers, keep=False, copy=lambda connection: None)
         if not self._waiting and not self._refused:
-            with suppress(SpoolError):  # they are removed all the same
+            with suppress(SpoolError):  # the messages are removed all the same
                 self._shrink()
 
     def refuse(self, reasons: Sequence[tuple[int, str]], *, refused_ms: int | None) -> None:
-        """Set messages aside, each with the reason; they stay in the spool, and nothing waits behind them."""
+        """Set each message aside with its reason; it stays in the spool, and no other message waits for it."""
         copy = f"INSERT INTO refused SELECT {COLUMN_NAMES}, ?, ? FROM waiting WHERE number = ?"
         rows = [(reason, refused_ms, number) for number, reason in reasons]
         numbers = [number for number, _ in reasons]
         self._remove(numbers, keep=True, copy=lambda connection: connection.executemany(copy, rows))
 
     def retry_refused(self) -> int:
-        """Put every refused message back where it stood; how many there were."""
+        """Put every refused message back into its old place in the order; returns how many there were."""
         moved: list[str] = []
 
         def write(connection: sqlite3.Connection) -> None:
@@ -292,7 +292,7 @@ class Spool:
         return len(moved)
 
     def attempted(self, batch: Sequence[tuple[int, Entry]], at_ms: int) -> None:
-        """Note that the outcome of sending these is unknown. An earlier note stands."""
+        """Note that the outcome of sending these messages is unknown. The time of an earlier note stays."""
         rows = [
             (at_ms, replace(entry, first_attempt_ms=at_ms).checksum, number)
             for number, entry in batch
@@ -302,7 +302,7 @@ class Spool:
         self._change(lambda connection: connection.executemany(update, rows), lambda committed: None)
 
     def _remove(self, numbers: Sequence[int], *, keep: bool, copy: Callable[[sqlite3.Connection], object]) -> None:
-        """Out of `waiting`; with `keep` they count on, as refused."""
+        """Remove messages from `waiting`; with `keep` they count as refused from now on."""
         gone: list[tuple[str, int]] = []
 
         def write(connection: sqlite3.Connection) -> None:
@@ -347,10 +347,10 @@ class Spool:
         return batch, damaged
 
     def _shrink(self) -> None:
-        """An empty spool gives the disk back, unless it is small already, for as long as it stays empty.
+        """Give disk space of an empty spool back, unless the file is small already, for as long as it stays empty.
 
-        In steps that nobody notices who appends meanwhile, and whose log fits the reserve: on a full disk there is no
-        other room.
+        The steps are small, so that they do not delay a concurrent append, and so that their log fits the reserve: a
+        full disk has no other room.
         """
         while not self._waiting:
             with self._commits.reading() as connection:
@@ -362,9 +362,9 @@ class Spool:
         hold_reserve(self.folder)
 
     def _change(self, write: Write, ended: Ended) -> None:
-        """Whatever is not an append: it adds nothing, so a full disk must not keep it from happening.
+        """Commit a change that adds no message, also on a full disk.
 
-        A removal needs room in the log, too. Without it what is forwarded would never leave, and would go out again.
+        A removal needs room in the log, too. Without it forwarded messages would stay, and would be sent again.
         """
         try:
             self._commit(write, ended)
@@ -384,11 +384,11 @@ class Spool:
 
     @property
     def is_inherited(self) -> bool:
-        """This process was forked after the spool was opened: the parent has it, `open_free` gives one of our own."""
+        """True in a child that was forked after the spool was opened: the parent owns it, `open_free` opens another."""
         return self._over == _INHERITED
 
     def _forked(self) -> None:
-        """In the child."""
+        """Give the spool up in a forked child."""
         self._over = _INHERITED
         self.on_append = None
         self._places = {}
@@ -410,9 +410,11 @@ call_in_forked_child(_after_fork)
 
 
 def open_free(folder: Path | str, *, pair: str | None = None, max_bytes: int = MAX_BYTES) -> Spool:
-    """The spool of a folder that several processes share: the folder itself, or the first of `folder/1`, `folder/2` …
-    that nobody has open, and that holds no messages of another pair. What a process that died left in one of them, the
-    next one of its pair adopts."""
+    """Open a spool in a folder that several processes share: the folder itself, or one of `folder/1`, `folder/2` …
+
+    The first one is taken that is not open and holds no messages of another pair. So messages that a process left
+    behind are adopted by the next process of its pair.
+    """
     folder = Path(folder).absolute()
     for name in ("", *map(str, range(1, SPOOLS_MAX))):
         try:
@@ -426,27 +428,27 @@ def open_free(folder: Path | str, *, pair: str | None = None, max_bytes: int = M
 
 
 def _owing_to(folder: Path) -> str | None:
-    with suppress(SpoolError):  # whatever is wrong with it, opening it says so in better words
+    with suppress(SpoolError):  # opening the spool tells the error in better words
         return owing_to(folder)
     return None
 
 
 def _demand(folder: Path, owner: str | None, pair: str) -> None:
-    if owner is not None and owner.lower() != pair.lower():  # as the paths of queues compare
+    if owner is not None and owner.lower() != pair.lower():  # paths of queues are case-insensitive
         raise SpoolOfAnotherPair(
             f"The spool {folder} holds messages of the pair {owner}, not of {pair}. It was not touched."
         )
 
 
 def disk_threads() -> Executor:
-    """For those who must not wait for a disk themselves. None of them starts before there is work."""
+    """Make threads that wait for a disk, for an event loop. No thread starts before there is work."""
     return DiskThreads(DISK_THREADS)
 
 
 def spools_in(folder: Path | str) -> list[Path]:
-    """The folder and the numbered ones within it, at any depth, as far as they hold a spool. Links are not followed.
+    """Folders that hold a spool: the folder itself, and numbered ones within it. Links are not followed.
 
-    Nobody makes one within a numbered one, but it may be there, and what is in it must be found.
+    Pairbus makes no spool within a numbered folder, but a user may have moved one there: it must be found, too.
     """
     return _spools_in(Path(folder).absolute(), DEPTH_MAX)
 

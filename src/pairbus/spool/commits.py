@@ -1,7 +1,7 @@
-"""Group commit: changes that threads ask for at the same time share a transaction, and with it an fsync.
+"""Group commit: concurrent changes of several threads share a transaction, and with it an fsync.
 
-The first thread that finds nobody leading leads: it takes what has gathered, commits it and wakes the others.
-While it does, the next group gathers.
+The first thread that finds no leader becomes the leader: it takes all pending changes, commits them and wakes the other
+threads. Meanwhile the next group gathers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pairbus.errors import SpoolError
 from pairbus.spool.files import spool_error
 
 Write = Callable[[sqlite3.Connection], object]
-"May run twice: in a group, and alone when the group failed."
+"Function that makes a change. It may run twice: in a group, and alone when the group failed."
 Ended = Callable[[bool], None]
-"Told, under the lock, whether the change was committed."
+"Function that is told, under the lock, whether the change was committed."
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Change:
 
 
 class Commits:
-    """The one connection of a spool, and the order in which it is used. `turn` also guards what the spool remembers."""
+    """The one connection of a spool, and the order of its changes. `turn` also guards the counts of the spool."""
 
     def __init__(
         self, file: Path, connection: sqlite3.Connection, recount: Callable[[sqlite3.Connection], None]
@@ -42,27 +42,27 @@ class Commits:
         self._file = file
         self._connection: sqlite3.Connection | None = connection
         self._io = threading.Lock()
-        "Held by whoever uses the connection."
+        "Lock of the thread that uses the connection."
         self._recount = recount
-        "Called under both locks when an interrupted commit has left in doubt what the file holds."
+        "Function that counts the messages in the file again, called under both locks after an interrupted commit."
         self._pending: list[Change] = []
         self._leading = False
         self._noted = CommitFile(file.parent)
         [self._count] = connection.execute("SELECT count FROM commits").fetchone()
         noted = self._noted.read()
         self.damage = list(_damage(file, self._noted.path, noted, self._count))
-        "Sentences about commits that are missing, or whose number is."
-        self._count = max(self._count, noted or 0)  # goes on above both, so that a loss is told once
+        "Sentences about missing commits, or about a damaged commit file."
+        self._count = max(self._count, noted or 0)  # continues above both, so that a loss is reported once
 
     def enqueue(self, write: Write, ended: Ended) -> Change:
-        """Take a place in the order of changes; under `turn`. `settle` must follow, without it."""
+        """Add a change to the order. The caller holds `turn`, releases it, and then calls `settle`."""
         self._open_connection()
         change = Change(write, ended)
         self._pending.append(change)
         return change
 
     def settle(self, change: Change) -> None:
-        """Return when the change is committed; raise what kept it from being."""
+        """Wait until the change is committed; raise the error that prevented it."""
         with self.turn:
             while self._leading and not change.is_done:
                 self.turn.wait()
@@ -87,7 +87,7 @@ class Commits:
                 raise spool_error(error, self._file) from error
 
     def close(self) -> None:
-        """After what is under way. Whatever comes later is an error."""
+        """Close the connection after all pending changes. A later change is an error."""
         with self.turn:
             while self._leading or self._pending:
                 self.turn.wait()
@@ -98,7 +98,7 @@ class Commits:
                     self._noted.close()
 
     def abandon(self) -> None:
-        """In a forked child: never use the connection again, and never close it, which would be a use.
+        """Give the connection up in a forked child: never use it again, and never close it, which would be a use.
 
         Another thread of the parent may have held SQLite's own locks at the moment of the fork, so the connection must
         outlive even the interpreter, which would close it at exit.
@@ -118,7 +118,7 @@ class Commits:
         if error is None or len(group) == 1:
             self._end(group, error)
             return
-        for change in group:  # one of them was too much: the others must not suffer for it
+        for change in group:  # one change made the group fail: the others are committed without it
             self._end([change], self._transaction([change]))
 
     def _transaction(self, changes: list[Change]) -> SpoolError | None:
@@ -132,7 +132,7 @@ class Commits:
                     connection.execute("UPDATE commits SET count = ?", (self._count + 1,))
                     connection.execute("COMMIT")
                     self._count += 1
-                    with suppress(OSError):  # it only helps to notice a loss
+                    with suppress(OSError):  # the number only helps to notice a loss
                         self._noted.write(self._count)
                 finally:
                     if connection.in_transaction:

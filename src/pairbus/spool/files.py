@@ -1,18 +1,19 @@
-"""The files of a spool: who owns the folder, the tables, how a spool is made, recognised and opened.
+"""The files of a spool: the owner of the folder, the tables, creating and opening a spool.
 
     folder            mode 0700, holds nothing else; `folder/1`, `folder/2` … are spools of other processes
     folder/lock       held while a spool is open; holds the owner's process id
-    folder/commits    the number of the last commit (disk/commit_file.py), by which a loss is noticed
-    folder/reserve    room that is given up when a full disk would keep messages from being removed
+    folder/commits    the number of the last commit (disk/commit_file.py), which shows a loss of commits
+    folder/reserve    room that is given up when a full disk would prevent the removal of messages
     folder/spool.db   SQLite, mode 0600; SQLite gives its -wal and -shm files the same mode
 
-    waiting   one row for each message, numbered in the order of arrival; the payload stands last, so that whoever
-              reads the rest skips it. `place` is the path in lower case: paths compare without case.
-    refused   messages that a lane could not wait for, and damaged ones, with the reason; nothing here is ever deleted
-    commits   one row: how many commits there were
-    pair      one row, or none in a spool that nobody has claimed yet: whose messages these are
+    waiting   one row for each message, numbered in the order of arrival; the payload is the last column, so that a
+              query of the other columns skips it. `place` is the path in lower case: paths are case-insensitive.
+    refused   messages that their entity refused, and damaged ones, with the reason; they leave only when they are put
+              back into `waiting`
+    commits   one row: the number of commits
+    pair      the pair to which the messages belong: one row, or none in a spool that no pair has claimed yet
 
-Version 1 had no `pair`; whoever opens such a spool claims it.
+Version 1 had no table `pair`; the first pair that opens such a spool claims it.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ DRAFT_NAME = "spool.new"
 RESERVE_NAME = "reserve"
 APPLICATION_ID = 0x50616953  # "PaiS"
 VERSION = 2
-UNSIGNED_S = 1.0  # how long a lock that nobody has signed is waited for: to look whose spool it is takes a moment
-LOG_PAGES = 256  # of the write-ahead log, before it is copied into the file: 1 MB
-RESERVE_BYTES = 2 << 20  # what copying the log may need, and as much again
+UNSIGNED_S = 1.0  # wait for a lock that nobody has signed: its owner may only look to which pair the spool belongs
+LOG_PAGES = 256  # pages of the write-ahead log before it is copied into the file: 1 MB
+RESERVE_BYTES = 2 << 20  # twice the room that copying the log may need
 
 _COLUMNS = (
     "number INTEGER PRIMARY KEY, place TEXT, path TEXT, message_id TEXT, first_attempt_ms INTEGER, sender TEXT, "
@@ -61,7 +62,7 @@ _MAGIC = b"SQLite format 3\0"
 
 
 def prepare(folder: Path) -> None:
-    """See to it that the folder exists and is nobody else's business."""
+    """Create the folder, or make it private; SpoolForeign when it holds other files."""
     file = folder / FILE_NAME
     if file.exists():
         recognise(file)
@@ -82,13 +83,14 @@ def prepare(folder: Path) -> None:
 def own(folder: Path) -> FolderLock:
     """Take the lock of a spool; SpoolInUse when another client has it.
 
-    A client that only looks whose spool it is has not signed: passed over now, nobody might come for the spool again.
+    A client that only looks to which pair the spool belongs has not signed the lock. It is waited for: if both clients
+    passed over the spool, nobody might open it again.
     """
     try:
         return FolderLock(folder, patience_s=UNSIGNED_S)
     except FolderInUse as error:
         raise SpoolInUse(
-            f"The spool {folder} is in use by another client{error.by}, which forwards what is in it. Stop it, or"
+            f"The spool {folder} is in use by another client{error.by}, which forwards its messages. Stop it, or"
             " choose another folder."
         ) from None
 
@@ -98,7 +100,7 @@ def _is_ours(name: str) -> bool:
 
 
 def hold_reserve(folder: Path) -> None:
-    """Take the room, if there is that much and we do not have it."""
+    """Reserve the room on the disk, if there is enough."""
     with suppress(OSError):
         take_room(folder / RESERVE_NAME, RESERVE_BYTES)
 
@@ -109,7 +111,7 @@ def give_up_reserve(folder: Path) -> None:
 
 
 def create(path: Path) -> None:
-    """A new, empty file. It gets its name when it is complete, so that a half-made one is never found."""
+    """Create an empty spool. The file gets its name when it is complete, so that half of one is never opened."""
     draft = path.with_name(DRAFT_NAME)
     for left in path.parent.glob(f"{DRAFT_NAME}*"):
         left.unlink()
@@ -132,10 +134,10 @@ def create(path: Path) -> None:
 
 
 def recognise(path: Path) -> None:
-    """Refuse a file that is not a spool of this version, from its first bytes, before SQLite opens it.
+    """Refuse a file that is no spool, or one of a newer version, by its first bytes, before SQLite opens it.
 
-    Not when this process has it open: it was recognised then, and closing a second descriptor of a file drops every
-    lock that the process holds on it, SQLite's too.
+    A spool that this process has open is not read again: closing a second descriptor of a file drops every lock that
+    the process holds on it, SQLite's too.
     """
     if is_held_here(path.parent):
         return
@@ -155,7 +157,7 @@ def recognise(path: Path) -> None:
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """The owner's connection; whoever uses it holds the spool's lock."""
+    """Open the owner's connection; the caller holds the spool's lock."""
     try:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         connection.text_factory = _readable_text
@@ -170,7 +172,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write, also while the owner lives."""
+    """Open a read-only connection; the owner may have the spool open."""
     recognise(path)
     try:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
@@ -182,7 +184,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a spool holds for one path."""
+    """Messages of one path in a spool."""
 
     path: str
     waiting: int = 0
@@ -190,20 +192,20 @@ class Standing:
     oldest_ms: int | None = None
     refused: int = 0
     reasons: tuple[str, ...] = ()
-    "Of the refused ones, each once."
+    "Reasons of the refused messages, each once."
 
 
 def look(folder: Path) -> tuple[str | None, list[Standing]]:
-    """Whose spool it is, and what is in it by path, the one that waits longest first.
+    """The pair to which a spool belongs, and its messages by path, the path that waits longest first.
 
-    Changes nothing, also while its owner lives.
+    Changes nothing; the owner may have the spool open.
     """
     path = folder / FILE_NAME
     if not path.exists():
         raise SpoolError(f"There is no spool in {folder}.")
     with closing(open_for_reading(path)) as connection:
         try:
-            connection.execute("BEGIN")  # both tables as of one moment
+            connection.execute("BEGIN")  # reads both tables at one moment
             query = "SELECT path, count(*), sum(size), min(spooled_ms), min(number) FROM waiting GROUP BY place"
             waiting = connection.execute(f"{query} ORDER BY 5").fetchall()
             query = "SELECT path, reason, count(*) FROM refused GROUP BY place, reason ORDER BY min(number)"
@@ -219,7 +221,7 @@ def look(folder: Path) -> tuple[str | None, list[Standing]]:
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
-    """The structure must be whole before anything is changed; what single rows say is checked when they are read."""
+    """Check the structure of a spool before anything is changed; single rows are checked when they are read."""
     found = dict(connection.execute("SELECT name, sql FROM sqlite_schema").fetchall())
     if _version(connection) == 1:
         found.setdefault("pair", TABLES["pair"])
@@ -237,7 +239,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
-    """A spool of version 1 lacks a table; its messages stay as they are."""
+    """Add the table that version 1 lacks; messages stay as they are."""
     if _version(connection) < VERSION:
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -247,17 +249,17 @@ def _upgrade(connection: sqlite3.Connection) -> None:
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # the version is read from the file's head
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # `recognise` does not read the log
 
 
 def claimed_by(connection: sqlite3.Connection) -> str | None:
-    """The pair whose messages these are."""
+    """The pair that has claimed the spool; None when no pair has."""
     row = None if _version(connection) == 1 else connection.execute("SELECT name FROM pair").fetchone()
     return None if row is None else str(row[0])
 
 
 def owing_to(folder: Path) -> str | None:
-    """The pair to which a spool that is not empty belongs; for whoever holds the lock. Changes nothing."""
+    """The pair whose messages a spool holds; None for an empty spool. The caller holds the lock. Changes nothing."""
     path = folder / FILE_NAME
     if not path.exists():
         return None
@@ -271,19 +273,19 @@ def owing_to(folder: Path) -> str | None:
 
 def damaged(path: Path, what: str) -> SpoolDamaged:
     return SpoolDamaged(
-        f"{path} is damaged: {what}. Nothing was changed, and what is intact is still in it: keep a copy of the folder,"
+        f"{path} is damaged: {what}. Nothing was changed; intact messages are still in it: keep a copy of the folder,"
         " and start with a new one."
     )
 
 
 def spool_error(error: sqlite3.Error, path: Path) -> SpoolError:
-    """The one place that knows SQLite's errors."""
+    """Translate an error of SQLite; no other place knows them."""
     code = _code(error)
     if code == sqlite3.SQLITE_FULL:
-        return SpoolFull(f"No space left for {path}. What was spooled before is safe; this was not stored.")
+        return SpoolFull(f"No space left for {path}. Earlier messages are safe; this change was not stored.")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(path, str(error))
-    return SpoolError(f"{path}: {error}. What was spooled before is safe; this was not stored.")
+    return SpoolError(f"{path}: {error}. Earlier messages are safe; this change was not stored.")
 
 
 def _code(error: sqlite3.Error) -> int:

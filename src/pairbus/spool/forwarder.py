@@ -1,14 +1,14 @@
-"""Brings spooled messages to a namespace: home when their entity is healthy, otherwise to a backlog queue.
+"""Forwarding spooled messages: home when their entity is healthy, otherwise to a backlog queue.
 
     forwarder = Forwarder(spool, ways, primary, secondary, publish=print)
     await forwarder.run()            # until `stop`; new messages wake it
     left = await forwarder.drain_once()
 
 Laws of this file.
- 1. A message leaves the spool only after a namespace has accepted it. A crash in between sends it twice, under one
-    message id; it never loses it. Up to `BATCH_COUNT` leave with one commit, at most `REMOVE_S` after the first.
- 2. Whatever was sent without an answer is noted in the spool before it is sent again.
- 3. Disk and network are waited for; everything that is decided is decided in `pairing/forwarding.py` and by `Ways`.
+ 1. A message leaves the spool only after a namespace has accepted it. A crash in between sends it twice, with the same
+    message id; it is never lost. Up to `BATCH_COUNT` leave with one commit, at most `REMOVE_S` after the first.
+ 2. A message that was sent without an answer is noted in the spool before it is sent again.
+ 3. This file waits for disk and network; `pairing/forwarding.py` and `Ways` decide.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ logger = logging.getLogger("pairbus.spool.forwarder")
 
 BATCH_COUNT = 100
 BATCH_BYTES = 192 * 1024  # fits the 256 KB of the Standard tier with room for aliases and the batch's own sections
-REMOVE_S = 0.25  # how long an accepted message stays in the file at most, so that others share its fsync
+REMOVE_S = 0.25  # an accepted message stays in the file so long at most, so that others share its fsync
 SEND_TIMEOUT_S = 15.0
-LOOK_S = 1.0  # how often a lane that waits asks for another way
+LOOK_S = 1.0  # between two questions of a waiting lane for another way
 PATIENCE_S = 30.0
 
 T = TypeVar("T")
@@ -56,21 +56,21 @@ Numbered = list[tuple[int, Entry]]
 
 
 class Ways(Protocol):
-    """Knows which side is back. Called from the forwarder's event loop; `now` is that of `time.monotonic`."""
+    """Choice of the side for each path. Called from the forwarder's event loop; `now` is that of `time.monotonic`."""
 
     def way(self, path: str, now: float) -> Way | None:
-        """PRIMARY, or a backlog queue; None when neither side is back."""
+        """The way for a path: PRIMARY, or a backlog queue; None when neither side takes messages."""
         ...
 
     def accepted(self, path: str, way: Way, count: int, now: float) -> None: ...
 
     def failed(self, path: str, way: Way, failure: Failure, now: float) -> None:
-        """The way is to blame; what is a message's own fault is not told here."""
+        """Note a failure of the way; failures that are a message's own fault are not reported here."""
         ...
 
 
 class Meter(Protocol):
-    """What `Ledger.meter` is."""
+    """Type of `Ledger.meter`."""
 
     def __call__(  # noqa: PLR0917 - each is a setting of its own
         self,
@@ -87,10 +87,10 @@ class Meter(Protocol):
 
 
 class Forwarder:
-    """Belongs to one event loop; `wake`, `retry_now` and `stop` may be called from any thread.
+    """Forwarder of one spool in one event loop; `wake`, `retry_now` and `stop` may be called from any thread.
 
-    Without a secondary every way must be PRIMARY. `disk` has the threads that wait for the spool; None: those of the
-    event loop.
+    Without a secondary every way must be PRIMARY. `disk` has the threads that wait for the spool; None: the default
+    executor of the event loop.
     """
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own
@@ -118,7 +118,7 @@ class Forwarder:
         self._lanes: dict[str, Lane] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._retries: dict[str, asyncio.Event] = {}
-        "Ends the pause of a lane."
+        "Event of each lane that ends its pause."
         self._loop: asyncio.AbstractEventLoop | None = None
         self._awake = asyncio.Event()
         self._stopping = False
@@ -128,11 +128,11 @@ class Forwarder:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Path → why its messages do not move, for those that do not."""
+        """Path → reason, for paths whose messages do not move."""
         return {lane.path: lane.reason for lane in self._lanes.values() if lane.reason}
 
     async def run(self) -> None:
-        """Forward whatever waits and comes, until `stop`."""
+        """Forward all messages, later ones too, until `stop`."""
         self._loop = asyncio.get_running_loop()
         self._spool.on_append = self.wake
         try:
@@ -141,7 +141,7 @@ class Forwarder:
                 try:
                     await self._start_lanes(patience_s=None)
                 except SpoolError as error:
-                    logger.error("%s; it is looked at again in %.0f s", error, PAUSE_MAX_S)
+                    logger.error("%s; it is tried again in %.0f s", error, PAUSE_MAX_S)
                     self._loop.call_later(PAUSE_MAX_S, self._awake.set)
                 await self._awake.wait()
             await asyncio.gather(*self._tasks.values())
@@ -150,9 +150,9 @@ class Forwarder:
             await self._cancel()
 
     async def drain_once(self, patience_s: float = PATIENCE_S) -> dict[str, str]:
-        """Forward what is there; path → why for what is left.
+        """Forward the messages that are there; returns path → reason for messages that are left.
 
-        A path is given up when there is no way for it, or when nothing of it has moved for `patience_s`.
+        A path is given up when there is no way for it, or when none of its messages has moved for `patience_s`.
         """
         self._loop = asyncio.get_running_loop()
         try:
@@ -163,15 +163,15 @@ class Forwarder:
         return self.reasons
 
     def wake(self) -> None:
-        """Something was appended."""
+        """Look for new messages, after an append."""
         self._call(self._awake.set)
 
     def retry_now(self) -> None:
-        """A side is back: end all pauses, except those that a throttling service asked for."""
+        """End all pauses, because a side is back, except those that a throttling service asked for."""
         self._call(self._end_pauses)
 
     def stop(self) -> None:
-        """`run` ends when the sends under way have ended."""
+        """Let `run` end when the sends under way have ended."""
         self._stopping = True
         self._call(self._end_pauses)
 
@@ -189,7 +189,7 @@ class Forwarder:
 
     async def _start_lanes(self, patience_s: float | None) -> None:
         for task in [task for task in self._tasks.values() if task.done()]:
-            task.result()  # a lane ends by itself, or by a bug, which must be seen
+            task.result()  # raises the error of a lane that ended by a bug
         self._tasks = {key: task for key, task in self._tasks.items() if not task.done()}
         for path in await self._on_disk(self._spool.paths):
             key = path.lower()
@@ -206,7 +206,7 @@ class Forwarder:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _forward_path(self, lane: Lane, retry: asyncio.Event, patience_s: float | None) -> None:
-        """One lane, until its path is empty, the forwarder stops, or patience ends."""
+        """Forward one lane until its path is empty, the forwarder stops, or patience ends."""
         moved_at = time.monotonic()
         removable: list[int] = []
         while not self._stopping and (self._spool.has(lane.path) or removable):
@@ -219,7 +219,7 @@ class Forwarder:
             except SpoolError as error:
                 lane.stuck(str(error))
             if way is None:
-                lane.reason = lane.reason or "neither namespace takes it"
+                lane.reason = lane.reason or "neither namespace takes messages for it"
             if lane.reason != told:
                 logger.warning("%s waits in %s: %s", lane.path, self._spool.folder, lane.reason)
             pause_s = LOOK_S if way is None else lane.pause_s
@@ -231,10 +231,10 @@ class Forwarder:
             self._retries.pop(lane.path.lower(), None)
 
     async def _pause(self, lane: Lane, way: Way | None, retry: asyncio.Event, pause_s: float) -> None:
-        """Until the time is over, or `retry_now`, or the other side takes messages; throttling is waited out."""
+        """Wait until the time is over, or `retry_now`, or the other side takes messages; throttling is waited out."""
         until = time.monotonic() + pause_s
         while (left_s := until - time.monotonic()) > 0:
-            # At least one look long: sides that take turns in failing must not be asked without a pause.
+            # At least LOOK_S long: two sides that fail in turns must not be tried without a pause.
             if await _is_set(retry, min(left_s, LOOK_S)):
                 retry.clear()
                 return
@@ -243,7 +243,7 @@ class Forwarder:
                 return
 
     async def _move(self, lane: Lane, way: Way, removable: list[int]) -> bool:
-        """Forward one batch; True when the lane may go on at once. `removable`: accepted, and still in the file."""
+        """Forward one batch; True when the lane may go on at once. `removable`: accepted messages still in the file."""
         await self._remove(removable)
         batch = await self._on_disk(self._spool.next_batch, lane.path, BATCH_COUNT, BATCH_BYTES)
         remove_at = time.monotonic() + REMOVE_S
@@ -281,13 +281,13 @@ class Forwarder:
                 await self._refuse(lane, *group[0], failure)
             await self._remove(removable)
         except asyncio.CancelledError:
-            with suppress(SpoolError):  # then they go out again
+            with suppress(SpoolError):  # then they are sent again
                 self._spool.forwarded(removable)  # not in a thread: nobody waits for this task any more
             raise
         return True
 
     async def _while_removing(self, work: Coroutine[Any, Any, T], removable: list[int], remove_at: float) -> T:
-        """What was accepted leaves the file in time, also while the next send waits for its answer."""
+        """Await a send, and remove accepted messages from the file in time even if the send takes long."""
         if not removable:
             return await work
         task = asyncio.create_task(work)
@@ -298,7 +298,7 @@ class Forwarder:
             return await task
         except BaseException:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)  # how it ended is told by what ended this
+            await asyncio.gather(task, return_exceptions=True)  # only to wait: the error that ended this is raised
             raise
 
     async def _remove(self, removable: list[int]) -> None:
@@ -317,7 +317,7 @@ class Forwarder:
     # ── sending ──
 
     async def _send_some(self, lane: Lane, way: Way, batch: Numbered) -> tuple[int, Failure | None]:
-        """Send the first messages of a batch together; how many they were, and what went wrong."""
+        """Send the first messages of a batch together; returns how many they were, and the failure."""
         payloads: list[bytes] = []
         for _, entry in batch[: 1 if lane.singly else len(batch)]:
             payload = entry.payload if way == PRIMARY else wrapped(entry.payload, _away(entry))
@@ -359,7 +359,7 @@ class Forwarder:
         return failure
 
     def _tell_unanswered(self, path: str, way: Way, group: Numbered) -> None:
-        """A backlog queue may have these, without a mark by which the syphon could tell that they are elsewhere too."""
+        """Tell that a backlog queue may have these messages, without a mark that tells the syphon of another copy."""
         if way.queue is not None:
             for _, entry in group:
                 self._publish(MaybeDuplicated.unanswered(path, entry.message_id, way.queue))

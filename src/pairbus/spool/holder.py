@@ -12,17 +12,17 @@ logger = logging.getLogger("pairbus")
 
 
 class SpoolHolder:
-    """The spool of a client that has one, while it is open; and threads that wait for its disk."""
+    """The spool of one client, if it has one, and the threads that wait for its disk."""
 
     def __init__(self, folder: str | os.PathLike[str] | None, pair: str, max_bytes: int) -> None:
         self._folder = folder
-        "Where the spool is; None for a client without one."
+        "Folder of the spool; None for a client without one."
         self._pair = pair
         self._max_bytes = max_bytes
         self._left = 0
         self.open_spool: Spool | None = None
         self.disk = disk_threads()
-        "Threads of their own: the application's may all be busy for long."
+        "Threads for the spool alone: the application's own threads may all be busy for a long time."
 
     @property
     def is_open(self) -> bool:
@@ -36,11 +36,11 @@ class SpoolHolder:
         return self.open_spool is not None and self.open_spool.has(path)
 
     def depth(self) -> int:
-        """Count messages that wait, an earlier client's too; after closing, those that were left."""
+        """Number of waiting messages, an earlier client's included; after closing, of messages that were left."""
         return self._left if self.open_spool is None else self.open_spool.waiting
 
     def open(self, is_needed: Callable[[], bool]) -> None:
-        """Open the spool where the options name one; blocks for the disk. `is_needed` is asked at the end."""
+        """Open the spool if the options name one; waits for the disk. Closes it again if `is_needed` is False then."""
         if self._folder is None or self.open_spool is not None:
             return
         self.open_spool = open_free(os.fspath(self._folder), pair=self._pair, max_bytes=self._max_bytes)
@@ -48,7 +48,7 @@ class SpoolHolder:
             self.close()
 
     def close(self, *, is_last: bool = False) -> None:
-        """Close the spool; blocks until what is being stored is stored. A later append is told that it was not."""
+        """Close the spool; waits until appends under way are stored. A later append is an error."""
         spool, self.open_spool = self.open_spool, None
         if spool is not None:
             spool.close()
@@ -56,5 +56,5 @@ class SpoolHolder:
             if spool.waiting and not is_last:
                 logger.warning("%d messages stay in %s for the next client", spool.waiting, spool.folder)
         if is_last:
-            disk, self.disk = self.disk, disk_threads()  # for a send that is late: it hears that the spool is closed
+            disk, self.disk = self.disk, disk_threads()  # a late send gets the error that the spool is closed
             disk.shutdown(wait=False)

@@ -1,7 +1,7 @@
-"""Threads that wait for a disk, for an event loop that must not. They are daemons: a disk that hangs holds no process.
+"""Daemon threads that wait for a disk, so that an event loop need not, and so that a hung disk keeps no process alive.
 
-The executor of the standard library refuses work as soon as the interpreter begins to end, and a message that is sent
-by a function of `atexit` may have no other place than the disk.
+The executor of the standard library refuses work as soon as the interpreter begins to end. But a message that is sent
+by an `atexit` function may have no other place than the disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Piece = tuple["Future[Any]", Callable[[], Any]]
 
 
 class DiskThreads(Executor):
-    """At most `threads_max` threads, each started when there is work and all others are busy."""
+    """Executor with up to `threads_max` threads; a thread starts when there is work and all others are busy."""
 
     def __init__(self, threads_max: int) -> None:
         self._threads_max = threads_max
@@ -30,7 +30,7 @@ class DiskThreads(Executor):
         self._is_shut = False
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have a thread call the function; RuntimeError after `shutdown`."""
+        """Call the function in a thread; RuntimeError after `shutdown`."""
         future: Future[T] = Future()
         with self._lock:
             if self._is_shut:
@@ -42,7 +42,7 @@ class DiskThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
-        """Let the threads end when the work that they were given is done; nobody waits for that."""
+        """Let the threads end when their work is done; does not wait for that, whatever `wait` is."""
         with self._lock:
             self._is_shut = True
             self._pieces.put(None)
@@ -58,7 +58,7 @@ class DiskThreads(Executor):
                 self._pieces.put(None)  # for the next thread
                 return
             _do(*piece)
-            del piece  # what it holds may be large
+            del piece  # its arguments may be large
 
 
 def _do(future: Future[Any], call: Callable[[], Any]) -> None:

@@ -14,7 +14,7 @@ from pairbus.transport import Received, TransportError
 
 logger = logging.getLogger("pairbus.syphon")
 
-GIVE_BACK_S = 5.0  # for everything that a pump holds, when it ends or the primary is away
+GIVE_BACK_S = 5.0  # to give all messages back that a pump holds, when it ends or the primary is away
 
 
 class Intake:
@@ -84,7 +84,7 @@ class Intake:
         return fetched
 
     async def _park(self, link: Link) -> None:
-        """Keep links on which messages are locked, so that they can be given back; a connection has a thousand."""
+        """Keep links on which messages are locked, so that they can be given back; close the others."""
         now, links = self._shared.clock(), [*self._parked, link]
         self._parked = [each for each in links if each.holds(now)]
         for each in links:
@@ -92,7 +92,7 @@ class Intake:
                 await each.close()
 
     async def give_all_back(self) -> None:
-        """End every link; nothing stays locked, as far as the secondary answers in time."""
+        """End every link. No message stays locked, if the secondary answers in time."""
         if self.link is not None and self.link.over is not None:
             self._lost()
         links, self._parked, self.link = [*self._parked, *([self.link] if self.link else [])], [], None

@@ -1,7 +1,7 @@
 """A receiving link to one queue, and the deliveries on it that nobody has settled yet.
 
-Law of this file. Every delivery that came is settled, given back, or named in `unsettled` with the end of its lock:
-whoever ends a link can leave nothing locked.
+Law of this file. Every delivery is settled, given back, or listed in `unsettled` with the end of its lock, so that
+`end` can give all of them back.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 
-CLOSE_TIMEOUT_S = 0.5  # for each of three answers of a peer that may be silent
-GIVE_BACK_TIMEOUT_S = 2.0  # for the answer to a release, when nothing may stay locked
+CLOSE_TIMEOUT_S = 0.5  # wait for each of three answers of a peer that may be silent
+GIVE_BACK_TIMEOUT_S = 2.0  # wait for the answer to a release, when no message may stay locked
 SETTLE_TIMEOUT_S = 10.0
 
 
 class Link:
-    """One receiver. Its operations are metered."""
+    """A receiver whose operations are metered."""
 
     def __init__(self, shared: Shared, queue: str, receiver: Receiver) -> None:
         self._shared = shared
         self._queue = queue
         self._receiver = receiver
         self.unsettled: dict[int, float] = {}
-        "Delivery id → when its lock ends, by the shared clock."
+        "Delivery id → end of its lock, by the shared clock."
 
     @property
     def over(self) -> TransportError | None:
@@ -53,7 +53,7 @@ class Link:
         return self._came(await self._receiver.receive(max_count, timeout_s), lock_s)
 
     def locked(self, messages: Iterable[Received], until: float) -> None:
-        """Note the end of locks, as the messages themselves tell it."""
+        """Note the end of locks, calculated from the times in the messages."""
         for message in messages:
             if message.delivery_id in self.unsettled:
                 self.unsettled[message.delivery_id] = until
@@ -132,7 +132,7 @@ class Link:
     # ── ending ──
 
     async def end(self) -> bool:
-        """Give everything back that is locked on this link, and close it. False when that could not be said."""
+        """Give back all messages that are locked on this link, and close it. False when they may still be locked."""
         if self.over is not None:
             return not self.unsettled
         try:

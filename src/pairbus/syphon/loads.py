@@ -1,5 +1,5 @@
-"""Batches of one queue on their way home. Messages that come while others are on their way gather, and go with the
-next load: the more destinations a queue has, the fewer of its messages could share a send otherwise.
+"""Loads of one queue on their way home. Messages that arrive meanwhile gather, and go with the next load: otherwise
+few messages of a queue with many destinations could share a send.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pairbus.pairing.pace import BatchSize
 from pairbus.pairing.relay import Item
 from pairbus.syphon.trip import Trip
 
-AHEAD = 2  # loads on their way at once
+AHEAD = 2  # loads under way at once
 LOAD_BYTES = 4 << 20
 
 Move = Callable[[Trip, list[Item]], Coroutine[None, None, None]]
@@ -53,7 +53,7 @@ class Loads:
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _depart(self) -> None:
-        """Let the gathered messages go, as soon as not too much is on its way."""
+        """Let the gathered messages go, as soon as fewer than AHEAD loads are under way."""
         while self._trip is not None and len(self._under_way) >= AHEAD:
             await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
         self._go()

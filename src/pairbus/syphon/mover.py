@@ -12,25 +12,25 @@ from pairbus.syphon.shared import Shared
 from pairbus.syphon.trip import Trip, Turn
 from pairbus.transport import Received
 
-AT_ONCE = 16  # destinations of one batch
+AT_ONCE = 16  # destinations of one queue to which batches go at once
 TURNS_MAX = 1000  # destinations whose last batch is remembered
 
 
 class Opened(NamedTuple):
-    """A batch that was read."""
+    """A batch whose messages were decoded and sorted."""
 
     items: list[Item]
     "Messages without order."
     lanes: list[Item]
     "Messages of senders that keep order."
     at_home: list[Item]
-    "Messages that their destination has accepted before: only to be completed."
+    "Messages that their destination has accepted before: they are only completed."
     spoiled: list[tuple[int, Spoiled]]
     locked_until_ms: int | None
 
 
 class Mover:
-    """Brings the batches of one queue home."""
+    """Mover of the batches of one queue."""
 
     def __init__(self, shared: Shared, queue: str) -> None:
         self._shared = shared
@@ -38,10 +38,10 @@ class Mover:
         self._opener = shared.new_opener()
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._turns: dict[str, Turn] = {}
-        "Key of a destination → the last batch for it."
+        "Key of a destination → turn of the last batch for it."
 
     def open(self, received: list[Received]) -> Opened:
-        """Read messages as they came, and sort them by what becomes of them."""
+        """Decode received messages, and sort them by how they are handled."""
         shared = self._shared
         opener, policy, now_ms = self._opener, shared.settings.ttl_policy, shared.wall_ms()
         remembers = shared.at_home.count(self._queue) > 0
@@ -67,7 +67,7 @@ class Mover:
         return self._shared.at_home.knows(self._queue, identity)
 
     def in_turns(self, items: list[Item]) -> list[tuple[list[Item], Turn]]:
-        """Group by destination; the first to ask is the first there."""
+        """Group messages by destination, and give each group the next turn there."""
         return [(group, self._turn(key)) for key, group in by_destination(items).items()]
 
     def _turn(self, key: str) -> Turn:
@@ -77,7 +77,7 @@ class Mover:
         return turn
 
     async def move(self, trip: Trip, turns: list[tuple[list[Item], Turn]]) -> None:
-        """Bring each group to its destination, after the groups that were there before it."""
+        """Bring each group to its destination, after the groups with an earlier turn."""
         try:
             if len(turns) == 1:
                 await self._bring(trip, *turns[0])

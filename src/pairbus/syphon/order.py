@@ -1,7 +1,8 @@
-"""Order (`ordered=True`): what one queue must know about the others, and about messages that nobody can see.
+"""Order (`ordered=True`): the state of one queue, for the other queues, and messages that may be hidden by locks.
 
-A lane is a sender's messages of one session. Its messages may lie in several queues, and a syphon that was killed may
-have left earlier ones locked: the queue only seems to begin, or to be empty, until their locks are over.
+A lane is a sender's messages of one session. Its messages may be in several queues, and a syphon that was killed may
+have left earlier ones locked. Until these locks end, the first visible message may not be the first one, and a queue
+that seems empty may not be empty.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from pairbus.syphon.mover import Mover, Opened
 from pairbus.syphon.shared import Pass, Shared
 from pairbus.syphon.trip import Trip
 
-LOOK_S = 0.02  # between two looks at how far the other queues are
+LOOK_S = 0.02  # between two looks at the state of the other queues
 
 
 class Order:
-    """One queue's part in the order of all. Queues without ordered messages only tell how far they are."""
+    """State of one queue in the order of all queues. A queue without ordered messages only tells how far it is read."""
 
     def __init__(self, shared: Shared, queue: str, size: BatchSize, *, is_new: bool) -> None:
-        """`is_new`: the queue has just been created, and nobody had a link to it before."""
+        """Begin; with `is_new` the queue has just been created, and no syphon had a link to it before."""
         self._shared = shared
         self._queue = queue
         self._size = size
         self._last = NOTHING_KNOWN
-        "No message of a lane that is still to be seen came to the queue before, unless it comes back from a lock."
+        "Lower bound for the time of lane messages that are still to be received, except locked ones."
         self._hidden_since = shared.clock() if shared.may_follow and not is_new else float("-inf")
-        "When a link to the queue was last lost with messages under their locks."
+        "Time at which a link to the queue was last lost with locked messages."
 
     @property
     def hidden_until(self) -> float:
-        """The time until when earlier messages may be locked for somebody else."""
+        """The time until which another syphon or a lost link may hold earlier messages locked."""
         return self._hidden_since + self._size.lock_longest_s
 
     @property
@@ -40,21 +41,21 @@ class Order:
         return self._shared.clock() < self.hidden_until
 
     def hides(self) -> None:
-        """Note that messages of this queue stay locked out of this pump's reach."""
+        """Note that messages of this queue stay locked where this pump cannot settle them."""
         self._hidden_since = self._shared.clock()
 
     def hides_nothing(self) -> None:
-        """Wait for nobody's locks: a single drain ends when nothing comes."""
+        """Do not wait for locks of others: a single drain ends when no message comes."""
         self._hidden_since = float("-inf")
 
-    # ── what the other queues are told ──
+    # ── state for the other queues ──
 
     def unread(self) -> None:
-        """Messages may come to the queue that this pump does not see for a while."""
+        """Tell that messages may come to the queue that this pump does not see for a while."""
         self._shared.tide.reached(self._queue, self._last)
 
     def is_gone(self) -> None:
-        """The queue holds up nobody: it is read to its end, or does not exist."""
+        """Tell that no other queue need wait for this one: it is read to its end, or does not exist."""
         self._shared.tide.empty(self._queue)
 
     def seems_empty(self) -> None:
@@ -69,13 +70,13 @@ class Order:
         return self._shared.tide.was_awaited(self._queue)
 
     def saw(self, opened: Opened, *, too_early: bool) -> None:
-        """Tell the time of a batch. Messages without order never tell an earlier one: those that wait come back."""
+        """Tell the time of a batch. Messages without order never set it back: messages that wait are received again."""
         tide = self._shared.tide
         for item in opened.lanes or opened.items[-1:]:
             tide.saw(moment_of(item.home))
         if opened.lanes and not too_early:
             self._reached(opened.lanes)
-        elif opened.lanes or opened.items:  # there may be others behind them, and where some are hidden before them
+        elif opened.lanes or opened.items:  # there may be messages of lanes behind them, and hidden ones before them
             if not too_early and not self.may_hide:
                 self._last = max(self._last, moment_of(opened.items[0].home))
             self.unread()
@@ -96,7 +97,7 @@ class Order:
         """Move piece by piece, as far as no other queue can have an earlier message of the same lane."""
         shared = self._shared
         if shared.pumps > 1:
-            await asyncio.sleep(LOOK_S)  # what another queue has got in this moment is told before
+            await asyncio.sleep(LOOK_S)  # so that other queues can tell first what they have just received
         while items:
             self._reached(items)
             count = shared.tide.may_go(self._queue, items)

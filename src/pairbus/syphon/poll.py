@@ -18,14 +18,14 @@ from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 
-LINGER_S = 1.0  # for more of a queue that has just given some
+LINGER_S = 1.0  # wait for further messages of a queue that has just given some
 LINK_LIFE_MIN_S = 1.0  # a link that the peer closes sooner was not idle
 
 T = TypeVar("T")
 
 
 class Poll:
-    """Waits for the first messages of a pass."""
+    """The wait for the first messages of a pass."""
 
     def __init__(self, shared: Shared, queue: str, intake: Intake, order: Order, stopping: asyncio.Event) -> None:
         self._shared = shared
@@ -36,8 +36,7 @@ class Poll:
         self._ends: float | None = None
 
     async def wait(self) -> list[Received]:
-        """Wait for the rest of a long poll. A link that is lost meanwhile is opened again, which is not another
-        receive."""
+        """Wait for the rest of a long poll. A lost link is opened again, which does not count as another receive."""
         shared = self._shared
         if self._ends is None:
             self._ends = shared.clock() + shared.settings.poll_s
@@ -48,7 +47,7 @@ class Poll:
                 batch = await first_of(self._take(link, self._ends), self._stopping.wait(), shared.presence.gone())
             except TransportError as error:
                 await self._intake.close()
-                self._order.unread()  # no longer empty: the link may have fetched something
+                self._order.unread()  # no longer empty: the link may have fetched messages
                 was_idle = shared.clock() - opened_at >= LINK_LIFE_MIN_S and not isinstance(error, Timeout)
                 if not was_idle or failure_of(error).kind is Kind.BUSY:
                     raise
@@ -63,7 +62,7 @@ class Poll:
         return []
 
     async def _end(self, link: Link) -> None:
-        """Take the credit back: to ask again is another receive, and a peer that does not answer is not there."""
+        """Take the credit back; the next poll is another receive. A peer that does not answer has lost the link."""
         try:
             await link.pause()
         except TransportError as error:
@@ -74,7 +73,7 @@ class Poll:
         link.meter_empty()
 
     async def _take(self, link: Link, until: float) -> list[Received]:
-        """Return the first messages. A queue that has none for a moment is empty, for which others may be waiting."""
+        """Return the first messages. A queue that has none for a moment counts as empty, for lanes of other queues."""
         clock = self._shared.clock
         for moment in (clock() + LINGER_S, self._order.hidden_until, until):
             batch = await self._intake.receive(link, max(min(moment, until) - clock(), 0.0))
@@ -85,7 +84,7 @@ class Poll:
 
 
 async def first_of(wait: Coroutine[Any, Any, T], *ends: Coroutine[Any, Any, Any]) -> T | None:
-    """Return the result, or None as soon as one of the ends comes first."""
+    """Return the result of `wait`, or None when one of the `ends` comes first."""
     task, others = asyncio.create_task(wait), [asyncio.create_task(end) for end in ends]
     try:
         await asyncio.wait([task, *others], return_when=asyncio.FIRST_COMPLETED)

@@ -1,12 +1,12 @@
-"""Whether the primary as a whole can be reached.
+"""State of the primary as a whole: reachable or away.
 
 It is away when no connection to it can be opened: refused, reset, or silent before the connection is open. The error of
 one entity, also its silence on an open connection, says nothing about the others.
 
 Laws of this file.
  1. While the primary is away the pumps of a syphon receive nothing and hold nothing; one probe asks for all of them.
- 2. The first question comes at once, the next ones at the pace of the pauses. The pauses begin anew only when something
-    was delivered since the last outage: a primary that opens connections and drops them is not asked without end.
+ 2. The first probe comes at once, the next ones after growing pauses. The pauses begin anew only when a message was
+    delivered since the last outage: a primary that opens connections and drops them is not probed all the time.
  3. All pumps wake at the first answer.
 """
 
@@ -27,7 +27,7 @@ logger = logging.getLogger("pairbus.syphon")
 
 
 class Presence:
-    """State of the primary, as the pumps see it. Made outside of the event loop, used in it."""
+    """State of the primary for all pumps. It may be made outside of the event loop, and is used in it."""
 
     def __init__(self, interval_s: float) -> None:
         self._pauses = Pauses(interval_s)
@@ -82,9 +82,10 @@ class Presence:
         answered: Callable[[str, Failure], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Ask, whenever the primary is away, until it answers. Runs as long as the syphon.
+        """Probe the primary whenever it is away, until it answers. Runs as long as the syphon.
 
-        `answered` is told when the probe's entity refuses the link: the primary is there, and the entity has a say.
+        `answered` is called when the probe's entity refuses the link: the primary answers, but the entity does not take
+        messages.
         """
         name = primary.endpoint.authority
         while True:
@@ -111,7 +112,7 @@ class Presence:
 async def _ask(
     primary: Carrier, path: str, timeout_s: float, answered: Callable[[str, Failure], None]
 ) -> TransportError | None:
-    """Open a link; return why the primary is away, or None when it is there."""
+    """Open a link; return the error when the primary is away, or None when it answers."""
     try:
         await primary.connection(min(timeout_s, primary.connect_timeout_s))
         await primary.sender(path, timeout_s)

@@ -1,12 +1,12 @@
 """Passes over one backlog queue: a long poll, batch after batch while there are any, a pause.
 
-A pass ends when nothing more comes, when every destination should get another chance, or when something is wrong with
-the queue or with the whole primary. Between passes nothing is received: no lock runs while the pump pauses, except of
-messages that wait for their destination.
+A pass ends when no more messages come, when every destination should get another chance, or when the queue or the whole
+primary has a failure. Between passes nothing is received: while the pump pauses, only messages that wait for their
+destination are locked.
 
 Laws of this file.
  1. While the primary as a whole is away the pump receives nothing and holds nothing.
- 2. A queue that cannot store completions is left alone, with a pause that doubles, and nothing of it is held.
+ 2. A queue that cannot store completions is not read for a pause that doubles, and no message of it is held.
  3. A pump that ends leaves nothing locked.
 """
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Pump:
-    """One queue. `moved` and the like only grow."""
+    """Pump of one queue. `moved`, `dead_lettered` and `errors` only grow."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Pump:
         *,
         is_new: bool = False,
     ) -> None:
-        """`is_new`: the queue has just been created, and nobody had a link to it before."""
+        """Begin; with `is_new` the queue has just been created, and no syphon had a link to it before."""
         self.queue = queue
         self.errors = 0
         self._held: list[Held] = []
@@ -77,7 +77,7 @@ class Pump:
         self._poll = Poll(shared, queue, self._intake, self._order, stopping)
         self._linger_s = LINGER_S
         self._until_ms: int | None = None
-        "When a single drain began, by the clock of the queue."
+        "Time at which a single drain began, by the clock of the queue."
 
     def __repr__(self) -> str:
         return f"<Pump {self.queue} moved={self.moved} blocked={self.blocked} errors={self.errors}>"
@@ -92,12 +92,12 @@ class Pump:
 
     @property
     def uncompleted(self) -> int:
-        """Messages at home that are still in the queue."""
+        """Number of messages that are at home and still in the queue."""
         return self._shared.at_home.count(self.queue)
 
     @property
     def blocked(self) -> int:
-        """Messages that wait for their destination; of a single drain, in any of its passes."""
+        """Number of messages that wait for their destination; in a single drain, those of all its passes."""
         return count_of(self._still_held()) + (0 if self._this is None else count_of(self._this.held))
 
     def _still_held(self) -> list[Held]:
@@ -138,10 +138,10 @@ class Pump:
             busy = kind is Kind.BUSY
             if kind is Kind.NOT_FOUND:
                 self._order.is_gone()
-            else:  # lanes of the other queues wait: messages that lie here unread may be earlier
+            else:  # lanes of the other queues wait: unread messages here may be earlier
                 self._order.unread()
         if self._shared.presence.is_away:
-            return  # the probe has its own pauses
+            return  # `Presence.watch` makes the pauses
         pause_s = max(self._pauses.after(progressed), BUSY_WAIT_S if busy else 0.0)
         if (busy or not progressed) and not self._stopping.is_set():
             self._shared.publish(PumpPaused(self.queue, reason, pause_s))
@@ -150,7 +150,7 @@ class Pump:
     async def _rest(self, pause_s: float, *, for_all: bool) -> None:
         """Pause; unless `for_all`, only until lanes of other queues wait for a look at this one."""
         self._looks = False
-        self._order.is_awaited()  # until now
+        self._order.is_awaited()  # forget earlier waits
         while pause_s > 0 and not self._stopping.is_set():
             step_s = pause_s if for_all else min(pause_s, LINGER_S)
             await self._until_stop(asyncio.sleep(step_s))
@@ -164,11 +164,11 @@ class Pump:
     # ── a single drain ──
 
     async def run_once(self, wait_s: float, *, later: bool = False) -> None:
-        """Move the messages that are there now, until nothing comes for `wait_s`. Raises TransportError.
+        """Move the messages that are there now, until none comes for `wait_s`. Raises TransportError.
 
-        Blocked messages stay in the queue, and are locked no longer when this returns. With `later`, messages that come
-        meanwhile are moved too, and blocked ones stay locked: there will be another drain. Without it the end comes
-        however fast others fill the queue.
+        Blocked messages stay in the queue, and are no longer locked when this returns. With `later`, messages that come
+        meanwhile are moved too, and blocked ones stay locked: there will be another drain. Without `later` the drain
+        ends however fast others fill the queue.
         """
         self._linger_s, self._until_ms = wait_s, None
         self._order.hides_nothing()
@@ -235,7 +235,7 @@ class Pump:
             if self._looks:
                 self._held, this.held = [], []
         else:
-            # Where nothing can be delivered, the same messages would be fetched again by the next pass.
+            # When nothing could be delivered, the next pass would only fetch the same messages again.
             kept = not (this.delivered or this.caught_up or self._stopping.is_set())
             link = self._intake.link
             fetched = await self._intake.close(keep_fetched=kept)
@@ -278,11 +278,13 @@ class Pump:
             await loads.all_home()
             await self._order.move(self._mover, trip, opened.lanes, locks_end, self._stopping)
         if not this.delivered:
-            await loads.all_home()  # where nothing can be delivered, receiving ahead would only cost receives
+            await loads.all_home()  # while nothing can be delivered, receiving ahead would only cost operations
 
     async def _without_later(self, link: Link, batch: list[Received], this: Pass, until_ms: int) -> list[Received]:
-        """Give back messages that came too late for a single drain, and return the others. The drain is over when
-        nothing else comes: of a partitioned queue the parts may be mixed."""
+        """Give back messages that came too late for a single drain, and return the others.
+
+        The drain is over when a whole batch came too late: a partitioned queue may mix early and late messages.
+        """
         later = [message for message in batch if (enqueued_ms_of(message.payload) or 0) > until_ms]
         if not later:
             return batch
@@ -295,8 +297,10 @@ class Pump:
         return [message for message in batch if message.delivery_id not in ids]
 
     async def _give_early_back(self, this: Pass) -> None:
-        """Give early messages back. When hidden ones are unlocked all of them are there, and come in their order: also
-        messages that the link has fetched meanwhile go back."""
+        """Give early messages back, and those that the link has fetched meanwhile.
+
+        When the locks of hidden messages have ended, all messages are received again in their order.
+        """
         link = self._intake.link
         if link is not None:
             early = [message for trip, items in this.early for message in trip.received_on(link, items)]
@@ -305,7 +309,7 @@ class Pump:
                 this.early = [(trip, items) for trip, items in this.early if not trip.received_on(link, items)]
             except TransportError as error:
                 logger.debug("%s: early messages come back when their locks run out: %s", self.queue, error)
-                if not (isinstance(error, Refused) and error.condition == LOCK_LOST):  # those are back already
+                if not (isinstance(error, Refused) and error.condition == LOCK_LOST):  # then they are back already
                     self._order.hides()
         this.hold_early()
         await self._intake.close()
@@ -331,7 +335,7 @@ class Pump:
     # ── receiving ──
 
     async def _more(self, this: Pass, loads: Loads) -> list[Received]:
-        """Return the next messages of a pass, none when it is over."""
+        """Return the next messages of a pass; an empty list when it is over."""
         try:
             batch = await self._next(this, loads)
         except TransportError as error:
@@ -345,21 +349,21 @@ class Pump:
         return batch
 
     async def _next(self, this: Pass, loads: Loads) -> list[Received]:
-        """Receive; while early messages are held, their being hidden no longer is worth waiting for."""
+        """Receive the next messages; while early messages are held, wait until none can be hidden before them."""
         while True:
             if this.early and not self._order.may_hide:
-                await loads.all_home()  # they are settled on the link that this closes
+                await loads.all_home()  # loads are settled on the link that is closed now
                 await self._give_early_back(this)
             if this.held_on_link >= HELD_MAX:
                 if rest := await self._intake.rest():
-                    return rest  # given back, they would be received a second time
+                    return rest  # if they were given back, receiving them again would be billed again
                 await loads.all_home()
                 this.hold_early()
                 await self._intake.close()
                 this.held_on_link = 0
             link = await self._intake.open()
             wait_s = self._linger_s
-            if this.early:  # locks of our own must not run out while we wait for those of others
+            if this.early:  # our own locks must not end while we wait for those of others
                 wait_s = min(wait_s, max(self._order.hidden_until - self._shared.clock(), 0.0))
             batch = await self._intake.receive(link, wait_s)
             if batch or not this.early or self._stopping.is_set() or self._shared.presence.is_away:

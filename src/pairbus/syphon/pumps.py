@@ -39,19 +39,19 @@ class Progress:
     per_s: float
     "Messages moved a second, over the last seconds."
     blocked: int
-    "Messages that wait for their destination; of `run_once`, in all its passes: one that came again counts again."
+    "Messages that wait for their destination; `run_once` counts a message again in each of its passes."
     dead_lettered: int
     errors: int
     waiting: int | None = None
-    "Messages in the queues; None when nobody has counted them."
+    "Messages in the queues; None when they were not counted."
     uncompleted: int = 0
     "Messages that are at home and still in their queue, because the secondary failed to complete them."
     is_away: bool = False
-    "The primary as a whole cannot be reached."
+    "True while the primary as a whole cannot be reached."
 
 
 class Syphon:
-    """Brings the messages of backlog queues home. The carriers are the caller's, also to close."""
+    """Syphon of some backlog queues. The caller owns the carriers and closes them."""
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
@@ -95,7 +95,7 @@ class Syphon:
         return f"<Syphon {now.queues} queues moved={now.moved} blocked={now.blocked} errors={now.errors}>"
 
     async def run(self) -> None:
-        """Run until `stop`; trouble with a queue or a destination is told in events and tried again."""
+        """Move messages until `stop`; a failing queue or destination is reported in events and tried again."""
         shared = self._shared
         watch = shared.presence.watch(
             shared.primary, shared.settings.send_timeout_s, shared.clock, shared.publish, self._answered
@@ -108,7 +108,7 @@ class Syphon:
             await asyncio.gather(probe, return_exceptions=True)
 
     async def run_once(self, wait_s: float = LINGER_S) -> Progress:
-        """Drain each queue of the messages that are there now, until nothing comes for `wait_s`.
+        """Drain each queue of the messages that are there now, until none comes for `wait_s`.
 
         Messages that come meanwhile stay there, and blocked ones go back at the end. It ends early when the primary
         cannot be reached. TransportError when a queue cannot be read.
@@ -124,14 +124,14 @@ class Syphon:
         return self.progress()
 
     def _answered(self, path: str, failure: Failure) -> None:
-        """Heed the probe's answer: an entity that is busy is left alone for ten seconds."""
+        """Note the probe's answer: an entity that is busy gets no messages for ten seconds."""
         if failure.kind is Kind.BUSY:
             self._shared.destinations.failed(path, failure, self._shared.clock(), at_attach=True)
 
     def adopt(self, queues: Iterable[str]) -> None:
-        """Drain these too, which were created while `run` goes on."""
+        """Add pumps for queues that were created while `run` goes on."""
         for queue in queues:
-            self._shared.tide.reached(queue, NOTHING_KNOWN)  # no lane goes on before it is known what is in there
+            self._shared.tide.reached(queue, NOTHING_KNOWN)  # lanes wait until the messages of the new queue are known
             pump = Pump(self._shared, queue, self._stopping, self._sub_queue, is_new=True)
             self._pumps.append(pump)
             self._tasks.append(asyncio.create_task(pump.run()))
@@ -209,10 +209,10 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
 ) -> Syphon:
     """Make a syphon from the dead-letter queue of `queue` (or of `topic/Subscriptions/name`) back to its entity.
 
-    `target` is another entity, `destination` another namespace. Messages that cannot go stay where they are.
-    So do those that the entity may remember, and would drop as duplicates: `duplicate_window_s` says for how long it
-    remembers message ids, 0 that it does not; None, which is taken for a week, that it is not known. With `new_ids`
-    they go under another id, and have their own in the application property `x-pairbus-original-message-id`.
+    `target` is another entity, `destination` another namespace. Messages that cannot be sent stay where they are. So do
+    messages whose ids the entity may remember, because it would drop them as duplicates: `duplicate_window_s` is the
+    time for which it remembers ids; 0: it does not; None: not known, a week is assumed. With `new_ids` these messages
+    are sent with another id, and keep their own in the application property `x-pairbus-original-message-id`.
     """
     queue = queue_of_dead_letters(queue)
     origin = f"{source.endpoint.authority}/{queue}"

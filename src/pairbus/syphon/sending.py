@@ -1,4 +1,4 @@
-"""Chunks of one destination, sent together: none waits for the answer to another."""
+"""Sending chunks to one destination together: none waits for the answer to another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def send_at_once(
     too_late: Callable[[], str | None],
     all_sent: Callable[[], None] | None,
 ) -> tuple[list[TransportError | None], TransportError | str | None]:
-    """Return the outcome of each chunk that was sent, and why the others were not.
+    """Send chunks; return the outcome of each chunk that was sent, and the reason why the others were not.
 
     All of them together wait for credit no longer than one send may take. `all_sent` is called before the answers come.
     """

@@ -1,4 +1,4 @@
-"""What becomes of messages in their backlog queue: completed, dead-lettered, marked."""
+"""Settling messages in their backlog queue: completing, dead-lettering, marking."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Settling:
             self._moved(path, await self._complete(items))
 
     async def complete_known(self, items: list[Item]) -> None:
-        """Complete messages that came again although their destination has them."""
+        """Complete messages that were received again although their destination has them."""
         gone = await self._complete(items)
         for path in {item.home.path for item in gone}:
             self._moved(path, [item for item in gone if item.home.path == path])
@@ -118,11 +118,11 @@ class Settling:
     # ── dead-lettering ──
 
     async def dead_letter_spoiled(self, spoiled: list[tuple[int, Spoiled]]) -> None:
-        """Dead-letter messages that cannot go home, whatever their destination says."""
+        """Dead-letter messages that cannot go home, whatever the state of their destination."""
         groups: dict[tuple[str, str], list[tuple[int, Spoiled]]] = {}
         for place, one in spoiled:
             if one.home is not None:
-                self._shared.lanes.gone(one.home)  # nothing of its lane need wait for it
+                self._shared.lanes.gone(one.home)  # no message of its lane need wait for it
             groups.setdefault((one.reason, one.description), []).append((place, one))
         for why, group in groups.items():
             await self.dead_letter([place for place, _ in group], [one.message_id for _, one in group], *why)
@@ -152,7 +152,7 @@ class Settling:
         if count:
             self._shared.meter("secondary", self._queue, "complete", count, 0, outcome)
 
-    # ── destinations that are left alone ──
+    # ── skipped destinations ──
 
     def _skip(self, path: str, reason: str, items: list[Item]) -> None:
         if key_of(path) not in self._pass.skipped:
@@ -170,10 +170,10 @@ class Settling:
                 shared.destinations.marked(self._queue, item.home.path, now - away_s, now)
 
     async def _mark(self, path: str, items: list[Item]) -> list[Item]:
-        """Write the time since when the destination is missing to one message of the queue, or take it off there.
+        """Mark one message of the queue with the time since when its destination is missing, or remove such a mark.
 
-        That message goes back to its place in the queue and comes again; the others are returned. Nothing but the mark
-        remembers the time across processes.
+        That message goes back to its place in the queue and is received again; the others are returned. Only the mark
+        tells other processes the time.
         """
         shared = self._shared
         if not (shared.marks and shared.dead_letters):
@@ -198,7 +198,7 @@ class Settling:
     # ── ending the pass ──
 
     def stop(self, reason: str, error: TransportError | None = None) -> None:
-        """Let the pass send nothing more. `error`: of the secondary."""
+        """Let the pass send nothing more. `error` is one of the secondary."""
         if error is not None and failure_of(error).kind is Kind.BUSY:
             self._pass.busy = True
         if self._pass.over is None:

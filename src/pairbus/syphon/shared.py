@@ -1,4 +1,4 @@
-"""Data that the parts of a syphon share: the pumps' common state, and what one pass over a queue has come to."""
+"""Data that the parts of a syphon share: the pumps' common state, and the results of one pass over a queue."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Shared:
     wall_ms: Callable[[], int]
     "Milliseconds since 1970."
     new_opener: Callable[[], Opener]
-    "Makes, for each queue, the function that turns its messages into those that go home."
+    "Factory, called for each queue, of the function that turns its messages into those that go home."
     dead_letters: bool
-    "False where the source is itself a dead-letter queue: messages that cannot go home stay there."
+    "False when the source is itself a dead-letter queue: messages that cannot go home stay there."
     destinations: Destinations
     budget: Budget
     tide: Tide
@@ -61,20 +61,20 @@ class Shared:
     at_home: AtHome = field(default_factory=AtHome)
     pumps: int = 1
     may_follow: bool = True
-    "Another syphon may have run before and left messages locked: lanes wait until those locks are over."
+    "True when another syphon may have run before and left messages locked: lanes wait until those locks end."
     marks: bool = True
-    "Messages for a missing destination are marked with the time since when it is missing."
+    "True to mark messages for a missing destination with the time since when it is missing."
     trusts: bool = False
-    "A queue need not prove with its first message that it stores completions."
+    "True when a queue need not prove with its first message that it stores completions."
     before_complete: Noting | None = None
-    "Called with messages after their destination has accepted them, before they leave the queue. OSError: they stay."
+    "Function that gets messages after their destination accepted them, before they are completed. OSError: they stay."
     delivered_at: float = float("-inf")
-    "When any destination last accepted something: a sign that the connection is good."
+    "Time at which any destination last accepted a message: a sign that the connection is good."
 
 
 @dataclass(slots=True)
 class Trust:
-    """Whether a queue is known to store completions. Until it is, one message at a time goes to each destination."""
+    """State of a queue: until it has stored a completion, one message at a time goes to each destination."""
 
     proven: bool
 
@@ -91,15 +91,15 @@ class Pass:
     """Results of one pass over a queue so far."""
 
     skipped: dict[str, str] = field(default_factory=dict)
-    "Key of a destination → why it is left alone."
+    "Key of a destination → reason why it is skipped."
     over: str | None = None
-    "Why nothing more is sent."
+    "Reason why nothing more is sent."
     busy: bool = False
-    "The secondary asked to be left alone."
+    "True when the secondary is throttling."
     drained: bool = False
-    "Nothing more came."
+    "True when no more messages came."
     caught_up: bool = False
-    "Nothing more came except messages that are too late for a single drain."
+    "True when only messages came that are too late for a single drain."
     delivered: int = 0
     dead_lettered: int = 0
     uncompleted: int = 0
@@ -107,16 +107,16 @@ class Pass:
     uncompleted_because: str = ""
     held: list[Held] = field(default_factory=list)
     began: float = 0.0
-    "When the messages that it moves began to come."
+    "Time of the first messages, or of the last return of early ones."
     held_on_link: int = 0
-    "How many held or early messages are unsettled on the present link."
+    "Number of held or early messages that are unsettled on the present link."
     early: list[tuple[Trip, list[Item]]] = field(default_factory=list)
-    "Messages of lanes of which earlier ones may be hidden."
+    "Messages of lanes that may have earlier, hidden messages."
     errors: int = 0
 
     @property
     def progressed(self) -> bool:
-        """True when something left the queue for good, and every completion was stored."""
+        """True when a message left the queue, and every completion was stored."""
         return self.delivered + self.dead_lettered > 0 and not self.uncompleted
 
     def hold_early(self) -> None:

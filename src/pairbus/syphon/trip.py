@@ -1,5 +1,5 @@
-"""One batch on its way home: sent to its destinations, completed when they have accepted, dead-lettered when they never
-will, and otherwise left under its locks.
+"""The trip of a batch home: messages are sent to their destinations and completed when these have accepted them, or
+dead-lettered when these never will; otherwise they stay locked.
 
 Laws of this file.
  1. A message is completed only after its destination has accepted it. If completing fails the message is remembered,
@@ -28,7 +28,7 @@ logger = logging.getLogger("pairbus.syphon")
 
 
 class Turn:
-    """The place of a batch at one destination: the first in the queue is sent first, pipelined or not."""
+    """The turn of a batch at one destination: batches are sent in the order of the queue, pipelined or not."""
 
     __slots__ = ("_before", "_sent")
 
@@ -46,15 +46,15 @@ class Turn:
         return self._sent.done()
 
     def over(self) -> None:
-        """Everything that could be sent at once is sent."""
+        """Let the next batch begin: all messages of this one that could be sent at once are sent."""
         if not self._sent.done():
             self._sent.set_result(None)
 
 
 class Trip(Settling):
-    """Messages on their way, with the link on which they are settled; their places are their delivery ids.
+    """A batch under way, with the link on which it is settled; places of messages are their delivery ids.
 
-    `locks_end`: until when, by the shared clock, they are surely still locked.
+    `locks_end` is the time, by the shared clock, until which they are certainly still locked.
     """
 
     def __init__(  # noqa: PLR0917 - each is a setting of its own
@@ -71,7 +71,7 @@ class Trip(Settling):
         self._locks_end = locks_end
 
     def joined_by(self, other: Trip) -> bool:
-        """Take the messages of another trip along; not when those are settled on another link."""
+        """Add the messages of another trip; False, and nothing is added, when it has another link or pass."""
         if other._link is not self._link or other._pass is not self._pass:
             return False
         self._received |= other._received
@@ -79,7 +79,7 @@ class Trip(Settling):
         return True
 
     def received_on(self, link: Link, items: list[Item]) -> list[Received]:
-        """Return the messages as they came; none when they came on another link."""
+        """Return the messages as they were received; none when they were received on another link."""
         return self._at(item.place for item in items) if link is self._link else []
 
     async def bring(self, items: list[Item], turn: Turn) -> None:
@@ -170,7 +170,7 @@ class Trip(Settling):
             return
         await self._failed(path, items, error, began)
         if isinstance(error, Timeout) and not sender.in_flight:
-            self._shared.primary.forget(path)  # whether the peer is there at all, the next attach tells
+            self._shared.primary.forget(path)  # the next attach tells whether the peer is there at all
 
     async def _chunk_failed(
         self, sender: Sender, path: str, chunk: Chunk, error: TransportError, began: float, turn: Turn | None
@@ -180,7 +180,7 @@ class Trip(Settling):
             await self._failed(path, chunk, error, began)
             return False
         all_accepted = await self._send(sender, path, chunk, turn, in_batches=False)
-        if all_accepted and failure.kind is not Kind.TOO_LARGE:  # which says nothing about smaller ones
+        if all_accepted and failure.kind is not Kind.TOO_LARGE:  # smaller batches may be accepted
             self._shared.destinations.refuses_batches(path)
         return False
 
@@ -202,11 +202,11 @@ class Trip(Settling):
             shared.budget.busy(shared.clock(), began)
         unheard = failure.kind is Kind.TIMEOUT and (
             at_attach or failure.outcome_unknown
-        )  # not: no credit, nothing asked
+        )  # a timeout for want of credit is no sign of silence
         if failure.kind is Kind.COMMUNICATION or unheard:
             shared.primary.forget(path)
             if unheard and shared.delivered_at < began:
-                await self._drop_silent()  # nothing else was accepted since this was sent either
+                await self._drop_silent()  # no other message was accepted since this one was sent
             if not shared.primary.is_connected:
                 self._primary_lost(path, ruling.reason)
                 self.hold(items)
@@ -234,7 +234,7 @@ class Trip(Settling):
     # ── waiting ──
 
     def hold(self, items: list[Item]) -> None:
-        """Leave messages under their locks."""
+        """Leave messages locked."""
         self.keep([item.place for item in items])
         self._wait_in_lanes(items)
 
@@ -249,7 +249,7 @@ class Trip(Settling):
 
     @property
     def _too_late(self) -> str | None:
-        """Why nothing more of this trip may be sent."""
+        """Reason why nothing more of this trip may be sent; None when it may."""
         if self._link.over is not None:
             return "the link was lost before its messages were sent, and they will come again"
         if self._shared.clock() >= self._locks_end:

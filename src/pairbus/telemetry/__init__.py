@@ -1,7 +1,7 @@
-"""OpenTelemetry metrics and spans when the application has its API installed; nothing when not.
+"""OpenTelemetry metrics and spans, if the application has the OpenTelemetry API installed.
 
-Metrics are read from counters when a reader asks, so a send pays nothing for them. Names are those of the messaging
-conventions where one exists; `docs/telemetry.md` has them all.
+Metrics are read from counters when a metrics reader asks, so they cost a send nothing. Names follow OpenTelemetry's
+messaging conventions where those have one; `docs/telemetry.md` lists all names.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _sent(snapshot: Snapshot) -> Iterator[Point]:
     for path, counts in snapshot["entities"].items():
         for place, field in (("primary", "sent"), ("backlog", "diverted"), ("spool", "spooled")):
             yield int(counts[field]), {OPERATION: "send", DESTINATION: path, PLACE: place}
-        # The conventions count failed messages in the same metric; which error it was, the events tell.
+        # The conventions count failed messages in the same metric; the events tell which error it was.
         yield int(counts["failed"]), {OPERATION: "send", DESTINATION: path, ERROR: "_OTHER"}
 
 
@@ -68,14 +68,14 @@ METRICS = (
     Metric("pairbus.pings", "counter", "{ping}", "Pings of entities that are failed over", _of_entities("pings")),
     Metric("pairbus.failovers", "counter", "{failover}", "Failovers of entities", _of_entities("failovers")),
     Metric("pairbus.recoveries", "counter", "{recovery}", "Failovers that ended", _of_entities("recovered")),
-    Metric("pairbus.moved.messages", "counter", "{message}", "Messages brought home", _of_queues("moved")),
-    Metric("pairbus.dead_lettered.messages", "counter", "{message}", "Set aside", _of_queues("dead_lettered")),
+    Metric("pairbus.moved.messages", "counter", "{message}", "Messages moved home", _of_queues("moved")),
+    Metric("pairbus.dead_lettered.messages", "counter", "{message}", "Dead-lettered", _of_queues("dead_lettered")),
     Metric("pairbus.entity.state", "gauge", "1", "0 healthy, 1 suspect, 2 failed over", _states),
     Metric(
         "pairbus.backlog.out_of_rotation",
         "gauge",
         "{queue}",
-        "Backlog queues that failed and are left alone for a while",
+        "Backlog queues that failed and are not used for a while",
         lambda snapshot: iter([(snapshot["out_of_rotation"], {})]),
     ),
     Metric(
@@ -92,9 +92,9 @@ _source_ids = count()
 
 
 def register(client: str, counters: Callable[[], Snapshot]) -> Callable[[], None]:
-    """Let metrics readers see the counters of a client; `client` tells it from others. Answers how to end that.
+    """Show the counters of a client to metrics readers, under the name `client`. Returns a function that ends this.
 
-    `counters` is called by a reader's thread, some times a minute.
+    A reader's thread calls `counters` some times a minute.
     """
     if not _available():
         return _nothing
@@ -111,8 +111,8 @@ def register(client: str, counters: Callable[[], Snapshot]) -> Callable[[], None
 def span(operation: str, attributes: Mapping[str, Attribute]) -> AbstractContextManager[object]:
     """A span around something rare: a diverted send, a ping, a pass of the syphon.
 
-    Named by the operation and, where the attributes have one, its destination. An exception that passes through is
-    recorded, and marks the span as failed; `failed` does so for one that is returned.
+    Its name is the operation and, where the attributes have one, the destination. An exception that passes through is
+    recorded and marks the span as failed; for an error that is returned call `failed`.
     """
     if not is_traced():
         return _NO_SPAN
@@ -124,7 +124,7 @@ def span(operation: str, attributes: Mapping[str, Attribute]) -> AbstractContext
 
 
 def failed(span: object, reason: str, error: BaseException | None) -> None:
-    """Mark a span of `span` as failed, for what returns its failure and does not raise it."""
+    """Mark a span of `span` as failed, for code that returns an error and does not raise it."""
     if not _available():
         return
     from opentelemetry.trace import Span, Status, StatusCode
@@ -146,12 +146,12 @@ def _nothing() -> None:
 def _available() -> bool:
     try:
         return find_spec("opentelemetry.metrics") is not None and find_spec("opentelemetry.trace") is not None
-    except ModuleNotFoundError:  # not even the name space that OpenTelemetry's packages share
+    except ModuleNotFoundError:  # no package of OpenTelemetry is installed
         return False
 
 
 def is_traced() -> bool:
-    """The application has OpenTelemetry, and a provider; without one a span is made with care, and thrown away."""
+    """True when the application has OpenTelemetry and set a tracer provider; without one spans would be dropped."""
     if not _available():
         return False
     from opentelemetry import trace
@@ -170,7 +170,7 @@ def _tracer() -> Tracer:
 
 @cache
 def _make_instruments() -> None:
-    """Once in a process, for all clients: a second instrument of the same name would hide the first."""
+    """Create the instruments once per process for all clients: a second one of the same name would hide the first."""
     from opentelemetry import metrics
 
     from pairbus import __version__

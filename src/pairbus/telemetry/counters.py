@@ -1,6 +1,6 @@
-"""Counters of a paired client: plain numbers that cost nothing to keep, read by `repr`, telemetry and progress lines.
+"""Counters of a paired client: plain numbers, read by `repr`, telemetry and progress lines.
 
-The engine adds to `sent` and `failed` itself; everything rarer comes through `Counters.note`. Only the engine's event
+The engine adds to `sent` and `failed` itself; rarer changes come through `Counters.note`. Only the engine's event
 loop adds; any thread may call `snapshot` at any time.
 """
 
@@ -12,11 +12,11 @@ from typing import TypedDict
 from pairbus.pairing import events
 
 HEALTHY, SUSPECT, FAILED_OVER, HELD_OVER = "HEALTHY", "SUSPECT", "FAILED_OVER", "HELD_OVER"
-SPOOL = "spool"  # what `Diverted.queue` says when no backlog queue took the message
+SPOOL = "spool"  # `Diverted.queue` when no backlog queue took the message
 
 
 class Snapshot(TypedDict):
-    """Plain values, independent of the counters they were read from."""
+    """Values of the counters at one time."""
 
     entities: dict[str, dict[str, int | str]]
     queues: dict[str, dict[str, int | bool]]
@@ -26,7 +26,7 @@ class Snapshot(TypedDict):
 
 
 class EntityCounts:
-    """Of one entity of the primary. `sent`, `diverted` and `spooled` are disjoint: a message is in one of them."""
+    """Counts of one entity of the primary. A message is counted in one of `sent`, `diverted` and `spooled`."""
 
     __slots__ = ("diverted", "failed", "failovers", "path", "pings", "recovered", "sent", "spooled", "state")
 
@@ -44,11 +44,11 @@ class EntityCounts:
         self.pings = 0
         self.failovers = 0
         self.recovered = 0
-        "Ends of a failover; a suspicion that ends was none."
+        "Failovers that ended; the end of a mere suspicion does not count."
 
 
 class QueueCounts:
-    """Of one backlog queue of the secondary."""
+    """Counts of one backlog queue of the secondary."""
 
     __slots__ = ("dead_lettered", "failed", "moved", "out_of_rotation", "path", "stored")
 
@@ -57,7 +57,7 @@ class QueueCounts:
         self.out_of_rotation = False
         self.stored = 0
         self.failed = 0
-        "Times it was taken out of rotation."
+        "Times that the queue was taken out of rotation."
         self.moved = 0
         self.dead_lettered = 0
 
@@ -67,7 +67,7 @@ QUEUE_FIELDS = ("stored", "failed", "moved", "dead_lettered")
 
 
 class Counters:
-    """`spool_depth` says how many messages wait in the spool: no event tells of those that were there before."""
+    """Counters of one client. `spool_depth` returns how many messages wait in the spool, earlier clients' included."""
 
     def __init__(self, spool_depth: Callable[[], int] = lambda: 0) -> None:
         self._entities: dict[str, EntityCounts] = {}
@@ -75,7 +75,7 @@ class Counters:
         self.spool_depth = spool_depth
 
     def entity(self, path: str) -> EntityCounts:
-        """Of this entity, in whatever case; it is shown as it was written first."""
+        """Counts of an entity. Its path is case-insensitive, and shown as it was first written."""
         key = path.lower()
         return self._entities.get(key) or self._entities.setdefault(key, EntityCounts(path))
 
@@ -88,8 +88,8 @@ class Counters:
         self.queue(queue).stored += count
 
     def note(self, event: events.Event) -> None:  # noqa: PLR0912 - one branch for each case
-        """Count what an event tells. Events that carry no number are ignored."""
-        match event:  # those that come by the thousand first
+        """Count an event. Events that change no counter are ignored."""
+        match event:  # the most frequent events first
             case events.Diverted(path=path, queue=queue, count=count):
                 if queue != SPOOL:  # `Spooled` counts these
                     self.diverted(path, queue, count)
@@ -124,7 +124,7 @@ class Counters:
                     each.out_of_rotation = False
 
     def snapshot(self) -> Snapshot:
-        """All numbers. `total` has the sums of all entities; those of the queues begin with `backlog_`."""
+        """Values of all counters. `total` has the sums of all entities; sums of the queues begin with `backlog_`."""
         entities, queues = list(self._entities.values()), list(self._queues.values())
         return {
             "entities": {each.path: {"state": each.state, **_numbers(each, ENTITY_FIELDS)} for each in entities},

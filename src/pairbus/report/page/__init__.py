@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else, and as a summary for a terminal."""
+"""A report as a self-contained HTML file, and as a summary for a terminal."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pairbus.report.page.words import Calendar
 
 __all__ = ["render", "summary"]
 
-# The page fetches nothing and runs nothing, and the browser holds it to that, whatever stands in a message id.
+# The page loads nothing and runs no script, and the browser enforces this, whatever text a message id has.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 def render(report: Report) -> str:
-    """The page: complete without a network, a script or another file."""
+    """Make the HTML page; it needs no network, script or other file."""
     calendar = Calendar.of(report.begins, report.ends)
     style = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
-    made = f"Made by Pairbus {report.version} on {report.made_at}. Everything in money is an estimate."
+    made = f"Made by Pairbus {report.version} on {report.made_at}. All amounts of money are estimates."
     page = tag(
         "html",
         tag(

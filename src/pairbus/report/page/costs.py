@@ -1,4 +1,4 @@
-"""What it cost: parts, hours, entities, outages, and beside geo-replication. Everything in money is an estimate."""
+"""The bill: cost by part, hour, entity and outage, compared with geo-replication. All amounts are estimates."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pairbus.report.page.words import Calendar, count, counted, moment, money, s
 
 MEANINGS = {
     "application": "the application's own sends and receives",
-    "idle": "pairing itself, and polls that brought nothing",
+    "idle": "listing and creating backlog queues, and polls that found no message",
     "during": "pings, and sends to backlog queues",
-    "after": "bringing messages home",
+    "after": "moving messages home",
 }
 BACKLOG_QUEUE = re.compile(r"(.+/x-servicebus-transfer)/\d+")
 COLUMNS_MAX = 72
@@ -61,10 +61,10 @@ def costs(report: Report, calendar: Calendar) -> Html:
 
 
 def _whole(report: Report) -> Html:
-    """The stack of the parts, with the table that is behind it always in sight."""
+    """The parts of the bill as a bar, and as a table that is never folded."""
     bill, currency = report.bill, report.prices.currency
     whole = sum((bill.parts[part].money for part in PARTS), Decimal(0))
-    free = whole == 0  # within the included operations: then operations tell the parts, as money does otherwise
+    free = whole == 0  # all operations are included ones: the bar then shows operations instead of money
     amounts = [(part, bill.parts[part]) for part in PARTS]
     stack = [
         plots.Stack(
@@ -115,7 +115,7 @@ def _sums(report: Report) -> Html:
                 said(bill.bandwidth.money, f"{size(bill.bandwidth.bytes)}, in the total; a GB is 10⁹ bytes"),
             ),
             ("Base charge", said(bill.base, "of the namespaces for this period; not in the total")),
-            ("Total and base", said(bill.with_pairing, "what stands beside geo-replication")),
+            ("Total and base", said(bill.with_pairing, "to compare with geo-replication")),
             ("Geo-replication", said(bill.geo_replication, "Azure's, for the same period and traffic")),
         ]
     )
@@ -154,7 +154,7 @@ def _by_time(report: Report) -> Html:
 
 
 def by_time(lines: Sequence[BillLine]) -> list[tuple[str, Parts]]:
-    """(hour, day or month; money by part), gaps filled, in the finest step that has at most COLUMNS_MAX columns."""
+    """(Hour, day or month; money by part) without gaps, in the finest step that has at most COLUMNS_MAX columns."""
     hours = sorted({moment(line.hour) for line in lines})
     if not hours:
         return []
@@ -229,22 +229,22 @@ def _by_outage(report: Report, calendar: Calendar) -> Html:
         *("entity", "#first failure", "#operations during", "#during (estimate)"),
         *("#operations after", "#after (estimate)", "#together (estimate)"),
     )
-    caption = "What each outage added: pings and diverted sends during it, the way home after it"
+    caption = "Cost that each outage added: pings and diverted sends during it, moving messages home after it"
     return join([tag("h3", "Cost by outage (estimate)"), table(caption, heads, rows[:100])])
 
 
 def _rules(report: Report) -> Html:
-    """By which prices and rules; without them a number of money says nothing."""
+    """The prices and rules of the estimate."""
     prices = report.prices
     counting = {
-        "documented": "documented: settlements are free, four operations for a message that was moved",
+        "documented": "documented: settlements are free, so a message that was moved costs four operations",
         "strict": "strict: settlements count as operations too",
     }.get(prices.counting, prices.counting)
-    before = f"{counted(prices.operations_before, 'operation')} of the month used before this ledger's first"
+    before = f"{counted(prices.operations_before, 'operation')} of the month before this ledger's first"
     if report.bill.total.operations and report.bill.total.money == report.bill.bandwidth.money:
-        before += "; these are within the included ones, which cost nothing"
+        before += "; all operations of this ledger are included in the base charge and cost nothing"
     else:
-        before += "; while operations that the base charge includes are left, one costs nothing"
+        before += "; operations that the base charge includes cost nothing"
     return join(
         [
             tag("h3", "How it was estimated"),
@@ -267,7 +267,7 @@ def _rules(report: Report) -> Html:
 
 
 def _kinds(lines: Sequence[BillLine]) -> list[tuple[tuple[str, str, str, str, str], Amount]]:
-    """The lines of all hours together, the dearest first."""
+    """Sums of the lines over all hours, the most expensive first."""
     sums: dict[tuple[str, str, str, str, str], Amount] = {}
     for line in lines:
         key = (_together(line.entity), line.namespace, line.side, line.kind, line.part)
@@ -277,7 +277,7 @@ def _kinds(lines: Sequence[BillLine]) -> list[tuple[tuple[str, str, str, str, st
 
 
 def _together(entity: str) -> str:
-    """The backlog queues of a namespace as one: which of them took a message is chance."""
+    """The common name of all backlog queues of a namespace: senders choose among them at random."""
     match = BACKLOG_QUEUE.fullmatch(entity)
     return f"{match[1]}/…" if match else entity
 

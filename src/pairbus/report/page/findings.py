@@ -1,4 +1,4 @@
-"""What the report says in one sentence and in eight figures: the same words on the page and in a terminal."""
+"""The headline and the eight key figures of a report, with the same words on the page and in a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Figure:
     value: str
     words: str
     mood: str = PLAIN
-    "GOOD and BAD have a colour."
+    "GOOD, BAD or PLAIN: the colour of the value."
 
 
 def waiting(report: Report) -> int:
@@ -27,12 +27,12 @@ def waiting(report: Report) -> int:
 
 
 def added(report: Report) -> Decimal:
-    """What pairing cost beside what the application would have paid anyway."""
+    """Cost that pairing added to that of the application alone."""
     return report.bill.total.money - report.bill.alone.money
 
 
 def headline(report: Report) -> str:
-    """2 outages of orders and payments; 1 204 messages diverted, all home, none lost; pairing added …"""
+    """The report in a sentence: 2 outages of orders; 1 204 messages diverted, all home, none lost; pairing added …"""
     cost = f"pairing added {money(added(report), report.prices.currency)} (estimate)"
     said = "; ".join([_outages(report), _messages(report), cost]) + "."
     return said[0].upper() + said[1:]
@@ -59,7 +59,7 @@ def _messages(report: Report) -> str:
     left, dead = waiting(report), total.dead_lettered
     said = counted(total.diverted, "message") + " diverted"
     if not left and not dead:
-        # Rows that were never written may have told of a message that is not home.
+        # A row that was never written may be about a message that is not home.
         return said + (", all home" if report.source.lost_rows else ", all home, none lost") + failed
     said += f", {count(total.moved)} home"
     said += f", {count(left)} waiting" if left else ""
@@ -114,7 +114,7 @@ def _time_to_divert(report: Report) -> Figure:
     if not found:
         return Figure(name, "–", "nothing was diverted")
     if len(found) == 1:
-        return Figure(name, duration(found[0]), "from the first failure to the first diverted send")
+        return Figure(name, duration(found[0]), "from the first failure to the failover")
     return Figure(
         name, duration(max(found)), f"the longest of {count(len(found))}; the shortest {duration(min(found))}"
     )
@@ -131,7 +131,7 @@ def _delay(report: Report) -> Figure:
 
 
 def comparison(report: Report) -> str:
-    """Against geo-replication, in a sentence."""
+    """A sentence that compares the cost with that of geo-replication."""
     bill, currency = report.bill, report.prices.currency
     ours, theirs = bill.with_pairing, bill.geo_replication
     said = (

@@ -1,4 +1,4 @@
-"""The pieces that sections are built from."""
+"""Parts that all sections use."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def section(key: str, title: str, *content: object) -> Html:
 
 
 def nothing(sentence: str) -> Html:
-    """For a section without content: a sentence, not a gap."""
+    """The sentence of a section that has no content."""
     return tag("p", sentence, class_="nothing")
 
 
 def share_of(calendar: Calendar, time: str) -> float:
-    """Where in the period, from 0 to 1."""
+    """Position of a time in the period, from 0 to 1."""
     if calendar.seconds <= 0:
         return 0.0
     return min(max((moment(time) - calendar.begins).total_seconds() / calendar.seconds, 0.0), 1.0)
 
 
 def closer(calendar: Calendar, begins: datetime, ends: datetime) -> Calendar | None:
-    """A window around what happened, when it is much shorter than the period: an outage of minutes in a month."""
+    """A window around some time with a margin; None unless it is much shorter than the period."""
     margin = max((ends - begins) / 10, timedelta(seconds=0.5))
     window = Calendar(max(calendar.begins, begins - margin), min(calendar.ends, ends + margin))
     return window if 0 < window.seconds < calendar.seconds / 2 else None

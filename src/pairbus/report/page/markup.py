@@ -1,4 +1,4 @@
-"""HTML from values. Whatever is not HTML already is escaped, so that nothing can be forgotten."""
+"""HTML from values. Every value that is not `Html` is escaped."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is HTML already, and is not escaped again."""
 
     __slots__ = ()
 
 
 def text(value: object) -> Html:
-    """A value as HTML; what is HTML stays."""
+    """Escape a value, unless it is `Html`."""
     if isinstance(value, Html):
         return value
     return Html(html.escape(UNFIT.sub("\ufffd", str(value)), quote=True))
@@ -29,7 +29,7 @@ def join(parts: Iterable[object], between: str = "") -> Html:
 
 
 def tag(name: str, /, *children: object, **attributes: object) -> Html:
-    """`tag("td", 5, class_="number")`. Attributes that are None or False are left out; `_` is `-`."""
+    """Make an element: `tag("td", 5, class_="n")`. Attributes that are None or False are left out; `_` becomes `-`."""
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{text(value)}"')
         for key, value in attributes.items()
@@ -41,5 +41,5 @@ def tag(name: str, /, *children: object, **attributes: object) -> Html:
 
 
 def name(value: str) -> Html:
-    """Of an entity, a message, a file: may break anywhere, and cannot turn the text around it."""
+    """The name of an entity or file, isolated so that right-to-left letters in it do not reorder the text around it."""
     return tag("bdi", value)

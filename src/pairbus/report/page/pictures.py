@@ -1,4 +1,4 @@
-"""What happened over time: states, backlog, added delay."""
+"""Sections with pictures: states and backlog over time, added delay."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pairbus.report.page.words import THIN, Calendar, count, counted, duration, 
 LANES_MAX = 20
 HINTS = 60
 STATES = {"SUSPECT": ("suspect", "suspect"), "FAILED_OVER": ("failed", "failed over")}
-"""State → colour, words."""
+"""State → colour and words."""
 
 
 def states(report: Report, calendar: Calendar) -> Html:
-    """A lane for each entity, those that were in trouble first; and the largest outage from nearer."""
+    """A lane for each entity, those with an outage first; and a closer view of the largest outage."""
     troubled = dict.fromkeys(span.entity for span in report.availability.states)
     names = [*troubled, *(one.entity for one in report.availability.entities if one.entity not in troubled)]
     if not names:
@@ -52,7 +52,7 @@ def states(report: Report, calendar: Calendar) -> Html:
 
 
 def _largest(report: Report, calendar: Calendar) -> Calendar | None:
-    """A window around the outage that diverted most, and those that it overlaps."""
+    """A window around the outage that diverted most messages, and around outages that overlap it."""
     spans = [
         (outage.diverted, moment(outage.begins), moment(outage.drained or outage.recovered or report.ends))
         for outage in report.availability.outages
@@ -82,7 +82,7 @@ def _timeline(report: Report, calendar: Calendar, window: Calendar, names: Seque
 
 
 def _bars(report: Report, calendar: Calendar, window: Calendar) -> dict[str, list[plots.Bar]]:
-    """By entity: not healthy, and healthy with messages still coming home."""
+    """Bars by entity, for times when it was not healthy, or healthy with messages still coming home."""
     bars: dict[str, list[plots.Bar]] = defaultdict(list)
 
     def add(entity: str, begins: str, ends: str, colour: str, words: str) -> None:
@@ -164,7 +164,7 @@ def backlog(report: Report, calendar: Calendar) -> Html:
         ),
         tag(
             "figure",
-            tag("figcaption", f"Age of the oldest of them{when}"),
+            tag("figcaption", f"Age of the oldest message{when}"),
             plots.curve(
                 "Age of the oldest message",
                 sentence,
@@ -187,7 +187,7 @@ def backlog(report: Report, calendar: Calendar) -> Html:
 
 
 def _hints(points: Sequence[BacklogPoint], shares: Sequence[float], calendar: Calendar) -> Iterator[plots.Bar]:
-    """Words for those who point at the curve: of at most HINTS pieces of the period, the worst in each."""
+    """Tooltips of the curve: the period is cut into HINTS pieces, and each shows its deepest backlog."""
     for number in range(HINTS):
         left, right = number / HINTS, (number + 1) / HINTS
         first, end = bisect_left(shares, left), bisect_left(shares, right)
@@ -231,7 +231,7 @@ def delays(report: Report) -> Html:
         tag("p", sentence),
         tag(
             "figure",
-            tag("figcaption", f"Messages by the time from their backlog queue to the primary{_growing(bins)}"),
+            tag("figcaption", f"Messages by the time from their diversion until they were home{_growing(bins)}"),
             plot,
             class_="marked",
         ),
@@ -240,13 +240,13 @@ def delays(report: Report) -> Html:
 
 
 def _growing(bins: Sequence[tuple[float, int]]) -> str:
-    """Columns are equally wide on the page: where they are not in time, it is said."""
+    """Words of the caption for columns that are equally wide on the page but not in time; else empty."""
     steps = [after - before for (before, _), (after, _) in pairwise(bins)]
-    return "; columns to the right stand for longer spans" if steps and max(steps) > 1.5 * min(steps) else ""
+    return "; columns to the right are longer spans of time" if steps and max(steps) > 1.5 * min(steps) else ""
 
 
 def _bin_ticks(limits: Sequence[float]) -> list[Tick]:
-    """At the limits between columns: all of them when they are few, else about eight."""
+    """Ticks at the limits between columns: all of them when they are few, else about eight."""
     every = max(len(limits) // 8, 1)
     chosen = range(every, len(limits) + 1, every)
     return [
@@ -256,7 +256,7 @@ def _bin_ticks(limits: Sequence[float]) -> list[Tick]:
 
 
 def _place(value: float, bins: Sequence[tuple[float, int]]) -> float:
-    """Where a delay stands among columns of equal width."""
+    """Position of a delay among columns of equal width, from 0 to 1."""
     limits = [limit for limit, _ in bins]
     number = min(bisect_left(limits, value), len(limits) - 1)
     low, high = ([0.0, *limits])[number], limits[number]

@@ -1,8 +1,8 @@
-"""Plots as inline SVG that keep the size of their letters at every width.
+"""Plots as inline SVG whose letters keep their size at every width.
 
-An `svg` here is the area between the axes and nothing else. Along it, places are percentages, so that the browser
-stretches the plot and not the letters; curves, which cannot be written in percentages, are drawn 1000 wide in a frame
-of their own that is stretched. Labels stand outside the area, in the padding that the style sheet gives to it.
+An `svg` here is the area between the axes. Horizontal positions are percentages, so that the browser stretches the plot
+and not the letters. Curves cannot be written in percentages: they are drawn 1000 wide in a frame of their own, which is
+stretched. Labels are outside the area, in the padding that the style sheet gives it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIDE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A part of an area, from left to right as shares of it, with the name of its colour and its words."""
+    """A bar in an area, from left to right as shares of its width, with the name of a colour and a tooltip."""
 
     left: float
     right: float
@@ -28,7 +28,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Some of a column or a lane: how much, in which colour, in which words."""
+    """A piece of a stacked column or lane: amount, colour and tooltip."""
 
     amount: float
     colour: str
@@ -46,12 +46,12 @@ class YAxis:
 
 
 def part(share: float) -> str:
-    """0.12345 → 12.35%"""
+    """A share as a percentage for SVG: 0.12345 → 12.35%"""
     return f"{share * 100:.2f}".rstrip("0").rstrip(".") + "%"
 
 
 def picture(title: str, description: str, height: int, *content: object, class_: str = "plot") -> Html:
-    """An svg that says what it is, to those who do not see it too."""
+    """An svg with a title and a description for screen readers."""
     return tag(
         "svg",
         tag("title", title),
@@ -88,7 +88,7 @@ def y_axis(axis: YAxis, height: int) -> Html:
 
 
 def lane(title: str, bars: Sequence[Bar], ticks: Sequence[Tick], height: int = 18) -> Html:
-    """One line of a timeline: healthy, but for its bars."""
+    """A line of a timeline: healthy except where it has bars."""
     drawn = (
         tag(
             "rect",
@@ -123,7 +123,7 @@ def curve(  # noqa: PLR0913 - each is a setting of its own
     hints: Sequence[Bar],
     height: int = 160,
 ) -> Html:
-    """An area under a line; `steps`: a value lasts until the next one."""
+    """A curve with the area under it; with `steps` a value lasts until the next one."""
     shape = _path(points, axis, height, steps=steps)
     frame = tag(
         "svg",
@@ -176,7 +176,7 @@ def columns(
     marks: Sequence[Tick] = (),
     height: int = 160,
 ) -> Html:
-    """Columns side by side, each piled up; `marks` are lines across them, with a word at their head."""
+    """Stacked columns side by side; `marks` are vertical lines across them, with a label on top."""
     width = 1 / max(len(stacks), 1)
 
     def drawn() -> Iterator[Html]:
@@ -207,18 +207,18 @@ def columns(
 
 
 def _marked(marks: Sequence[Tick], height: int) -> Iterator[Html]:
-    """Their words stand above the area, one below the other, so that near ones can be read."""
+    """Marks with labels above the area, one below the other, so that labels of near marks can be read."""
     heads = [15 * (number - len(marks)) for number in range(len(marks))]
     for mark, y in zip(marks, heads, strict=True):
         yield tag("line", x1=part(mark.at), x2=part(mark.at), y1=y, y2=height, class_="mark")
-    for mark, y in zip(marks, heads, strict=True):  # over the lines of all
+    for mark, y in zip(marks, heads, strict=True):  # labels are drawn over all lines
         beside = tag("tspan", mark.label, dx=-6 if mark.at > 0.5 else 6)
         anchor = "end" if mark.at > 0.5 else "start"
         yield tag("text", beside, x=part(mark.at), y=y + 9, text_anchor=anchor, class_="tick strong")
 
 
 def stacked_lane(title: str, stack: Sequence[Stack], whole: float, height: int = 18) -> Html:
-    """Parts of a whole, from left to right."""
+    """A lane with the parts of a whole from left to right."""
 
     def drawn() -> Iterator[Html]:
         left = 0.0
@@ -241,7 +241,7 @@ def stacked_lane(title: str, stack: Sequence[Stack], whole: float, height: int =
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> Html:
-    """(colour, words) of each."""
+    """A legend of colours, from (colour, words) of each entry."""
     return tag(
         "ul",
         *(tag("li", tag("span", class_=f"swatch {colour}", aria_hidden="true"), words) for colour, words in entries),

@@ -1,4 +1,4 @@
-"""Where the ticks of an axis go, and what they say."""
+"""Ticks of an axis: their places and labels."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TIME_STEPS_S = (
 @dataclass(frozen=True, slots=True)
 class Tick:
     at: float
-    "Of the axis, from 0 to 1."
+    "Position on the axis, from 0 to 1."
     label: str
     minor: bool = False
-    "Not labelled where there is little room."
+    "True for a tick without a label on a narrow page."
 
 
 def time_ticks(calendar: Calendar, wanted: int = 8) -> list[Tick]:
-    """At round times of UTC; every second one is minor."""
+    """Ticks at round times of UTC; every second one is minor."""
     length_s = calendar.seconds
     if length_s <= 0:
         return [Tick(0.0, f"{calendar.begins:%H:%M:%S}")]
@@ -53,7 +53,7 @@ def _time_label(at: datetime, step_s: float) -> str:
 
 
 def number_ticks(top: float, wanted: int = 4, *, whole: bool = False) -> list[float]:
-    """0, …, the first round number that is not below `top`. `whole`: there is no half message."""
+    """Round numbers from 0 to the first that is not below `top`; only whole ones when `whole`."""
     if top <= 0:
         return [0.0, 1.0]
     rough = top / wanted
@@ -68,7 +68,7 @@ def count_labels(values: Sequence[float]) -> list[str]:
 
 
 def duration_ticks(top_s: float) -> tuple[list[float], list[str]]:
-    """In one unit: 0, 5, 10, 15 min."""
+    """Ticks and their labels, all in one unit: 0, 5, 10, 15 min."""
     for unit_s, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s")):
         if top_s >= 2 * unit_s or unit == "s":
             break

@@ -1,4 +1,4 @@
-"""What happened, in figures and tables: key figures, outages, dead letters, entities, and how good the ledger is."""
+"""Sections with figures and tables: key figures, outages, dead letters, entities, and the state of the ledger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pairbus.report.page.tables import folded, long_table, pairs, table
 from pairbus.report.page.words import Calendar, count, counted, duration, moment, percent
 
 ROWS_MAX = 40
-"""Longer tables are folded."""
+"""Rows of a table that is not folded."""
 
 
 def head(report: Report, calendar: Calendar) -> Html:
@@ -80,7 +80,7 @@ def dead_letters(report: Report) -> Html:
     if not found:
         return section("dead-letters", "Dead letters", nothing("No diverted message was dead-lettered in this period."))
     rows = [(name(one.entity), tag("span", one.reason, class_="reason"), count(one.messages)) for one in found]
-    caption = "Diverted messages that could not go home; they are in the dead-letter queues of their backlog queues"
+    caption = "Diverted messages that could not go home; they are in dead-letter queues, or set aside in the spool"
     return section("dead-letters", "Dead letters", table(caption, ("entity", "reason", "#messages"), rows[:100]))
 
 
@@ -134,15 +134,15 @@ def ledger(report: Report) -> Html:
     source = report.source
     whole = not (source.damaged or source.lost_rows or source.clock_jumps)
     sentence = f"Made from {counted(source.rows, 'row')} in {counted(source.files, 'file')}. " + (
-        "All of them could be used." if whole else "Not all is well with them:"
+        "All of them could be used." if whole else "There are problems:"
     )
     facts = pairs(
         [
-            ("Damaged lines", f"{count(source.damaged)}; they are left out, the rest is used"),
+            ("Damaged lines", f"{count(source.damaged)}; they are left out, the others are used"),
             (
                 "Lost rows",
                 f"{count(source.lost_rows)} that writers could not write; "
-                "their operations are in the bill, as the application's",
+                "their operations are in the bill, in the part application",
             ),
             (
                 "Clock jumps",
@@ -153,7 +153,7 @@ def ledger(report: Report) -> Html:
     damage = ""
     if source.damage:
         rows = [(name(one.file), count(one.line) if one.line else "whole file", one.reason) for one in source.damage]
-        caption = "Places that could not be used"
+        caption = "Damage and clock jumps"
         caption += f", the first {count(len(rows))} of {count(source.damaged)}" if len(rows) < source.damaged else ""
         shown = table(caption, ("file", "#line", "reason"), rows)
         damage = shown if len(rows) <= 10 else folded("Damaged places", shown)

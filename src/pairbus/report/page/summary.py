@@ -1,4 +1,4 @@
-"""The report in a terminal: the sentence, the figures, the outages. Plain text where there are no colours."""
+"""The report in a terminal: the headline, the key figures, the outages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUTAGES_MAX = 10
 
 
 def summary(report: Report) -> Text:
-    """For `rich.console.Console.print`; `.plain` of it is the text alone."""
+    """Summary for `rich.console.Console.print`; its `.plain` is the text without colours."""
     from rich.text import Text
 
     calendar = Calendar.of(report.begins, report.ends)

@@ -1,4 +1,4 @@
-"""Tables that scroll in a box of their own where the page is narrow."""
+"""Tables that scroll in a box of their own when the page is narrow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pairbus.report.page.words import count
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
-    """The first cell of a row is its head. A head that begins with `#` is of numbers: they stand at the right."""
+    """Make a table. The first cell of a row is its head. A head that begins with `#` aligns its column to the right."""
     numbers = [head.startswith("#") for head in heads]
     right = ["n" if number else None for number in numbers]
     titles = [head.removeprefix("#") for head in heads]
@@ -41,14 +41,14 @@ def _row(cells: Sequence[object], right: Sequence[str | None]) -> Html:
 
 
 def folded(summary: str, content: object) -> Html:
-    """Long things, shown on demand."""
+    """Content that the reader can unfold."""
     return tag("details", tag("summary", summary), content)
 
 
 def long_table(
     summary: str, caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]], most: int = 200
 ) -> Html:
-    """Folded, and cut after `most` rows, which is said."""
+    """A folded table; with more than `most` rows it is cut, and a note says so."""
     note = ""
     if len(rows) > most:
         note = f"The first {count(most)} of {count(len(rows))} rows; the JSON and Parquet files have all of them."
@@ -57,5 +57,5 @@ def long_table(
 
 
 def pairs(entries: Iterable[tuple[object, object]]) -> Html:
-    """Words and their meaning."""
+    """A list of terms and their values."""
     return tag("dl", *(tag("div", tag("dt", term), tag("dd", meaning)) for term, meaning in entries), class_="pairs")

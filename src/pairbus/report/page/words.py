@@ -1,4 +1,4 @@
-"""Numbers, lengths of time, money and times of day as people write them."""
+"""Texts for numbers, lengths of time, money and times of day."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ SMALLEST = Decimal("1e-9")
 
 
 def count(number: int) -> str:
-    """1 204"""
+    """A number with spaces between thousands: 1 204"""
     return f"{number:,}".replace(",", THIN)
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """1 outage, 2 outages, no outage"""
+    """A number with its noun: 1 outage, 2 outages, no outage"""
     many = plural or f"{noun}s"
     return f"no {noun}" if number == 0 else f"{count(number)}{WIDE}{noun if number == 1 else many}"
 
 
 def listed(names: Sequence[str], shown: int = 3) -> str:
-    """orders, payments and shipping; orders, payments, shipping and 4 more"""
+    """Names in a sentence: orders, payments and shipping; orders, payments, shipping and 4 more"""
     if len(names) > shown + 1:
         return f"{', '.join(names[:shown])} and {len(names) - shown} more"
     return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
 
 
 def duration(seconds: float) -> str:
-    """820 ms, 12.4 s, 8 min 24 s, 2 h 05 min, 3 d 4 h"""
+    """A length of time: 820 ms, 12.4 s, 8 min 24 s, 2 h 05 min, 3 d 4 h"""
     if seconds < 0:
         return f"−{duration(-seconds)}"
     if seconds < 0.9995:
@@ -54,7 +54,7 @@ def duration(seconds: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Never flattering: cut, not rounded, with enough digits to tell 99.9987 from 100."""
+    """A percentage, rounded down, with enough digits to tell 99.9987 from 100."""
     if value >= 100:
         return f"100{THIN}%"
     missing = Decimal(repr(100 - value))
@@ -64,7 +64,7 @@ def percent(value: float) -> str:
 
 
 def size(number: int) -> str:
-    """1.2 MB; of a thousand, as bandwidth is sold."""
+    """A number of bytes in units of 1000, as bandwidth is sold: 1.2 MB"""
     value = float(number)
     for unit in ("bytes", "kB", "MB", "GB", "TB"):
         if value < 999.5 or unit == "TB":
@@ -74,7 +74,7 @@ def size(number: int) -> str:
 
 
 def money(amount: Decimal, currency: str) -> str:
-    """$1 204.50, $0.0123: cents when it is more than one, three figures when it is less."""
+    """An amount: $1 204.50, $0.0123; two decimal places from one on, three significant digits below."""
     sign = "−" if amount < 0 else ""
     amount = abs(amount)
     if amount == 0:
@@ -91,7 +91,7 @@ def money(amount: Decimal, currency: str) -> str:
 
 
 def share(part: Decimal | int, whole: Decimal | int) -> str:
-    """12 %, <1 %, and nothing of nothing."""
+    """A share in percent: 12 %, <1 %; 0 % when the whole is 0."""
     if not whole or not part:
         return f"0{THIN}%"
     value = float(100 * part / whole)
@@ -99,13 +99,13 @@ def share(part: Decimal | int, whole: Decimal | int) -> str:
 
 
 def times(larger: Decimal, smaller: Decimal) -> str:
-    """How many times: 66, 1.4, 12 000."""
+    """Ratio of two amounts: 66, 1.4, 12 000."""
     ratio = larger / smaller
     return count(round(ratio)) if ratio >= 10 else f"{ratio:.1f}"
 
 
 def shortened(name: str, length: int = 48) -> str:
-    """Its middle left out: backlog queues differ at their end."""
+    """A name without its middle when it is long: backlog queues differ at their end."""
     if len(name) <= length:
         return name
     kept = (length - 1) // 2
@@ -113,18 +113,18 @@ def shortened(name: str, length: int = 48) -> str:
 
 
 def plain(words: str) -> str:
-    """For a terminal: ordinary spaces, one line, and no character that steers it, as ids and reasons may have."""
+    """Text for a terminal: one line with ordinary spaces, and without control characters of ids and reasons."""
     return "".join(char if char.isprintable() else "\ufffd" for char in words.replace(THIN, " ").replace(WIDE, " "))
 
 
 def moment(text: str) -> datetime:
-    """Of a text of the ledger: 2026-03-01T12:00:05.000Z, 2026-03-01T12:00Z."""
+    """Parse a time of the ledger: 2026-03-01T12:00:05.000Z, 2026-03-01T12:00Z."""
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """The report's period: how much of a time must be written for it to be clear."""
+    """The report's period; it decides how much of a time must be written."""
 
     begins: datetime
     ends: datetime
@@ -138,17 +138,17 @@ class Calendar:
         return (self.ends - self.begins).total_seconds()
 
     def time(self, text: str) -> str:
-        """12:00:05; with tenths when all of it is short, with the day when there is more than one."""
+        """A time as 12:00:05; with tenths in a period below five minutes, with the day in a period of several days."""
         at = moment(text)
         clock = f"{at:%H:%M:%S}" + (f".{at.microsecond // 100_000}" if self.seconds < 300 else "")
         return clock if self.begins.date() == self.ends.date() else f"{at.day} {at:%b} {clock}"
 
     def between(self, window: Calendar) -> str:
-        """10:59:43 to 11:29:51 UTC, of a part of the period."""
+        """A part of the period: 10:59:43 to 11:29:51 UTC"""
         return f"{self.time(window.begins.isoformat())} to {self.time(window.ends.isoformat())} UTC"
 
     def period(self) -> str:
-        """1 March 2026, 09:00:00 to 15:00:00 UTC"""
+        """The period: 1 March 2026, 09:00:00 to 15:00:00 UTC"""
         first, last = self.begins, self.ends
         day = f"{first.day} {first:%B %Y}"
         if first.date() == last.date():
