@@ -14,7 +14,7 @@ help:
 	@echo "make azure   the paired client on two namespaces, PAIRBUS_AZURE_PRIMARY and PAIRBUS_AZURE_SECONDARY"
 	@echo "make package-test   the wheel in an empty environment, and Spark there without any Java: some minutes"
 	@echo "make quick   the tests that need neither node nor Spark, in under a minute"
-	@echo "make sim     the simulation, SEEDS=1000 of them; prints every violation with its seed"
+	@echo "make sim     the simulations of client and broker, SEEDS=1000 of each; prints every violation with its seed"
 	@echo "make check   ruff and mypy --strict"
 	@echo "make bench   every benchmark; results in bench/results/"
 

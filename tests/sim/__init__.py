@@ -1,9 +1,11 @@
-"""A deterministic simulation: the genuine asyncio code on a virtual clock, in a world that one number decides.
+"""A deterministic simulation: the genuine code on a virtual clock, in worlds that one number decides.
 
-    python -m tests.sim --seeds 1000           # many worlds
-    python -m tests.sim --seed 123 --trace     # one, told step by step
+    python -m tests.sim --seeds 1000                         # many worlds of both parts
+    python -m tests.sim --only client --seed 123 --trace     # one, told step by step
 
+There are two parts. The client: the genuine asyncio code of senders and syphons, between two stand-ins for
+namespaces.
 `loop` is time, `broker` the namespaces, `wire` and `links` the network between them and a process, `disk` the spool,
 `faults` what goes wrong and when, `processes` the senders and syphons, `checker` what must hold in the end, `world` one
-whole history, `broken` three ways to be wrong that must be noticed.
+whole history, `broken` ways to be wrong that must be noticed. The broker: `brokers`, whose own text says more.
 """

@@ -44,6 +44,18 @@ async def test_a_payload_goes_in_the_commit_of_its_last_message(opened: Opened) 
     assert (list(store.payloads()), list(store.index()), recovered.damage) == ([], [], [])
 
 
+async def test_a_payload_stays_when_its_last_message_is_forwarded(opened: Opened) -> None:
+    """Forwarding deletes the row in the source and inserts another one in the destination, in this order."""
+    await commit(opened.store, InsertPayload(1, 7, b"shared"), Insert(BOX, [message(1, b"", n=2, payload=1)]))
+    await commit(opened.store, Delete(BOX, [2], [1]), Insert(DEAD, [message(1, b"", n=3, payload=1)]))
+    assert [each.body for each in opened.store.load(DEAD, [3])[0]] == [b"shared"]
+    store, recovered = await opened.reopen()
+    assert (list(store.payloads()), recovered.damage) == ([(1, 7, 6)], [])
+    await commit(store, Delete(DEAD, [3], [1]))
+    store, _ = await opened.reopen()
+    assert list(store.payloads()) == []
+
+
 async def test_a_failed_group_leaves_the_references_as_they_were(opened: Opened) -> None:
     """Otherwise the next deletion would take the payload away from a message that still has it."""
     copies = [message(seq, b"", n=seq + 1, payload=1) for seq in (1, 2)]

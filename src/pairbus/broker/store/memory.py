@@ -81,6 +81,8 @@ class MemoryStore:
         self._failure: StoreError | None = None
         self._closed: StoreError | None = None
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._released: set[int] = set()
+        "Payloads that a row of the current group let go of; another row of the group may share them."
 
     # ── for tests ──
 
@@ -216,9 +218,12 @@ class MemoryStore:
 
     def _apply_all(self, writes: list[Write]) -> StoreError | None:
         self._undo = []
+        self._released = set()
         try:
             for op in writes:
                 self._apply(op)
+            for payload in self._released.difference(self._shared):
+                self._set(self._payloads, payload, _GONE)
         except StoreError as error:
             for target, key, before in reversed(self._undo):
                 if before is _GONE:
@@ -269,8 +274,7 @@ class MemoryStore:
                     self._set(self._rows, n, _GONE)
                 for payload in payloads:
                     self._share(payload, -1)
-                    if payload not in self._shared:
-                        self._set(self._payloads, payload, _GONE)
+                    self._released.add(payload)
             case Update(box, message):
                 row = self._rows.get(message.n)
                 if row is not None:
