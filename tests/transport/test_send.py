@@ -9,6 +9,7 @@ import pytest
 from pairbus.amqp.message import BATCH_FORMAT, Message
 from pairbus.amqp.performatives import Error, Rejected, Released
 from pairbus.transport import ConnectionLost, NotReady, Refused, Timeout, connect
+from pairbus.transport.wire import UNFLUSHED_MAX
 from tests.transport.server import Script, Server
 
 PAYLOAD = Message(data=[b"hello"]).encode()
@@ -33,6 +34,21 @@ async def test_five_hundred_sends_are_under_way_at_once_and_all_are_answered() -
         assert sender.in_flight == 500
         await asyncio.gather(*futures)
         assert [payload for _, payload, _ in server.received] == [b"\x00\x53\x77\x54%c" % (i % 100) for i in range(500)]
+
+
+async def test_a_turn_that_sends_much_writes_before_its_end() -> None:
+    """The peer works while the rest is encoded. Little is written once: many small writes would cost both ends more."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        sender = await connection.sender("q")
+        await sender.ready()
+        progress = sender._wire.progress
+        before, size = progress.written, 1024
+        futures = [sender.send_nowait(bytes(size)) for _ in range(UNFLUSHED_MAX // size)]
+        assert progress.written == before
+        futures += [sender.send_nowait(bytes(size)) for _ in range(10)]
+        assert UNFLUSHED_MAX < progress.written - before < UNFLUSHED_MAX + 10 * size
+        await asyncio.gather(*futures)
+        assert len(server.received) == len(futures)
 
 
 async def test_many_tasks_share_a_sender_and_little_credit() -> None:

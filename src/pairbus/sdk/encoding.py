@@ -31,10 +31,11 @@ _PROPERTIES = {
     "reply_to_group_id": None,
 }
 "Properties in their order on the wire, with the constructor of a short text where the quick encoder takes one."
+_CODES = tuple(_PROPERTIES.values())
+_NULLS = [b"\x40"] * len(_CODES)
 _values_of = attrgetter(*_PROPERTIES)
 BATCH_TRANSPORT: Any = PyamqpTransport
 "The part of the SDK that batches are made with."
-_NULL = b"\x40"
 _SHORT_MAX = 0xFF
 
 
@@ -81,17 +82,16 @@ def plainly_encoded(message: AnyMessage) -> bytes | None:  # noqa: PLR0911 - one
 
 def _short_texts(values: tuple[Any, ...]) -> bytes | None:
     """Encode the fields of the properties; None when there are none, or more bytes than a short list holds."""
-    fields = []
-    for value, code in zip(values, _PROPERTIES.values(), strict=True):
-        if value is None:
-            fields.append(_NULL)
-        elif code is None or type(value) is not str:
-            return None
-        else:
+    fields = _NULLS.copy()
+    for place, value in enumerate(values):
+        if value is not None:
+            code = _CODES[place]
+            if code is None or type(value) is not str:
+                return None
             text = value.encode()
             if len(text) > _SHORT_MAX:
                 return None
-            fields.append(b"%b%c%b" % (code, len(text), text))
+            fields[place] = b"%b%c%b" % (code, len(text), text)
     joined = b"".join(fields)
     return joined if len(values) < len(joined) < _SHORT_MAX else None
 

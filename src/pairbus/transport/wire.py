@@ -2,7 +2,8 @@
 
 Laws of this file.
  1. Output is written once per turn of the event loop, however many frames the turn made; only a turn that makes more
-    than UNFLUSHED_MAX bytes writes earlier, so that a full socket is noticed before the memory is.
+    than UNFLUSHED_MAX bytes writes earlier. Then the peer works while the rest is encoded, its answers come in several
+    groups instead of all at once, and a full socket is noticed before the memory is.
     A message of several frames is written frame by frame as the socket takes them, between the messages of others.
  2. The connection ends once: `lose` tells every link at once, and what is asked afterwards gets the same answer.
  3. Nothing here waits; those who wait have a deadline of their own.
@@ -40,7 +41,7 @@ from pairbus.transport.progress import Progress
 if TYPE_CHECKING:
     from pairbus.transport.links import LinkEnd
 
-UNFLUSHED_MAX = 256 * 1024  # bytes gathered in one turn before the socket is asked; its own limit is AHEAD_MAX
+UNFLUSHED_MAX = 64 * 1024  # bytes gathered in one turn before they are written; the socket's own limit is AHEAD_MAX
 AHEAD_MAX = 32_768  # bytes that the socket has not taken: above it nothing more is written
 FRAMES_A_TURN = 16  # of large messages, before the loop may do something else
 
