@@ -25,19 +25,17 @@ from pairbus.broker.store import (
     entity_of,
     states,
 )
+from pairbus.broker.store.bodies import SharedBodies
 from pairbus.broker.store.committer import Counters, Totals
 from pairbus.broker.store.records import (
     COLUMNS,
     Row,
     changes_of,
     counters_crc,
-    head_crc,
     index_row_of,
     index_rows_of,
     journal_crc,
     messages_of,
-    payload_crc,
-    seq_and_payload,
     text_crc,
 )
 from pairbus.broker.store.schema import TABLES, damaged, open_for_reading, store_error
@@ -93,6 +91,7 @@ class Reader:
         self._undescribed: set[int] = set()
         "Entities whose descriptions are damaged."
         self._connection = open_for_reading(path)
+        self._bodies = SharedBodies(self._connection, path)
 
     def close(self) -> None:
         self._connection.close()
@@ -326,45 +325,10 @@ class Reader:
         if ordered[-1] - ordered[0] + 1 != len(ordered):  # a range may have brought neighbours along
             wanted = set(ordered)
             rows = [row for row in rows if row[0] in wanted]
-        messages, altered = messages_of(box, [row for row in rows if row[1] == box], self._payloads_of(rows))
+        messages, altered = messages_of(box, [row for row in rows if row[1] == box], self._bodies.find)
         bad += altered
         self._log_damaged(box, bad)
         return messages, sorted(bad)
-
-    def _payloads_of(self, rows: list[Row]) -> dict[int, bytes]:
-        """The intact payloads that these rows share; a row without a body of its own has one."""
-        wanted: set[int] = set()
-        for n, box, head, crc, _, body in rows:
-            if body == b"" and type(head) is bytes and type(box) is int and head_crc(box, n, head) == crc:
-                wanted.add(seq_and_payload(head)[1])
-        wanted.discard(0)
-        found: dict[int, bytes] = {}
-        for first, last in runs_of(sorted(wanted)):
-            try:
-                found |= self._intact_payloads(first, last)
-            except sqlite3.Error as error:
-                logger.error("%s: payloads cannot be read: %s; trying one by one", self._path, error)
-                found |= self._payloads_one_by_one(range(first, last + 1))
-        return found
-
-    def _payloads_one_by_one(self, numbers: range) -> dict[int, bytes]:
-        found: dict[int, bytes] = {}
-        for payload in numbers:
-            try:
-                found |= self._intact_payloads(payload, payload)
-            except sqlite3.Error as error:
-                logger.error("%s: the payload %d cannot be read: %s", self._path, payload, error)
-        return found
-
-    def _intact_payloads(self, first: int, last: int) -> dict[int, bytes]:
-        read = self._connection.execute(
-            "SELECT id, topic, crc, body FROM payloads WHERE id BETWEEN ? AND ?", (first, last)
-        )
-        return {
-            payload: body
-            for payload, topic_id, crc, body in read
-            if type(body) is bytes and type(topic_id) is int and payload_crc(payload, topic_id, body) == crc
-        }
 
     def seq_of(self, box: int, n: int) -> int:
         try:
@@ -415,14 +379,3 @@ class Reader:
     def _log_damaged(self, box: int, numbers: list[int]) -> None:
         if numbers:
             logger.error("%s: damaged messages of %s: rows %s", self._path, box_name(box), some_of(numbers))
-
-
-def runs_of(ordered: list[int]) -> list[tuple[int, int]]:
-    """Give (first, last) of each run of numbers that follow each other; `ordered` ascends."""
-    found: list[tuple[int, int]] = []
-    for number in ordered:
-        if found and number == found[-1][1] + 1:
-            found[-1] = found[-1][0], number
-        else:
-            found.append((number, number))
-    return found
