@@ -170,7 +170,7 @@ class Forwarder:
             self._pause()
             return
         for message in messages:
-            self.box.forget(message)
+            self.box.forget((message,))
         self.wake()
 
     # ── what cannot be forwarded ──
