@@ -355,8 +355,9 @@ _TOKEN_KEY = encode_symbol("x-opt-lock-token") + b"\x98"
 _TOKEN_HEAD = b"\x00\x53\x71\xc1" + bytes((len(_TOKEN_KEY) + 17, 2)) + _TOKEN_KEY
 _FIRST_HEAD = _FIRST_DELIVERY + _TOKEN_HEAD
 _BEFORE_SEQUENCE = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + 1, 6)) + _SEQUENCE_KEY
-_COPY_LOCKED_HEAD = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + _ORIGIN.size + 1, 8))
+_BEFORE_SEQUENCE_OF_COPY = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + _ORIGIN.size + 1, 8)) + _SEQUENCE_KEY
 _PLAIN = struct.Struct(f">{len(_FIRST_HEAD)}sIHH8s{len(_BEFORE_SEQUENCE)}sq{len(_ENQUEUED_KEY)}sq{len(_LOCKED_KEY)}sq")
+_COPY = struct.Struct(f"{_PLAIN.format}{len(_ORIGIN_KEY)}sq")
 _TOKEN = struct.Struct("<IHH8s")  # the fields of a UUID, in the order of lock tokens
 _UUID = struct.Struct(">IHH8s")
 
@@ -377,11 +378,26 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: byt
         and message.state == ACTIVE
     ):
         seq, enqueued_ms, body = message.seq, message.enqueued_ms, message.body
-        if message.origin_seq:
-            pairs = _LOCKED.pack(_SEQUENCE_KEY, seq, _ENQUEUED_KEY, enqueued_ms, _LOCKED_KEY, locked_until_ms)
-            pairs += _ORIGIN.pack(_ORIGIN_KEY, message.origin_seq)
-            return _FIRST_HEAD + _uuid_bytes(token) + _COPY_LOCKED_HEAD + pairs + body
         first, second, third, rest = _TOKEN.unpack(token)
+        if message.origin_seq:
+            return (
+                _COPY.pack(
+                    _FIRST_HEAD,
+                    first,
+                    second,
+                    third,
+                    rest,
+                    _BEFORE_SEQUENCE_OF_COPY,
+                    seq,
+                    _ENQUEUED_KEY,
+                    enqueued_ms,
+                    _LOCKED_KEY,
+                    locked_until_ms,
+                    _ORIGIN_KEY,
+                    message.origin_seq,
+                )
+                + body
+            )
         return (
             _PLAIN.pack(
                 _FIRST_HEAD,
