@@ -22,9 +22,11 @@ from pairbus.broker.store import (
     Update,
     box_of,
 )
+from pairbus.broker.store.bodies import KEPT_BYTES_MAX, SharedBodies
 from pairbus.broker.store.committer import Committer, Totals
 from pairbus.broker.store.group import Group
 from pairbus.broker.store.reader import Progress, Reader
+from pairbus.broker.store.records import payload_crc
 from pairbus.broker.store.schema import create, open_for_writing
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.store.writer import PromptSwitching
@@ -362,3 +364,20 @@ async def test_a_large_group_goes_ahead_and_what_follows_in_the_same_turn_is_the
     assert told == ["1 None", "251 None", "501 None", "751 None"]
     assert [message.seq for message in store.load(BOX, range(1001))[0]] == [1000]
     await store.close()
+
+
+def test_shared_bodies_are_read_once_and_kept_within_bounds(tmp_path: Path) -> None:
+    """Subscriptions ask for the same ones at about the same time; a payload that is gone is still theirs."""
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE payloads (id INTEGER PRIMARY KEY, topic INTEGER, crc INTEGER, body BLOB)")
+    body = bytes(KEPT_BYTES_MAX // 4)
+    for number in range(1, 7):
+        row = (number, 7, payload_crc(number, 7, body), body)
+        connection.execute("INSERT INTO payloads VALUES (?, ?, ?, ?)", row)
+    bodies = SharedBodies(connection, tmp_path)
+    first = bodies.find({1, 2})
+    connection.execute("DELETE FROM payloads WHERE id = 2")
+    assert bodies.find({2, 9})[2] is first[2]
+    bodies.find({3, 4, 5, 6})
+    assert (list(bodies._kept), bodies._kept_bytes) == ([3, 4, 5, 6], KEPT_BYTES_MAX)
+    connection.close()
