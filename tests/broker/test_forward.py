@@ -11,9 +11,10 @@ import pytest
 from pairbus.amqp.message import MESSAGE_ANNOTATIONS, sections
 from pairbus.amqp.types import decode
 from pairbus.broker.box import Box
+from pairbus.broker.deliveries import encode_delivery
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.forward import HOPS_MAX, TOO_MANY_HOPS, Forwarder
-from pairbus.broker.messages import DEAD_LETTER_SOURCE, encode_delivery, pair_spans
+from pairbus.broker.messages import DEAD_LETTER_SOURCE, pair_spans
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.publication import SESSION_MISSING
 from pairbus.broker.queue import Outcome, Queue

@@ -12,8 +12,8 @@ from pairbus.amqp.performatives import ACCEPTED_BYTES, RELEASED_BYTES, Accepted,
 from pairbus.amqp.session import Session
 from pairbus.broker.box import Box
 from pairbus.broker.catalog import Receivable
+from pairbus.broker.deliveries import encode_delivery, patch_of
 from pairbus.broker.holds import Hold
-from pairbus.broker.messages import encode_delivery, patch_of
 from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal, lock_lost, session_lock_lost
 from pairbus.broker.store import StoredMessage
