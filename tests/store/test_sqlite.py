@@ -25,7 +25,8 @@ from pairbus.broker.store import (
 from pairbus.broker.store.bodies import KEPT_BYTES_MAX, SharedBodies
 from pairbus.broker.store.committer import Committer, Totals
 from pairbus.broker.store.group import Group
-from pairbus.broker.store.reader import Progress, Reader
+from pairbus.broker.store.progress import Progress
+from pairbus.broker.store.reader import Reader
 from pairbus.broker.store.records import payload_crc
 from pairbus.broker.store.schema import create, open_for_writing
 from pairbus.broker.store.sqlite import SqliteStore
@@ -129,9 +130,9 @@ async def test_reading_the_index_tells_its_progress(tmp_path: Path) -> None:
     said: list[str] = []
     clock = iter(range(1000))
     reader = Reader(tmp_path / "messages.db", Progress(said.append, lambda: next(clock)))
-    reader.recover()
+    reader.recovery.recover()
     said.clear()
-    list(reader.index())
+    list(reader.recovery.index())
     reader.close()
     assert said == [f"recovering {tmp_path}/messages.db: 48 messages read"]
 
@@ -153,9 +154,9 @@ def test_a_group_that_finds_no_space_fails_whole_and_the_store_goes_on(tmp_path:
     assert _write(committer, Insert(BOX, [StoredMessage(2, b"small", n=2)])) is None
     committer.close()
     reader = Reader(path, Progress(None))
-    assert [each.last_seq for each in reader.recover()] == [2]
-    assert rows_of(reader, BOX) == [1, 2]
-    assert reader.damage == []
+    assert [each.last_seq for each in reader.recovery.recover()] == [2]
+    assert rows_of(reader.recovery, BOX) == [1, 2]
+    assert reader.recovery.damage == []
     reader.close()
 
 
@@ -182,9 +183,9 @@ def test_a_group_that_cannot_be_rolled_back_is_rolled_back_before_the_next_one_c
     assert _write(committer, Insert(BOX, [StoredMessage(4, b"goes on", n=4)])) is None
     committer.close()
     reader = Reader(path, Progress(None))
-    assert [each.entity_id for each in reader.recover()] == [1]
-    assert rows_of(reader, BOX) == [1, 4]
-    assert reader.damage == []
+    assert [each.entity_id for each in reader.recovery.recover()] == [1]
+    assert rows_of(reader.recovery, BOX) == [1, 4]
+    assert reader.recovery.damage == []
     reader.close()
 
 
