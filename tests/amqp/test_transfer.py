@@ -56,6 +56,21 @@ def test_messages_arrive_once_and_in_order_whatever_the_windows(sizes: list[int]
     assert [delivery.payload for delivery in pair.deliveries()] == sent
 
 
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=12), st.integers(512, 4000), st.integers(1, 20))
+def test_run_arrives_like_messages_sent_one_by_one(sizes: list[int], frame: int, window: int) -> None:
+    """Whether all of it fits frames and window, or some of it waits; ids go on over the highest one."""
+    pair = Pair(server={"max_frame_size": frame, "incoming_window": window})
+    link, _ = pair.sender()
+    first = link.session._next_delivery_id = pair.from_client._next_delivery_id[link.session.channel] = 0xFFFFFFFC
+    payloads = [number.to_bytes(2, "big") * (size // 2) for number, size in enumerate(sizes)]
+    link.send_run(payloads, [b"%02d" % number for number in range(len(sizes))])
+    pair.pump()
+    found = [(delivery.payload, delivery.tag, delivery.delivery_id) for delivery in pair.deliveries()]
+    assert found == [(each, b"%02d" % n, (first + n) & 0xFFFFFFFF) for n, each in enumerate(payloads)]
+    assert link.session.sent_unsettled == len(sizes)
+
+
 def test_a_shut_window_holds_frames_back_until_a_flow_opens_it() -> None:
     """What does not fit waits, the link is not sendable meanwhile, and SessionFlow tells when it is again."""
     pair = Pair(server={"incoming_window": 2, "max_frame_size": 512})

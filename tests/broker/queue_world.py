@@ -12,6 +12,7 @@ from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import PutEntity, entity_of
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.errors import StoreFull
+from tests.broker.locking import lock_next
 
 DISK_FULL = StoreFull("the disk is full")
 PENDING: Any = "pending"
@@ -104,14 +105,14 @@ class World:
         return answer
 
     def lock(self, box: Box | None = None) -> Lock:
-        lock = (box or self.queue.main).lock_next(self.now)
+        lock = lock_next(box or self.queue.main, self.now)
         assert lock is not None, "nothing to lock"
         return lock
 
     def bodies(self, box: Box | None = None) -> list[bytes]:
         """Lock everything that waits."""
         found = []
-        while (lock := (box or self.queue.main).lock_next(self.now)) is not None:
+        while (lock := lock_next(box or self.queue.main, self.now)) is not None:
             found.append(lock.message.body)
         return found
 

@@ -17,6 +17,7 @@ from pairbus.broker.queue import Draft, Outcome, Queue
 from pairbus.broker.store import Done, IndexRow, StoredMessage, Write, box_of
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.errors import StoreError
+from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, Answer, World
 
 
@@ -117,7 +118,7 @@ def test_a_message_that_cannot_be_read_still_waits() -> None:
     world.restart()
     world.store.broken = True  # type: ignore[attr-defined]
     with pytest.raises(StoreError, match="unreadable"):
-        world.queue.main.lock_next(world.now)
+        lock_next(world.queue.main, world.now)
     world.store.broken = False  # type: ignore[attr-defined]
     assert world.bodies() == numbered(3)
 

@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import DATA, Header, Message, Properties, section
 from pairbus.amqp.types import Symbol, Timestamp, encode
-from pairbus.broker.messages import (
-    HEAD_SIZE_MAX,
-    HEADS_MAX,
-    LEARN_EACH,
-    MESSAGE_ID_LENGTH_MAX,
-    PING_CONTENT_TYPE,
-    DraftReader,
-    draft_of,
-)
+from pairbus.broker.draft_reader import HEAD_SIZE_MAX, HEADS_MAX, LEARN_EACH, DraftReader
+from pairbus.broker.messages import MESSAGE_ID_LENGTH_MAX, PING_CONTENT_TYPE, draft_of
 from pairbus.broker.queue import Draft
 from pairbus.broker.refusal import Refusal
 

@@ -11,14 +11,16 @@ import pytest
 from pairbus.amqp.message import MESSAGE_ANNOTATIONS, sections
 from pairbus.amqp.types import decode
 from pairbus.broker.box import Box
+from pairbus.broker.deliveries import encode_delivery
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.forward import HOPS_MAX, TOO_MANY_HOPS, Forwarder
-from pairbus.broker.messages import DEAD_LETTER_SOURCE, encode_delivery, pair_spans
+from pairbus.broker.messages import DEAD_LETTER_SOURCE, pair_spans
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.publication import SESSION_MISSING
 from pairbus.broker.queue import Outcome, Queue
 from pairbus.broker.store import PutEntity, entity_of
 from pairbus.broker.store.memory import MemoryStore
+from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, Answer
 from tests.broker.topic_world import draft, text_of
 
@@ -126,7 +128,7 @@ class Chain:
     def bury(self, name: str, *texts: str) -> None:
         self.send(name, *texts)
         queue = self.queues[name]
-        while (lock := queue.main.lock_next(self.now)) is not None:
+        while (lock := lock_next(queue.main, self.now)) is not None:
             queue.settle(queue.main, lock.token, Outcome.DEAD_LETTER, self.now, lambda refusal: None, patch=b"")
         self.store.commit()
 
@@ -138,7 +140,7 @@ def test_a_chain_passes_messages_on_in_order_and_counts_hops() -> None:
     chain.settle_down()
     assert chain.places() == {"c": [str(n) for n in range(250)]}
     assert [queue.size_bytes > 0 for queue in chain.queues.values()] == [False, False, True]
-    lock = chain.queues["c"].main.lock_next(chain.now)
+    lock = lock_next(chain.queues["c"].main, chain.now)
     assert lock is not None and (lock.message.hops, lock.message.origin_seq) == (2, 1)
     chain.restart()
     chain.settle_down()
@@ -213,7 +215,7 @@ def test_too_many_hops_end_in_the_dead_letter_queue() -> None:
     chain.send("a", "1")
     chain.settle_down()
     assert chain.places() == {"a†": ["1"]}
-    lock = chain.queues["a"].dead.lock_next(chain.now)
+    lock = lock_next(chain.queues["a"].dead, chain.now)
     assert lock is not None and lock.message.hops == HOPS_MAX
     assert TOO_MANY_HOPS.encode() in lock.message.patch
 
@@ -225,7 +227,7 @@ def test_a_tired_dead_letter_stays_and_holds_nobody_up() -> None:
     for name in "abcde":
         chain.settle_down()
         queue = chain.queues[chr(ord(name) + 1)]
-        while (lock := queue.main.lock_next(chain.now)) is not None:
+        while (lock := lock_next(queue.main, chain.now)) is not None:
             queue.settle(queue.main, lock.token, Outcome.DEAD_LETTER, chain.now, lambda refusal: None)
         chain.store.commit()
     chain.settle_down()
@@ -233,7 +235,7 @@ def test_a_tired_dead_letter_stays_and_holds_nobody_up() -> None:
     chain.bury("e", "fresh")
     chain.settle_down()
     assert chain.places() == {"e†": ["a"], "f": ["fresh"]}
-    lock = chain.queues["e"].dead.lock_next(chain.now)
+    lock = lock_next(chain.queues["e"].dead, chain.now)
     assert lock is not None and text_of(lock.message.body) == "a"
 
 
@@ -243,7 +245,7 @@ def test_a_letter_that_dies_twice_names_its_last_source() -> None:
     chain.bury("a", "1")
     for name, source in (("b", "a"), ("c", "b")):
         chain.settle_down()
-        lock = chain.queues[name].main.lock_next(chain.now)
+        lock = lock_next(chain.queues[name].main, chain.now)
         assert lock is not None
         encoded = encode_delivery(lock.message)
         [at] = [value_at for code, _, value_at, _ in sections(encoded) if code == MESSAGE_ANNOTATIONS]
@@ -262,7 +264,7 @@ def test_a_message_without_a_session_is_dead_lettered_before_a_session_queue() -
     chain.send("a", "found", session_id="s")
     chain.settle_down()
     assert chain.places() == {"a†": ["lost"], "b": ["found"]}
-    lock = chain.queues["a"].dead.lock_next(chain.now)
+    lock = lock_next(chain.queues["a"].dead, chain.now)
     assert lock is not None and b"no session id, and 'b' requires sessions" in lock.message.patch
 
 
@@ -284,7 +286,7 @@ def test_a_live_message_for_a_switched_off_destination_is_dead_lettered() -> Non
     chain.send("a", "1")
     chain.settle_down()
     assert chain.places() == {"a†": ["1"]}
-    lock = chain.queues["a"].dead.lock_next(chain.now)
+    lock = lock_next(chain.queues["a"].dead, chain.now)
     assert lock is not None and b"MessagingEntityDisabled" in lock.message.patch and b"'b'" in lock.message.patch
 
 
@@ -311,7 +313,7 @@ def test_a_message_without_a_session_id_for_sessions_dies_in_its_source(end: str
         assert chain.places() == {"a": ["1", "2", "3", "4"]}
     chain.settle_down()
     assert chain.places() == {"a†": ["1", "3"], "b": ["2", "4"]}
-    lock = chain.queues["a"].dead.lock_next(chain.now)
+    lock = lock_next(chain.queues["a"].dead, chain.now)
     assert lock is not None and SESSION_MISSING.encode() in lock.message.patch
     chain.restart()
     chain.settle_down()

@@ -9,7 +9,8 @@ import pytest
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import BATCH_FORMAT, DATA, Header, Message, Properties, encode_batch, section
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong, encode
-from pairbus.broker.messages import draft_of, drafts_of, encode_delivery, patch_of
+from pairbus.broker.deliveries import encode_delivery, patch_of
+from pairbus.broker.messages import draft_of, drafts_of
 from pairbus.broker.queue import Draft
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import DEFERRED, StoredMessage

@@ -11,6 +11,7 @@ from pairbus.broker.queue import Draft, Outcome
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.settlement import DEFERRED_SIZE_MAX, PATCH_SIZE_MAX
 from pairbus.broker.store import DEFERRED, DropEntity
+from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, PENDING, Answer, World
 
 
@@ -328,7 +329,7 @@ def test_idleness_counts_from_the_last_use_and_not_while_messages_are_scheduled(
     assert world.queue.idle_until_ms == start + 300_000
     for use in (
         lambda: world.send(b"1"),
-        lambda: world.queue.main.lock_next(world.now),
+        lambda: lock_next(world.queue.main, world.now),
         lambda: world.queue.peek(world.queue.main, 1, 1, world.now),
         lambda: world.queue.touch(world.now),
         lambda: world.queue.update(world.description, world.now),

@@ -8,6 +8,7 @@ from pairbus.amqp.types import encode_pair
 from pairbus.broker.description import UNLIMITED_MS
 from pairbus.broker.line import CHUNK_MAX, EXPIRED_MAX
 from pairbus.broker.queue import Outcome
+from tests.broker.locking import lock_next
 from tests.broker.queue_world import World
 
 # ── locks ──
@@ -216,7 +217,7 @@ def test_a_receiver_that_meets_only_expired_messages_is_called_again() -> None:
     world.store.commit()
     world.now += 100
     world.ready.clear()
-    assert world.queue.main.lock_next(world.now) is None
+    assert lock_next(world.queue.main, world.now) is None
     world.store.commit()
     assert world.queue.main in world.ready
     world.settle_down()

@@ -20,6 +20,7 @@ from pairbus.broker.box import Box, Lock
 from pairbus.broker.entity import RETRY_PAUSE_MS
 from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal
+from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, Answer, World
 
 WAITING, LOCKED, DEFERRED, SCHEDULED, GONE, UNDER_WAY = (
@@ -171,7 +172,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(dead=st.sampled_from([False, False, True]), count=st.integers(1, 3))
     def lock(self, dead: bool, count: int) -> None:
         for _ in range(count):
-            lock = self.box(dead).lock_next(self.world.now)
+            lock = lock_next(self.box(dead), self.world.now)
             expected = self.next_in(dead)
             assert (lock and lock.message.body) == (expected and expected.body)
             if lock is None or expected is None:

@@ -18,6 +18,7 @@ from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.broker.store import Done
 from pairbus.broker.strict import LENIENT
 from pairbus.transport import Connection, Refused, connect
+from tests.broker.locking import lock_next
 from tests.broker.strict_world import Client
 from tests.transport.test_with_broker import encoded
 
@@ -85,7 +86,7 @@ async def test_the_oldest_waiting_messages_are_deleted_together(broker: Broker, 
 async def test_locked_and_younger_messages_are_not_deleted(broker: Broker, connection: Connection) -> None:
     """Somebody is working on a locked message; one that came after the given time was not meant."""
     queue = broker.namespace("contoso").catalog.queues["orders"]
-    assert queue.main.lock_next(time.time_ns() // 1_000_000) is not None
+    assert lock_next(queue.main, time.time_ns() // 1_000_000) is not None
     assert await delete(connection, 10, Timestamp(time.time_ns() // 1_000_000 - 60_000)) == {}
     assert len(await peeked(connection)) == 5
     assert await delete(connection, 10, later()) == {"message-count": 4}

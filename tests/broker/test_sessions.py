@@ -16,6 +16,7 @@ from pairbus.broker.refusal import Refusal
 from pairbus.broker.row_numbers import Numbers
 from pairbus.broker.session_service import STATE_SIZE_MAX, SessionService
 from pairbus.broker.sessions import Sessions
+from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, Answer, World
 
 MINUTE_MS = 60_000
@@ -52,13 +53,13 @@ class SessionWorld(World):
         return self.service.accept(None, Receiver(), self.now) is None
 
     def next(self, hold: Hold) -> Lock:
-        lock = self.queue.main.lock_next(self.now, hold.session)
+        lock = lock_next(self.queue.main, self.now, hold.session)
         assert lock is not None, "nothing to lock"
         return lock
 
     def all_of(self, hold: Hold) -> list[bytes]:
         found = []
-        while (lock := self.queue.main.lock_next(self.now, hold.session)) is not None:
+        while (lock := lock_next(self.queue.main, self.now, hold.session)) is not None:
             found.append(lock.message.body)
         return found
 

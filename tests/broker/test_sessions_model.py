@@ -14,6 +14,7 @@ from pairbus.broker.box import Lock
 from pairbus.broker.holds import Hold
 from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal
+from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL
 from tests.broker.test_sessions import Receiver, SessionWorld
 
@@ -98,7 +99,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def lock(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.holds)))
-        lock = self.world.queue.main.lock_next(self.world.now, self.holds[name].session)
+        lock = lock_next(self.world.queue.main, self.world.now, self.holds[name].session)
         expected = min(self.at(WAITING, name), key=lambda each: each.seq, default=None)
         assert (lock and lock.message.body) == (expected and expected.body)
         if lock is not None and expected is not None:

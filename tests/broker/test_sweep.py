@@ -33,6 +33,7 @@ from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.subscription import Subscription
 from pairbus.broker.sweep import STEP_ROWS, Remains, Sweeper
+from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL
 
 NOW = 1_790_000_000_000
@@ -157,7 +158,7 @@ async def filled(namespace: Namespace) -> None:
     holders: list[Queue | Subscription] = [queue, *topic.subscriptions.values()]
     for holder in holders:
         for outcome in (Outcome.DEFER, Outcome.DEAD_LETTER, None):
-            lock = holder.main.lock_next(NOW)
+            lock = lock_next(holder.main, NOW)
             assert lock is not None
             if outcome is not None:
                 settle = holder.settle

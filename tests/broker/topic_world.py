@@ -15,6 +15,7 @@ from pairbus.broker.store import PutEntity, Store, entity_of
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.topic import Topic
+from tests.broker.locking import lock_next
 from tests.broker.queue_world import Answer
 
 TOPIC_ID = 1
@@ -140,7 +141,7 @@ class TopicWorld:
         """Lock everything that waits in a subscription."""
         box = self[name].dead if dead else self[name].main
         found = []
-        while (lock := box.lock_next(self.now)) is not None:
+        while (lock := lock_next(box, self.now)) is not None:
             found.append(lock)
         return found
 

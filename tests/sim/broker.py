@@ -10,7 +10,8 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from pairbus.broker.messages import draft_of, encode_delivery
+from pairbus.broker.deliveries import encode_delivery
+from pairbus.broker.messages import draft_of
 from pairbus.broker.store import StoredMessage
 from pairbus.transport.errors import Refused
 from tests.sim.loop import VirtualLoop

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pairbus.amqp.message import BATCH_FORMAT, DATA, sections
 from pairbus.amqp.types import decode
-from pairbus.broker.messages import patch_of
+from pairbus.broker.deliveries import patch_of
 from pairbus.transport import ConnectionLost, Received, Refused, Timeout, TransportError
 from tests.sim.broker import Queue
 

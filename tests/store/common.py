@@ -22,7 +22,7 @@ from pairbus.broker.store import (
     box_of,
     dead_box_of,
 )
-from pairbus.broker.store.reader import Reader
+from pairbus.broker.store.recovery import Recovery
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import StoreError
 
@@ -61,7 +61,7 @@ def sample_message(seq: int) -> StoredMessage:
     )
 
 
-def rows_of(store: Store | Reader, box: int) -> list[int]:
+def rows_of(store: Store | Recovery, box: int) -> list[int]:
     """The numbers of the rows of a box, right after `recover`."""
     return [row.n for row in store.index() if row.box == box]
 

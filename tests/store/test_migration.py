@@ -22,6 +22,7 @@ from pairbus.broker.store import migration as migration_module
 from pairbus.broker.store.salvage import salvage
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import StoreDamaged, StoreError, StoreFull
+from tests.broker.locking import lock_next
 from tests.store.common import commit
 
 SAMPLE = Path(__file__).parent / "samples" / "release-0.3.tar.xz"
@@ -101,7 +102,7 @@ async def test_a_broker_serves_what_was_migrated(folder: Path) -> None:
         queue = broker.namespace("contoso").queue("orders")
         assert queue is not None
         assert (queue.active_count, queue.deferred_count, queue.dead_count, queue.scheduled_count) == (31, 3, 3, 3)
-        lock = queue.main.lock_next(1_790_000_000_000)
+        lock = lock_next(queue.main, 1_790_000_000_000)
         assert lock is not None and (lock.message.seq, lock.message.delivery_count) == (10, 1)
         assert broker.namespace("contoso").queue("deleted") is None
 

@@ -22,9 +22,12 @@ from pairbus.broker.store import (
     Update,
     box_of,
 )
+from pairbus.broker.store.bodies import KEPT_BYTES_MAX, SharedBodies
 from pairbus.broker.store.committer import Committer, Totals
 from pairbus.broker.store.group import Group
-from pairbus.broker.store.reader import Progress, Reader
+from pairbus.broker.store.progress import Progress
+from pairbus.broker.store.reader import Reader
+from pairbus.broker.store.records import payload_crc
 from pairbus.broker.store.schema import create, open_for_writing
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.store.writer import PromptSwitching
@@ -127,9 +130,9 @@ async def test_reading_the_index_tells_its_progress(tmp_path: Path) -> None:
     said: list[str] = []
     clock = iter(range(1000))
     reader = Reader(tmp_path / "messages.db", Progress(said.append, lambda: next(clock)))
-    reader.recover()
+    reader.recovery.recover()
     said.clear()
-    list(reader.index())
+    list(reader.recovery.index())
     reader.close()
     assert said == [f"recovering {tmp_path}/messages.db: 48 messages read"]
 
@@ -151,9 +154,9 @@ def test_a_group_that_finds_no_space_fails_whole_and_the_store_goes_on(tmp_path:
     assert _write(committer, Insert(BOX, [StoredMessage(2, b"small", n=2)])) is None
     committer.close()
     reader = Reader(path, Progress(None))
-    assert [each.last_seq for each in reader.recover()] == [2]
-    assert rows_of(reader, BOX) == [1, 2]
-    assert reader.damage == []
+    assert [each.last_seq for each in reader.recovery.recover()] == [2]
+    assert rows_of(reader.recovery, BOX) == [1, 2]
+    assert reader.recovery.damage == []
     reader.close()
 
 
@@ -180,9 +183,9 @@ def test_a_group_that_cannot_be_rolled_back_is_rolled_back_before_the_next_one_c
     assert _write(committer, Insert(BOX, [StoredMessage(4, b"goes on", n=4)])) is None
     committer.close()
     reader = Reader(path, Progress(None))
-    assert [each.entity_id for each in reader.recover()] == [1]
-    assert rows_of(reader, BOX) == [1, 4]
-    assert reader.damage == []
+    assert [each.entity_id for each in reader.recovery.recover()] == [1]
+    assert rows_of(reader.recovery, BOX) == [1, 4]
+    assert reader.recovery.damage == []
     reader.close()
 
 
@@ -362,3 +365,20 @@ async def test_a_large_group_goes_ahead_and_what_follows_in_the_same_turn_is_the
     assert told == ["1 None", "251 None", "501 None", "751 None"]
     assert [message.seq for message in store.load(BOX, range(1001))[0]] == [1000]
     await store.close()
+
+
+def test_shared_bodies_are_read_once_and_kept_within_bounds(tmp_path: Path) -> None:
+    """Subscriptions ask for the same ones at about the same time; a payload that is gone is still theirs."""
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE payloads (id INTEGER PRIMARY KEY, topic INTEGER, crc INTEGER, body BLOB)")
+    body = bytes(KEPT_BYTES_MAX // 4)
+    for number in range(1, 7):
+        row = (number, 7, payload_crc(number, 7, body), body)
+        connection.execute("INSERT INTO payloads VALUES (?, ?, ?, ?)", row)
+    bodies = SharedBodies(connection, tmp_path)
+    first = bodies.find({1, 2})
+    connection.execute("DELETE FROM payloads WHERE id = 2")
+    assert bodies.find({2, 9})[2] is first[2]
+    bodies.find({3, 4, 5, 6})
+    assert (list(bodies._kept), bodies._kept_bytes) == ([3, 4, 5, 6], KEPT_BYTES_MAX)
+    connection.close()

@@ -254,6 +254,9 @@ class Connection:
     def write(self, data: bytes) -> None:
         self._frames_out.append(data)
 
+    def write_all(self, pieces: list[bytes]) -> None:
+        self._frames_out.extend(pieces)
+
     def send_performative(self, channel: int, performative: Composite) -> None:
         if self.trace is not None:
             self.trace("->", channel, repr(performative))

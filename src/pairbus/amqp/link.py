@@ -7,6 +7,7 @@ unsettled deliveries, the size limit of the link, and the reader that stops read
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pairbus.amqp.errors import ILLEGAL_STATE, RESOURCE_LIMIT_EXCEEDED, TRANSFER_LIMIT_EXCEEDED, ProtocolError
@@ -160,6 +161,18 @@ class SenderLink(Link):
     def sendable(self) -> bool:
         """One more delivery can go out now without waiting for credit or for the session's window."""
         return self.credit > 0 and self.state is State.OPEN and self.session.window_open
+
+    @property
+    def room(self) -> int:
+        """How many deliveries of one frame each can go out now."""
+        return min(self.credit, self.session.room) if self.state is State.OPEN else 0
+
+    def send_run(self, payloads: Sequence[bytes], tags: Sequence[bytes]) -> None:
+        """Send several whole messages, unsettled. The caller has looked at `room`."""
+        assert self.state is State.OPEN, self
+        self.credit -= len(payloads)
+        self.delivery_count = (self.delivery_count + len(payloads)) & MASK
+        self.session.send_transfers(self, payloads, tags)
 
     def send(self, payload: bytes, tag: bytes, *, message_format: int = 0, settled: bool = False) -> int:
         """Send one whole message and give its delivery id. The caller has looked at `sendable`."""

@@ -4,7 +4,7 @@ A session is over when our end, or our close of the connection, has been sent. F
 nowhere: a user who answers late (a commit was under way) does no harm.
 
 Windows count transfer frames. What does not fit the peer's window or one frame waits here in `_outgoing`; users of the
-core ask `window_open` before they send, so that at most one delivery per link ever waits.
+core ask `window_open` or `room` before they send, so that at most the last delivery or run of a link ever waits.
 
 Frames of the peer on a handle whose link has ended are late, not wrong: they count for the window and mean nothing.
 """
@@ -12,7 +12,7 @@ Frames of the peer on a handle whose link has ended are late, not wrong: they co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pairbus.amqp.errors import (
@@ -103,6 +103,11 @@ class Session:
     @property
     def window_open(self) -> bool:
         return self._remote_window > 0 and not self._outgoing
+
+    @property
+    def room(self) -> int:
+        """How many more frames can go out at once."""
+        return 0 if self._outgoing else self._remote_window
 
     @property
     def has_pieces(self) -> bool:
@@ -210,6 +215,22 @@ class Session:
             self._outgoing.append(Outgoing(link, delivery_id, tag, message_format, settled, payload))
             self._write_outgoing()
         return delivery_id
+
+    def send_transfers(self, link: SenderLink, payloads: Sequence[bytes], tags: Sequence[bytes]) -> None:
+        """Send unsettled deliveries that mostly fit one frame each, and the peer's window together."""
+        connection, count = self.connection, len(payloads)
+        fits = max(map(len, payloads)) + FIRST_HEAD_MAX <= connection.transfer_size_max and count <= self.room
+        if not fits or connection.trace is not None:
+            for payload, tag in zip(payloads, tags, strict=True):
+                self.send_transfer(link, payload, tag, 0, False)
+            return
+        first = self._next_delivery_id
+        ids = range(first, first + count) if first + count <= MASK else [(first + i) & MASK for i in range(count)]
+        self._sent.update([(each, SentDelivery(link, each, tag)) for each, tag in zip(ids, tags, strict=True)])
+        self._next_delivery_id = (first + count) & MASK
+        self._remote_window -= count
+        self._next_outgoing_id = (self._next_outgoing_id + count) & MASK
+        connection.write_all(link.heads.run(ids, tags, payloads))
 
     def _write_outgoing(self) -> None:
         if self.connection.paced:

@@ -9,7 +9,7 @@ in that mould takes the general road, so speed never decides what is accepted.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -44,6 +44,15 @@ class TransferHeads:
         pack, head_size, before, between, behind = self._shapes.get(shape) or self._encode_shape(*shape)
         head: bytes = pack(head_size + size, before, delivery_id, between, tag, behind)
         return head
+
+    def run(self, ids: Sequence[int], tags: Sequence[bytes], payloads: Sequence[bytes]) -> list[bytes]:
+        """Heads and payloads, in turns, of unsettled deliveries in one frame each; their tags are of one size."""
+        shape = len(tags[0]), 0, False, False
+        pack, head_size, before, between, behind = self._shapes.get(shape) or self._encode_shape(*shape)
+        written: list[bytes] = []
+        for delivery_id, tag, payload in zip(ids, tags, payloads, strict=True):
+            written += pack(head_size + len(payload), before, delivery_id, between, tag, behind), payload
+        return written
 
     def _encode_shape(
         self, tag_size: int, message_format: int, settled: bool, more: bool

@@ -161,18 +161,18 @@ class Box:
             if self.sessions is not None:
                 self.sessions.take_deferred(message)
 
-    def forget(self, message: StoredMessage) -> None:
-        """A message that was handed out has left the box for good."""
-        self.size_bytes -= message.size
-        if message.payload:
-            self.shared_bytes -= len(message.body)
-            self._payloads.release(message.payload)
-        if message.state == ACTIVE:
-            self.active_count -= 1
-        else:
-            self.deferred_count -= 1
+    def forget(self, messages: Sequence[StoredMessage]) -> None:
+        """Messages that were handed out have left the box for good."""
+        self.size_bytes -= sum([message.size for message in messages])
+        sharing = [message for message in messages if message.payload]
+        if sharing:
+            self.shared_bytes -= sum([len(message.body) for message in sharing])
+            self._payloads.release([message.payload for message in sharing])
+        active_count = [message.state for message in messages].count(ACTIVE)
+        self.active_count -= active_count
+        self.deferred_count -= len(messages) - active_count
         if self.sessions is not None:
-            self.sessions.forget(message)
+            self.sessions.forget(messages)
 
     # ── messages go out ──
 
@@ -180,13 +180,14 @@ class Box:
         """Whether `lock_next` is worth a call. It may still find that everything has expired."""
         return self.receivable and self._line.available(now_ms)
 
-    def lock_next(self, now_ms: int, session: Session | None = None) -> Lock | None:
-        """Lock the waiting message with the lowest number, of the session where the box has sessions.
+    def lock_next(self, limit: int, now_ms: int, session: Session | None = None) -> list[Lock]:
+        """Lock some waiting messages, `limit` at most, with the lowest numbers, of the session where the box has
+        sessions; none: nothing waits.
 
-        StoreError: it could not be read; it still waits.
+        StoreError: they could not be read; they still wait.
         """
-        message = self._next(now_ms, session)
-        return None if message is None else self.locks.make(message, now_ms)
+        messages = self._next(limit, now_ms, session)
+        return self.locks.make(messages, now_ms) if messages else []
 
     def take_next(
         self, now_ms: int, done: Callable[[StoredMessage | None], None], session: Session | None = None
@@ -196,11 +197,11 @@ class Box:
         Otherwise `done(message)` follows when the deletion is durable: at most once. `done(None)` means that the
         store failed and the message waits again; the receiver's credit is not used up, so try again later.
         """
-        message = self._next(now_ms, session)
-        if message is None:
+        messages = self._next(1, now_ms, session)
+        if not messages:
             return False
-        self._store.write(deletion(self, [message]))
-        self._commits.then(self._taken, message, done)
+        self._store.write(deletion(self, messages))
+        self._commits.then(self._taken, messages[0], done)
         return True
 
     def _taken(
@@ -210,7 +211,7 @@ class Box:
             self.give_back(message)
             done(None)
             return
-        self.forget(message)
+        self.forget((message,))
         done(message)
 
     def withdraw(self, limit: int, now_ms: int, session: Session | None = None) -> list[StoredMessage]:
@@ -218,22 +219,22 @@ class Box:
         until it gives back or forgets them."""
         found: list[StoredMessage] = []
         try:
-            while len(found) < limit and (message := self._next(now_ms, session)) is not None:
-                found.append(message)
+            while len(found) < limit and (messages := self._next(limit - len(found), now_ms, session)):
+                found += messages
         except StoreError:
             for message in found:
                 self.give_back(message)
             raise
         return found
 
-    def _next(self, now_ms: int, session: Session | None) -> StoredMessage | None:
+    def _next(self, limit: int, now_ms: int, session: Session | None) -> list[StoredMessage]:
         if not self.receivable:
-            return None
+            return []
         self.accessed_ms = now_ms
         if self._plain is not None:
-            return self._plain.next(now_ms)
+            return self._plain.next(limit, now_ms)
         assert self.sessions is not None and session is not None, "a receiver of this box holds a session"
-        return self.sessions.next(session, now_ms)
+        return self.sessions.next(session, limit, now_ms)
 
     def _load(self, numbers: Sequence[int]) -> list[StoredMessage]:
         messages, _ = self._store.load(self.number, numbers)

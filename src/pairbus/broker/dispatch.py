@@ -1,4 +1,4 @@
-"""Who gets the next message of a box: the receivers with credit take turns, one message each."""
+"""Who gets the next message of a box: the receivers with credit take turns, one message each; one alone gets all."""
 
 from __future__ import annotations
 
@@ -81,14 +81,17 @@ class Dispatcher:
             outlet = outlets[0]
             if len(outlets) > 1:
                 outlets.rotate(-1)
-            if not outlet.ready or (acts and keeps(outlet, now_ms)):
+            room = outlet.room
+            if not room or (acts and keeps(outlet, now_ms)):
                 idle += 1
                 continue
-            if not outlet.take(box, now_ms):
+            share = 1 if acts or len(outlets) > 1 else TURN_MAX - handed
+            taken = outlet.take(box, min(room, share), now_ms)
+            if not taken:
                 exhausted = True
                 break
             idle = 0
-            handed += 1
+            handed += taken
             if handed == TURN_MAX:
                 self.wake()
                 break

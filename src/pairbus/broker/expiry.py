@@ -49,12 +49,12 @@ class Expiry:
         self, subject: tuple[list[StoredMessage], list[Change] | None, bool], now_ms: int, error: StoreError | None
     ) -> None:
         messages, changes, is_batch = subject
-        for message in messages:
-            if error is not None:
+        if error is not None:
+            for message in messages:
                 self._main.give_back(message)
-            elif changes is None:
-                self._main.forget(message)
-        if error is None and changes is not None:
+        elif changes is None:
+            self._main.forget(messages)
+        else:
             for change in changes:
                 self._settlement.apply(self._main, change)
             self._entity.announce(self._dead)

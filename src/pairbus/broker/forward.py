@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from pairbus.amqp.errors import NOT_FOUND, RESOURCE_LIMIT_EXCEEDED
 from pairbus.amqp.types import encode_string, encode_symbol
 from pairbus.broker.box import Box, deletion
+from pairbus.broker.deliveries import with_patch, without_pair
 from pairbus.broker.draft import Draft
-from pairbus.broker.messages import DEAD_LETTER_SOURCE, with_patch, without_pair
+from pairbus.broker.messages import DEAD_LETTER_SOURCE
 from pairbus.broker.publication import SESSION_MISSING
 from pairbus.broker.refusal import ENTITY_DISABLED, Refusal, entity_not_found
 from pairbus.broker.store import Store, StoredMessage
@@ -170,7 +171,7 @@ class Forwarder:
             self._pause()
             return
         for message in messages:
-            self.box.forget(message)
+            self.box.forget((message,))
         self.wake()
 
     # ── what cannot be forwarded ──

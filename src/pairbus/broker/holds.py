@@ -56,7 +56,7 @@ class Holds:
     def __init__(self, sessions: Sessions, give_back: Callable[[StoredMessage], None]) -> None:
         self.duration_ms = 0
         "Of holds made from now on; set by the entity."
-        self.new_token = Tokens().take
+        self.new_tokens = Tokens().take
         self._sessions = sessions
         self._give_back = give_back
         self._agenda: Agenda[Hold] = Agenda()
@@ -130,13 +130,16 @@ class Holds:
         """For the end of a box."""
         self._locks.clear()
 
-    def make(self, message: StoredMessage, now_ms: int) -> SessionLock:
-        """Lock a message for the holder of its session."""
-        hold = self._sessions.make(message.session_id).hold
-        assert hold is not None, "messages of a session go to its holder"
-        lock = SessionLock(self.new_token(), message, hold)
-        self._put(lock)
-        return lock
+    def make(self, messages: Sequence[StoredMessage], now_ms: int) -> list[Lock]:
+        """Lock each of these messages for the holder of its session."""
+        locks: list[Lock] = []
+        for token, message in zip(self.new_tokens(len(messages)), messages, strict=True):
+            hold = self._sessions.make(message.session_id).hold
+            assert hold is not None, "messages of a session go to its holder"
+            lock = SessionLock(token, message, hold)
+            self._locks[token] = hold.locks[token] = lock
+            locks.append(lock)
+        return locks
 
     def _put(self, lock: SessionLock) -> None:
         lock.until_ms = lock.hold.until_ms

@@ -16,7 +16,8 @@ from pairbus.amqp.link import MASK, ReceiverLink, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.draft import Draft, check_session_ids
-from pairbus.broker.messages import DraftReader, drafts_of
+from pairbus.broker.draft_reader import DraftReader
+from pairbus.broker.messages import drafts_of
 from pairbus.broker.meter import sizes_of
 from pairbus.broker.refusal import Refusal, refusal_of
 from pairbus.broker.strict import check_envelope

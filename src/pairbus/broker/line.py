@@ -10,6 +10,7 @@ Laws.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,7 +25,9 @@ from pairbus.errors import StoreError
 CHUNK_MAX = 256  # messages read at once
 READY_MAX = 1024  # loaded messages of a box: 1024 × 400 B of objects, 0.4 MB, beside their bytes
 READY_BYTES_MAX = 1 << 20
-EXPIRED_MAX = 256  # expired messages that one search for the next message gets rid of
+EXPIRED_MAX = 256  # expired messages that one search for the next messages gets rid of
+BATCH_BYTES = 64 << 10
+"Messages are handed out together up to this size; so a larger one is the last, or the only one, of its batch."
 
 
 class Surroundings(NamedTuple):
@@ -38,6 +41,26 @@ class Surroundings(NamedTuple):
     "How many messages to read at once."
     on_expired: Callable[[list[StoredMessage], int], None]
     "Take messages that a search found to have expired, at this time."
+
+
+def pick(
+    loaded: deque[StoredMessage], limit: int, before_n: int, now_ms: int
+) -> tuple[list[StoredMessage], list[StoredMessage], int]:
+    """Take the first of the loaded messages, below the number `before_n`: (up to `limit` to hand out, those that have
+    expired, the bytes of both)."""
+    found: list[StoredMessage] = []
+    expired: list[StoredMessage] = []
+    size = 0
+    while loaded and size < BATCH_BYTES and len(found) < limit and len(expired) < EXPIRED_MAX:
+        if loaded[0].n > before_n:
+            break
+        message = loaded.popleft()
+        size += message.size
+        if 0 < message.expires_ms <= now_ms:
+            expired.append(message)
+        else:
+            found.append(message)
+    return found, expired, size
 
 
 class Line:
@@ -112,22 +135,25 @@ class Line:
             return True
         return any(not message.expires_ms or message.expires_ms > now_ms for message in self._ready)
 
-    def next(self, now_ms: int) -> StoredMessage | None:
-        """Take out the message with the lowest number. StoreError: it could not be read; it still waits."""
-        ready = self._ready
-        for _ in range(EXPIRED_MAX):
+    def next(self, limit: int, now_ms: int) -> list[StoredMessage]:
+        """Take out the messages with the lowest numbers, up to `limit` of those that are loaded; none: nothing waits.
+
+        StoreError: they could not be read; they still wait.
+        """
+        ready, expired_count = self._ready, 0
+        found: list[StoredMessage] = []
+        while not found and expired_count < EXPIRED_MAX:
             while not ready or (self._returned and self._returned[0] < ready[0].n):
                 if not self._load_chunk():
-                    return None
-            message = ready.popleft()
-            self._ready_bytes -= message.size
-            if not message.expires_ms:
-                return message
-            self._expiry.live -= 1
-            if message.expires_ms > now_ms:
-                return message
-            self._around.on_expired([message], now_ms)
-        return None  # the queue announces the box again when these are gone
+                    return []
+            before_n = self._returned[0] if self._returned else sys.maxsize
+            found, expired, size = pick(ready, limit, before_n, now_ms)
+            self._ready_bytes -= size
+            self._expiry.live -= sum([message.expires_ms > 0 for message in found]) + len(expired)
+            if expired:
+                expired_count += len(expired)
+                self._around.on_expired(expired, now_ms)
+        return found  # none: the queue announces the box again when the expired ones are gone
 
     def _load_chunk(self) -> bool:
         """Load what comes before `_ready`, or fills it when it is empty; False when there is nothing."""

@@ -31,23 +31,26 @@ class Tokens:
     def __init__(self) -> None:
         self._tokens: list[bytes] = []
 
-    def take(self) -> bytes:
-        if not self._tokens:
+    def take(self, count: int) -> list[bytes]:
+        tokens = self._tokens
+        while len(tokens) < count:
             noise = os.urandom(16 * TOKENS)
-            self._tokens = [noise[at : at + 16] for at in range(0, len(noise), 16)]
-        return self._tokens.pop()
+            tokens += [noise[at : at + 16] for at in range(0, len(noise), 16)]
+        taken = tokens[-count:]
+        del tokens[-count:]
+        return taken
 
 
 class Locks:
     """Locks by token, in the order in which they end, unless `_mixed_until_ms` says otherwise."""
 
-    __slots__ = ("_latest_ms", "_locks", "_mixed_until_ms", "_soonest_ms", "duration_ms", "new_token")
+    __slots__ = ("_latest_ms", "_locks", "_mixed_until_ms", "_soonest_ms", "duration_ms", "new_tokens")
 
     def __init__(self) -> None:
         self.duration_ms = 0
         "Of locks made from now on; set by the entity."
         self._locks: OrderedDict[bytes, Lock] = OrderedDict()
-        self.new_token = Tokens().take
+        self.new_tokens = Tokens().take
         self._latest_ms = 0
         self._mixed_until_ms = 0
         self._soonest_ms = 0
@@ -61,10 +64,14 @@ class Locks:
     def clear(self) -> None:
         self._locks.clear()
 
-    def make(self, message: StoredMessage, now_ms: int) -> Lock:
-        lock = Lock(self.new_token(), message, now_ms + self.duration_ms)
-        self._hold(lock)
-        return lock
+    def make(self, messages: Sequence[StoredMessage], now_ms: int) -> list[Lock]:
+        """Lock each of these messages."""
+        until_ms = now_ms + self.duration_ms
+        tokens = self.new_tokens(len(messages))
+        locks = [Lock(token, message, until_ms) for token, message in zip(tokens, messages, strict=True)]
+        self._expect(until_ms)
+        self._locks.update(zip(tokens, locks, strict=True))
+        return locks
 
     def held(self, token: bytes, now_ms: int) -> Lock | None:
         """The lock, if it is still held at `now_ms`."""
@@ -127,7 +134,11 @@ class Locks:
         return self._soonest_ms if self._mixed_until_ms else next(iter(self._locks.values())).until_ms
 
     def _hold(self, lock: Lock) -> None:
-        until_ms = lock.until_ms
+        self._expect(lock.until_ms)
+        self._locks[lock.token] = lock
+
+    def _expect(self, until_ms: int) -> None:
+        """Locks that end at this time are about to be put behind the others."""
         if until_ms >= self._latest_ms:
             self._latest_ms = until_ms
         elif not self._locks:
@@ -139,4 +150,3 @@ class Locks:
             first_ms = self.next_lapse_ms()
             self._soonest_ms = until_ms if first_ms is None else min(until_ms, first_ms)
             self._mixed_until_ms = self._latest_ms
-        self._locks[lock.token] = lock

@@ -1,16 +1,13 @@
-"""Between the wire and the store: what the broker reads of a message that comes, and what it says on one that goes.
+"""What the broker reads of a message that comes.
 
-A message is never re-encoded. What comes is cut in two: the sender's annotations, and everything from the properties
-on ("the bare message"), which stays as it is. What goes is a header and annotations of the broker's own in front of
-those bytes. Only a settlement that changed application properties (a *patch*) makes one section to be written anew,
-and a message without an id gets one, because the JavaScript SDK cannot settle a message that has none.
+A message is never re-encoded. It is cut in two: the sender's annotations, and everything from the properties on ("the
+bare message"), which stays as it is. Only a message without an id gets one, because the JavaScript SDK cannot settle a
+message that has none. `deliveries.py` is the way back.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from pairbus.amqp.errors import DECODE_ERROR, ProtocolError
@@ -22,25 +19,18 @@ from pairbus.amqp.message import (
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
-    header_section,
     in_order,
     section,
-    sections,
 )
-from pairbus.amqp.types import decode, encode, encode_string, encode_symbol, list_of, map_of, skip
+from pairbus.amqp.types import decode, encode_string, list_of, skip
 from pairbus.broker.draft import Draft
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
-from pairbus.broker.store import ACTIVE, StoredMessage
 
 PING_CONTENT_TYPE = b"application/vnd.ms-servicebus-ping"
 _PING_SIZE_MIN = len(PING_CONTENT_TYPE)
 MESSAGE_ID_LENGTH_MAX = 128
 SESSION_ID_LENGTH_MAX = 128
 _GROUP_ID = 10  # its place among the properties
-HEAD_SIZE_MAX = 4096  # of what a `DraftReader` remembers
-HEADS_MAX = 32
-HEAD_KEY_SIZE = 8  # as far as the length of the id, where the properties come first
-LEARN_FIRST, LEARN_EACH = 16, 256  # it learns from its first misses, then now and again
 TIME_MAX_MS = 253_402_300_799_999  # the end of the year 9999: the SDKs' clocks cannot show more
 
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
@@ -56,9 +46,6 @@ _OWNED_BY_THE_SERVICE = frozenset(
     }
 )
 _EMPTY_MAPS = (b"\xc1\x01\x00", b"\xd1\x00\x00\x00\x04\x00\x00\x00\x00")
-
-
-# ── what comes ──
 
 
 def drafts_of(payload: bytes, message_format: int, read: Callable[[bytes], Draft] | None = None) -> list[Draft]:
@@ -123,95 +110,6 @@ def draft_of(payload: bytes) -> Draft:
             ARGUMENT_ERROR, f"The message id has {len(message_id)} characters; {MESSAGE_ID_LENGTH_MAX} are allowed."
         )
     return Draft(body, annotations, message_id, ttl_ms, scheduled_ms, is_ping, session_id)
-
-
-class Head(NamedTuple):
-    """What stands around the id of a message: header, annotations, properties, application properties."""
-
-    size: int
-    "Up to the bytes of the data section."
-    unpack: Callable[[bytes], tuple[Any, ...]]
-    "(bytes before the id, id, bytes behind it, size of the data)"
-    before: bytes
-    behind: bytes
-    bare_at: int
-    annotations: bytes
-    ttl_ms: int | None
-    scheduled_ms: int
-    is_ping: bool
-    session_id: str | None
-
-
-class DraftReader:
-    """`draft_of` for the messages of one sender, which mostly differ in nothing but message id and data.
-
-    The head of a message that was read is remembered. The next one that has the same bytes there, and behind them one
-    data section up to its end, needs no second look. Ids of one sender have few lengths, and each has a head.
-    """
-
-    __slots__ = ("_heads", "misses")
-
-    def __init__(self) -> None:
-        self._heads: dict[bytes, Head] = {}
-        self.misses = 0
-        "Messages that had another head than those remembered."
-
-    def draft_of(self, payload: bytes) -> Draft:
-        """The same as the function of this name, and the same refusals."""
-        head = self._heads.get(payload[:HEAD_KEY_SIZE])
-        if head is not None and len(payload) >= head[0]:
-            size, unpack, before, behind, bare_at, annotations, ttl_ms, scheduled_ms, is_ping, session_id = head
-            found_before, message_id, found_behind, data_size = unpack(payload)
-            if found_before == before and found_behind == behind and data_size == len(payload) - size:
-                try:
-                    text = message_id.decode()
-                except UnicodeDecodeError:  # what becomes of it depends on more than this
-                    return draft_of(payload)
-                return Draft(payload[bare_at:], annotations, text, ttl_ms, scheduled_ms, is_ping, session_id)
-        draft = draft_of(payload)
-        self.misses += 1
-        # A sender whose heads are always other ones must not pay for the learning as well.
-        if self.misses <= LEARN_FIRST or self.misses % LEARN_EACH == 0:
-            self._learn(payload, draft)
-        return draft
-
-    def _learn(self, payload: bytes, draft: Draft) -> None:
-        head, key = _head_of(payload, draft), payload[:HEAD_KEY_SIZE]
-        if head is not None:
-            if len(self._heads) >= HEADS_MAX and key not in self._heads:
-                self._heads.clear()
-            self._heads[key] = head
-
-
-def _head_of(payload: bytes, draft: Draft) -> Head | None:
-    """None unless the id is a string of the usual short form, and behind the head is data, its size in four bytes."""
-    ordered, found = in_order(payload)
-    if ordered is not payload:
-        return None
-    properties = [row for row in found if row[0] == PROPERTIES]
-    if not properties or found[-1][0] != DATA:
-        return None
-    (_, bare_at, at, end), data_at = properties[0], found[-1][2]
-    if payload[data_at] != 0xB0 or data_at > HEAD_SIZE_MAX:
-        return None
-    at += 3 if payload[at] == 0xC0 else 9
-    if at + 1 >= end or payload[at] != 0xA1 or not 0 < payload[at + 1] <= MESSAGE_ID_LENGTH_MAX:
-        return None
-    before = payload[: at + 2]
-    behind = payload[at + 2 + payload[at + 1] : data_at + 1]
-    layout = struct.Struct(f">{len(before)}s{payload[at + 1]}s{len(behind)}sI")
-    return Head(
-        layout.size,
-        layout.unpack_from,
-        before,
-        behind,
-        bare_at,
-        draft.annotations,
-        draft.ttl_ms,
-        draft.scheduled_ms,
-        draft.is_ping,
-        draft.session_id,
-    )
 
 
 def _session_id(payload: bytes, value_at: int, end: int) -> str | None:
@@ -317,6 +215,14 @@ def _spans(buf: bytes, at: int, pairs: int) -> list[tuple[object, int, int, int]
     return spans
 
 
+def spans_of_pairs(pairs: bytes) -> list[tuple[object, int, int, int]]:
+    spans, at = [], 0
+    while at < len(pairs):
+        spans += _spans(pairs, at, 1)
+        at = spans[-1][3]
+    return spans
+
+
 def _with_message_id(payload: bytes, bare_at: int, properties: tuple[int, int] | None, message_id: str) -> bytes:
     """The bare message with `message_id` as the first field of its properties, whose value stands at `properties`."""
     fields = [encode_string(message_id)]
@@ -336,128 +242,3 @@ def _with_message_id(payload: bytes, bare_at: int, properties: tuple[int, int] |
         if at != end:
             raise ProtocolError(DECODE_ERROR, "the properties are cut")
     return section(PROPERTIES, list_of(fields)) + payload[end:]
-
-
-# ── what goes ──
-
-_SEQUENCE_KEY = encode_symbol("x-opt-sequence-number") + b"\x81"
-_ENQUEUED_KEY = encode_symbol("x-opt-enqueued-time") + b"\x83"
-_LOCKED_KEY = encode_symbol("x-opt-locked-until") + b"\x83"
-_ORIGIN_KEY = encode_symbol("x-opt-enqueue-sequence-number") + b"\x81"
-_STATE_PAIR = encode_symbol("x-opt-message-state") + b"\x54"
-_UNLOCKED = struct.Struct(f">{len(_SEQUENCE_KEY)}sq{len(_ENQUEUED_KEY)}sq")
-_LOCKED = struct.Struct(f">{len(_SEQUENCE_KEY)}sq{len(_ENQUEUED_KEY)}sq{len(_LOCKED_KEY)}sq")
-_ORIGIN = struct.Struct(f">{len(_ORIGIN_KEY)}sq")
-
-# The common delivery: no time to live, never delivered before, no annotations of the sender's, active, locked.
-_FIRST_DELIVERY = header_section(0, 0)
-_TOKEN_KEY = encode_symbol("x-opt-lock-token") + b"\x98"
-_TOKEN_HEAD = b"\x00\x53\x71\xc1" + bytes((len(_TOKEN_KEY) + 17, 2)) + _TOKEN_KEY
-_FIRST_HEAD = _FIRST_DELIVERY + _TOKEN_HEAD
-_BEFORE_SEQUENCE = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + 1, 6)) + _SEQUENCE_KEY
-_COPY_LOCKED_HEAD = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + _ORIGIN.size + 1, 8))
-_PLAIN = struct.Struct(f">{len(_FIRST_HEAD)}sIHH8s{len(_BEFORE_SEQUENCE)}sq{len(_ENQUEUED_KEY)}sq{len(_LOCKED_KEY)}sq")
-_TOKEN = struct.Struct("<IHH8s")  # the fields of a UUID, in the order of lock tokens
-_UUID = struct.Struct(">IHH8s")
-
-
-def _uuid_bytes(token: bytes) -> bytes:
-    """The bytes of the UUID that a lock token is."""
-    return _UUID.pack(*_TOKEN.unpack(token))
-
-
-def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: bytes = b"") -> bytes:
-    """The message as a receiver gets it; without a lock and its token for receive-and-delete and for peek."""
-    if (
-        token
-        and not message.annotations
-        and not message.ttl_ms
-        and not message.delivery_count
-        and not message.patch
-        and message.state == ACTIVE
-    ):
-        seq, enqueued_ms, body = message.seq, message.enqueued_ms, message.body
-        if message.origin_seq:
-            pairs = _LOCKED.pack(_SEQUENCE_KEY, seq, _ENQUEUED_KEY, enqueued_ms, _LOCKED_KEY, locked_until_ms)
-            pairs += _ORIGIN.pack(_ORIGIN_KEY, message.origin_seq)
-            return _FIRST_HEAD + _uuid_bytes(token) + _COPY_LOCKED_HEAD + pairs + body
-        first, second, third, rest = _TOKEN.unpack(token)
-        return (
-            _PLAIN.pack(
-                _FIRST_HEAD,
-                first,
-                second,
-                third,
-                rest,
-                _BEFORE_SEQUENCE,
-                seq,
-                _ENQUEUED_KEY,
-                enqueued_ms,
-                _LOCKED_KEY,
-                locked_until_ms,
-            )
-            + body
-        )
-    if locked_until_ms:
-        pairs = _LOCKED.pack(
-            _SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms, _LOCKED_KEY, locked_until_ms
-        )
-        count = 6
-    else:
-        pairs = _UNLOCKED.pack(_SEQUENCE_KEY, message.seq, _ENQUEUED_KEY, message.enqueued_ms)
-        count = 4
-    if message.origin_seq:
-        pairs += _ORIGIN.pack(_ORIGIN_KEY, message.origin_seq)
-        count += 2
-    if message.state != ACTIVE:
-        pairs += _STATE_PAIR + bytes((message.state,))
-        count += 2
-    if message.annotations:
-        pairs += message.annotations
-        count += 2 * len(_spans_of_pairs(message.annotations))
-    body = with_patch(message.body, message.patch) if message.patch else message.body
-    return (
-        header_section(message.ttl_ms, message.delivery_count)
-        + (_TOKEN_HEAD + _uuid_bytes(token) if token else b"")
-        + section(MESSAGE_ANNOTATIONS, map_of(pairs, count))
-        + body
-    )
-
-
-def _spans_of_pairs(pairs: bytes) -> list[tuple[object, int, int, int]]:
-    spans, at = [], 0
-    while at < len(pairs):
-        spans += _spans(pairs, at, 1)
-        at = spans[-1][3]
-    return spans
-
-
-def without_pair(pairs: bytes, key: str) -> bytes:
-    """Leave out the encoded pair of this key, if there is one."""
-    return b"".join(pairs[start:end] for name, start, _, end in _spans_of_pairs(pairs) if name != key)
-
-
-def with_patch(body: bytes, patch: bytes) -> bytes:
-    """Give the bare message with changed application properties; of several changes to one property the last counts."""
-    changes = {key: patch[start:end] for key, start, _, end in _spans_of_pairs(patch)}
-    properties_end = 0
-    for code, start, value_at, end in sections(body):
-        if code == APPLICATION_PROPERTIES:
-            kept = {key: body[a:b] for key, a, _, b in pair_spans(body, value_at)}
-            merged = kept | changes
-            written = section(APPLICATION_PROPERTIES, map_of(b"".join(merged.values()), 2 * len(merged)))
-            return body[:start] + written + body[end:]
-        if code == PROPERTIES:
-            properties_end = end
-    written = section(APPLICATION_PROPERTIES, map_of(b"".join(changes.values()), 2 * len(changes)))
-    return body[:properties_end] + written + body[properties_end:]
-
-
-def patch_of(changes: dict[object, object]) -> bytes:
-    """Changed application properties as encoded pairs. ProtocolError when a key is no text."""
-    parts = []
-    for key, value in changes.items():
-        if not isinstance(key, str):
-            raise ProtocolError(DECODE_ERROR, f"property name {key!r:.80} is not text")
-        parts.append(encode_string(str(key)) + encode(value))
-    return b"".join(parts)

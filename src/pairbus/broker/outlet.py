@@ -12,8 +12,8 @@ from pairbus.amqp.performatives import ACCEPTED_BYTES, RELEASED_BYTES, Accepted,
 from pairbus.amqp.session import Session
 from pairbus.broker.box import Box
 from pairbus.broker.catalog import Receivable
+from pairbus.broker.deliveries import encode_delivery, patch_of
 from pairbus.broker.holds import Hold
-from pairbus.broker.messages import encode_delivery, patch_of
 from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal, lock_lost, session_lock_lost
 from pairbus.broker.store import StoredMessage
@@ -68,34 +68,36 @@ class Outlet:
     # ── deliveries ──
 
     @property
-    def ready(self) -> bool:
-        link = self.link
-        return (
-            link.credit > self._on_their_way
-            and not self.peer.is_choked
-            and link.sendable
-            and link.session.sent_unsettled < UNSETTLED_MAX
-            and (not self._on_their_way or self._on_their_way < TAKEN_CHUNKS_MAX * self.box.chunk_size())
-        )
+    def room(self) -> int:
+        """How many messages this receiver can get now."""
+        if self.peer.is_choked:
+            return 0
+        room = min(self.link.room - self._on_their_way, UNSETTLED_MAX - self.link.session.sent_unsettled)
+        if self._on_their_way:
+            room = min(room, TAKEN_CHUNKS_MAX * self.box.chunk_size() - self._on_their_way)
+        if self._unsettled is not None and self._unsettled_max is not None:
+            room = min(room, max(1, self._unsettled_max + 1 - len(self._unsettled)))
+        return max(room, 0)
 
-    def take(self, box: Box, now_ms: int) -> bool:
-        """Deliver one message of the box; False when it has none."""
+    def take(self, box: Box, limit: int, now_ms: int) -> int:
+        """Deliver some messages of the box, `limit` at most; how many. 0: it has none."""
         session = None if self.hold is None else self.hold.session
         if self._takes_for_good:
             if not box.take_next(now_ms, self._taken, session):
-                return False
+                return 0
             self._on_their_way += 1
-            return True
-        lock = box.lock_next(now_ms, session)
-        if lock is None:
-            return False
-        payload = encode_delivery(lock.message, lock.until_ms, lock.token)
-        self.link.send(payload, lock.token)
-        self._delivered(len(payload))
+            return 1
+        locks = box.lock_next(limit, now_ms, session)
+        if not locks:
+            return 0
+        payloads = [encode_delivery(lock.message, lock.until_ms, lock.token) for lock in locks]
+        tokens = [lock.token for lock in locks]
+        self.link.send_run(payloads, tokens)
+        self._delivered([len(payload) for payload in payloads])
         if self._unsettled is not None:
-            self._unsettled.add(lock.token)
+            self._unsettled.update(tokens)
             self._limit_unsettled(self._unsettled, now_ms)
-        return True
+        return len(locks)
 
     def _limit_unsettled(self, unsettled: set[bytes], now_ms: int) -> None:
         """Detach the link when it has too many; those that `$management` settled, or whose lock has ended, are none."""
@@ -119,8 +121,9 @@ class Outlet:
             return
         if self.link.is_open and not self.peer.is_over:
             payload = encode_delivery(message)
-            self.link.send(payload, self.box.locks.new_token(), settled=True)
-            self._delivered(len(payload))
+            [tag] = self.box.locks.new_tokens(1)
+            self.link.send(payload, tag, settled=True)
+            self._delivered([len(payload)])
         else:
             logger.info("%s: message %d was taken by a receiver that is gone", self.queue.path, message.seq)
         self.wake()
@@ -134,10 +137,10 @@ class Outlet:
         assert self.hold is not None
         self.peer.detach(self.link, session_lock_lost(self.hold.session.id))
 
-    def _delivered(self, size: int) -> None:
+    def _delivered(self, sizes: list[int]) -> None:
         if self.peer.namespace.meter is not None:
-            self._sizes.append(size)
-        self.peer.flush_soon(size)
+            self._sizes += sizes
+        self.peer.flush_soon(sum(sizes))
 
     def nothing_left(self) -> None:
         """The box is empty: a receiver that asked to drain gets its credit back."""

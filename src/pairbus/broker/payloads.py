@@ -50,15 +50,17 @@ class Payloads:
             self._sizes[known.topic_id] = self._sizes.get(known.topic_id, 0) + known.size
         known.count += 1
 
-    def release(self, payload: int) -> None:
-        """One message less. A payload that was lost has none to count."""
-        known = self._payloads.get(payload)
-        if known is None:
-            return
-        known.count -= 1
-        if not known.count:
-            del self._payloads[payload]
-            self._sizes[known.topic_id] -= known.size
+    def release(self, payloads: Iterable[int]) -> None:
+        """One message less shares each of them. A payload that was lost has none to count."""
+        find = self._payloads.get
+        for payload in payloads:
+            known = find(payload)
+            if known is None:
+                continue
+            known.count -= 1
+            if not known.count:
+                del self._payloads[payload]
+                self._sizes[known.topic_id] -= known.size
 
     def bytes_of(self, topic_id: int) -> int:
         return self._sizes.get(topic_id, 0)

@@ -106,7 +106,7 @@ class Schedule:
             self._box.scheduled_count -= 1
             if waiting.payload:
                 self._box.shared_bytes -= self._entity.payloads.size_of(waiting.payload) or 0
-                self._entity.payloads.release(waiting.payload)
+                self._entity.payloads.release((waiting.payload,))
         done(None if error is None else refusal_of(error))
         if error is not None:
             self._entity.announce(self._box)

@@ -16,13 +16,15 @@ import logging
 import socket
 import ssl
 from collections.abc import Coroutine, Sequence
-from typing import Any, cast
+from typing import Any
 
 from aiohttp import WSMsgType, http_exceptions, web
 
 from pairbus.amqp.connection import Trace
+from pairbus.broker.door import FIRST_BYTES_DEADLINE_S, Door
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.peer import Peer
+from pairbus.broker.web_socket import WebSocketWire
 from pairbus.errors import ConfigError
 
 logger = logging.getLogger("pairbus.broker")
@@ -32,86 +34,11 @@ http_logger = logging.getLogger("pairbus.broker.http")
 _UNREADABLE = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
 http_logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _UNREADABLE)))
 
-FIRST_BYTES_DEADLINE_S = 10.0
 LAST_REQUESTS_S = 2.0  # for requests that are being read or answered when the broker stops
 BACKLOG = 1024  # connections that wait to be accepted
 CONNECTIONS_MAX = 5000  # per namespace, as the service has it
-WRITE_BUFFER_MAX = 1 << 20
 WEB_SOCKET_PROTOCOL = "AMQPWSB10"
 WEB_SOCKET_MESSAGE_MAX = 4 << 20
-
-
-class Door(asyncio.Protocol):
-    """A new connection until its first bytes have said what it is; AMQP stays here, HTTP moves on."""
-
-    def __init__(self, port: Port) -> None:
-        self._port = port
-        self._transport: asyncio.Transport | None = None
-        self._peer: Peer | None = None
-        self._first = b""
-        self._deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
-        self._deadline = self._port.loop.call_later(FIRST_BYTES_DEADLINE_S, transport.abort)
-        self._port.doors.add(self)
-        if self._port.frozen_by:
-            self.freeze()
-
-    def data_received(self, data: bytes) -> None:
-        if self._peer is not None:
-            self._peer.data_received(data)
-            return
-        self._first += data
-        if len(self._first) < 4 and b"AMQP".startswith(self._first):
-            return
-        self._decide()
-
-    def _decide(self) -> None:
-        assert self._transport is not None and self._deadline is not None
-        self._deadline.cancel()
-        first, self._first = self._first, b""
-        if first.startswith(b"AMQP"):
-            self._peer = Peer(self._port.namespace, self._transport, self._port.loop, self._port.trace)
-            self._peer.data_received(first)
-            return
-        handler = self._port.http_handler(self._transport)
-        self._port.doors.discard(self)
-        self._transport.set_protocol(handler)
-        handler.connection_made(self._transport)
-        handler.data_received(first)
-
-    def pause_writing(self) -> None:
-        if self._peer is not None:
-            self._peer.pause_writing()
-
-    def resume_writing(self) -> None:
-        if self._peer is not None:
-            self._peer.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        assert self._deadline is not None
-        self._deadline.cancel()
-        self._port.doors.discard(self)
-        if self._peer is not None:
-            self._peer.connection_lost()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def freeze(self) -> None:
-        """Wait for the first bytes no longer; a peer freezes by itself."""
-        if self._peer is None and self._transport is not None and self._deadline is not None:
-            self._deadline.cancel()
-            self._transport.pause_reading()
-
-    def thaw(self) -> None:
-        """Wait for the first bytes again."""
-        if self._peer is None and self._transport is not None:
-            self._deadline = self._port.loop.call_later(FIRST_BYTES_DEADLINE_S, self._transport.abort)
-            self._transport.resume_reading()
 
 
 class Port:
@@ -391,52 +318,3 @@ def _bind(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another {other}") from error
     listener.setblocking(False)
     return listener
-
-
-class WebSocketWire:
-    """A web socket as a peer wants its wire."""
-
-    def __init__(self, response: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
-        self._transport = transport
-        self.may_read = asyncio.Event()
-        self.may_read.set()
-        self.peer: Peer | None = None
-        self._response = response
-        self._unsent: list[bytes] = []
-        self._unsent_size = 0
-        self._has_work = asyncio.Event()
-        self._is_closing = False
-
-    def write(self, data: bytes) -> None:
-        self._unsent.append(data)
-        self._unsent_size += len(data)
-        if self._unsent_size > WRITE_BUFFER_MAX and self.peer is not None:
-            self.peer.pause_writing()
-        self._has_work.set()
-
-    def close(self) -> None:
-        self._is_closing = True
-        self._has_work.set()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def pause_reading(self) -> None:
-        self.may_read.clear()
-
-    def resume_reading(self) -> None:
-        self.may_read.set()
-
-    async def send_forever(self) -> None:
-        while True:
-            await self._has_work.wait()
-            self._has_work.clear()
-            data, self._unsent, self._unsent_size = b"".join(self._unsent), [], 0
-            if data:
-                await self._response.send_bytes(data)
-            if self.peer is not None and self.peer.is_choked:
-                self.peer.resume_writing()
-            if self._is_closing and not self._unsent:
-                await self._response.close()
-                return

@@ -216,11 +216,12 @@ class SessionDispatcher:
         """Give a receiver up to `limit` messages; how many."""
         handed, is_exhausted = 0, False
         acts, keeps = self._faults.acts, self._faults.operations.keeps
-        while handed < limit and outlet.ready and not (acts and keeps(outlet, now_ms)):
-            if not outlet.take(self.box, now_ms):
+        while handed < limit and (room := outlet.room) and not (acts and keeps(outlet, now_ms)):
+            taken = outlet.take(self.box, 1 if acts else min(room, limit - handed), now_ms)
+            if not taken:
                 is_exhausted = True
                 break
-            handed += 1
+            handed += taken
         if self._is_metered:
             outlet.meter_deliveries()
         if is_exhausted or (outlet.hold is not None and not outlet.hold.session.waiting):

@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from pairbus.broker.due import SLACK, ExpiryHeap
-from pairbus.broker.line import EXPIRED_MAX, READY_BYTES_MAX, READY_MAX, Surroundings
+from pairbus.broker.line import EXPIRED_MAX, READY_BYTES_MAX, READY_MAX, Surroundings, pick
 from pairbus.broker.row_numbers import Numbers
 from pairbus.broker.store import StoredMessage
 from pairbus.errors import StoreError
@@ -200,12 +200,13 @@ class Sessions:
         if not session.deferred:
             session.deferred = None
 
-    def forget(self, message: StoredMessage) -> None:
-        """A message that had left has left for good."""
-        session = self.make(message.session_id)
-        session.count -= 1
-        if session.hold is None:
-            self.offer(session)
+    def forget(self, messages: Sequence[StoredMessage]) -> None:
+        """Messages that had left have left for good."""
+        for message in messages:
+            session = self.make(message.session_id)
+            session.count -= 1
+            if session.hold is None:
+                self.offer(session)
 
     def drop_if_idle(self, session: Session) -> None:
         """A session of which nothing is left is not known any more (law 1)."""
@@ -252,23 +253,26 @@ class Sessions:
 
     # ── messages go out ──
 
-    def next(self, session: Session, now_ms: int) -> StoredMessage | None:
-        """Take out the first message of a held session. StoreError: it could not be read; it still waits."""
-        for _ in range(EXPIRED_MAX):
+    def next(self, session: Session, limit: int, now_ms: int) -> list[StoredMessage]:
+        """Take out the first messages of a held session, up to `limit` of those that are loaded; none: nothing waits.
+
+        StoreError: they could not be read; they still wait.
+        """
+        found: list[StoredMessage] = []
+        expired_count = 0
+        while not found and expired_count < EXPIRED_MAX:
             if not session.loaded and not self._load(session):
-                return None
+                return []
             if not session.loaded:  # all that was read is damaged
                 continue
-            message = session.loaded.popleft()
-            self._loaded -= 1
-            self._loaded_bytes -= message.size
-            if not message.expires_ms:
-                return message
-            self._expiry.live -= 1
-            if message.expires_ms > now_ms:
-                return message
-            self._around.on_expired([message], now_ms)
-        return None  # the entity announces the box again when these are gone
+            found, expired, size = pick(session.loaded, limit, sys.maxsize, now_ms)
+            self._loaded -= len(found) + len(expired)
+            self._loaded_bytes -= size
+            self._expiry.live -= sum([message.expires_ms > 0 for message in found]) + len(expired)
+            if expired:
+                expired_count += len(expired)
+                self._around.on_expired(expired, now_ms)
+        return found  # none: the entity announces the box again when the expired ones are gone
 
     def _load(self, session: Session) -> bool:
         room = max(1, READY_MAX - self._loaded)

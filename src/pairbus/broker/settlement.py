@@ -92,7 +92,7 @@ class Settlement:
             self._entity.announce(box)
             return
         if change is None:
-            box.forget(lock.message)
+            box.forget((lock.message,))
         else:
             self.apply(box, change)
         done(None)
@@ -131,9 +131,7 @@ class Settlement:
             done(lost + [lock.token for lock in held], refusal_of(error))
             self._entity.announce(box)
             return
-        forget = box.forget
-        for lock in held:
-            forget(lock.message)
+        box.forget([lock.message for lock in held])
         done(lost, None)
 
     def renew(self, box: Box, tokens: Sequence[bytes], now_ms: int) -> list[int]:
@@ -187,10 +185,10 @@ class Settlement:
         error: StoreError | None,
     ) -> None:
         box, found = payload
-        for message in found:
-            if error is None:
-                box.forget(message)
-            else:
+        if error is None:
+            box.forget(found)
+        else:
+            for message in found:
                 box.give_back(message)
         done(len(found) if error is None else refusal_of(error))
         if error is not None:
@@ -212,10 +210,11 @@ class Settlement:
             return
         box.take_deferred(messages)
         if lock:
-            self._entity.answer_later([box.locks.make(message, now_ms) for message in messages], done)
+            self._entity.answer_later(box.locks.make(messages, now_ms), done)
             return
         self._store.write(deletion(box, messages))
-        taken = [Lock(box.locks.new_token(), message, 0) for message in messages]
+        tokens = box.locks.new_tokens(len(messages))
+        taken = [Lock(token, message, 0) for token, message in zip(tokens, messages, strict=True)]
         self._commits.then(self._deferred_taken, (box, taken), done)
 
     def _deferred(self, box: Box, seqs: list[int]) -> list[StoredMessage]:
@@ -244,11 +243,12 @@ class Settlement:
         self, payload: tuple[Box, list[Lock]], done: Callable[[Refusal | list[Lock]], None], error: StoreError | None
     ) -> None:
         box, taken = payload
-        for lock in taken:
-            if error is None:
-                box.forget(lock.message)
-            else:
-                box.give_back(lock.message)
+        messages = [lock.message for lock in taken]
+        if error is None:
+            box.forget(messages)
+        else:
+            for message in messages:
+                box.give_back(message)
         done(taken if error is None else refusal_of(error))
 
     # ── changes that are written ──
@@ -297,7 +297,7 @@ class Settlement:
         before, after, to_box = change
         if to_box is not box:
             to_box.accept([after])
-            box.forget(before)
+            box.forget((before,))
             return
         box.size_bytes += after.size - before.size
         if after.state == before.state:

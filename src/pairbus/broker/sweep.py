@@ -126,8 +126,8 @@ class Sweeper:
                     remains.numbers.append(rows)
                 self._failed(remains, error)
                 return
-            for payload in delete.payloads if delete is not None else ():
-                self._payloads.release(payload)
+            if delete is not None:
+                self._payloads.release(delete.payloads)
             del remains.ends[: len(ends)]
             del remains.states[len(remains.states) - len(states) :]
             if is_last:

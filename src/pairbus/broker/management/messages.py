@@ -9,10 +9,11 @@ from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, NOT_ALLOWED
 from pairbus.amqp.message import DATA, SEQUENCE, VALUE, sections
 from pairbus.amqp.types import Array, Int, Long, Timestamp
 from pairbus.broker.box import Lock
+from pairbus.broker.deliveries import encode_delivery, patch_of
 from pairbus.broker.draft import check_session_ids
 from pairbus.broker.management.node import Answer, Fields, ManagementNode, Operation
 from pairbus.broker.management.sessions import held
-from pairbus.broker.messages import draft_of, encode_delivery, patch_of
+from pairbus.broker.messages import draft_of
 from pairbus.broker.queue import Outcome, Queue
 from pairbus.broker.refusal import ARGUMENT_ERROR, MESSAGE_NOT_FOUND, Refusal, dead_letters_take_no_sends, lock_lost
 from pairbus.broker.settlement import not_found

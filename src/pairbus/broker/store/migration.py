@@ -21,7 +21,7 @@ from zlib import crc32
 from pairbus.broker.store import Insert, PutEntity, Remember, StoredMessage, Write, box_of, dead_box_of
 from pairbus.broker.store.committer import Committer, Counters, Totals
 from pairbus.broker.store.group import Group
-from pairbus.broker.store.reader import Progress
+from pairbus.broker.store.progress import Progress
 from pairbus.broker.store.records import text_crc
 from pairbus.broker.store.schema import FILE_NAME, create, open_for_writing, store_error
 from pairbus.disk.commit_file import CommitFile

@@ -1,84 +1,30 @@
-"""Reading a store: what it holds when it is opened, and messages while it runs. Every row is checked against its
-checksum; a damaged one is counted, told about, and never returned."""
+"""Reading messages while the store runs. Every row is checked against its checksum; a damaged one is told about, and
+never returned."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
-import struct
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pairbus.broker.store import (
-    BOX_KINDS,
-    DEAD,
-    MAIN,
-    TRANSFER,
-    IndexRow,
-    PayloadRow,
-    RecoveredEntity,
-    StateRow,
     StoredMessage,
-    entity_of,
     states,
 )
-from pairbus.broker.store.committer import Counters, Totals
+from pairbus.broker.store.bodies import SharedBodies
+from pairbus.broker.store.progress import Progress
 from pairbus.broker.store.records import (
     COLUMNS,
     Row,
-    changes_of,
-    counters_crc,
-    head_crc,
     index_row_of,
-    index_rows_of,
-    journal_crc,
     messages_of,
-    payload_crc,
-    seq_and_payload,
-    text_crc,
 )
-from pairbus.broker.store.schema import TABLES, damaged, open_for_reading, store_error
+from pairbus.broker.store.recovery import Recovery, box_name, some_of
+from pairbus.broker.store.schema import open_for_reading, store_error
 from pairbus.broker.store.statements import MAX_ROWS, padded_size
 
 logger = logging.getLogger("pairbus.broker.store")
-
-INDEX_ROWS = 4096  # between two looks at the clock
-SHOWN = 10
-LARGE_FILE_BYTES = 512 * 1024 * 1024
-"A file of this size takes a noticeable time to check, during which no progress can be told: it is announced before."
-
-
-class Progress:
-    """Lets a sentence through about once a second, and none in the first second."""
-
-    def __init__(self, say: Callable[[str], None] | None, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._say = say
-        self._clock_s = clock_s
-        self._next_s = clock_s() + 1
-
-    def tell(self, sentence: str, *, at_once: bool = False) -> None:
-        if self._say is not None and (at_once or self._clock_s() >= self._next_s):
-            self._next_s = self._clock_s() + 1
-            self._say(sentence)
-
-
-_BOX_NAMES = {
-    MAIN: "entity {}",
-    DEAD: "the dead-letter queue of entity {}",
-    TRANSFER: "the transfer dead letters of entity {}",
-}
-
-
-def box_name(box: int) -> str:
-    return _BOX_NAMES.get(box % BOX_KINDS, "an unknown box of entity {}").format(entity_of(box))
-
-
-def some_of(numbers: Sequence[int]) -> str:
-    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
-    return ", ".join(map(str, numbers[:SHOWN])) + more
 
 
 class Reader:
@@ -86,226 +32,12 @@ class Reader:
 
     def __init__(self, path: Path, progress: Progress) -> None:
         self._path = path
-        self._progress = progress
-        self.damage: list[str] = []
-        self.totals = Totals()
-        self.dropped: list[int] = []
-        self._undescribed: set[int] = set()
-        "Entities whose descriptions are damaged."
         self._connection = open_for_reading(path)
+        self._bodies = SharedBodies(self._connection, path)
+        self.recovery = Recovery(self._connection, path, progress)
 
     def close(self) -> None:
         self._connection.close()
-
-    # ── opening ──
-
-    def recover(self) -> list[RecoveredEntity]:
-        """The entities; fills `damage`, `totals` and `dropped`. StoreDamaged when writing on would do more harm.
-
-        The structure is checked as a whole first: a page that two tables believe to own would let the next write
-        destroy an intact message. It costs half a second for a million messages.
-        """
-        try:
-            size = self._path.stat().st_size
-            sentence = f"recovering {self._path}: checking {size // 1_000_000} MB"
-            self._progress.tell(sentence, at_once=size >= LARGE_FILE_BYTES)
-            [[verdict], *_] = self._connection.execute("PRAGMA quick_check(1)").fetchall()
-            if verdict != b"ok":
-                raise damaged(self._path, verdict.decode("utf-8", "replace").replace("\n", " "))
-            self._check_objects()
-            ids = [row[0] for row in self._connection.execute("SELECT id FROM entities")]
-            self._read_totals(ids)
-            for sql in ("SELECT max(n) FROM messages", "SELECT max(id) FROM payloads"):
-                [[last]] = self._connection.execute(sql).fetchall()
-                self.totals.last_n = max(self.totals.last_n, last or 0)
-            return self._read_entities()
-        except sqlite3.Error as error:
-            raise store_error(error, self._path) from error
-
-    def _check_objects(self) -> None:
-        found = {
-            name.decode("utf-8", "replace"): (sql or b"").decode("utf-8", "replace")
-            for name, sql in self._connection.execute("SELECT name, sql FROM sqlite_schema")
-        }
-        for name, sql in TABLES.items():
-            if found.get(name) != sql:
-                raise damaged(self._path, f"the table {name} is not there or not as it was made")
-
-    def _read_totals(self, ids: list[int]) -> None:
-        """The counters as they were when they were last written, then what each commit since has changed."""
-        totals = self.totals
-        known = set(ids)
-        bad = set()
-        for entity_id, high, rows, crc in self._connection.execute("SELECT id, high, rows, crc FROM counters"):
-            if type(high) is int and type(rows) is int and counters_crc(entity_id, high, rows) == crc:
-                totals.counters[entity_id] = Counters(high, rows)
-            else:
-                bad.add(entity_id)
-        journal_is_whole = self._read_journal()
-        if not journal_is_whole:
-            self.damage.append(f"{self._path}: the number of commits is damaged; missing ones cannot be noticed.")
-            totals.last_id = max([totals.last_id, *ids])
-        if journal_is_whole:
-            bad = (bad | (known - totals.counters.keys())) - totals.unfolded
-        else:
-            bad = known
-        self._count_again(sorted(bad & known))
-        totals.counters = {entity_id: totals.counters[entity_id] for entity_id in ids}
-
-    def _read_journal(self) -> bool:
-        totals, last = self.totals, None
-        is_whole = True
-        sql = "SELECT number, last_id, last_n, crc, changes FROM journal ORDER BY number"
-        for number, last_id, last_n, crc, changes in self._connection.execute(sql):
-            try:
-                is_intact = journal_crc(number, last_id, last_n, changes) == crc
-            except (TypeError, struct.error):
-                is_intact = False
-            if not is_intact or (last is not None and number != last + 1):
-                is_whole = False
-                continue
-            last = number
-            totals.commits, totals.last_id, totals.last_n = number, last_id, last_n
-            for entity_id, high, rows in changes_of(changes):
-                totals.counters[entity_id] = Counters(high, rows)
-                totals.unfolded.add(entity_id)
-        return is_whole and last is not None
-
-    def _count_again(self, ids: list[int]) -> None:
-        """Highest sequence numbers and counts from the rows themselves: a look at every head."""
-        if not ids:
-            return
-        found: dict[int, Counters] = {}
-        totals = self.totals
-        for n, box, head, crc in self._connection.execute("SELECT n, box, head, head_crc FROM messages"):
-            if type(box) is int:
-                counters = found.get(entity_of(box), Counters())
-                row = index_row_of(n, box, head, crc, 0)
-                found[entity_of(box)] = Counters(max(counters.high, row.seq if row else 0), counters.rows + 1)
-        for entity_id in ids:
-            totals.counters[entity_id] = found.get(entity_id, Counters())
-            totals.unfolded.add(entity_id)
-            self.damage.append(
-                f"{self._path}: the counters of entity {entity_id} are damaged; they were counted again, "
-                "and sequence numbers of messages that are gone may be given a second time."
-            )
-
-    def _read_entities(self) -> list[RecoveredEntity]:
-        entities = []
-        for entity_id, description, crc in self._connection.execute("SELECT id, description, crc FROM entities"):
-            if type(description) is bytes and text_crc(entity_id, description) == crc:
-                if description:
-                    last_seq = self.totals.counters[entity_id].high
-                    entities.append(RecoveredEntity(entity_id, description.decode(), last_seq))
-                else:
-                    self.dropped.append(entity_id)
-            else:
-                self._undescribed.add(entity_id)
-                self.damage.append(
-                    f"{self._path}: the description of entity {entity_id} is damaged; its messages are kept but not "
-                    "served. `pairbus store salvage` may recover them."
-                )
-        return entities
-
-    def index(self) -> Iterator[IndexRow]:
-        """Adds to `damage` what it finds, and counts the references of payloads, when it comes to the end."""
-        sql = "SELECT n, box, head, head_crc, length(body) FROM messages ORDER BY n"
-        total = 0
-        found: Counter[Any] = Counter()
-        bad: dict[Any, list[int]] = {}
-        shared = self.totals.shared
-        try:
-            cursor = self._connection.execute(sql)
-            while rows := cursor.fetchmany(INDEX_ROWS):
-                found.update([row[1] for row in rows])
-                intact, damaged_rows = index_rows_of(rows)
-                for n, box in damaged_rows:
-                    bad.setdefault(box, []).append(n)
-                for row in intact:
-                    if row[7]:
-                        shared[row[7]] = shared.get(row[7], 0) + 1
-                yield from intact
-                total += len(rows)
-                self._progress.tell(f"recovering {self._path}: {total} messages read")
-            self._find_orphans(has_damage=bool(bad))
-        except sqlite3.Error as error:
-            raise store_error(error, self._path) from error
-        self._tell_damage(found, bad)
-
-    def _find_orphans(self, *, has_damage: bool) -> None:
-        """A row whose head is damaged may share any of them: then they are left to a salvage."""
-        if not has_damage:
-            shared = self.totals.shared
-            ids = self._connection.execute("SELECT id FROM payloads")
-            self.totals.orphans = [payload for (payload,) in ids if payload not in shared]
-
-    def _tell_damage(self, found: Mapping[Any, int], bad: dict[Any, list[int]]) -> None:
-        for box, numbers in sorted(bad.items(), key=repr):
-            name = box_name(box) if type(box) is int else "an unknown entity"
-            self.damage.append(
-                f"{self._path}: {len(numbers)} messages of {name} are damaged and not served (rows {some_of(numbers)})."
-            )
-        counts: dict[int, int] = {}
-        strangers = 0
-        for box, count in found.items():
-            if type(box) is int and entity_of(box) in self.totals.counters:
-                counts[entity_of(box)] = counts.get(entity_of(box), 0) + count
-            else:
-                strangers += count - len(bad.get(box, ()))
-        if strangers:
-            self.damage.append(
-                f"{self._path}: {strangers} messages belong to entities that are not there; they are kept but not "
-                "served. `pairbus store salvage` tells more."
-            )
-        for entity_id, counters in sorted(self.totals.counters.items()):
-            if counts.get(entity_id, 0) != counters.rows:
-                self.damage.append(
-                    f"{self._path}: entity {entity_id} should hold {counters.rows} messages, "
-                    f"{counts.get(entity_id, 0)} were found."
-                )
-
-    def payloads(self) -> Iterator[PayloadRow]:
-        try:
-            yield from self._connection.execute("SELECT id, topic, length(body) FROM payloads ORDER BY id")
-        except sqlite3.Error as error:
-            raise store_error(error, self._path) from error
-
-    def remembered(self, entity_id: int) -> list[tuple[str, int]]:
-        sql = "SELECT until_ms, crc, message_id FROM remembered WHERE entity_id = ? ORDER BY n"
-        latest: dict[str, int] = {}
-        bad = 0
-        try:
-            for until_ms, crc, message_id in self._connection.execute(sql, (entity_id,)):
-                if (
-                    type(message_id) is bytes
-                    and type(until_ms) is int
-                    and text_crc(entity_id ^ until_ms, message_id) == crc
-                ):
-                    text = message_id.decode()
-                    latest[text] = max(until_ms, latest.get(text, 0))
-                else:
-                    bad += 1
-        except sqlite3.Error as error:
-            raise store_error(error, self._path) from error
-        if bad:
-            self.damage.append(
-                f"{self._path}: {bad} message ids that entity {entity_id} remembered are damaged; duplicates of these "
-                "messages will not be recognised."
-            )
-        return list(latest.items())
-
-    def session_states(self) -> Iterator[StateRow]:
-        bad: list[int] = []
-        try:
-            for row in states.rows(self._connection, bad):
-                self.totals.last_n = max(self.totals.last_n, row.n)
-                yield row
-        except sqlite3.Error as error:
-            raise store_error(error, self._path) from error
-        if bad:
-            self.damage.append(f"{self._path}: {len(bad)} session states are damaged (rows {some_of(bad)}).")
-
-    # ── running ──
 
     def load_state(self, n: int) -> bytes | None:
         try:
@@ -326,45 +58,10 @@ class Reader:
         if ordered[-1] - ordered[0] + 1 != len(ordered):  # a range may have brought neighbours along
             wanted = set(ordered)
             rows = [row for row in rows if row[0] in wanted]
-        messages, altered = messages_of(box, [row for row in rows if row[1] == box], self._payloads_of(rows))
+        messages, altered = messages_of(box, [row for row in rows if row[1] == box], self._bodies.find)
         bad += altered
         self._log_damaged(box, bad)
         return messages, sorted(bad)
-
-    def _payloads_of(self, rows: list[Row]) -> dict[int, bytes]:
-        """The intact payloads that these rows share; a row without a body of its own has one."""
-        wanted: set[int] = set()
-        for n, box, head, crc, _, body in rows:
-            if body == b"" and type(head) is bytes and type(box) is int and head_crc(box, n, head) == crc:
-                wanted.add(seq_and_payload(head)[1])
-        wanted.discard(0)
-        found: dict[int, bytes] = {}
-        for first, last in runs_of(sorted(wanted)):
-            try:
-                found |= self._intact_payloads(first, last)
-            except sqlite3.Error as error:
-                logger.error("%s: payloads cannot be read: %s; trying one by one", self._path, error)
-                found |= self._payloads_one_by_one(range(first, last + 1))
-        return found
-
-    def _payloads_one_by_one(self, numbers: range) -> dict[int, bytes]:
-        found: dict[int, bytes] = {}
-        for payload in numbers:
-            try:
-                found |= self._intact_payloads(payload, payload)
-            except sqlite3.Error as error:
-                logger.error("%s: the payload %d cannot be read: %s", self._path, payload, error)
-        return found
-
-    def _intact_payloads(self, first: int, last: int) -> dict[int, bytes]:
-        read = self._connection.execute(
-            "SELECT id, topic, crc, body FROM payloads WHERE id BETWEEN ? AND ?", (first, last)
-        )
-        return {
-            payload: body
-            for payload, topic_id, crc, body in read
-            if type(body) is bytes and type(topic_id) is int and payload_crc(payload, topic_id, body) == crc
-        }
 
     def seq_of(self, box: int, n: int) -> int:
         try:
@@ -415,14 +112,3 @@ class Reader:
     def _log_damaged(self, box: int, numbers: list[int]) -> None:
         if numbers:
             logger.error("%s: damaged messages of %s: rows %s", self._path, box_name(box), some_of(numbers))
-
-
-def runs_of(ordered: list[int]) -> list[tuple[int, int]]:
-    """Give (first, last) of each run of numbers that follow each other; `ordered` ascends."""
-    found: list[tuple[int, int]] = []
-    for number in ordered:
-        if found and number == found[-1][1] + 1:
-            found[-1] = found[-1][0], number
-        else:
-            found.append((number, number))
-    return found

@@ -10,7 +10,7 @@ body), its checksum seeded with the two numbers.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -104,15 +104,16 @@ def pack_rows(box: int, messages: Sequence[StoredMessage]) -> list[Any]:
 
 
 def messages_of(
-    box: int, rows: Iterable[Row], payloads: Mapping[int, bytes] | None = None
+    box: int, rows: Iterable[Row], payloads: Callable[[set[int]], Mapping[int, bytes]]
 ) -> tuple[list[StoredMessage], list[int]]:
     """(the messages of the intact rows of the box, the numbers of the damaged ones).
 
-    `payloads`: those that are intact; a row whose payload is not among them is damaged.
+    `payloads`: find the intact ones of these; a row whose payload is not among them is damaged.
     Every delivered message passes here: hence a loop with local names and a bare object instead of a call for each.
     """
     messages: list[StoredMessage] = []
     damaged: list[int] = []
+    wanted: set[int] = set()
     unpack, fixed_size, new, salt = _FIXED.unpack_from, _FIXED.size, StoredMessage.__new__, box * _SPREAD
     for n, _, head, expected_head_crc, expected_body_crc, body in rows:
         try:
@@ -142,10 +143,7 @@ def messages_of(
             annotations_size,
         ) = unpack(head)
         if message.payload:
-            body = payloads.get(message.payload) if payloads is not None else None
-            if body is None:
-                damaged.append(n)
-                continue
+            wanted.add(message.payload)
         message.body = body
         session_at = fixed_size + id_size
         annotations_at = session_at + session_size
@@ -156,7 +154,26 @@ def messages_of(
         message.patch = head[patch_at:]
         message.size = len(body) + len(head) - annotations_at
         messages.append(message)
+    if wanted:
+        messages = _with_bodies(messages, payloads(wanted), damaged)
     return messages, damaged
+
+
+def _with_bodies(
+    messages: list[StoredMessage], payloads: Mapping[int, bytes], damaged: list[int]
+) -> list[StoredMessage]:
+    """Put the payloads into the messages that share one; those whose payload is not there are damaged."""
+    whole: list[StoredMessage] = []
+    for message in messages:
+        if message.payload:
+            body = payloads.get(message.payload)
+            if body is None:
+                damaged.append(message.n)
+                continue
+            message.body = body
+            message.size += len(body)
+        whole.append(message)
+    return whole
 
 
 def index_rows_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[IndexRow], list[tuple[int, Any]]]:
@@ -198,12 +215,6 @@ def index_row_of(n: Any, box: Any, head: Any, expected_head_crc: Any, body_size:
         return IndexRow(n, box, fixed[0], fixed[2], fixed[5], fixed[6], size, fixed[1], session_id)
     except TypeError:
         return None
-
-
-def seq_and_payload(head: bytes) -> tuple[int, int]:
-    """Of a head that is intact."""
-    fixed = _FIXED.unpack_from(head)
-    return fixed[0], fixed[1]
 
 
 def payload_crc(payload: int, topic_id: int, body: bytes) -> int:

@@ -22,7 +22,8 @@ from pairbus.broker.store.committer import Committer, Totals
 from pairbus.broker.store.folder import is_store_file, own
 from pairbus.broker.store.group import Group
 from pairbus.broker.store.migration import clear_remains, migrate
-from pairbus.broker.store.reader import Progress, Reader
+from pairbus.broker.store.progress import Progress
+from pairbus.broker.store.reader import Reader
 from pairbus.broker.store.schema import (
     FILE_NAME,
     VERSION,
@@ -106,18 +107,19 @@ class SqliteStore:
         if version < VERSION:
             migrate(self._path, noted, progress)
         clear_remains(self._folder)
-        reader = self._reader = Reader(self._path, progress)
-        entities = reader.recover()
-        totals = reader.totals
+        self._reader = Reader(self._path, progress)
+        recovery = self._reader.recovery
+        entities = recovery.recover()
+        totals = recovery.totals
         self._last_n = totals.last_n
         last_id = totals.last_id
-        reader.damage += self._lost_commits(commits, noted, totals)
+        recovery.damage += self._lost_commits(commits, noted, totals)
         try:
             connection = open_for_writing(self._path)
         except sqlite3.Error as error:
             raise store_error(error, self._path) from error
         self._committer = Committer(self._path, connection, totals, commits)
-        return Recovered(entities, reader.damage, last_id, reader.dropped)
+        return Recovered(entities, recovery.damage, last_id, recovery.dropped)
 
     def _lost_commits(self, commits: CommitFile, noted: int | None, totals: Totals) -> list[str]:
         """What the number of commits says about the write-ahead log (see disk/commit_file.py)."""
@@ -247,16 +249,16 @@ class SqliteStore:
     # ── reading ──
 
     def index(self) -> Iterator[IndexRow]:
-        return self._open_reader.index()
+        return self._open_reader.recovery.index()
 
     def payloads(self) -> Iterator[PayloadRow]:
-        return self._open_reader.payloads()
+        return self._open_reader.recovery.payloads()
 
     def remembered(self, entity_id: int) -> list[tuple[str, int]]:
-        return self._open_reader.remembered(entity_id)
+        return self._open_reader.recovery.remembered(entity_id)
 
     def session_states(self) -> Iterator[StateRow]:
-        for row in self._open_reader.session_states():
+        for row in self._open_reader.recovery.session_states():
             self._last_n = max(self._last_n, row.n)
             yield row
 

@@ -1,0 +1,87 @@
+"""The bodies that rows share, read from the payloads' table; the last ones read are kept.
+
+The subscriptions of a topic hand out the same payloads at about the same time, so each is read and checked once instead
+of once for each subscription, and the messages of all of them hold the same bytes. A number is never given to a second
+payload, and a payload never changes: what is kept cannot become wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+from pairbus.broker.store.records import payload_crc
+
+logger = logging.getLogger("pairbus.broker.store")
+
+KEPT_BYTES_MAX = 4 << 20
+
+
+class SharedBodies:
+    """Intact bodies by the numbers of their payloads."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self._kept: dict[int, bytes] = {}
+        "In the order in which they were read."
+        self._kept_bytes = 0
+
+    def find(self, wanted: set[int]) -> dict[int, bytes]:
+        """Those of these payloads that are there and intact."""
+        kept = self._kept
+        found = {payload: kept[payload] for payload in wanted if payload in kept}
+        if len(found) < len(wanted):
+            read = self._read(wanted.difference(found))
+            self._keep(read)
+            found |= read
+        return found
+
+    def _keep(self, bodies: dict[int, bytes]) -> None:
+        kept = self._kept
+        kept |= bodies
+        self._kept_bytes += sum(map(len, bodies.values()))
+        while self._kept_bytes > KEPT_BYTES_MAX:
+            self._kept_bytes -= len(kept.pop(next(iter(kept))))
+
+    def _read(self, wanted: Iterable[int]) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        for first, last in _runs_of(sorted(wanted)):
+            try:
+                found |= self._read_run(first, last)
+            except sqlite3.Error as error:
+                logger.error("%s: payloads cannot be read: %s; trying one by one", self._path, error)
+                found |= self._read_one_by_one(range(first, last + 1))
+        return found
+
+    def _read_one_by_one(self, numbers: range) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        for payload in numbers:
+            try:
+                found |= self._read_run(payload, payload)
+            except sqlite3.Error as error:
+                logger.error("%s: the payload %d cannot be read: %s", self._path, payload, error)
+        return found
+
+    def _read_run(self, first: int, last: int) -> dict[int, bytes]:
+        read = self._connection.execute(
+            "SELECT id, topic, crc, body FROM payloads WHERE id BETWEEN ? AND ?", (first, last)
+        )
+        return {
+            payload: body
+            for payload, topic_id, crc, body in read
+            if type(body) is bytes and type(topic_id) is int and payload_crc(payload, topic_id, body) == crc
+        }
+
+
+def _runs_of(ordered: list[int]) -> list[tuple[int, int]]:
+    """Give (first, last) of each run of numbers that follow each other; `ordered` ascends."""
+    found: list[tuple[int, int]] = []
+    for number in ordered:
+        if found and number == found[-1][1] + 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
