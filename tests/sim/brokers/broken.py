@@ -164,9 +164,9 @@ def miscounts() -> Iterator[None]:
     """Counts a message that was completed as a deferred one as if it were still there."""
     genuine = Box.forget
 
-    def forget(box: Box, message: StoredMessage) -> None:
+    def forget(box: Box, messages: Sequence[StoredMessage]) -> None:
         before = box.deferred_count
-        genuine(box, message)
+        genuine(box, messages)
         box.deferred_count = before
 
     with patch.object(Box, "forget", forget):

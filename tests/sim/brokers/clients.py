@@ -116,12 +116,13 @@ class Client:
     def take(self, path: str, is_dead: bool, count: int, *, for_good: bool) -> int:
         """Receive up to `count` messages; how many."""
         taken = 0
-        while taken < count and self._take_one(path, is_dead, for_good):
-            taken += 1
+        while taken < count and (more := self._take_some(path, is_dead, count - taken, for_good)):
+            taken += more
         self.broker.used(path)
         return taken
 
-    def _take_one(self, path: str, is_dead: bool, for_good: bool) -> bool:
+    def _take_some(self, path: str, is_dead: bool, count: int, for_good: bool) -> int:
+        """Receive one message for good, or lock a run of them."""
         box, now_ms = self.broker.box(path, is_dead), self.world.now_ms()
         receiver = self.receiver if box.sessions is not None else None
         session = None if receiver is None or receiver.core is None else receiver.core.session
@@ -129,15 +130,14 @@ class Client:
         if for_good:
             after = self.ledger.sessions.last_seq(path, None if session is None else session.id)
             if not box.take_next(now_ms, partial(self._taken, path, is_dead, hold, after), session):
-                return False
+                return 0
             self.trace(f"takes a message of {path}{' (dead)' * is_dead}")
             self.ledger.taking(path, None if session is None else session.id)
-            return True
-        lock = box.lock_next(now_ms, session)
-        if lock is None:
-            return False
-        self._locked(self.ledger.delivered(self.name, path, is_dead, lock.message, now_ms, hold), lock, hold)
-        return True
+            return 1
+        locks = box.lock_next(count, now_ms, session)
+        for lock in locks:
+            self._locked(self.ledger.delivered(self.name, path, is_dead, lock.message, now_ms, hold), lock, hold)
+        return len(locks)
 
     def _locked(self, copy: Copy | None, lock: Lock, hold: Hold | None) -> None:
         if copy is not None:
