@@ -17,7 +17,7 @@ from tests.nemesis.judge import FINDINGS, Judgement, judge
 from tests.nemesis.plan import Plan, draw_plan
 from tests.nemesis.record import read_round, story_of
 from tests.nemesis.round import Round, Story
-from tests.nemesis.world import RECEIVERS, SENDERS, SYPHONS, World
+from tests.nemesis.world import World
 
 STORM_S = 30.0
 SHOWN_MAX = 3
@@ -36,7 +36,7 @@ def main() -> int:
     with World(str(seed)) as world:
         print(f"seed {seed}, {given.minutes:g} minutes, {world.folder}", flush=True)
         while time.monotonic() < began + given.minutes * 60:
-            plan = draw_plan(random.Random(seed + rounds), STORM_S, (*SENDERS, *RECEIVERS), SYPHONS)
+            plan = draw_plan(random.Random(seed + rounds), STORM_S)
             this = Round(world, seed + rounds, plan)
             try:
                 asyncio.run(this.run())
@@ -66,7 +66,7 @@ def line_of(number: int, plan: Plan, story: Story, found: Judgement) -> str:
     return (
         f"round {number}: {'good' if found.is_good and not story.wrong else 'VIOLATION'};"
         f" faults {_listed(story.faults)}; killed {_listed(story.kills)}; stopped {_listed(story.stops)};"
-        f" {plan.syphons} syphons{', ordered' if plan.is_ordered else ''}; {found.messages} messages:"
+        f" {len(plan.syphons)} syphons{', ordered' if plan.is_ordered else ''}; {found.messages} messages:"
         f" {found.ok} ok, {found.failed} failed, {found.unknown} unknown, {found.diverted} diverted,"
         f" {found.duplicates} duplicates, {found.dead} dead letters; {story.backlog} in the backlog, drained in"
         f" {story.drained_s:.1f} s"

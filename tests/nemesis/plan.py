@@ -16,6 +16,8 @@ STOP_S = (0.5, 9.0)  # some outlive the locks
 DOWN_S = (0.1, 4.0)  # between a kill and the start
 BYTES_PER_S = (3_000, 100_000)
 ARGUMENT_S_MAX = 3.0
+SENDERS, RECEIVERS, SYPHONS = ("sync", "aio"), ("left", "right"), ("one", "two")
+"Names of the processes beside the brokers."
 KILL, STOP = 0.15, 0.12  # chances of a step; otherwise it is a fault
 
 
@@ -52,7 +54,9 @@ Step = AddFault | Kill | Stop
 class Plan:
     steps: Sequence[Step]
     storm_s: float
-    syphons: int = 1
+    senders: Sequence[str] = SENDERS
+    receivers: Sequence[str] = RECEIVERS
+    syphons: Sequence[str] = SYPHONS
     is_ordered: bool = False
     "Whether senders ask for the order of diverted messages; it is promised where one syphon runs."
 
@@ -62,29 +66,29 @@ class Plan:
         return any(isinstance(step, AddFault) and step.fields["kind"] == "delay" for step in self.steps)
 
 
-def draw_plan(source: random.Random, storm_s: float, clients: Sequence[str], syphons: Sequence[str]) -> Plan:
-    """Draw a storm over both brokers and the processes of these names."""
+def draw_plan(source: random.Random, storm_s: float) -> Plan:
+    """Draw a storm over both brokers and the processes around them."""
     is_ordered = source.random() < 0.4
-    used = syphons[: 1 if is_ordered else source.randint(1, len(syphons))]
+    used = SYPHONS[: 1 if is_ordered else source.randint(1, len(SYPHONS))]
     steps: list[Step] = []
     at = source.uniform(0.5, 2.0)
     while at < storm_s:
         chance = source.random()
         if chance < KILL:
-            steps.append(Kill(at, _victims(source, clients, used), source.uniform(*DOWN_S)))
+            steps.append(Kill(at, _victims(source, used), source.uniform(*DOWN_S)))
         elif chance < KILL + STOP:
-            steps.append(Stop(at, _victims(source, clients, used), source.uniform(*STOP_S)))
+            steps.append(Stop(at, _victims(source, used), source.uniform(*STOP_S)))
         else:
             side = PRIMARY if source.random() < 0.4 else source.choice(SIDES)
             steps.append(AddFault(at, side, draw_fault(source, side)))
         at += source.uniform(*PAUSE_S)
-    return Plan(steps, storm_s, len(used), is_ordered)
+    return Plan(steps, storm_s, syphons=used, is_ordered=is_ordered)
 
 
-def _victims(source: random.Random, clients: Sequence[str], syphons: Sequence[str]) -> tuple[str, ...]:
+def _victims(source: random.Random, syphons: Sequence[str]) -> tuple[str, ...]:
     kind = source.choice(("primary", "secondary", "both", "client", "client", "syphon"))
     if kind == "client":
-        return (source.choice(clients),)
+        return (source.choice((*SENDERS, *RECEIVERS)),)
     if kind == "syphon":
         return (source.choice(syphons),)
     return SIDES if kind == "both" else (SIDES[kind == "secondary"],)

@@ -7,14 +7,13 @@ import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pairbus.transport import Connection, NextSession, Refused, connect
 from tests.nemesis.log import Log
 from tests.nemesis.messages import recognise
 from tests.nemesis.places import BACKLOG, PRIMARY, SECONDARY, SESSION_SINKS, SINKS
 from tests.nemesis.plan import AddFault, Kill, Plan, Stop
-from tests.nemesis.world import RECEIVERS, SENDERS, SYPHONS, World
+from tests.nemesis.world import World
 
 DRAIN_S, DRAIN_PER_S = 60.0, 1000.0
 LOOK_S = 0.5
@@ -39,22 +38,22 @@ class Story:
 class Round:
     """A round in a world whose brokers run."""
 
-    def __init__(self, world: World, number: int, plan: Plan, senders: tuple[str, ...] = SENDERS) -> None:
+    def __init__(self, world: World, number: int, plan: Plan) -> None:
         self.story = Story()
         self.folder = world.folder / f"round-{number}"
         self._world = world
         self._number = number
         self._plan = plan
-        self._senders = senders
         self._hurt: set[str] = set()
         "Processes that are stopped or killed now: nobody else hurts them meanwhile."
-        self._killed: set[str] = set()
+        self._restarting: dict[str, asyncio.Event] = {}
+        "Killed processes; set when they run again."
 
     async def run(self) -> None:
         """Play the storm, heal, and drain; everything is in the logs of the folder then."""
         world, plan = self._world, self._plan
         self.folder.mkdir()
-        await asyncio.to_thread(world.begin_round, self._number, self.folder, plan, self._senders)
+        await asyncio.to_thread(world.begin_round, self._number, self.folder, plan)
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             caring = group.create_task(self._care())
@@ -71,8 +70,8 @@ class Round:
 
     async def _play(self, step: AddFault | Kill | Stop, until: float) -> None:
         if isinstance(step, AddFault):
-            while step.side in self._killed and time.monotonic() < until:
-                await asyncio.sleep(0.1)
+            if step.side in self._restarting:
+                await self._restarting[step.side].wait()
             if await asyncio.to_thread(self._world.add_fault, step.side, step.fields):
                 self.story.faults[step.fields["kind"]] += 1
             return
@@ -80,7 +79,7 @@ class Round:
         self._hurt |= set(victims)
         if isinstance(step, Kill):
             self.story.kills.update(victims)
-            self._killed |= set(victims)
+            self._restarting |= {name: asyncio.Event() for name in victims}
             await asyncio.gather(*(asyncio.to_thread(self._world.kill, name) for name in victims))
         else:
             self.story.stops.update(victims)
@@ -89,11 +88,12 @@ class Round:
         await asyncio.sleep(max(min(step.for_s, until - time.monotonic()), 0.0))
         if isinstance(step, Kill):
             await asyncio.gather(*(asyncio.to_thread(self._world.start, name) for name in victims))
+            for name in victims:
+                self._restarting.pop(name).set()
         else:
             for name in victims:
                 self._world.send(name, signal.SIGCONT)
         self._hurt -= set(victims)
-        self._killed -= set(victims)
 
     async def _care(self) -> None:
         """Start processes again that gave up by themselves."""
@@ -111,10 +111,10 @@ class Round:
     async def _heal(self) -> None:
         """Every step of the storm has undone itself; faults may last longer."""
         world = self._world
-        self._start_missing(set(world.children) - set(self._senders))
+        self._start_missing(set(world.children) - set(self._plan.senders))
         for side in (PRIMARY, SECONDARY):
             await asyncio.to_thread(world.clear_faults, side)
-        for name in self._senders:
+        for name in self._plan.senders:
             world.send(name, signal.SIGTERM)
         counts = await asyncio.to_thread(world.counts)
         self.story.backlog = sum(counts[queue] for queue in BACKLOG)
@@ -123,8 +123,8 @@ class Round:
         """Wait until nothing waits anywhere; too long is a violation."""
         world, story, began = self._world, self.story, time.monotonic()
         limit_s = DRAIN_S + story.backlog / DRAIN_PER_S
-        ending = [asyncio.create_task(asyncio.to_thread(world.children[name].finish)) for name in self._senders]
-        for name, ended in zip(self._senders, await asyncio.gather(*ending), strict=True):
+        ending = [asyncio.create_task(asyncio.to_thread(world.children[name].finish)) for name in self._plan.senders]
+        for name, ended in zip(self._plan.senders, await asyncio.gather(*ending), strict=True):
             if not ended:
                 story.wrong.append(f"the sender {name} did not end after SIGTERM")
         while left := await asyncio.to_thread(world.counts):
@@ -132,13 +132,13 @@ class Round:
                 story.wrong.append(f"not drained within {limit_s:.1f} s: {dict(left)}")
                 break
             await asyncio.sleep(LOOK_S)
-            self._start_missing(set(world.children) - set(self._senders))
+            self._start_missing(set(world.children) - set(self._plan.senders))
         story.drained_s = time.monotonic() - began
 
     async def _end(self) -> None:
         """End receivers and syphons, and look with links of our own for what is left."""
         world = self._world
-        names = [name for name in (*RECEIVERS, *SYPHONS) if name in world.children]
+        names = [*self._plan.receivers, *self._plan.syphons]
         for name in names:
             world.send(name, signal.SIGTERM)
         ended = await asyncio.gather(*(asyncio.to_thread(world.children[name].finish) for name in names))

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ from tests.nemesis.places import (
 from tests.nemesis.plan import Plan
 from tests.nemesis.processes import Child, start_again
 
-SENDERS, RECEIVERS, SYPHONS = ("sync", "aio"), ("left", "right"), ("one", "two")
 RATE = 75.0  # messages a second of one sender
+PLACES = {"PRIMARY": PRIMARY, "SECONDARY": SECONDARY}
 BEGUN_WITHIN_S = 60.0
 PROGRAM = "tests.nemesis.program"
 
@@ -47,9 +48,12 @@ class World:
         "Faults that could not be added, because the broker was not there to hear of it."
         self._seed = seed
         self._rate = rate
-        self._environment = {"NEMESIS_BUG": bug}
+        self.bug = bug
+        "Planted in the processes that begin from now on; in the brokers, where it is theirs, from the beginning."
         self.brokers = {
-            side: BrokerProcess(self.folder / side, namespaces=[side], program=PROGRAM, environment=self._environment)
+            side: BrokerProcess(
+                self.folder / side, namespaces=[side], program=PROGRAM, environment={"NEMESIS_BUG": bug}
+            )
             for side in SIDES
         }
         self._admins: dict[str, ServiceBusAdministrationClient] = {}
@@ -63,13 +67,11 @@ class World:
         return self
 
     def _begin(self) -> None:
-        for side, broker in self.brokers.items():
-            broker.start()
-            self._admins[side] = broker.admin(side)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(BrokerProcess.start, self.brokers.values()))
+        self._admins = {side: broker.admin(side) for side, broker in self.brokers.items()}
         make_entities(self._admins[PRIMARY])
         make_backlog(self._admins[SECONDARY])
-        self._environment["PAIRBUS_PRIMARY"] = self.connection_string(PRIMARY)
-        self._environment["PAIRBUS_SECONDARY"] = self.connection_string(SECONDARY)
 
     def __exit__(self, *_: object) -> None:
         for child in self.children.values():
@@ -86,15 +88,15 @@ class World:
 
     # ── the clients ──
 
-    def begin_round(self, number: int, folder: Path, plan: Plan, senders: tuple[str, ...] = SENDERS) -> None:
+    def begin_round(self, number: int, folder: Path, plan: Plan) -> None:
         """Start new senders, receivers and syphons, with their logs in `folder`."""
         self.children = {}
         order = "ordered" if plan.is_ordered else "free"
-        for flavour in senders:
+        for flavour in plan.senders:
             self._child(flavour, folder, "tests.nemesis.sender", flavour, order, number=number, rate=True)
-        for name in RECEIVERS:
+        for name in plan.receivers:
             self._child(name, folder, "tests.nemesis.receiver", number=number)
-        for name in SYPHONS[: plan.syphons]:
+        for name in plan.syphons:
             self.children[name] = Child(name, folder, _syphon)
         for name in self.children:
             self.start(name)
@@ -117,7 +119,8 @@ class World:
         if name in self.brokers:
             start_again(self.brokers[name].start)
         else:
-            self.children[name].start(self._environment)
+            places = {f"PAIRBUS_{what}": self.connection_string(side) for what, side in PLACES.items()}
+            self.children[name].start({**places, "NEMESIS_BUG": self.bug})
 
     def kill(self, name: str) -> None:
         (self.brokers[name] if name in self.brokers else self.children[name]).kill()
