@@ -122,6 +122,7 @@ STORM_S = 4.0
 _AWAY = AddFault(0.3, PRIMARY, {"kind": "quota", "entity": ORDERS, "for_s": STORM_S})
 _REFUSING = AddFault(0.3, PRIMARY, {"kind": "refuse", "for_s": STORM_S})
 _FAILING = AddFault(0.3, SECONDARY, {"kind": "internal-error", "direction": "send", "probability": 0.4, "for_s": 9})
+_CLOSED = AddFault(0.0, SECONDARY, {"kind": "quota", "for_s": 60})  # nothing is diverted, so no syphon is needed
 _SLOW = AddFault(0.3, PRIMARY, {"kind": "slow-disk", "delay_s": 1.0, "for_s": STORM_S})
 _CRASH = Kill(2.5, (PRIMARY,), 0.1)
 
@@ -129,9 +130,9 @@ BUGS: dict[str, Bug] = {
     "acknowledges too early": Bug(acknowledges_too_early, "lost", (_REFUSING, _FAILING)),
     "mistakes the destination": Bug(mistakes_the_destination, "misrouted", (_AWAY,)),
     "completes first": Bug(completes_first, "lost", (_AWAY,)),
-    "answers before the commit": Bug(answers_before_the_commit, "lost", (_SLOW, _CRASH), in_broker=True),
+    "answers before the commit": Bug(answers_before_the_commit, "lost", (_CLOSED, _SLOW, _CRASH), in_broker=True),
     "gives a lock twice": Bug(gives_a_lock_twice, "settled_twice", (), in_broker=True),
-    "restores the settled": Bug(restores_the_settled, "redelivered_after_complete", (_CRASH,), in_broker=True),
+    "restores the settled": Bug(restores_the_settled, "redelivered_after_complete", (_CLOSED, _CRASH), in_broker=True),
 }
 
 

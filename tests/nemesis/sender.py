@@ -31,7 +31,8 @@ from pairbus.errors import PairingError
 from tests.history.record import REFUSALS
 from tests.nemesis import broken
 from tests.nemesis.log import Log
-from tests.nemesis.messages import Sent, make
+from tests.nemesis.making import make
+from tests.nemesis.messages import Sent
 from tests.nemesis.places import BACKLOG, ENTITIES, NEWS, PRIMARY, SESSION_SINKS
 from tests.nemesis.watch import watch_sends
 

@@ -18,6 +18,7 @@ from pairbus.cli.control_client import control_client
 from pairbus.errors import ConfigError, PairbusError
 from pairbus.faults import Fault
 from tests.brokers import BrokerProcess
+from tests.nemesis.entities import make_backlog, make_entities
 from tests.nemesis.places import (
     BACKLOG,
     NEWS,
@@ -25,8 +26,6 @@ from tests.nemesis.places import (
     SECONDARY,
     SIDES,
     SINKS,
-    make_backlog,
-    make_entities,
 )
 from tests.nemesis.plan import Plan
 from tests.nemesis.processes import Child, start_again
