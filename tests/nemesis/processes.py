@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 ENDS_WITHIN_S = 45.0  # after SIGTERM: the longest call, the close of a client, and a busy machine
+LOOK_S = 0.02
+
+
+class Zygote:
+    """The process that forks the others."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.nemesis.zygote"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._lock = threading.Lock()
+
+    def ask(self, *request: Any) -> Any:
+        """Send a request and return its answer."""
+        with self._lock:
+            assert self._process.stdin is not None and self._process.stdout is not None
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it, and with it every process that still runs."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(ENDS_WITHIN_S)
+        self._process.stdout.close()
 
 
 class Child:
     """A program under one name. Each start is another life, with a log of its own."""
 
-    def __init__(self, name: str, folder: Path, command: Callable[[str, Path], Sequence[str]]) -> None:
+    def __init__(
+        self, name: str, folder: Path, zygote: Zygote, module: str, arguments: Callable[[str, Path], Sequence[str]]
+    ) -> None:
         self.name = name
         self.folder = folder
-        self._command = command
-        "(name of this life, its log) → the arguments of Python."
+        self._zygote = zygote
+        self._module = module
+        self._arguments = arguments
+        "(name of this life, its log) → the arguments of the module's main."
         self.lives = 0
         self.ended_early: list[int] = []
         "Exit codes of lives that ended though nobody asked."
-        self._process: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None
 
     @property
     def stderr_file(self) -> Path:
@@ -41,45 +74,36 @@ class Child:
         life = f"{self.name}{self.lives}"
         log = self.folder / f"{life}.jsonl"
         log.touch()
-        with self.stderr_file.open("ab") as stderr:
-            self._process = subprocess.Popen(
-                [sys.executable, *self._command(life, log)],
-                stdin=subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
-                env={**os.environ, **environment, "NEMESIS_LOG": str(log)},
-            )
+        arguments = list(self._arguments(life, log))
+        environment = {**environment, "NEMESIS_LOG": str(log)}
+        self._pid = self._zygote.ask("start", self._module, arguments, environment, str(self.stderr_file))
 
     def look(self) -> bool:
         """Whether it runs; one that ended by itself is noted once."""
-        if self._process is not None and (code := self._process.poll()) is not None:
+        if self._pid is not None and (code := self._zygote.ask("look", self._pid)) is not None:
             self.ended_early.append(code)
-            self._process = None
-        return self._process is not None
+            self._pid = None
+        return self._pid is not None
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if it runs."""
-        if self._process is not None:
-            self._process.send_signal(number)
+        if self._pid is not None:
+            os.kill(self._pid, number)  # until it is looked at it has its number, also when it has ended
 
     def kill(self) -> None:
         """End it at once."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
+        self.send(signal.SIGKILL)
+        self.finish()
 
     def finish(self) -> bool:
-        """Wait for the end after SIGTERM; False when it had to be killed."""
-        process, self._process = self._process, None
-        if process is None:
-            return True
-        try:
-            process.wait(ENDS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            return False
+        """Wait for the end after a signal; False when it had to be killed."""
+        pid, self._pid = self._pid, None
+        deadline = time.monotonic() + ENDS_WITHIN_S
+        while pid is not None and self._zygote.ask("look", pid) is None:
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+                return False
+            time.sleep(LOOK_S)
         return True
 
 

@@ -11,14 +11,14 @@ import os
 import sys
 from pathlib import Path
 
-from pairbus.cli import main
+from pairbus import cli
 from tests.nemesis import broken
 from tests.nemesis.log import Log
 from tests.nemesis.places import LOCK_S
 
 
-def prepare() -> None:
-    """Install what the environment asks for."""
+def main(*_: str) -> None:
+    """Install what the environment asks for, and run the command of `sys.argv`."""
     if sys.argv[1:2] == ["syphon"]:
         from pairbus.pairing import pace
         from tests.nemesis.watch import watch_moves  # a broker starts without the client
@@ -28,8 +28,8 @@ def prepare() -> None:
         watch_moves(log)
         log.add(("begin",))
     broken.plant(os.environ.get("NEMESIS_BUG", ""))
+    cli.main()
 
 
 if __name__ == "__main__":
-    prepare()
     main()

@@ -106,5 +106,9 @@ async def run(name: str, seed: str, log: Log) -> None:
             group.create_task(Sink(path, place, log, source, stop).run())
 
 
+def main(name: str, seed: str, file: str) -> None:
+    asyncio.run(run(name, seed, Log(Path(file))))
+
+
 if __name__ == "__main__":
-    asyncio.run(run(sys.argv[1], sys.argv[2], Log(Path(sys.argv[3]))))
+    main(*sys.argv[1:])

@@ -28,10 +28,11 @@ from tests.nemesis.places import (
     SINKS,
 )
 from tests.nemesis.plan import Plan
-from tests.nemesis.processes import Child, start_again
+from tests.nemesis.processes import Child, Zygote, start_again
 
 RATE = 75.0  # messages a second of one sender
 PLACES = {"PRIMARY": PRIMARY, "SECONDARY": SECONDARY}
+SYPHON = ["syphon", "--primary-name", PRIMARY, "--backlog-queue-count", str(len(BACKLOG))]
 BEGUN_WITHIN_S = 60.0
 PROGRAM = "tests.nemesis.program"
 
@@ -39,7 +40,7 @@ PROGRAM = "tests.nemesis.program"
 class World:
     """All processes of a run. Its folder stays when `keep` is set before the end."""
 
-    def __init__(self, seed: str, *, bug: str = "", rate: float = RATE) -> None:
+    def __init__(self, seed: str, *, rate: float = RATE) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="nemesis-"))
         self.keep = False
         self.children: dict[str, Child] = {}
@@ -47,15 +48,16 @@ class World:
         "Faults that could not be added, because the broker was not there to hear of it."
         self._seed = seed
         self._rate = rate
-        self.bug = bug
-        "Planted in the processes that begin from now on; in the brokers, where it is theirs, from the beginning."
-        self.brokers = {
-            side: BrokerProcess(
-                self.folder / side, namespaces=[side], program=PROGRAM, environment={"NEMESIS_BUG": bug}
-            )
-            for side in SIDES
-        }
+        self.bug = ""
+        "Planted in the clients that begin from now on."
+        self.brokers = {side: self._new_broker(side) for side in SIDES}
+        self._zygote = Zygote()
         self._admins: dict[str, ServiceBusAdministrationClient] = {}
+
+    def _new_broker(self, name: str) -> BrokerProcess:
+        side = name.partition("-")[0]
+        environment = {"NEMESIS_BUG": self.bug}
+        return BrokerProcess(self.folder / name, namespaces=[side], program=PROGRAM, environment=environment)
 
     def __enter__(self) -> World:
         try:
@@ -72,9 +74,19 @@ class World:
         make_entities(self._admins[PRIMARY])
         make_backlog(self._admins[SECONDARY])
 
+    def replace_primary(self, bug: str) -> None:
+        """Plant a bug in a new and empty primary, in place of the old one."""
+        self.brokers[PRIMARY].kill()
+        self._admins[PRIMARY].close()
+        self.bug = bug
+        broker = self.brokers[PRIMARY] = self._new_broker(f"{PRIMARY}-{bug.replace(' ', '-')}")
+        self.bug = ""
+        broker.start()
+        self._admins[PRIMARY] = broker.admin(PRIMARY)
+        make_entities(self._admins[PRIMARY])
+
     def __exit__(self, *_: object) -> None:
-        for child in self.children.values():
-            child.kill()
+        self._zygote.close()
         for broker in self.brokers.values():
             broker.kill()
         for admin in self._admins.values():
@@ -92,11 +104,12 @@ class World:
         self.children = {}
         order = "ordered" if plan.is_ordered else "free"
         for flavour in plan.senders:
-            self._child(flavour, folder, "tests.nemesis.sender", flavour, order, number=number, rate=True)
+            first, last = [flavour, order], [self._seed, str(self._rate)]
+            self._child(flavour, folder, "tests.nemesis.sender", number, first, last)
         for name in plan.receivers:
-            self._child(name, folder, "tests.nemesis.receiver", number=number)
+            self._child(name, folder, "tests.nemesis.receiver", number, [], [self._seed])
         for name in plan.syphons:
-            self.children[name] = Child(name, folder, _syphon)
+            self.children[name] = Child(name, folder, self._zygote, PROGRAM, lambda life, log: SYPHON)
         for name in self.children:
             self.start(name)
         deadline = time.monotonic() + BEGUN_WITHIN_S
@@ -104,12 +117,11 @@ class World:
             assert time.monotonic() < deadline, f"{', '.join(idle)} did not begin within {BEGUN_WITHIN_S} s"
             time.sleep(0.05)
 
-    def _child(self, name: str, folder: Path, module: str, *first: str, number: int, rate: bool = False) -> None:
-        def command(life: str, log: Path) -> list[str]:
-            more = [str(self._rate)] if rate else []
-            return ["-m", module, *first, f"{number}-{life}", self._seed, *more, str(log)]
+    def _child(self, name: str, folder: Path, module: str, number: int, first: list[str], last: list[str]) -> None:
+        def arguments(life: str, log: Path) -> list[str]:
+            return [*first, f"{number}-{life}", *last, str(log)]
 
-        self.children[name] = Child(name, folder, command)
+        self.children[name] = Child(name, folder, self._zygote, module, arguments)
 
     # ── trouble ──
 
@@ -179,7 +191,3 @@ class World:
         ]:
             if "Traceback" in text:
                 yield f"{name}: …{text[text.rindex('Traceback') - 200 :][:3000]}"
-
-
-def _syphon(life: str, log: Path) -> list[str]:
-    return ["-m", PROGRAM, "syphon", "--primary-name", PRIMARY, "--backlog-queue-count", str(len(BACKLOG))]
