@@ -113,18 +113,19 @@ class Bug:
     @property
     def plan(self) -> Plan:
         """Return a short storm with few processes, for this bug alone."""
+        syphons = () if self.in_broker else ("one",)
         return Plan(
-            self.steps, STORM_S, senders=("sync",), receivers=("left",), syphons=() if self.in_broker else ("one",)
+            self.steps, STORM_S, senders=("sync",), receivers=("left",), syphons=syphons, calls_least=CALLS_LEAST
         )
 
 
-STORM_S = 4.0
-_AWAY = AddFault(0.3, PRIMARY, {"kind": "quota", "entity": ORDERS, "for_s": STORM_S})
-_REFUSING = AddFault(0.3, PRIMARY, {"kind": "refuse", "for_s": STORM_S})
-_FAILING = AddFault(0.3, SECONDARY, {"kind": "internal-error", "direction": "send", "probability": 0.4, "for_s": 9})
+STORM_S, CALLS_LEAST = 3.0, 100
+_AWAY = AddFault(0.3, PRIMARY, {"kind": "quota", "entity": ORDERS, "for_s": 60})
+_REFUSING = AddFault(0.3, PRIMARY, {"kind": "refuse", "for_s": 60})
+_FAILING = AddFault(0.3, SECONDARY, {"kind": "internal-error", "direction": "send", "probability": 0.4, "for_s": 60})
 _CLOSED = AddFault(0.0, SECONDARY, {"kind": "quota", "for_s": 60})  # nothing is diverted, so no syphon is needed
-_SLOW = AddFault(0.3, PRIMARY, {"kind": "slow-disk", "delay_s": 1.0, "for_s": STORM_S})
-_CRASH = Kill(2.5, (PRIMARY,), 0.1)
+_SLOW = AddFault(0.3, PRIMARY, {"kind": "slow-disk", "delay_s": 1.0, "for_s": 60})
+_CRASH = Kill(2.0, (PRIMARY,), 0.1)
 
 BUGS: dict[str, Bug] = {
     "acknowledges too early": Bug(acknowledges_too_early, "lost", (_REFUSING, _FAILING)),

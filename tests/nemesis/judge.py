@@ -49,9 +49,12 @@ class Judgement:
 
 def judge(record: Record, *, in_order: bool = False, delayed: bool = False) -> Judgement:
     """Judge a round that has ended. `in_order`: diverted messages too; `delayed`: by a fault, and so out of order."""
+    outcomes = Counter(map(record.outcome, record.sent))
     found = Judgement(
         messages=len(record.sent),
-        **{str(each): sum(record.outcome(one) is each for one in record.sent) for each in Outcome},
+        ok=outcomes[Outcome.OK],
+        failed=outcomes[Outcome.FAILED],
+        unknown=outcomes[Outcome.UNKNOWN],
         diverted=len(record.away),
         dead=sum(left.source != left.path for left in record.left),
     )
@@ -65,8 +68,8 @@ def judge(record: Record, *, in_order: bool = False, delayed: bool = False) -> J
             found.findings[name] += [(one, sink) for one in sorted(ids)]
         _judge_copies(record, sink, numbers, found)
     settled = Counter((done.sink, done.number) for done in record.done if done.outcome is Outcome.OK)
-    ids = {(done.sink, done.number): done.id for done in record.done}
-    found.findings["settled_twice"] += [(ids[each], each[0]) for each, times in settled.items() if times > 1]
+    id_of = {(done.sink, done.number): done.id for done in record.done}
+    found.findings["settled_twice"] += [(id_of[each], each[0]) for each, times in settled.items() if times > 1]
     if not delayed:
         _judge_order(record, numbers, found, in_order=in_order)
     return found

@@ -57,6 +57,8 @@ class Plan:
     senders: Sequence[str] = SENDERS
     receivers: Sequence[str] = RECEIVERS
     syphons: Sequence[str] = SYPHONS
+    calls_least: int = 0
+    "The storm lasts longer where a busy machine has not made so many calls."
     is_ordered: bool = False
     "Whether senders ask for the order of diverted messages; it is promised where one syphon runs."
 

@@ -63,10 +63,9 @@ class Child:
     def stderr_file(self) -> Path:
         return self.folder / f"{self.name}.stderr"
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the present life has written something."""
-        return (self.folder / f"{self.name}{self.lives}.jsonl").stat().st_size > 0
+    def has_written(self, kind: str) -> bool:
+        """Whether the present life has written a record of this kind."""
+        return f'["{kind}"' in (self.folder / f"{self.name}{self.lives}.jsonl").read_text()
 
     def start(self, environment: dict[str, str]) -> None:
         """Start another life."""

@@ -16,6 +16,7 @@ from tests.nemesis.plan import AddFault, Kill, Plan, Stop
 from tests.nemesis.world import World
 
 DRAIN_S, DRAIN_PER_S = 60.0, 1000.0
+CALLS_WITHIN_S = 30.0
 LOOK_S = 0.5
 DEAD = "/$DeadLetterQueue"
 PAGE = 200
@@ -61,10 +62,18 @@ class Round:
                 await asyncio.sleep(max(began + step.at - time.monotonic(), 0.0))
                 group.create_task(self._play(step, began + plan.storm_s))
             await asyncio.sleep(max(began + plan.storm_s - time.monotonic(), 0.0))
+            deadline = began + plan.storm_s + CALLS_WITHIN_S
+            while self._calls() < plan.calls_least and time.monotonic() < deadline:  # noqa: ASYNC110 - it is in files
+                await asyncio.sleep(LOOK_S)
             caring.cancel()
         await self._heal()
         await self._drain()
         await self._end()
+
+    def _calls(self) -> int:
+        """Count the calls of senders."""
+        files = [file for name in self._plan.senders for file in self.folder.glob(f"{name}*.jsonl")]
+        return sum(file.read_text().count('["call"') for file in files)
 
     # ── the storm ──
 

@@ -27,12 +27,14 @@ from tests.nemesis.places import (
     SIDES,
     SINKS,
 )
-from tests.nemesis.plan import Plan
+from tests.nemesis.plan import SENDERS, Plan
 from tests.nemesis.processes import Child, Zygote, start_again
 
 RATE = 75.0  # messages a second of one sender
 PLACES = {"PRIMARY": PRIMARY, "SECONDARY": SECONDARY}
 SYPHON = ["syphon", "--primary-name", PRIMARY, "--backlog-queue-count", str(len(BACKLOG))]
+BEGUN = dict.fromkeys(SENDERS, "ok")
+"Records with which processes have begun, where it is not `begin`: senders have sent something."
 BEGUN_WITHIN_S = 60.0
 PROGRAM = "tests.nemesis.program"
 
@@ -113,7 +115,9 @@ class World:
         for name in self.children:
             self.start(name)
         deadline = time.monotonic() + BEGUN_WITHIN_S
-        while idle := [name for name, child in self.children.items() if not child.has_begun]:
+        while idle := [
+            name for name, child in self.children.items() if not child.has_written(BEGUN.get(name, "begin"))
+        ]:
             assert time.monotonic() < deadline, f"{', '.join(idle)} did not begin within {BEGUN_WITHIN_S} s"
             time.sleep(0.05)
 
