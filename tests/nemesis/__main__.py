@@ -66,6 +66,7 @@ def line_of(number: int, plan: Plan, story: Story, found: Judgement) -> str:
     return (
         f"round {number}: {'good' if found.is_good and not story.wrong else 'VIOLATION'};"
         f" faults {_listed(story.faults)}; killed {_listed(story.kills)}; stopped {_listed(story.stops)};"
+        f" gave up {_listed(story.gave_up)};"
         f" {len(plan.syphons)} syphons{', ordered' if plan.is_ordered else ''}; {found.messages} messages:"
         f" {found.ok} ok, {found.failed} failed, {found.unknown} unknown, {found.diverted} diverted,"
         f" {found.duplicates} duplicates, {found.dead} dead letters; {story.backlog} in the backlog, drained in"

@@ -46,7 +46,7 @@ def mistakes_the_destination() -> None:
     def wrapped(self: Outgoing, path: str, *args: Any) -> list[bytes]:
         return genuine(self, BILLS if path == ORDERS else path, *args)
 
-    Outgoing.wrapped = wrapped  # type: ignore[method-assign]
+    Outgoing.wrapped = wrapped  # type: ignore[method-assign, assignment]
 
 
 def completes_first() -> None:
@@ -85,7 +85,7 @@ def gives_a_lock_twice() -> None:
             self.give_back(lock.message)
         return lock
 
-    Box.lock_next = lock_next  # type: ignore[method-assign]
+    Box.lock_next = lock_next  # type: ignore[method-assign, assignment]
 
 
 def restores_the_settled() -> None:

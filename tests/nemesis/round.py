@@ -29,6 +29,8 @@ class Story:
     faults: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)
     stops: Counter[str] = field(default_factory=Counter)
+    gave_up: Counter[str] = field(default_factory=Counter)
+    "Processes that ended though nobody asked, and were started again."
     backlog: int = 0
     "Messages in the backlog queues when everything was healed."
     drained_s: float = 0.0
@@ -154,6 +156,7 @@ class Round:
         self.story.wrong += [
             f"{name} did not end after SIGTERM" for name, is_over in zip(names, ended, strict=True) if not is_over
         ]
+        self.story.gave_up = +Counter({name: len(child.ended_early) for name, child in world.children.items()})
         log = Log(self.folder / "drain.jsonl")
         for side, paths in ((PRIMARY, SINKS), (SECONDARY, BACKLOG)):
             async with await connect(world.connection_string(side)) as connection:
