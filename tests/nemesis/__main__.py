@@ -40,7 +40,7 @@ def main() -> int:
             this = Round(world, seed + rounds, plan)
             try:
                 asyncio.run(this.run())
-            except BaseException:
+            except Exception:
                 world.keep = True
                 print(f"round {seed + rounds} was not finished; its logs are in {this.folder}", flush=True)
                 raise
@@ -131,4 +131,7 @@ class Total:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted; every process has ended")

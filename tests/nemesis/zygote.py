@@ -12,7 +12,6 @@ When standard input ends, because the world did, every child is killed.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -62,8 +61,8 @@ def main() -> None:
             answer = look(fields[0], running, ended)
         print(json.dumps(answer), flush=True)
     for child in running:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def look(child: int, running: set[int], ended: dict[int, int]) -> int | None:
