@@ -14,7 +14,7 @@ SESSION_SINKS = frozenset({DESK})
 BACKLOG = tuple(f"{PRIMARY}/x-servicebus-transfer/{number}" for number in range(3))
 PATHS = {PRIMARY: (*ENTITIES, ALL, EVEN), SECONDARY: BACKLOG}
 "Entities of each side that a fault may name."
-LOCK_S = 8
+LOCK_S = 5
 "Short: a stopped process loses its locks, and a killed one delays nobody for long."
 
 

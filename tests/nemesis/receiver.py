@@ -26,6 +26,7 @@ CREDIT = 20
 TIMEOUT_S = 4.0
 AGAIN_S = 0.3
 SESSION_S = 1.0
+IDLE_S = 0.1  # without a message, before the next session is accepted
 Known = tuple[str, int]
 "Id and sequence number."
 
@@ -57,7 +58,7 @@ class Sink:
     async def _receive(self, receiver: Receiver, *, is_session: bool) -> None:
         opened_at = time.monotonic()
         while not self._stop.is_set():
-            batch = await receiver.receive(CREDIT, timeout_s=SESSION_S)
+            batch = await receiver.receive(CREDIT, timeout_s=IDLE_S if is_session else SESSION_S)
             if batch:
                 await self._settle(receiver, batch, opened_at)
             elif is_session:
