@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test deep azure package-test quick sim check bench clean
+.PHONY: help setup demo test deep azure package-test quick sim nemesis check bench clean
 
 help:
 	@echo "make setup   .venv with everything"
@@ -15,6 +15,7 @@ help:
 	@echo "make package-test   the wheel in an empty environment, and Spark there without any Java: some minutes"
 	@echo "make quick   the tests that need neither node nor Spark, in under a minute"
 	@echo "make sim     the simulations of client and broker, SEEDS=1000 of each; prints every violation with its seed"
+	@echo "make nemesis  faults, stops and kills over real processes for MINUTES=10; prints every violation with its seed"
 	@echo "make check   ruff and mypy --strict"
 	@echo "make bench   every benchmark; results in bench/results/"
 
@@ -47,6 +48,11 @@ SEEDS ?= 1000
 
 sim: setup
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)
+
+MINUTES ?= 10
+
+nemesis: setup
+	$(BIN)/python -m tests.nemesis --minutes $(MINUTES)
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -28,6 +28,7 @@ class BrokerProcess:
     """`python -m pairbus broker` on free ports of the loopback, with its data in `data_dir`.
 
     `strict`: it keeps Azure's limits and habits, as it does for everything that our own code does to a broker.
+    `program`: another module that has the same commands.
     Use it as a context manager: leaving it kills the process if it still runs.
     """
 
@@ -39,12 +40,16 @@ class BrokerProcess:
         config: Mapping[str, Any] | None = None,
         options: Sequence[str] = (),
         strict: bool = False,
+        program: str = "pairbus",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.ports = dict.fromkeys(namespaces, 0)
         "Port per namespace; 0 until the first start, the same one at every restart."
         self.start_s = 0.0
         "How long the last start took."
+        self._program = program
+        self._environment = environment or {}
         self._options = [*options, "--strict"] if strict else list(options)
         self._connection_strings: dict[str, str] = {}
         self._process: subprocess.Popen[str] | None = None
@@ -123,7 +128,7 @@ class BrokerProcess:
     def start(self) -> None:
         """Start the process and wait for its `ready` line."""
         assert self._process is None, "the broker is running"
-        command = [sys.executable, "-m", "pairbus", "broker", "--data", str(self.data_dir)]
+        command = [sys.executable, "-m", self._program, "broker", "--data", str(self.data_dir)]
         for name, port in self.ports.items():
             command += ["--namespace", f"{name}={port}"]
         self._lines.clear()
@@ -135,7 +140,7 @@ class BrokerProcess:
                 stderr=stderr,
                 stdin=subprocess.DEVNULL,
                 text=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **self._environment, "PYTHONUNBUFFERED": "1"},
             )
         # The reader goes on after `ready`, so that the process can never block on a full pipe.
         threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
@@ -161,6 +166,14 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        os.kill(self.pid, number)
 
     def restart(self) -> None:
         """Start again on the same ports and data, after SIGKILL if it still runs."""

@@ -13,7 +13,8 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
 
 from pairbus.amqp.message import Message, Properties
-from pairbus.transport import Endpoint, connect
+from pairbus.broker.peer import Peer
+from pairbus.transport import Endpoint, Timeout, connect
 from tests.faults.conftest import World, running, until
 
 
@@ -204,6 +205,29 @@ async def test_bytes_that_are_late_leave_when_latency_ends(world: World) -> None
     assert not sending.done()
     world.faults.clear()
     await asyncio.wait_for(sending, 5)
+    await world.check_whole()
+
+
+async def test_late_bytes_go_with_their_connection(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write to a connection that is gone is an error in the broker's log, and with uvloop an exception."""
+    was_over: list[bool] = []
+    genuine = Peer.write_now
+
+    def write_now(peer: Peer, data: bytes) -> None:
+        was_over.append(peer.is_over)
+        genuine(peer, data)
+
+    monkeypatch.setattr(Peer, "write_now", write_now)
+    async with await connect(world.connection_string) as connection:
+        sender = await connection.sender("orders")
+        world.faults.add("latency", delay_s=0.1)
+        with pytest.raises(Timeout):
+            await sender.send(one_message(), timeout_s=0.01)
+        await connection.close(timeout_s=0.01)
+    await until(lambda: not world.namespace.peers)
+    await asyncio.sleep(0.2)
+    assert True not in was_over
+    world.faults.clear()
     await world.check_whole()
 
 

@@ -45,15 +45,27 @@ async def dial(endpoint: Endpoint, wire: Wire, steps: Steps, context: tls.SSLCon
 
 
 async def _join(wire: Wire, sock: socket.socket) -> None:
-    await wire.loop.create_connection(lambda: wire, sock=sock)
+    await _give(wire.loop, lambda: wire, sock)
 
 
 async def _join_by_tls(wire: Wire, sock: socket.socket, context: tls.SSLContext, name: str) -> None:
     """Join in two steps, to know the transport under TLS: what it holds, small messages would have to wait for."""
-    under, _ = await wire.loop.create_connection(asyncio.Protocol, sock=sock)
+    under = await _give(wire.loop, asyncio.Protocol, sock)
     under.set_write_buffer_limits(high=UNDER_TLS_MAX)
     wire.progress.under = under
     wire.connection_made(await wire.loop.start_tls(under, wire, context, server_hostname=name))
+
+
+async def _give(
+    loop: asyncio.AbstractEventLoop, protocol: Callable[[], asyncio.BaseProtocol], sock: socket.socket
+) -> asyncio.Transport:
+    """Return a transport that owns a connected socket.
+
+    `create_connection` would seem natural. But uvloop's lets the socket keep the number of its descriptor when the peer
+    hangs up at once, and the socket closes that number when it is collected: by then another connection or file has it.
+    """
+    transport, _ = await loop.connect_accepted_socket(protocol, sock)
+    return transport
 
 
 async def resolve(host: str, port: int, steps: Steps) -> list[Address]:

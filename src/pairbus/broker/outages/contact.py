@@ -146,8 +146,10 @@ class ContactFaults:
             peer.rest_until(line.into.leaves_at(size, thin, self._loop.time()))
 
     def forget(self, peer: Peer) -> None:
-        """The connection is gone."""
-        self._slow.pop(peer, None)
+        """The connection is gone, and what it would still have got with it."""
+        line = self._slow.pop(peer, None)
+        if line is not None:
+            line.waiting.clear()
 
 
 def reset(client: socket.socket) -> None:

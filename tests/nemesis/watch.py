@@ -1,0 +1,70 @@
+"""Witnesses inside the processes: what the client and the syphon believe of each single attempt.
+
+A message may be stored twice only when some attempt of it had an unknown outcome. One call may make several attempts
+and succeed, so the witness stands where the attempts are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pairbus.client.outgoing import Outgoing
+from pairbus.client.results import Origin
+from pairbus.client.sends import Sends
+from pairbus.pairing.relay import Chunk, Item
+from pairbus.pairing.sending import Attempt, Reply, ToBacklog
+from pairbus.syphon import sending
+from pairbus.syphon.settling import Settling
+from pairbus.syphon.shared import Shared
+from pairbus.transport import Sender, TransportError
+from tests.nemesis.log import Log
+
+
+def watch_sends(log: Log) -> None:
+    """Record attempts of a client without an answer, and messages that a backlog queue took."""
+    genuine = Sends._attempt
+
+    async def attempt(self: Sends, attempt: Attempt, origin: Origin, going: Outgoing) -> Reply:
+        before = list(going.ids)
+        place = attempt.queue if isinstance(attempt, ToBacklog) else "the primary"
+        try:
+            reply = await genuine(self, attempt, origin, going)
+        except BaseException:
+            log.add(("doubt", place, before))
+            raise
+        if isinstance(attempt, ToBacklog):
+            left = set(going.ids)
+            log.add(("away", place, [one for one in before if one not in left]))
+        if reply.failure is not None and reply.failure.outcome_unknown:
+            log.add(("doubt", place, list(going.ids)))
+        return reply
+
+    Sends._attempt = attempt  # type: ignore[method-assign]
+
+
+def watch_moves(log: Log) -> None:
+    """Record what a syphon sends home, how that ends, and what it completes."""
+    send_chunk, outcome, complete = sending._send_chunk, sending._outcome, Settling._complete
+
+    def watched_send(sender: Sender, chunk: Chunk, timeout_s: float) -> asyncio.Future[None]:
+        log.add(("move", _ids(chunk)))
+        return send_chunk(sender, chunk, timeout_s)
+
+    async def watched_outcome(shared: Shared, chunk: Chunk, answer: Any) -> TransportError | None:
+        error = await outcome(shared, chunk, answer)
+        if error is not None and not error.outcome_unknown:
+            log.add(("refused", _ids(chunk)))
+        return error
+
+    async def watched_complete(self: Settling, items: list[Item]) -> list[Item]:
+        gone = await complete(self, items)
+        log.add(("gone", _ids(gone)))
+        return gone
+
+    sending._send_chunk, sending._outcome = watched_send, watched_outcome
+    Settling._complete = watched_complete  # type: ignore[method-assign]
+
+
+def _ids(items: list[Item]) -> list[str]:
+    return [item.home.message_id or "" for item in items]

@@ -1,0 +1,43 @@
+"""A connected socket on its way to a transport: its descriptor is closed once, also when the peer hangs up at once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from pairbus.amqp.settings import Settings
+from pairbus.transport import loops
+from pairbus.transport.credential import Anonymous
+from pairbus.transport.dial import _join
+from pairbus.transport.wire import Wire
+
+RESET = struct.pack("ii", 1, 0)
+
+
+@pytest.mark.parametrize("with_reset", [True, False])
+@pytest.mark.parametrize("new_loop", [loops.new_event_loop, asyncio.new_event_loop])
+def test_a_socket_whose_peer_hangs_up_while_it_is_joined_is_closed_once(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], with_reset: bool
+) -> None:
+    """uvloop closes the descriptor of such a socket. A socket that keeps its number closes it again when it is
+    collected, and by then another connection or a file has the number."""
+
+    async def main() -> int:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            sock = socket.create_connection(server.getsockname())
+            peer, _ = server.accept()
+        if with_reset:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        peer.close()
+        sock.setblocking(False)
+        wire = Wire(Settings(container_id="a", hostname="b"), Anonymous().sasl("b"))
+        await _join(wire, sock)
+        await asyncio.wait_for(wire.ended, 5)
+        return sock.fileno()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(main()) == -1
