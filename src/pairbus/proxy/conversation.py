@@ -58,8 +58,12 @@ class FollowedLink:
     client_sends: bool
     handles: dict[Direction, int] = field(default_factory=dict)
     "By who says it; gone when that one has detached."
+    is_known: bool = False
+    "For those who stand between: the broker has heard of it."
     is_cut: bool = False
-    "For whoever stands between: the two must hear nothing more of each other on this link."
+    "For those who stand between: the two must hear nothing more of each other on this link."
+    used_at: float = 0.0
+    "For those who stand between: when the client last sent a message on it."
 
 
 @dataclass(slots=True)
@@ -224,6 +228,10 @@ def _detached(session: _Session, direction: Direction, link: FollowedLink) -> No
     key = link.name, link.client_sends
     if not link.handles and session.by_name.get(key) is link:
         del session.by_name[key]
+    if direction is DOWN:  # the broker has said everything about the link's deliveries
+        for unsettled in session.deliveries.values():
+            for delivery_id in [each for each, other in unsettled.items() if other is link]:
+                del unsettled[delivery_id]
 
 
 def settled_ids(disposition: Disposition, unsettled: dict[int, FollowedLink]) -> list[int]:

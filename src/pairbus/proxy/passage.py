@@ -1,0 +1,347 @@
+"""One connection through the proxy: two sockets, what passes between them, and what the rules do to it on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from pairbus.amqp.errors import CONNECTION_FORCED
+from pairbus.amqp.frames import frame
+from pairbus.amqp.link import ranges
+from pairbus.amqp.performatives import Attach, Begin, Close, Composite, Detach, Disposition, End, Error, Flow
+from pairbus.amqp.transfers import disposition_frame
+from pairbus.faults import Active
+from pairbus.proxy.conversation import DOWN, UP, Conversation, Direction, FollowedLink, Unit, is_node, settled_ids
+from pairbus.proxy.counts import Counts
+from pairbus.proxy.held import HeldUnits
+from pairbus.proxy.rules import Act, How, Rules
+from pairbus.proxy.wire import Wire
+
+LINGER_S = 1.0  # after our FIN, for the peer's
+HANDSHAKE_S = 10.0
+REACH_S = 20.0  # for the target to answer
+logger = logging.getLogger("pairbus.proxy")
+
+
+class Target(NamedTuple):
+    """The endpoint that a proxy stands before."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    "None: what the client says is passed on as it comes."
+
+
+class Passage:
+    """One client, one connection to the target."""
+
+    def __init__(
+        self, rules: Rules, counts: Counts, changed: Callable[[], None], dice: Callable[[], float], now: float
+    ) -> None:
+        self.is_ending = False
+        self.has_lost_bytes = False
+        "They will never arrive, so neither end can go on when the network is well again."
+        self.conversation = Conversation()
+        self.used_at = now
+        "When the client last had a link that is no `$` node, or was accepted."
+        self._rules = rules
+        self._counts = counts
+        self._changed = changed
+        self._wires = {UP: Wire(self, UP, dice), DOWN: Wire(self, DOWN, dice)}
+        self._is_swallowing = False
+        self._is_cut_off = False
+        self._held = HeldUnits()
+        self._lost_answers: set[tuple[Direction, int, int]] = set()
+        "Deliveries whose answer cuts the connection: who sent it, the client's channel, its id."
+        self._lost_replies: set[str] = set()
+        "Paths of nodes whose next answer cuts the connection."
+        self._unsaid: list[tuple[FollowedLink, tuple[Composite, ...]]] = []
+
+    @property
+    def is_gone(self) -> bool:
+        return self.is_ending and all(each.transport is None for each in self._wires.values())
+
+    def end(self, direction: Direction) -> Wire:
+        """The socket whose bytes go in that direction."""
+        return self._wires[direction]
+
+    def lines(self, direction: Direction) -> Sequence[Active]:
+        """The faults that slow the bytes of that direction."""
+        return self._rules.lines(direction)
+
+    async def open(self, client: socket.socket, target: Target | None, tls: ssl.SSLContext | None = None) -> None:
+        """Join an accepted client with the target; a target that is not there resets it. None: with nobody.
+
+        `tls`: the proxy is the end of the client's TLS.
+        """
+        loop = asyncio.get_running_loop()
+        self._wires[UP].pause("opening")
+        try:
+            deadline = {} if tls is None else {"ssl_handshake_timeout": HANDSHAKE_S}
+            await loop.connect_accepted_socket(lambda: self._wires[UP], client, ssl=tls, **deadline)
+            if target is not None and not self.is_ending:
+                name = None if target.tls is None else target.host
+                async with asyncio.timeout(REACH_S):
+                    await loop.create_connection(
+                        lambda: self._wires[DOWN], target.host, target.port, ssl=target.tls, server_hostname=name
+                    )
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
+            if self._wires[UP].transport is None:
+                logger.info("a client did not begin TLS as it should: %s", error or "it was silent")
+                client.close()
+            else:
+                logger.warning("target %s:%d cannot be reached: %s", *(target or ("", 0))[:2], error or "no answer")
+            self.reset()
+        except BaseException:
+            client.close()
+            self.reset()
+            raise
+        if self._is_cut_off:  # a fault was quicker than the sockets
+            self.cut()
+        elif self.is_ending:
+            self.reset()
+        self._wires[UP].resume("opening")
+
+    # ── done to the whole connection ──
+
+    def reset(self) -> None:
+        """End both sockets with RST."""
+        self.is_ending = True
+        for each in self._wires.values():
+            each.reset()
+
+    def cut(self) -> None:
+        """End both sockets with FIN."""
+        self._is_swallowing = self.is_ending = self._is_cut_off = True
+        for each in self._wires.values():
+            each.finish()
+            asyncio.get_running_loop().call_later(LINGER_S, each.close)
+
+    def swallow(self, is_swallowing: bool = True) -> None:
+        """Lose every byte of both directions from now on, or no more; where some were lost, it is reset then."""
+        self._is_swallowing = is_swallowing
+        if not is_swallowing and self.has_lost_bytes and not self.is_ending:
+            self.reset()
+
+    def freeze(self, why: object) -> None:
+        """Neither read nor write, until `thaw` for the same reason. Nothing is lost."""
+        for each in self._wires.values():
+            each.freeze(why)
+
+    def thaw(self, why: object) -> None:
+        for each in self._wires.values():
+            each.thaw(why)
+
+    def write_late_now(self) -> None:
+        """The line is no longer slow."""
+        for each in self._wires.values():
+            each.write_late_now()
+
+    def close_connection(self, text: str) -> None:
+        """Say goodbye to both ends in AMQP, then cut."""
+        error = Error(CONNECTION_FORCED, text)
+        for each in self._wires.values():
+            each.write(frame(0, Close(error=error).encode()))
+        self.cut()
+
+    # ── done to links ──
+
+    def links(self) -> list[FollowedLink]:
+        """The links that are attached and not cut."""
+        return [link for link in self.conversation.links() if not link.is_cut]
+
+    def detach(self, link: FollowedLink, error: Error) -> None:
+        """Tell the client that its link is detached. The target hears it by the client's own detach."""
+        link.is_cut = True
+        self._held.drop(lambda other: other is link)
+        if DOWN in link.handles:
+            self._say(link, Detach(handle=link.handles[DOWN], closed=True, error=error))
+        else:  # the target has not answered the attach, and its answer will not pass
+            handle = self.conversation.free_handle(link)
+            refusal = Attach(name=link.name, handle=handle, role=link.client_sends, initial_delivery_count=0)
+            self._say(link, refusal, Detach(handle=handle, closed=True, error=error))
+
+    def release(self, is_released: Callable[[object], bool] = lambda key: True) -> None:
+        """Let go what is held under such keys; the frames of links that are gone are forgotten."""
+        if self.is_ending:
+            return
+        for direction, link, unit in self._held.take(is_released):
+            if link.handles.get(UP) is not None and not link.is_cut:
+                self._forward(direction, unit)
+        self._press()
+
+    # ── what passes ──
+
+    def lost(self, direction: Direction, error: Exception | None) -> None:
+        """One socket is gone: so is the other, in the same way."""
+        other = self._wires[direction.other]
+        if not self._is_cut_off:
+            if error is not None or self.is_ending or self._is_swallowing:
+                other.reset()
+            else:
+                other.write(None)
+        self.is_ending = True
+        self._changed()
+
+    def arrived(self, direction: Direction, data: bytes) -> None:
+        if self._is_swallowing:
+            self.has_lost_bytes = True
+            return
+        for unit in self.conversation.read(direction, data):
+            self._pass(direction, unit)
+            if self.is_ending:
+                break
+        self._changed()
+
+    def _pass(self, direction: Direction, unit: Unit) -> None:
+        link = unit.link
+        if isinstance(unit.what, Disposition):
+            if direction is DOWN:
+                self._pass_answer(unit, unit.what)
+            else:
+                self._pass_settlement(unit, unit.what)
+        elif link is not None and link.is_cut:
+            # The client has heard a detach already. Its own still goes to the target, which knows of the link.
+            if direction is UP and isinstance(unit.what, Detach) and link.is_known:
+                self._forward(UP, unit)
+        elif link is None:
+            if direction is UP and isinstance(unit.what, End | Close):
+                channel = int.from_bytes(unit.raw[6:8], "big")
+                self._held.drop(lambda other: isinstance(unit.what, Close) or other.channel == channel)
+            self._forward(direction, unit)
+            if self._unsaid and isinstance(unit.what, Begin):
+                self._say_unsaid()
+        elif isinstance(unit.what, Detach):
+            self._held.drop(lambda other: other is link)
+            if link.is_known:
+                self._forward(direction, unit)
+        elif self._held.must_wait(direction, link, unit):
+            self._hold(direction, link, unit, None)
+        else:
+            self._carry_out(self._decide(direction, link, unit), direction, link, unit)
+
+    def _decide(self, direction: Direction, link: FollowedLink, unit: Unit) -> Act | None:
+        """Ask the rules about a frame of a link."""
+        if direction is UP:
+            if isinstance(unit.what, Attach):
+                return self._rules.attach(link)
+            if unit.delivery_id is not None:
+                return self._rules.message(link, unit)
+            if isinstance(unit.what, Flow) and not link.client_sends and unit.what.link_credit and not is_node(link.path):
+                return self._rules.asks(link)
+        elif unit.delivery_id is not None:
+            if is_node(link.path):
+                return Act(How.LOSE_ANSWER) if link.path in self._lost_replies else None
+            return self._rules.delivery(link)
+        return None
+
+    def _carry_out(self, act: Act | None, direction: Direction, link: FollowedLink, unit: Unit) -> None:
+        if act is None:
+            self._forward(direction, unit)
+        elif act.how is How.HOLD:
+            self._hold(direction, link, unit, act.key)
+        elif act.how is How.RESET:
+            self.reset()
+        elif act.how is How.DETACH:
+            assert act.error is not None
+            self.detach(link, act.error)
+        elif direction is DOWN:
+            self.cut()
+        else:
+            if is_node(link.path):
+                self._lost_replies.add(link.path)
+            elif unit.delivery_id is not None:
+                self._lost_answers.add((UP, link.channel, unit.delivery_id))
+            self._forward(direction, unit)
+
+    def _hold(self, direction: Direction, link: FollowedLink, unit: Unit, key: object) -> None:
+        self._held.add(direction, link, unit, key)
+        if unit.delivery_id is not None and direction is UP:
+            self._counts.of(link.path).transfers_held += 1
+        self._press()
+
+    def _press(self) -> None:
+        """Read no more from a peer of whom as much is held as may be."""
+        for direction, wire in self._wires.items():
+            if self._held.is_full(direction):
+                wire.pause("held")
+            else:
+                wire.resume("held")
+
+    # ── answers and settlements ──
+
+    def _pass_settlement(self, unit: Unit, disposition: Disposition) -> None:
+        """The client's word on messages that it received; one frame is one event."""
+        channel = int.from_bytes(unit.raw[6:8], "big")
+        if not disposition.role:  # the last word of a sender
+            self._forward(UP, unit)
+            return
+        unsettled = self.conversation.deliveries(channel, DOWN)
+        ids = settled_ids(disposition, unsettled)
+        links = [unsettled.pop(each) if disposition.settled else unsettled[each] for each in ids]
+        if not links or is_node(links[0].path):
+            self._forward(UP, unit)
+            return
+        link = unit.link = links[0]
+        if link.is_cut:
+            return
+        if self._held.must_wait(UP, link, unit):
+            self._hold(UP, link, unit, None)
+            return
+        act = self._rules.settlement(link)
+        if act is not None and act.how is How.LOSE_ANSWER:
+            self._lost_answers.update((DOWN, channel, each) for each in ids if not disposition.settled)
+        self._carry_out(act, UP, link, unit)
+
+    def _pass_answer(self, unit: Unit, disposition: Disposition) -> None:
+        """The target's word on messages that the client sent, or on what the client settled."""
+        channel = self.conversation.client_channel(unit)
+        sender = UP if disposition.role else DOWN
+        unsettled = self.conversation.deliveries(channel, sender)
+        ids = settled_ids(disposition, unsettled)
+        if self._lost_answers and any((sender, channel, each) in self._lost_answers for each in ids):
+            self.cut()
+            return
+        kept = []
+        for delivery_id in ids:
+            link = unsettled.pop(delivery_id) if disposition.settled else unsettled[delivery_id]
+            counts = self._counts.of(link.path)
+            if link.is_cut or self._rules.drops_answer(link, to_settlement=not disposition.role):
+                counts.answers_dropped += 1
+            else:
+                counts.answers += 1
+                kept.append(delivery_id)
+        if len(kept) == len(ids):
+            self._forward(DOWN, unit)
+            return
+        own_channel = int.from_bytes(unit.raw[6:8], "big")
+        state = disposition.state.encode() if disposition.state is not None else b"\x40"
+        for first, last in ranges(kept):
+            raw = disposition_frame(own_channel, disposition.role, first, last, disposition.settled, state)
+            self._forward(DOWN, Unit(raw))
+
+    # ── writing ──
+
+    def _forward(self, direction: Direction, unit: Unit) -> None:
+        self._counts.passed(direction, unit)
+        if unit.link is not None and isinstance(unit.what, Attach):
+            unit.link.is_known = True
+        self._wires[direction.other].write(unit.raw)
+
+    def _say(self, link: FollowedLink, *performatives: Composite) -> None:
+        """Words to the client in the target's name; not before the target has begun the session itself."""
+        channel = self.conversation.broker_channel(link.channel)
+        if channel is None:
+            self._unsaid.append((link, performatives))
+            return
+        for performative in performatives:
+            self._wires[UP].write(frame(channel, performative.encode()))
+
+    def _say_unsaid(self) -> None:
+        unsaid, self._unsaid = self._unsaid, []
+        for link, performatives in unsaid:
+            self._say(link, *performatives)
