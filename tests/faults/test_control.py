@@ -165,7 +165,7 @@ async def test_long_folder_gets_a_warning_and_a_broker(tmp_path: Path, caplog: p
     async with two(data=folder) as broker:
         assert broker.control_socket is None
         assert broker.connection_string("contoso")
-    assert "a Unix socket allows about 100; use a shorter --data" in caplog.text
+    assert "a Unix socket allows about 100; use a shorter path; faults can be switched over the port" in caplog.text
 
 
 async def test_broker_in_memory_tells_where_its_socket_is() -> None:

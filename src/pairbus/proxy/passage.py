@@ -7,17 +7,19 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.frames import frame
 from pairbus.amqp.link import ranges
-from pairbus.amqp.performatives import Attach, Begin, Close, Composite, Detach, Disposition, End, Error, Flow
+from pairbus.amqp.performatives import Attach, Begin, Close, Composite, Detach, Disposition, End, Error, Flow, Rejected
 from pairbus.amqp.transfers import disposition_frame
 from pairbus.faults import Active
 from pairbus.proxy.conversation import DOWN, UP, Conversation, Direction, FollowedLink, Unit, is_node, settled_ids
 from pairbus.proxy.counts import Counts
 from pairbus.proxy.held import HeldUnits
+from pairbus.proxy.numbers import Numbers
 from pairbus.proxy.rules import Act, How, Rules
 from pairbus.proxy.wire import Wire
 
@@ -34,6 +36,15 @@ class Target(NamedTuple):
     port: int
     tls: ssl.SSLContext | None = None
     "None: what the client says is passed on as it comes."
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """A message of the client that does not pass, frame by frame."""
+
+    delivery_id: int
+    error: Error
+    frames: int = 0
 
 
 class Passage:
@@ -55,6 +66,9 @@ class Passage:
         self._is_swallowing = False
         self._is_cut_off = False
         self._held = HeldUnits()
+        self._numbers: dict[int, Numbers] = {}
+        "By the client's channel."
+        self._refusals: dict[FollowedLink, _Refusal] = {}
         self._lost_answers: set[tuple[Direction, int, int]] = set()
         "Deliveries whose answer cuts the connection: who sent it, the client's channel, its id."
         self._lost_replies: set[str] = set()
@@ -97,7 +111,6 @@ class Passage:
                 logger.warning("target %s:%d cannot be reached: %s", *(target or ("", 0))[:2], error or "no answer")
             self.reset()
         except BaseException:
-            client.close()
             self.reset()
             raise
         if self._is_cut_off:  # a fault was quicker than the sockets
@@ -157,13 +170,20 @@ class Passage:
     def detach(self, link: FollowedLink, error: Error) -> None:
         """Tell the client that its link is detached. The target hears it by the client's own detach."""
         link.is_cut = True
-        self._held.drop(lambda other: other is link)
+        self._forget(link)
         if DOWN in link.handles:
             self._say(link, Detach(handle=link.handles[DOWN], closed=True, error=error))
         else:  # the target has not answered the attach, and its answer will not pass
             handle = self.conversation.free_handle(link)
             refusal = Attach(name=link.name, handle=handle, role=link.client_sends, initial_delivery_count=0)
             self._say(link, refusal, Detach(handle=handle, closed=True, error=error))
+
+    def _forget(self, link: FollowedLink) -> None:
+        """The link is gone, or as good as gone."""
+        self._held.drop(lambda other: other is link)
+        self._refusals.pop(link, None)
+        if link.channel in self._numbers:
+            self._numbers[link.channel].forget(link)
 
     def release(self, is_released: Callable[[object], bool] = lambda key: True) -> None:
         """Let go what is held under such keys; the frames of links that are gone are forgotten."""
@@ -212,13 +232,17 @@ class Passage:
             if direction is UP and isinstance(unit.what, End | Close):
                 channel = int.from_bytes(unit.raw[6:8], "big")
                 self._held.drop(lambda other: isinstance(unit.what, Close) or other.channel == channel)
+            if direction is UP and isinstance(unit.what, Begin):
+                self._numbers[int.from_bytes(unit.raw[6:8], "big")] = Numbers()
             self._forward(direction, unit)
             if self._unsaid and isinstance(unit.what, Begin):
                 self._say_unsaid()
         elif isinstance(unit.what, Detach):
-            self._held.drop(lambda other: other is link)
+            self._forget(link)
             if link.is_known:
                 self._forward(direction, unit)
+        elif direction is UP and unit.is_transfer and link in self._refusals:
+            self._refuse(link, unit)
         elif self._held.must_wait(direction, link, unit):
             self._hold(direction, link, unit, None)
         else:
@@ -249,6 +273,10 @@ class Passage:
         elif act.how is How.DETACH:
             assert act.error is not None
             self.detach(link, act.error)
+        elif act.how is How.REFUSE:
+            assert act.error is not None and unit.delivery_id is not None
+            self._refusals[link] = _Refusal(unit.delivery_id, act.error)
+            self._refuse(link, unit)
         elif direction is DOWN:
             self.cut()
         else:
@@ -257,6 +285,23 @@ class Passage:
             elif unit.delivery_id is not None:
                 self._lost_answers.add((UP, link.channel, unit.delivery_id))
             self._forward(direction, unit)
+
+    def _refuse(self, link: FollowedLink, unit: Unit) -> None:
+        """Lose one more frame of a message, and reject it with its last one."""
+        refusal = self._refusals[link]
+        refusal.frames += 1
+        if unit.has_more:
+            return
+        del self._refusals[link]
+        numbers = self._numbers[link.channel]
+        numbers.refuse(link, refusal.frames)
+        self.conversation.deliveries(link.channel, UP).pop(refusal.delivery_id, None)
+        if not unit.is_settled:
+            state = Rejected(error=refusal.error)
+            self._say(link, Disposition(role=True, first=refusal.delivery_id, settled=True, state=state))
+        credit = numbers.credit(link)
+        if credit is not None:
+            self._say(link, credit)
 
     def _hold(self, direction: Direction, link: FollowedLink, unit: Unit, key: object) -> None:
         self._held.add(direction, link, unit, key)
@@ -278,7 +323,9 @@ class Passage:
         """The client's word on messages that it received; one frame is one event."""
         channel = int.from_bytes(unit.raw[6:8], "big")
         if not disposition.role:  # the last word of a sender
-            self._forward(UP, unit)
+            numbers = self._numbers.get(channel)
+            for raw in [unit.raw] if numbers is None else numbers.last_word(unit, disposition):
+                self._forward(UP, Unit(raw))
             return
         unsettled = self.conversation.deliveries(channel, DOWN)
         ids = settled_ids(disposition, unsettled)
@@ -295,27 +342,34 @@ class Passage:
         act = self._rules.settlement(link)
         if act is not None and act.how is How.LOSE_ANSWER:
             self._lost_answers.update((DOWN, channel, each) for each in ids if not disposition.settled)
-        self._carry_out(act, UP, link, unit)
+        if act is None or act.how is not How.REFUSE:
+            self._carry_out(act, UP, link, unit)
+        elif not disposition.settled:
+            self._say(link, replace(disposition, role=False, settled=True, state=Rejected(error=act.error)))
 
     def _pass_answer(self, unit: Unit, disposition: Disposition) -> None:
         """The target's word on messages that the client sent, or on what the client settled."""
         channel = self.conversation.client_channel(unit)
         sender = UP if disposition.role else DOWN
         unsettled = self.conversation.deliveries(channel, sender)
-        ids = settled_ids(disposition, unsettled)
+        numbers = self._numbers.get(channel)
+        is_translated = sender is UP and numbers is not None and numbers.differ
+        ids = numbers.answered(disposition, unsettled) if is_translated else settled_ids(disposition, unsettled)
         if self._lost_answers and any((sender, channel, each) in self._lost_answers for each in ids):
             self.cut()
             return
         kept = []
         for delivery_id in ids:
             link = unsettled.pop(delivery_id) if disposition.settled else unsettled[delivery_id]
+            if disposition.settled and sender is UP and numbers is not None:
+                numbers.settled(delivery_id)
             counts = self._counts.of(link.path)
             if link.is_cut or self._rules.drops_answer(link, to_settlement=not disposition.role):
                 counts.answers_dropped += 1
             else:
                 counts.answers += 1
                 kept.append(delivery_id)
-        if len(kept) == len(ids):
+        if len(kept) == len(ids) and not is_translated:
             self._forward(DOWN, unit)
             return
         own_channel = int.from_bytes(unit.raw[6:8], "big")
@@ -330,7 +384,22 @@ class Passage:
         self._counts.passed(direction, unit)
         if unit.link is not None and isinstance(unit.what, Attach):
             unit.link.is_known = True
-        self._wires[direction.other].write(unit.raw)
+        self._wires[direction.other].write(self._translated(direction, unit))
+
+    def _translated(self, direction: Direction, unit: Unit) -> bytes:
+        """The frame in the numbers of whom it goes to."""
+        if not unit.is_transfer and not isinstance(unit.what, Flow):
+            return unit.raw
+        channel = int.from_bytes(unit.raw[6:8], "big") if direction is UP else self.conversation.client_channel(unit)
+        numbers = self._numbers.get(channel)
+        if numbers is None:
+            return unit.raw
+        if isinstance(unit.what, Flow):
+            return numbers.flow_up(unit, unit.what) if direction is UP else numbers.flow_down(unit, unit.what)
+        if direction is UP:
+            return numbers.transfer(unit)
+        numbers.transfer_down()
+        return unit.raw
 
     def _say(self, link: FollowedLink, *performatives: Composite) -> None:
         """Words to the client in the target's name; not before the target has begun the session itself."""

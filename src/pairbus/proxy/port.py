@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 
 from pairbus.proxy.passage import Passage, Target
 from pairbus.proxy.sockets import HOST, bound
@@ -89,7 +90,12 @@ class Port:
         self.passages.add(passage)
         task = asyncio.ensure_future(passage.open(client, target, tls))
         self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        task.add_done_callback(partial(self._opened, client))
+
+    def _opened(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        if task.cancelled():  # perhaps before it began
+            client.close()
 
     def _accept(self) -> None:
         assert self._listener is not None

@@ -21,6 +21,7 @@ class How(Enum):
 
     HOLD = "it waits, and what is behind it on its link as well, until its key is released"
     RESET = "it is lost, and both ends are reset"
+    REFUSE = "it is lost, and the client hears that it is rejected"
     DETACH = "it is lost, and the client hears that its link is detached"
     LOSE_ANSWER = "it passes; its answer does not, and the connection is cut instead"
 
@@ -33,7 +34,7 @@ class Act:
     key: object = None
     "HOLD: `Passage.release` with the same key lets the frame go."
     error: Error | None = None
-    "DETACH: the reason."
+    "REFUSE, DETACH: the reason."
 
 
 RESET = Act(How.RESET)
