@@ -58,7 +58,6 @@ class Switched(Protocol):
     def faults(self) -> Switches: ...
 
 
-
 _STATUS_OF: tuple[tuple[type[PairbusError], int], ...] = (
     (FaultNotFound, 404),
     (EntityNotFound, 404),
@@ -169,7 +168,9 @@ class ControlSocket:
         try:
             listener = _bound(self.path)
         except OSError as error:
-            raise ConfigError(f"{self.path}: the control socket cannot be opened: {_reason(error, self.path)}") from error
+            raise ConfigError(
+                f"{self.path}: the control socket cannot be opened: {_reason(error, self.path)}"
+            ) from error
         app = web.Application(client_max_size=BODY_SIZE_MAX)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)

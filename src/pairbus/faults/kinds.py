@@ -160,9 +160,7 @@ KINDS: dict[str, Kind] = {
             "Operations are refused as without the right to them.",
             at=_BOTH,
         ),
-        Kind(
-            "internal-error", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations fail with an internal error.", at=_BOTH
-        ),
+        Kind("internal-error", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations fail with an internal error.", at=_BOTH),
         Kind(
             "time-out", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations fail with the service's own time-out.", at=_BOTH
         ),

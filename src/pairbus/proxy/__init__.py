@@ -4,8 +4,8 @@
         client = ServiceBusClient.from_connection_string(proxy.connection_string(original))
         proxy.faults.add("refuse", for_s="5s")
 
-What it can play depends on what it can see (docs/outages.md): AMQP in the clear, or TLS that it ends itself, is followed
-frame by frame; TLS that it passes on is bytes.
+What it can play depends on what it can see (docs/outages.md): AMQP in the clear, or TLS that it ends itself, is
+followed frame by frame; TLS that it passes on is bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +32,8 @@ from pairbus.proxy import names
 from pairbus.proxy.conversation import UP
 from pairbus.proxy.counts import Counts
 from pairbus.proxy.faults import ProxyFaults
-from pairbus.proxy.passage import Passage, Target
+from pairbus.proxy.joint import Target
+from pairbus.proxy.passage import Passage
 from pairbus.proxy.port import THIN_BUFFER_BYTES, Port
 from pairbus.proxy.sockets import HOST
 
@@ -59,7 +60,6 @@ class Proxy:
         tls_names: Iterable[str] = (),
         pass_tls: bool = False,
         control: Path | None = None,
-        dice: Callable[[], float] = random.random,
     ) -> None:
         """Stand before HOST:PORT.
 
@@ -77,12 +77,11 @@ class Proxy:
         "Certificate that clients must trust, where the proxy ends TLS."
         self._listen = listen
         self._tls = None if tls is None else expiring_contexts(tls, tls_names)
-        self._dice = dice
         self._names = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0
         self._port = Port(self._accepted)
-        self.faults = ProxyFaults(self, self._port, dice=dice)
+        self.faults = ProxyFaults(self, self._port)
         "The switches: `add`, `list`, `clear`."
         self._control = None if control is None else ControlSocket(control, {NAME: self}, {"faults": answer_faults})
 
@@ -90,7 +89,9 @@ class Proxy:
         return f"<Proxy {self.address} before {self.target.host}:{self.target.port} {self.faults.faults.items()!r}>"
 
     @classmethod
-    def before(cls, connection_string: str, *, listen: tuple[str, int] = (HOST, 0), control: Path | None = None) -> Self:
+    def before(
+        cls, connection_string: str, *, listen: tuple[str, int] = (HOST, 0), control: Path | None = None
+    ) -> Self:
         """A proxy before the namespace of a connection string, with AMQP in the clear between clients and itself.
 
         It speaks TLS to the namespace unless that is an emulator.
@@ -226,7 +227,7 @@ class Proxy:
             return
         if self.faults.lines(UP):
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, THIN_BUFFER_BYTES)
-        passage = Passage(self.faults.rules, self.counts, _nothing, self._dice, self._loop.time())
+        passage = Passage(self.faults.rules, self.counts, _nothing, random.random, self._loop.time())
         tls = None
         if self._tls is not None:
             good, expired = self._tls

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -29,8 +29,8 @@ logger = logging.getLogger("pairbus.proxy")
 WITHOUT_FRAMES = ("refuse", "black-hole", "latency", "bandwidth", "dns", "certificate")
 "Kinds that need no look at frames."
 BLIND = (
-    "it needs to see AMQP frames, and this proxy passes TLS as bytes. Let clients speak AMQP in the clear with it, or let"
-    " it end their TLS (--tls DIR), and encrypt to the target (--tls-to-target) instead of --pass-tls"
+    "it needs to see AMQP frames, and this proxy passes TLS as bytes. Let clients speak AMQP in the clear with it, or"
+    " let it end their TLS (--tls DIR), and encrypt to the target (--tls-to-target) instead of --pass-tls"
 )
 NO_TLS = "the proxy shows no certificate of its own; let it end the TLS of clients (--tls DIR)"
 NO_NAME = (
@@ -68,7 +68,7 @@ class Abilities(Protocol):
 class ProxyFaults:
     """The switches of one proxy: `add`, `list`, `clear`; and what they do to connections."""
 
-    def __init__(self, proxy: Abilities, port: Port, *, dice: Callable[[], float] = random.random) -> None:
+    def __init__(self, proxy: Abilities, port: Port) -> None:
         self._proxy = proxy
         self._port = port
         self._timer: asyncio.TimerHandle | None = None
@@ -76,7 +76,7 @@ class ProxyFaults:
         self._is_refusing = False
         self._swallowed = 0
         "Connections in a black hole."
-        self.faults = Faults(dice)
+        self.faults = Faults(random.random)
         self.held = Held()
         self.rules = OperationRules(self, proxy.namespace)
         self.idle = IdleWatch(port)

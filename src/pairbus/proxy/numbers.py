@@ -104,7 +104,9 @@ class Numbers:
         last = disposition.first if disposition.last is None else disposition.last
         span = (last - disposition.first) & MASK
         at_target = self._at_target
-        found = [each for each in unsettled if each in at_target and (at_target[each] - disposition.first) & MASK <= span]
+        found = [
+            each for each in unsettled if each in at_target and (at_target[each] - disposition.first) & MASK <= span
+        ]
         return sorted(found, key=lambda each: (at_target[each] - disposition.first) & MASK)
 
     def settled(self, delivery_id: int) -> None:
@@ -131,7 +133,10 @@ class Numbers:
             return None
         since = self._transfers_down - self._down_at[link]
         return replace(
-            self._for_client(flow, link), next_outgoing_id=(flow.next_outgoing_id + since) & MASK, echo=False, drain=False
+            self._for_client(flow, link),
+            next_outgoing_id=(flow.next_outgoing_id + since) & MASK,
+            echo=False,
+            drain=False,
         )
 
     def _for_client(self, flow: Flow, link: FollowedLink | None) -> Flow:

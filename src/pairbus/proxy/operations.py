@@ -87,9 +87,7 @@ class OperationRules:
     def settlement(self, link: FollowedLink) -> Act | None:
         return self._act(Place.SETTLEMENT, RECEIVE, link)
 
-    def _act(
-        self, place: Place, direction: str, link: FollowedLink, among: Container[str] | None = None
-    ) -> Act | None:
+    def _act(self, place: Place, direction: str, link: FollowedLink, among: Container[str] | None = None) -> Act | None:
         one = self._faults.meet(place, direction, entity_of(link.path), among)
         if one is None:
             return None
@@ -116,7 +114,7 @@ class OperationRules:
 
 def entity_of(path: str) -> str:
     """The entity that a path belongs to: `orders/$deadletterqueue` and `orders/$management` are of `orders`."""
-    return path if path.startswith("$") else path.split("/$")[0]
+    return path if path.startswith("$") else path.partition("/$")[0]
 
 
 def _direction_of(link: FollowedLink) -> str:

@@ -1,41 +1,24 @@
-"""One connection through the proxy: two sockets, what passes between them, and what the rules do to it on the way."""
+"""One connection through the proxy, frame by frame: what passes, and what the rules do to it on the way."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import socket
-import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.frames import frame
 from pairbus.amqp.link import ranges
 from pairbus.amqp.performatives import Attach, Begin, Close, Composite, Detach, Disposition, End, Error, Flow, Rejected
 from pairbus.amqp.transfers import disposition_frame
-from pairbus.faults import Active
 from pairbus.proxy.conversation import DOWN, UP, Conversation, Direction, FollowedLink, Unit, is_node, settled_ids
 from pairbus.proxy.counts import Counts
 from pairbus.proxy.held import HeldUnits
+from pairbus.proxy.joint import Joint
 from pairbus.proxy.numbers import Numbers
 from pairbus.proxy.rules import Act, How, Rules
-from pairbus.proxy.wire import Wire
 
-LINGER_S = 1.0  # after our FIN, for the peer's
-HANDSHAKE_S = 10.0
-REACH_S = 20.0  # for the target to answer
 logger = logging.getLogger("pairbus.proxy")
-
-
-class Target(NamedTuple):
-    """The endpoint that a proxy stands before."""
-
-    host: str
-    port: int
-    tls: ssl.SSLContext | None = None
-    "None: what the client says is passed on as it comes."
 
 
 @dataclass(slots=True)
@@ -47,24 +30,19 @@ class _Refusal:
     frames: int = 0
 
 
-class Passage:
+class Passage(Joint):
     """One client, one connection to the target."""
 
     def __init__(
         self, rules: Rules, counts: Counts, changed: Callable[[], None], dice: Callable[[], float], now: float
     ) -> None:
-        self.is_ending = False
-        self.has_lost_bytes = False
-        "They will never arrive, so neither end can go on when the network is well again."
+        super().__init__(rules.lines, self._read, changed, dice)
         self.conversation = Conversation()
         self.used_at = now
         "When the client last had a link that is no `$` node, or was accepted."
         self._rules = rules
         self._counts = counts
-        self._changed = changed
-        self._wires = {UP: Wire(self, UP, dice), DOWN: Wire(self, DOWN, dice)}
-        self._is_swallowing = False
-        self._is_cut_off = False
+        self._has_begun = False
         self._held = HeldUnits()
         self._numbers: dict[int, Numbers] = {}
         "By the client's channel."
@@ -74,85 +52,6 @@ class Passage:
         self._lost_replies: set[str] = set()
         "Paths of nodes whose next answer cuts the connection."
         self._unsaid: list[tuple[FollowedLink, tuple[Composite, ...]]] = []
-
-    @property
-    def is_gone(self) -> bool:
-        return self.is_ending and all(each.transport is None for each in self._wires.values())
-
-    def end(self, direction: Direction) -> Wire:
-        """The socket whose bytes go in that direction."""
-        return self._wires[direction]
-
-    def lines(self, direction: Direction) -> Sequence[Active]:
-        """The faults that slow the bytes of that direction."""
-        return self._rules.lines(direction)
-
-    async def open(self, client: socket.socket, target: Target | None, tls: ssl.SSLContext | None = None) -> None:
-        """Join an accepted client with the target; a target that is not there resets it. None: with nobody.
-
-        `tls`: the proxy is the end of the client's TLS.
-        """
-        loop = asyncio.get_running_loop()
-        self._wires[UP].pause("opening")
-        try:
-            deadline = {} if tls is None else {"ssl_handshake_timeout": HANDSHAKE_S}
-            await loop.connect_accepted_socket(lambda: self._wires[UP], client, ssl=tls, **deadline)
-            if target is not None and not self.is_ending:
-                name = None if target.tls is None else target.host
-                async with asyncio.timeout(REACH_S):
-                    await loop.create_connection(
-                        lambda: self._wires[DOWN], target.host, target.port, ssl=target.tls, server_hostname=name
-                    )
-        except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
-            if self._wires[UP].transport is None:
-                logger.info("a client did not begin TLS as it should: %s", error or "it was silent")
-                client.close()
-            else:
-                logger.warning("target %s:%d cannot be reached: %s", *(target or ("", 0))[:2], error or "no answer")
-            self.reset()
-        except BaseException:
-            self.reset()
-            raise
-        if self._is_cut_off:  # a fault was quicker than the sockets
-            self.cut()
-        elif self.is_ending:
-            self.reset()
-        self._wires[UP].resume("opening")
-
-    # ── done to the whole connection ──
-
-    def reset(self) -> None:
-        """End both sockets with RST."""
-        self.is_ending = True
-        for each in self._wires.values():
-            each.reset()
-
-    def cut(self) -> None:
-        """End both sockets with FIN."""
-        self._is_swallowing = self.is_ending = self._is_cut_off = True
-        for each in self._wires.values():
-            each.finish()
-            asyncio.get_running_loop().call_later(LINGER_S, each.close)
-
-    def swallow(self, is_swallowing: bool = True) -> None:
-        """Lose every byte of both directions from now on, or no more; where some were lost, it is reset then."""
-        self._is_swallowing = is_swallowing
-        if not is_swallowing and self.has_lost_bytes and not self.is_ending:
-            self.reset()
-
-    def freeze(self, why: object) -> None:
-        """Neither read nor write, until `thaw` for the same reason. Nothing is lost."""
-        for each in self._wires.values():
-            each.freeze(why)
-
-    def thaw(self, why: object) -> None:
-        for each in self._wires.values():
-            each.thaw(why)
-
-    def write_late_now(self) -> None:
-        """The line is no longer slow."""
-        for each in self._wires.values():
-            each.write_late_now()
 
     def close_connection(self, text: str) -> None:
         """Say goodbye to both ends in AMQP, then cut."""
@@ -196,26 +95,16 @@ class Passage:
 
     # ── what passes ──
 
-    def lost(self, direction: Direction, error: Exception | None) -> None:
-        """One socket is gone: so is the other, in the same way."""
-        other = self._wires[direction.other]
-        if not self._is_cut_off:
-            if error is not None or self.is_ending or self._is_swallowing:
-                other.reset()
-            else:
-                other.write(None)
-        self.is_ending = True
-        self._changed()
-
-    def arrived(self, direction: Direction, data: bytes) -> None:
-        if self._is_swallowing:
-            self.has_lost_bytes = True
-            return
+    def _read(self, direction: Direction, data: bytes) -> None:
+        if not self._has_begun and direction is UP:
+            self._has_begun = True
+            if not data.startswith(b"AMQP"[: len(data)]):
+                speaks = "TLS" if data[:1] == b"\x16" else "HTTP or a web socket"
+                logger.info("a client speaks %s: only faults of whole connections meet it", speaks)
         for unit in self.conversation.read(direction, data):
             self._pass(direction, unit)
             if self.is_ending:
                 break
-        self._changed()
 
     def _pass(self, direction: Direction, unit: Unit) -> None:
         link = unit.link
@@ -224,19 +113,12 @@ class Passage:
                 self._pass_answer(unit, unit.what)
             else:
                 self._pass_settlement(unit, unit.what)
-        elif link is not None and link.is_cut:
+        elif link is None:
+            self._pass_without_link(direction, unit)
+        elif link.is_cut:
             # The client has heard a detach already. Its own still goes to the target, which knows of the link.
             if direction is UP and isinstance(unit.what, Detach) and link.is_known:
                 self._forward(UP, unit)
-        elif link is None:
-            if direction is UP and isinstance(unit.what, End | Close):
-                channel = int.from_bytes(unit.raw[6:8], "big")
-                self._held.drop(lambda other: isinstance(unit.what, Close) or other.channel == channel)
-            if direction is UP and isinstance(unit.what, Begin):
-                self._numbers[int.from_bytes(unit.raw[6:8], "big")] = Numbers()
-            self._forward(direction, unit)
-            if self._unsaid and isinstance(unit.what, Begin):
-                self._say_unsaid()
         elif isinstance(unit.what, Detach):
             self._forget(link)
             if link.is_known:
@@ -248,6 +130,17 @@ class Passage:
         else:
             self._carry_out(self._decide(direction, link, unit), direction, link, unit)
 
+    def _pass_without_link(self, direction: Direction, unit: Unit) -> None:
+        """Pass what concerns a session or the connection."""
+        channel = int.from_bytes(unit.raw[6:8], "big")
+        if direction is UP and isinstance(unit.what, End | Close):
+            self._held.drop(lambda other: isinstance(unit.what, Close) or other.channel == channel)
+        if direction is UP and isinstance(unit.what, Begin):
+            self._numbers[channel] = Numbers()
+        self._forward(direction, unit)
+        if self._unsaid and isinstance(unit.what, Begin):
+            self._say_unsaid()
+
     def _decide(self, direction: Direction, link: FollowedLink, unit: Unit) -> Act | None:
         """Ask the rules about a frame of a link."""
         if direction is UP:
@@ -255,7 +148,12 @@ class Passage:
                 return self._rules.attach(link)
             if unit.delivery_id is not None:
                 return self._rules.message(link, unit)
-            if isinstance(unit.what, Flow) and not link.client_sends and unit.what.link_credit and not is_node(link.path):
+            if (
+                isinstance(unit.what, Flow)
+                and not link.client_sends
+                and unit.what.link_credit
+                and not is_node(link.path)
+            ):
                 return self._rules.asks(link)
         elif unit.delivery_id is not None:
             if is_node(link.path):
@@ -352,16 +250,18 @@ class Passage:
         channel = self.conversation.client_channel(unit)
         sender = UP if disposition.role else DOWN
         unsettled = self.conversation.deliveries(channel, sender)
-        numbers = self._numbers.get(channel)
-        is_translated = sender is UP and numbers is not None and numbers.differ
-        ids = numbers.answered(disposition, unsettled) if is_translated else settled_ids(disposition, unsettled)
+        numbers = self._numbers.get(channel) if sender is UP else None
+        if numbers is not None and numbers.differ:
+            is_translated, ids = True, numbers.answered(disposition, unsettled)
+        else:
+            is_translated, ids = False, settled_ids(disposition, unsettled)
         if self._lost_answers and any((sender, channel, each) in self._lost_answers for each in ids):
             self.cut()
             return
         kept = []
         for delivery_id in ids:
             link = unsettled.pop(delivery_id) if disposition.settled else unsettled[delivery_id]
-            if disposition.settled and sender is UP and numbers is not None:
+            if disposition.settled and numbers is not None:
                 numbers.settled(delivery_id)
             counts = self._counts.of(link.path)
             if link.is_cut or self._rules.drops_answer(link, to_settlement=not disposition.role):

@@ -9,7 +9,8 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 
-from pairbus.proxy.passage import Passage, Target
+from pairbus.proxy.joint import Target
+from pairbus.proxy.passage import Passage
 from pairbus.proxy.sockets import HOST, bound
 
 BACKLOG = 256

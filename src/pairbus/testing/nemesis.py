@@ -21,7 +21,8 @@ from typing import Self
 from pairbus.access.connection_string import ConnectionString
 from pairbus.proxy.conversation import path_of
 from pairbus.proxy.counts import Counts
-from pairbus.proxy.passage import Passage, Target
+from pairbus.proxy.joint import Target
+from pairbus.proxy.passage import Passage
 from pairbus.proxy.port import THIN_BUFFER_BYTES, Port
 from pairbus.proxy.sockets import HOST
 from pairbus.testing.switches import CUTS, CutHow, Switches
