@@ -7,7 +7,6 @@ import socket
 import ssl
 import stat
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from pairbus.pairing.failover import State
 from pairbus.proxy import Proxy
 from pairbus.testing import ServiceBusPair
 from tests.client.losses import QUICK_S, slowness
-from tests.client.outage import BACK_S
+from tests.client.outage import BACK_S, FLAVOURS
 from tests.client.world import message as paired_message
 from tests.client.world import new_client
 from tests.proxy.conftest import AZURE_HOST, World, message, until
@@ -144,21 +143,19 @@ def test_certificates_are_kept_and_private(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-async def primary_by_proxy(
-    servicebus_pair: ServiceBusPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Proxy]:
+async def primary_by_proxy(servicebus_pair: ServiceBusPair, tmp_path: Path) -> AsyncIterator[Proxy]:
     """The primary of the pair behind a proxy that ends TLS, under a name of this process."""
     servicebus_pair.primary.create_queue("orders")
     port = int(servicebus_pair.primary.connection_string.split(";")[0].rsplit(":", 1)[1])
     encrypts = ssl.create_default_context()
     encrypts.check_hostname, encrypts.verify_mode = False, ssl.CERT_NONE
     async with Proxy("127.0.0.1", port, tls=tmp_path / "tls", tls_names=[NAME], tls_to_target=encrypts) as proxy:
-        with ExitStack() as names:
-            names.enter_context(proxy.known_as(NAME))
+        with proxy.known_as(NAME):
             yield proxy
             proxy.faults.clear()
 
 
+@pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("kind", ["dns", "certificate"])
 async def test_paired_client_diverts_and_comes_back(
     servicebus_pair: ServiceBusPair, primary_by_proxy: Proxy, flavour: Flavour, kind: str
@@ -168,7 +165,7 @@ async def test_paired_client_diverts_and_comes_back(
     home = primary_by_proxy.connection_string(given).replace(given.split(";")[0], f"Endpoint=sb://{NAME}")
     trust: dict[str, Any] = {"connection_verify": str(primary_by_proxy.ca_file)}
     client = new_client(
-        flavour, home, servicebus_pair.secondary.connection_string, primary_name="contoso", primary_options=trust
+        flavour, home, servicebus_pair.secondary.connection_string, primary_name="contoso", primary_kwargs=trust
     )
     try:
         await client.pair()
