@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.servicebus import TransportType
@@ -62,7 +63,7 @@ async def proxy(*options: str, connection_string: str = "") -> AsyncIterator[Run
             await process.communicate()
 
 
-async def send(connection_string: str, **options: object) -> None:
+async def send(connection_string: str, **options: Any) -> None:
     async with (
         ServiceBusClient.from_connection_string(connection_string, retry_total=0, **options) as client,
         client.get_queue_sender("orders") as sender,
