@@ -106,7 +106,8 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def running(**options: Any) -> AsyncIterator[World]:
-    async with Broker([OPTIONS], data=None) as broker, AsyncExitStack() as stack:
+    strict = options.pop("strict", False)
+    async with Broker([OPTIONS], data=None, strict=strict) as broker, AsyncExitStack() as stack:
         port = int(broker.connection_string("contoso").split(";")[0].rsplit(":", 1)[1])
         if options.pop("encrypts", False):
             options["tls_to_target"] = ssl.create_default_context(cafile=str(broker.ca_file))
