@@ -45,7 +45,7 @@ class Wire(asyncio.Protocol):
         self._frozen_by: set[object] = set()
         "Reasons for which nothing is written."
         self._unread: list[bytes] = []
-        self._pace = Pace(dice)
+        self._width, self._delay = Pace(dice), Pace(dice)
         self._late: deque[tuple[float, bytes | None]] = deque()
         "Bytes that must still wait before they are written, and until when; None is the end."
         self._late_bytes = 0
@@ -62,6 +62,14 @@ class Wire(asyncio.Protocol):
         if self._pauses and self.transport is not None:  # uvloop reads once more when it is paused as early as above
             self._unread.append(data)
             self.transport.pause_reading()
+            return
+        thin = [one for one in self._owner.lines(self._direction) if "bytes_per_s" in one.fault.arguments]
+        if thin:
+            # They arrive when the line has passed them, and no more is read before: the writer's own socket fills up.
+            loop = asyncio.get_running_loop()
+            self.pause("thin")
+            self._unread.append(data)
+            loop.call_at(self._width.leaves_at(len(data), thin, loop.time()), self.resume, "thin")
         else:
             self._owner.arrived(self._direction, data)
 
@@ -111,16 +119,15 @@ class Wire(asyncio.Protocol):
 
     def write(self, data: bytes | None) -> None:
         """Write now, or as late as the line demands; None: close, behind everything that was written before."""
-        lines = self._owner.lines(self._direction.other)
+        lines = [one for one in self._owner.lines(self._direction.other) if "delay_s" in one.fault.arguments]
         if not lines and not self._late and not self._frozen_by:
             self._write(data)
             return
         now = asyncio.get_running_loop().time()
         size = 0 if data is None else len(data)
-        self._late.append((self._pace.leaves_at(size, lines, now), data))
+        self._late.append((self._delay.leaves_at(size, lines, now), data))
         self._late_bytes += size
-        if any("bytes_per_s" in one.fault.arguments for one in lines) or self._late_bytes > LATE_BYTES_MAX:
-            # A thin line takes no more before it has passed this, so that the writer's own socket fills up.
+        if self._late_bytes > LATE_BYTES_MAX:
             self._owner.end(self._direction.other).pause("late")
         self._write_due()
 
@@ -147,6 +154,7 @@ class Wire(asyncio.Protocol):
 
     def write_late_now(self) -> None:
         """The line is no longer slow."""
+        self.resume("thin")
         self._late = deque((0.0, data) for _, data in self._late)
         if not self._frozen_by:
             self._write_due()
