@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pairbus.amqp.frames import frame
 from pairbus.amqp.performatives import Accepted, Disposition, Flow, Transfer, decode_performative
 from pairbus.proxy.conversation import FollowedLink, Unit
@@ -24,8 +26,9 @@ def delivery_id(raw: bytes) -> int | None:
     return what.delivery_id
 
 
-def flow(**fields: int) -> Unit:
-    what = Flow(**{"incoming_window": 9, "outgoing_window": 9, "next_outgoing_id": 0, "handle": 1, **fields})
+def flow(**fields: Any) -> Unit:
+    given: dict[str, Any] = {"incoming_window": 9, "outgoing_window": 9, "next_outgoing_id": 0, "handle": 1, **fields}
+    what = Flow(**given)
     return Unit(frame(CHANNEL, what.encode()), what, LINK)
 
 
