@@ -36,7 +36,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pairing": {"amqp", "errors"},
     # The transport says in pairing's words how a send failed (`transport/failures.py`).
     "transport": {"access", "amqp", "errors", "pairing"},
-    "testing": {"access", "amqp", "broker", "client", "errors"},
+    # The proxy plays the broker's faults in the broker's words, and has its certificates and its control socket.
+    "proxy": {"access", "amqp", "broker", "errors", "faults"},
+    "testing": {"access", "amqp", "broker", "client", "errors", "faults", "proxy"},
     # pieces of the client
     "sdk": {"ledger", "pairing", "process", "transport"},
     "telemetry": {"pairing"},

@@ -12,6 +12,7 @@ import pytest
 
 from pairbus.broker import Broker, NamespaceOptions
 from pairbus.faults import KINDS
+from pairbus.proxy import Proxy
 from tests.faults.test_control import pairbus
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "outages.md").read_text(encoding="utf-8")
@@ -26,6 +27,7 @@ def test_table_of_the_page_is_the_table_of_the_code() -> None:
             kind.meets,
             ", ".join(kind.directions),
             ", ".join(f"`{one.name}` = {one.default:g}" for one in kind.arguments),
+            ", ".join(sorted(kind.at)),
         ]
         for kind in KINDS.values()
     }
@@ -38,7 +40,22 @@ def test_every_kind_has_a_chapter_with_an_example(kind: str) -> None:
     assert f"pairbus fault add {kind} " in chapter
 
 
-@pytest.mark.parametrize("example", [line for line in EXAMPLES if line.startswith("pairbus fault add")])
+ADDED = [line for line in EXAMPLES if line.startswith("pairbus fault add")]
+
+
+@pytest.mark.parametrize("example", [line for line in ADDED if "proxy.sock" in line])
+async def test_example_switches_its_fault_on_at_a_proxy(example: str, tmp_path: Path) -> None:
+    """As it is typed, against a proxy of this process that ends TLS and has a name."""
+    control = tmp_path / "proxy.sock"
+    async with Proxy("127.0.0.1", 1, tls=tmp_path / "tls", control=control) as proxy:
+        with proxy.known_as("contoso.example"):
+            words = shlex.split(example.replace("proxy.sock", str(control)))
+            assert await pairbus(*words[1:]) == (0, "1\n", "")
+            [shown] = proxy.faults.list()
+            assert shown["kind"] == words[3]
+
+
+@pytest.mark.parametrize("example", [line for line in ADDED if "proxy.sock" not in line])
 async def test_example_switches_its_fault_on(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is typed, against a broker whose data folder is where the reader's is."""
     async with Broker([NamespaceOptions("contoso")], data=None) as broker:
@@ -51,6 +68,8 @@ async def test_example_switches_its_fault_on(example: str, monkeypatch: pytest.M
 
 
 def test_python_of_the_page_runs() -> None:
-    [code] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "busy\nsent []\n", done.stderr
+    told = []
+    for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        told.append(done.stdout or done.stderr)
+    assert told == ["busy\nsent []\n", "no such name\nsent []\n"]

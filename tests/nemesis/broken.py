@@ -80,10 +80,10 @@ def gives_a_lock_twice() -> None:
     genuine, turn = Box.lock_next, count()
 
     def lock_next(self: Box, *args: Any) -> Any:
-        lock = genuine(self, *args)
-        if lock is not None and self.sessions is None and next(turn) % OFTEN == 0:
-            self.give_back(lock.message)
-        return lock
+        locks = genuine(self, *args)
+        if locks and self.sessions is None and next(turn) % OFTEN == 0:
+            self.give_back(locks[0].message)
+        return locks
 
     Box.lock_next = lock_next  # type: ignore[method-assign, assignment]
 

@@ -17,7 +17,7 @@ from pairbus.amqp.message import (
     sections,
 )
 from pairbus.amqp.types import Long, Symbol, Timestamp, decode, encode
-from pairbus.testing.conversation import path_of
+from pairbus.proxy.conversation import path_of
 
 LOCK_MS = 60_000
 

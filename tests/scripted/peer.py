@@ -36,8 +36,8 @@ from pairbus.amqp.performatives import ACCEPTED_BYTES, Error, Modified, Rejected
 from pairbus.amqp.sasl import SaslServer
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Int, Symbol
-from pairbus.testing.conversation import PING_CONTENT_TYPE, is_node, path_of
-from pairbus.testing.sockets import reset
+from pairbus.proxy.conversation import PING_CONTENT_TYPE, is_node, path_of
+from pairbus.proxy.sockets import reset
 from tests.scripted import script
 from tests.scripted.mailbox import Received, split
 from tests.scripted.nodes import Responder, attach_receiver, reply_to_request, session_of

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from pairbus.amqp.performatives import Composite
 from pairbus.amqp.types import Symbol, encode_symbol, list_of
-from pairbus.testing.conversation import is_node, path_of
+from pairbus.proxy.conversation import is_node, path_of
 
 StepName = Literal["connect", "sasl", "open", "begin", "token", "attach", "transfer", "request", "settlement"]
 

@@ -29,6 +29,8 @@ from pairbus.errors import ConfigError
 VALIDITY = timedelta(days=3650)
 RENEW_BEFORE = timedelta(days=30)
 CLOCK_SKEW = timedelta(days=1)  # containers and virtual machines may run behind
+EXPIRED_SINCE = timedelta(days=2)  # more than the skew
+EXPIRED_NAME = "expired.pem"
 
 
 def ca_path(folder: Path) -> Path:
@@ -50,9 +52,33 @@ def server_context(folder: Path, hosts: Iterable[str] = (), *, now: datetime | N
             _create(folder, wanted | (present or set()), now)
         except OSError as error:
             raise ConfigError(f"cannot write the certificate into {folder}: {error.strerror}") from error
+    return _context(folder, "server.pem")
+
+
+def expiring_contexts(
+    folder: Path, hosts: Iterable[str] = (), *, now: datetime | None = None
+) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """The TLS sides of a server that can show a good certificate, and one of the same authority that has expired.
+
+    As `server_context`, with `expired.pem` beside the others. ConfigError: the folder belongs to somebody else.
+    """
+    wanted = {_general_name(host) for host in (*LOOPBACK_HOSTS, *hosts)}
+    now = now or datetime.now(UTC)
+    if (folder / "server.pem").exists() and not (folder / EXPIRED_NAME).exists():
+        raise ConfigError(f"{folder} has a certificate of somebody else; choose another folder")
+    present = _intact_names(folder, now, EXPIRED_NAME)
+    if present is None or not wanted <= present:
+        try:
+            _create(folder, wanted | (present or set()), now, has_expired=True)
+        except OSError as error:
+            raise ConfigError(f"cannot write the certificate into {folder}: {error.strerror}") from error
+    return _context(folder, "server.pem"), _context(folder, EXPIRED_NAME)
+
+
+def _context(folder: Path, name: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    context.load_cert_chain(folder / name, folder / "server.key")
     return context
 
 
@@ -70,13 +96,18 @@ def _general_name(host: str) -> x509.GeneralName:
     return x509.DNSName(name)
 
 
-def _intact_names(folder: Path, now: datetime) -> set[x509.GeneralName] | None:
-    """The names that the stored certificate is good for, or None when the set cannot be used."""
+def _intact_names(folder: Path, now: datetime, *others: str) -> set[x509.GeneralName] | None:
+    """The names that the stored certificate is good for, or None when the set cannot be used.
+
+    `others`: further certificates that must be of the same authority.
+    """
     try:
         authority = x509.load_pem_x509_certificate(ca_path(folder).read_bytes())
         server = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
         key = serialization.load_pem_private_key((folder / "server.key").read_bytes(), password=None)
         server.verify_directly_issued_by(authority)
+        for other in others:
+            x509.load_pem_x509_certificate((folder / other).read_bytes()).verify_directly_issued_by(authority)
         names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (FileNotFoundError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
         return None
@@ -87,7 +118,7 @@ def _intact_names(folder: Path, now: datetime) -> set[x509.GeneralName] | None:
     return set(names)
 
 
-def _create(folder: Path, names: set[x509.GeneralName], now: datetime) -> None:
+def _create(folder: Path, names: set[x509.GeneralName], now: datetime, *, has_expired: bool = False) -> None:
     folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority = _authority(authority_key, now)
@@ -96,6 +127,9 @@ def _create(folder: Path, names: set[x509.GeneralName], now: datetime) -> None:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     # Each file appears whole; a set that a crash left half old, half new is recognised at the next start.
+    if has_expired:  # first: by this file the folder is known as one that may be written again
+        expired = _server(server_key, names, authority, authority_key, now - VALIDITY - EXPIRED_SINCE)
+        _write(folder / EXPIRED_NAME, expired.public_bytes(serialization.Encoding.PEM))
     _write(folder / "server.key", private)
     _write(folder / "server.pem", server.public_bytes(serialization.Encoding.PEM))
     _write(ca_path(folder), authority.public_bytes(serialization.Encoding.PEM))

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
@@ -24,7 +24,7 @@ from pairbus.broker.kit import answer_kit
 from pairbus.broker.namespace import Namespace
 from pairbus.control.sockets import has_unix_sockets, listen
 from pairbus.errors import ConfigError, EntityNotFound, FaultNotFound, InvalidFault, PairbusError
-from pairbus.faults import Fault
+from pairbus.faults import Active, Fault
 
 logger = logging.getLogger("pairbus.broker")
 
@@ -32,8 +32,29 @@ BODY_SIZE_MAX = 256 * 1024
 BODY_WAIT_S = 20
 SOCKET_NAME = "control.sock"
 
-Route = Callable[[Namespace, web.Request, tuple[str, ...]], Awaitable[Any]]
+Route = Callable[[Any, web.Request, tuple[str, ...]], Awaitable[Any]]
 "(namespace, request, path segments behind the route) → the answer, or what it says as JSON. Raises a PairbusError."
+
+
+class Switches(Protocol):
+    """The faults of a namespace or of a proxy, as the routes switch them."""
+
+    def add_fault(self, fault: Fault) -> Active: ...
+
+    def clear(self, number: int | None = None) -> int: ...
+
+    def list(self) -> list[dict[str, Any]]: ...
+
+
+class Switched(Protocol):
+    """A namespace or a proxy."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def faults(self) -> Switches: ...
+
 
 _STATUS_OF: tuple[tuple[type[PairbusError], int], ...] = (
     (FaultNotFound, 404),
@@ -46,7 +67,7 @@ _STATUS_OF: tuple[tuple[type[PairbusError], int], ...] = (
 # ── the routes ──
 
 
-async def _faults(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> Any:
+async def answer_faults(namespace: Switched, request: web.Request, rest: tuple[str, ...]) -> Any:
     """GET: the faults that are on. POST: switch one on. DELETE, or DELETE /ID: switch all off, or one."""
     match request.method, rest:
         case "GET", ():
@@ -71,7 +92,7 @@ async def _kit(namespace: Namespace, request: web.Request, rest: tuple[str, ...]
 
 
 ROUTES: dict[str, Route] = {
-    "faults": _faults,
+    "faults": answer_faults,
     "clock": _kit,
     "reset": _kit,
 }
@@ -97,13 +118,15 @@ async def read_object(request: web.Request) -> dict[str, Any]:
     return found
 
 
-async def answer(namespace: Namespace, request: web.Request, path: str) -> web.Response:
+async def answer(
+    namespace: Switched, request: web.Request, path: str, routes: Mapping[str, Route] = ROUTES
+) -> web.Response:
     """Answer a request to `$pairbus/<route>[/…]`; errors are `{"error": …}` with their status."""
     _, name, *rest = path.strip("/").split("/")
-    route = ROUTES.get(name.lower())
+    route = routes.get(name.lower())
     try:
         if route is None:
-            raise web.HTTPNotFound(text=f"there is no '/$pairbus/{name}'; there are: {', '.join(ROUTES)}")
+            raise web.HTTPNotFound(text=f"there is no '/$pairbus/{name}'; there are: {', '.join(routes)}")
         said = await route(namespace, request, tuple(rest))
         return said if isinstance(said, web.Response) else web.json_response(said)
     except web.HTTPException as error:
@@ -118,33 +141,39 @@ async def answer(namespace: Namespace, request: web.Request, path: str) -> web.R
 
 
 class ControlSocket:
-    """The routes of all namespaces of a broker on a Unix socket."""
+    """The routes of all namespaces of a broker, or of a proxy, on a Unix socket."""
 
-    def __init__(self, path: Path, namespaces: Mapping[str, Namespace]) -> None:
+    def __init__(self, path: Path, namespaces: Mapping[str, Switched], routes: Mapping[str, Route] = ROUTES) -> None:
         """`namespaces`: by name in lower case."""
         self.path = path
         self._namespaces = namespaces
+        self._routes = routes
         self._runner: web.AppRunner | None = None
 
     async def open(self) -> bool:
         """Listen. False, and a warning that says why: the broker then runs without the socket."""
-        if not has_unix_sockets():
-            logger.warning("%s: this system has no Unix sockets; switch faults over the port", self.path)
+        try:
+            await self.listen()
+        except ConfigError as error:
+            logger.warning("%s; faults can be switched over the port", error)
             return False
+        return True
+
+    async def listen(self) -> None:
+        """Listen. ConfigError says why that is not possible."""
+        if not has_unix_sockets():
+            raise ConfigError(f"{self.path}: this system has no Unix sockets")
         try:
             listener = listen(self.path)
         except OSError as error:
-            remedy = "; use a shorter --data, or switch faults over the port"
-            reason = f"{error.strerror}{remedy if error.errno == errno.ENAMETOOLONG else ''}"
-            logger.warning("%s: the control socket cannot be opened: %s", self.path, reason)
-            return False
+            remedy = "; use a shorter path" if error.errno == errno.ENAMETOOLONG else ""
+            raise ConfigError(f"{self.path}: the control socket cannot be opened: {error.strerror}{remedy}") from error
         listener.setblocking(False)
         app = web.Application(client_max_size=BODY_SIZE_MAX)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.SockSite(self._runner, listener).start()
-        return True
 
     async def close(self) -> None:
         """Stop listening and remove the file."""
@@ -160,9 +189,9 @@ class ControlSocket:
         namespace = self._namespaces.get(name.lower())
         if namespace is None or not path.lower().startswith("$pairbus/"):
             known = ", ".join(each.name for each in self._namespaces.values())
-            error = f"a path is /NAMESPACE/$pairbus/ROUTE; namespaces: {known}; routes: {', '.join(ROUTES)}"
+            error = f"a path is /NAMESPACE/$pairbus/ROUTE; namespaces: {known}; routes: {', '.join(self._routes)}"
             return web.json_response({"error": error}, status=404)
-        return await answer(namespace, request, path)
+        return await answer(namespace, request, path, self._routes)
 
 
 def control_of(namespace: Namespace) -> Callable[[web.Request, str], Awaitable[web.Response]]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 5672
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
-_LEVELS = ("debug", "info", "warning", "error")
+LEVELS = ("debug", "info", "warning", "error")
 
 EPILOG = """\b
 Examples:
@@ -81,7 +81,7 @@ def broker(
             metavar="N", help="Refuse operations of a namespace beyond this rate as server-busy. Default: none."
         ),
     ] = None,
-    log_level: Annotated[str, typer.Option(help=f"One of {', '.join(_LEVELS)}.")] = "warning",
+    log_level: Annotated[str, typer.Option(help=f"One of {', '.join(LEVELS)}.")] = "warning",
     trace: Annotated[bool, typer.Option("--trace", help="Log every AMQP frame.")] = False,
 ) -> None:
     """Run durable Service Bus namespaces on this machine.
@@ -89,13 +89,7 @@ def broker(
     Prints one line per namespace with its connection string, then 'ready'. SIGTERM or Ctrl-C ends it cleanly.
     """
     check_extra()
-    if log_level.lower() not in _LEVELS:
-        raise ConfigError(f"--log-level is {log_level!r}; allowed are {', '.join(_LEVELS)}")
-    level = logging.DEBUG if trace else getattr(logging, log_level.upper())
-    lines = logging.StreamHandler(sys.stderr)
-    lines.setFormatter(_Lines("%(asctime)s %(levelname)-7s %(message)s"))
-    logging.basicConfig(level=level, handlers=[lines])
-    logging.getLogger("aiohttp").setLevel(logging.WARNING)
+    log_lines(log_level, is_trace=trace)
     if not data:
         raise ConfigError("--data is empty; name a folder, or ':memory:'")
     from pairbus.broker import Broker
@@ -121,6 +115,16 @@ def broker(
         strict=strict,
     )
     run(_serve(served, [options.name for options in namespaces], tells_socket=data == ":memory:"))
+
+
+def log_lines(level: str, *, is_trace: bool = False) -> None:
+    """Write the log to standard error, a line for each record."""
+    if level.lower() not in LEVELS:
+        raise ConfigError(f"--log-level is {level!r}; allowed are {', '.join(LEVELS)}")
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(_Lines("%(asctime)s %(levelname)-7s %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if is_trace else getattr(logging, level.upper()), handlers=[lines])
+    logging.getLogger("aiohttp").setLevel(logging.WARNING)
 
 
 def check_extra() -> None:

@@ -28,7 +28,9 @@ TOKEN_S = 300
 Control = Annotated[
     Path | None,
     typer.Option(
-        "--control", metavar="FILE", help="Control socket of the broker, DIR/control.sock, or DIR; no fault shuts it."
+        "--control",
+        metavar="FILE",
+        help="Control socket of the broker, DIR/control.sock or DIR, or of pairbus proxy; no fault shuts it.",
     ),
 ]
 NamespaceName = Annotated[

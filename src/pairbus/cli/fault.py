@@ -1,4 +1,4 @@
-"""`pairbus fault`: outages of a running broker, on demand."""
+"""`pairbus fault`: outages of a running broker or proxy, on demand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pairbus.cli.trust import CaFile
 from pairbus.faults import DIRECTIONS, KINDS, Fault
 
 _app = typer.Typer(
-    help="Stage outages of a running broker: refuse, stall, throttle, delay and more.",
+    help="Stage outages of a running broker or proxy: refuse, stall, throttle, delay and more.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog=KEPT_OFF,

@@ -6,7 +6,7 @@ Time is an argument, in seconds of any clock that does not go back; the dice are
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from pairbus.errors import FaultNotFound, InvalidFault
@@ -100,15 +100,19 @@ class Faults:
         """When the next fault ends by itself."""
         return min((one.until for one in self._active.values() if one.until is not None), default=None)
 
-    def meet(self, place: Place, direction: str | None, entity: str, now: float) -> Active | None:
+    def meet(
+        self, place: Place, direction: str | None, entity: str, now: float, among: Container[str] | None = None
+    ) -> Active | None:
         """The fault that meets an event, if any. It is drawn once for each event, and its count goes down.
 
         A fault whose count is used up is no longer in the set, unless its kind holds what it met.
+        `among`: the kinds that can act now; None: all of them.
         """
         for one in self._active.values():
             fault = one.fault
             if (
                 place not in fault.kind.places
+                or (among is not None and fault.kind.name not in among)
                 or (direction is not None and direction not in fault.directions)
                 or one.left == 0
                 or one.is_over(now)

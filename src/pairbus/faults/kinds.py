@@ -18,6 +18,8 @@ class Place(Enum):
     """A place where the broker or the proxy asks whether a fault meets what happens there."""
 
     CONNECT = "a client connects"
+    RESOLVE = "a client looks a name up"
+    HANDSHAKE = "a client begins TLS"
     WIRE = "bytes pass on a connection"
     ATTACH = "a link is attached"
     MESSAGE = "a client sends a message"
@@ -64,6 +66,7 @@ class Kind:
 
 
 _BOTH = frozenset({"broker", "proxy"})
+_PROXY = frozenset({"proxy"})
 _OPERATIONS = frozenset({Place.MESSAGE, Place.HAND_OUT, Place.SETTLEMENT, Place.REQUEST, Place.HTTP})
 _ERRORS = _OPERATIONS | {Place.ATTACH}
 _STORING = frozenset({Place.MESSAGE, Place.SETTLEMENT, Place.REQUEST, Place.HTTP})
@@ -126,7 +129,7 @@ KINDS: dict[str, Kind] = {
             "The change is stored, its answer never leaves, and the connection is cut.",
             at=_BOTH,
         ),
-        Kind("throttle", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations are refused as server-busy."),
+        Kind("throttle", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations are refused as server-busy.", at=_BOTH),
         Kind(
             "restart",
             (SEND, RECEIVE, MANAGE),
@@ -134,17 +137,33 @@ KINDS: dict[str, Kind] = {
             "The links of the entity are detached by force, and refused while the fault lasts.",
             takes_chance=False,
             for_s=10.0,
+            at=_BOTH,
         ),
-        Kind("disable", (SEND, RECEIVE), _ERRORS - {Place.HTTP}, "Operations are refused as on a disabled entity."),
+        Kind(
+            "disable",
+            (SEND, RECEIVE),
+            _ERRORS - {Place.HTTP},
+            "Operations are refused as on a disabled entity.",
+            at=_BOTH,
+        ),
         Kind(
             "quota",
             (SEND, MANAGE),
             frozenset({Place.MESSAGE, Place.REQUEST, Place.HTTP}),
             "Sends are refused as on an entity that is full.",
+            at=_BOTH,
         ),
-        Kind("unauthorized", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations are refused as without the right to them."),
-        Kind("internal-error", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations fail with an internal error."),
-        Kind("time-out", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations fail with the service's own time-out."),
+        Kind(
+            "unauthorized",
+            (SEND, RECEIVE, MANAGE),
+            _ERRORS,
+            "Operations are refused as without the right to them.",
+            at=_BOTH,
+        ),
+        Kind("internal-error", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations fail with an internal error.", at=_BOTH),
+        Kind(
+            "time-out", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations fail with the service's own time-out.", at=_BOTH
+        ),
         Kind(
             "delay",
             (SEND,),
@@ -181,6 +200,23 @@ KINDS: dict[str, Kind] = {
             ),
             takes_entity=False,
             takes_chance=False,
+            at=_BOTH,
+        ),
+        Kind(
+            "dns",
+            (CONTACT,),
+            frozenset({Place.RESOLVE}),
+            "The name of the namespace does not resolve; connections that are open go on.",
+            takes_entity=False,
+            at=_PROXY,
+        ),
+        Kind(
+            "certificate",
+            (CONTACT,),
+            frozenset({Place.HANDSHAKE}),
+            "New connections meet a certificate that has expired; those that are open go on.",
+            takes_entity=False,
+            at=_PROXY,
         ),
     )
 }

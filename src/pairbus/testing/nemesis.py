@@ -13,20 +13,21 @@ pass as bytes, and only the faults of whole connections touch them.
 
 from __future__ import annotations
 
-import asyncio
+import random
 import re
 import socket
 from typing import Self
 
 from pairbus.access.connection_string import ConnectionString
-from pairbus.testing.conversation import path_of
-from pairbus.testing.faults import Counts, Faults, How
-from pairbus.testing.passage import Passage
-from pairbus.testing.sockets import HOST, bound
+from pairbus.proxy.conversation import path_of
+from pairbus.proxy.counts import Counts
+from pairbus.proxy.joint import Target
+from pairbus.proxy.passage import Passage
+from pairbus.proxy.port import THIN_BUFFER_BYTES, Port
+from pairbus.proxy.sockets import HOST
+from pairbus.testing.switches import CUTS, CutHow, Switches
 from pairbus.testing.threads import InThread, OnLoop, switch
 
-BACKLOG = 256
-THIN_BUFFER_BYTES = 64 << 10
 _AUTHORITY = re.compile(r"\b(Endpoint=\w+://|HostName=)[^;/]+", re.IGNORECASE)
 
 
@@ -37,17 +38,16 @@ class Nemesis(OnLoop):
         super().__init__()
         self.target = target_host, target_port
         "Read at every new connection, so a broker may come back elsewhere."
-        self.port = 0
         self.counts = Counts()
-        self._faults = Faults()
-        self._holder: socket.socket | None = None
-        "Keeps the port ours while it is refused: bound, and never listening."
-        self._listener: socket.socket | None = None
-        self._passages: set[Passage] = set()
-        self._opening: set[asyncio.Task[None]] = set()
+        self._switches = Switches()
+        self._port = Port(self._accepted)
 
     def __repr__(self) -> str:
-        return f"<Nemesis {self.port} before {self.target[0]}:{self.target[1]} {self._faults}>"
+        return f"<Nemesis {self.port} before {self.target[0]}:{self.target[1]} {self._switches}>"
+
+    @property
+    def port(self) -> int:
+        return self._port.number
 
     @classmethod
     def before(cls, connection_string: str) -> Self:
@@ -59,20 +59,11 @@ class Nemesis(OnLoop):
 
     async def start(self, port: int = 0) -> None:
         await super().start(port)
-        self._holder = bound(port)
-        self.port = int(self._holder.getsockname()[1])
-        self._listen()
+        self._port.open(HOST, port)
 
     async def stop(self) -> None:
         """No more connections; those that are open are reset."""
-        self._stop_listening()
-        self.reset()
-        for task in list(self._opening):
-            task.cancel()
-        await asyncio.gather(*self._opening, return_exceptions=True)
-        if self._holder is not None:
-            self._holder.close()
-            self._holder = None
+        await self._port.close()
         await super().stop()
 
     def connection_string(self, original: str) -> str:
@@ -81,56 +72,60 @@ class Nemesis(OnLoop):
 
     @property
     def open_connections(self) -> int:
-        return sum(not passage.is_ending for passage in self._passages)
+        return sum(not passage.is_ending for passage in self._port.passages)
 
     # ── switches ──
 
     @switch
     def heal(self) -> None:
         """All faults end. What was stalled arrives now; connections that lost bytes in a black hole are reset."""
-        self._faults.clear()
-        for passage in self._open():
-            passage.heal()
-        self._listen()
+        self._switches.clear()
+        for passage in self._port.open_passages():
+            passage.swallow(False)
+            passage.thaw("stall")
+            passage.write_late_now()
+            passage.release()
+        if self._loop is not None:
+            self._port.listen()
 
     @switch
     def refuse(self, *, open_connections: bool = True) -> None:
         """Nothing listens on the port any more; open connections are reset, unless they may go on."""
-        self._stop_listening()
+        self._port.shut()
         if open_connections:
             self.reset()
 
     @switch
     def reset(self) -> None:
         """RST for both ends of every open connection, once. New ones are not touched."""
-        for passage in self._open():
+        for passage in self._port.open_passages():
             passage.reset()
 
     @switch
     def cut(self) -> None:
         """FIN for both ends of every open connection, once. New ones are not touched."""
-        for passage in self._open():
+        for passage in self._port.open_passages():
             passage.cut()
 
     @switch
     def black_hole(self, open_connections: bool = True) -> None:
         """New connections are accepted and never answered; open ones, if they are meant, lose every byte both ways."""
-        self._faults.is_black_hole = True
+        self._switches.is_black_hole = True
         if open_connections:
-            for passage in self._open():
+            for passage in self._port.open_passages():
                 passage.swallow()
 
     @switch
     def stall(self) -> None:
         """Bytes are read from nobody: both ends may write until the sockets are full. Nothing is lost."""
-        self._faults.is_stalled = True
-        for passage in self._open():
-            passage.stall()
+        self._switches.is_stalled = True
+        for passage in self._port.open_passages():
+            passage.freeze("stall")
 
     @switch
     def latency(self, seconds: float) -> None:
         """From now on every byte takes this long, in each direction."""
-        self._faults.latency_s = seconds
+        self._switches.slow_line("latency", delay_s=seconds)
 
     @switch
     def bandwidth(self, bytes_per_s: float) -> None:
@@ -138,7 +133,7 @@ class Nemesis(OnLoop):
 
         Thrown before a connection is made, it leaves the system little room for bytes that are not read yet.
         """
-        self._faults.bytes_per_s = bytes_per_s
+        self._switches.slow_line("bandwidth", bytes_per_s=bytes_per_s)
 
     @switch
     def stall_transfers(self, path: str | None = None) -> None:
@@ -146,65 +141,51 @@ class Nemesis(OnLoop):
 
         `heal` lets those arrive whose link is still attached by then.
         """
-        self._faults.held.add(None if path is None else path_of(path))
+        self._switches.held.add(None if path is None else path_of(path))
 
     @switch
     def drop_answers(self, path: str | None = None, count: int | None = None) -> None:
         """Messages (to one entity) are stored, and the broker's acceptance never comes back; for `count` of them, if
         it is given. `drop_answers("orders/$management")` loses nothing but that the request was taken."""
-        self._faults.drop_answers(path, count, to_settlement=False)
+        self._switches.drop_answers(path, count, to_settlement=False)
 
     @switch
     def drop_settlement_answers(self, path: str | None = None, count: int | None = None) -> None:
         """The same for receivers: a completion is carried out, and the broker's word on it is lost."""
-        self._faults.drop_answers(path, count, to_settlement=True)
+        self._switches.drop_answers(path, count, to_settlement=True)
 
     @switch
-    def cut_links(self, path: str, how: How = "reset") -> None:
+    def cut_links(self, path: str, how: CutHow = "reset") -> None:
         """Links to one entity are cut and cannot be attached again; connections without such a link work on.
 
         reset    connections with a link to the path are reset now, later ones when they attach to it
         stall    the same now; later attaches to the path are never answered
         detach   clients are told `amqp:link:detach-forced` on that link alone, now and at every attach
         """
-        self._faults.cut[path_of(path)] = how
-        for passage in self._open():
-            passage.cut_links(path_of(path))
+        self._switches.cut[path_of(path)] = how
+        error = CUTS[how].error
+        for passage in self._port.open_passages():
+            for link in [link for link in passage.links() if link.path == path_of(path)]:
+                if error is None:
+                    passage.reset()
+                else:
+                    passage.detach(link, error)
 
     # ── connections ──
 
-    def _open(self) -> list[Passage]:
-        self._passages = {passage for passage in self._passages if not passage.is_gone}
-        return list(self._passages)
-
-    def _listen(self) -> None:
-        if self._listener is None and self._loop is not None and self._holder is not None:
-            self._listener = bound(self.port)
-            self._listener.listen(BACKLOG)
-            self._loop.add_reader(self._listener, self._accept)
-
-    def _stop_listening(self) -> None:
-        if self._listener is not None and self._loop is not None:
-            self._loop.remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
-
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            client, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):  # it left before we looked
-            return
-        client.setblocking(False)
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._faults.bytes_per_s:
+    def _accepted(self, client: socket.socket) -> None:
+        assert self._loop is not None
+        switches = self._switches
+        if "bandwidth" in switches.slow:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, THIN_BUFFER_BYTES)
         self.counts.connections += 1
-        passage = Passage(self._faults, self.counts, self.changed)
-        self._passages.add(passage)
-        task = asyncio.ensure_future(passage.open(client, *self.target))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        passage = Passage(switches, self.counts, self.changed, random.random, self._loop.time())
+        if switches.is_stalled:
+            passage.freeze("stall")
+        if switches.is_black_hole:
+            passage.swallow()
+            passage.has_lost_bytes = True
+        self._port.welcome(client, passage, None if switches.is_black_hole else Target(*self.target))
         self.changed()
 
 

@@ -1,4 +1,4 @@
-"""What the standard library leaves to `setsockopt`."""
+"""Sockets that are bound, and sockets that are reset: what the standard library leaves to `setsockopt`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ HOST = "127.0.0.1"
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
-def bound(port: int) -> socket.socket:
-    """A socket bound to the port of the loopback; several may be, as long as only the last of them listens."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def bound(port: int, host: str = HOST) -> socket.socket:
+    """A socket bound to the port; several may be, as long as only the last of them listens."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((HOST, port))
+        made.bind((host, port))
     except OSError:
         made.close()
         raise

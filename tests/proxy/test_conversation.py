@@ -20,7 +20,7 @@ from pairbus.amqp.performatives import (
     Target,
     Transfer,
 )
-from pairbus.testing.conversation import DOWN, UP, Conversation, Unit, path_of, settled_ids
+from pairbus.proxy.conversation import DOWN, UP, Conversation, Unit, path_of, settled_ids
 
 PING = b"\x00\x53\x73 application/vnd.ms-servicebus-ping"
 

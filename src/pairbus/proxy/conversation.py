@@ -58,8 +58,14 @@ class FollowedLink:
     client_sends: bool
     handles: dict[Direction, int] = field(default_factory=dict)
     "By who says it; gone when that one has detached."
+    unfinished: dict[Direction, int] = field(default_factory=dict)
+    "Id of the delivery of which more frames are to come, by who sends it."
+    is_known: bool = False
+    "For those who stand between: the broker has heard of it."
     is_cut: bool = False
-    "For whoever stands between: the two must hear nothing more of each other on this link."
+    "For those who stand between: the two must hear nothing more of each other on this link."
+    used_at: float = 0.0
+    "For those who stand between: when the client last sent a message on it."
 
 
 @dataclass(slots=True)
@@ -74,6 +80,10 @@ class Unit:
     delivery_id: int | None = None
     "Of a transfer that begins a delivery."
     is_ping: bool = False
+    is_settled: bool = False
+    "Of a transfer: no answer is expected."
+    has_more: bool = False
+    "Of a transfer: the delivery goes on in the next one."
 
 
 class _Splitter:
@@ -81,16 +91,16 @@ class _Splitter:
 
     def __init__(self) -> None:
         self._held = bytearray()
-        self._has_begun = False
+        self.has_begun = False
         self.is_opaque = False
 
     def split(self, data: bytes) -> Iterator[bytes]:
         self._held += data
         held = self._held
-        if not self._has_begun and not held.startswith(b"AMQP"[: len(held)]):
+        if not self.has_begun and not held.startswith(b"AMQP"[: len(held)]):
             self.is_opaque = True  # the first bytes of AMQP are its header
         while len(held) >= HEADER_SIZE and not self.is_opaque:
-            self._has_begun = True
+            self.has_begun = True
             size = HEADER_SIZE if held.startswith(b"AMQP") else int.from_bytes(held[:4], "big")
             if not HEADER_SIZE <= size <= FRAME_SIZE_MAX:
                 self.is_opaque = True
@@ -122,6 +132,11 @@ class Conversation:
         self._sessions: dict[int, _Session] = {}
         self._client_channels: dict[int, int] = {}
         "The broker's channel → the client's."
+
+    @property
+    def is_amqp(self) -> bool:
+        """Whether the client has begun with AMQP, and can be followed."""
+        return self._splitters[UP].has_begun and not self._splitters[UP].is_opaque
 
     def links(self) -> list[FollowedLink]:
         return [link for session in self._sessions.values() for link in session.by_name.values()]
@@ -166,16 +181,20 @@ class Conversation:
             return Unit(raw)
 
     def _transfer(self, direction: Direction, channel: int, raw: bytes, start: int) -> Unit:
-        handle, delivery_id, _, _, settled, _, _, payload_at = decode_transfer(raw, start, len(raw))
+        handle, delivery_id, _, _, settled, more, _, payload_at = decode_transfer(raw, start, len(raw))
         session = self._sessions.get(channel)
         link = session.by_handle.get((direction, handle)) if session is not None else None
         if session is None or link is None:
             return Unit(raw, is_transfer=True)
-        begins = delivery_id is not None and delivery_id not in session.deliveries[direction]
+        begins = delivery_id is not None and link.unfinished.get(direction) != delivery_id
+        if not more:
+            link.unfinished.pop(direction, None)
+        elif begins and delivery_id is not None:
+            link.unfinished[direction] = delivery_id
         if begins and not settled and delivery_id is not None:
             session.deliveries[direction][delivery_id] = link
         is_ping = begins and PING_CONTENT_TYPE in raw[payload_at : payload_at + 1024]
-        return Unit(raw, None, link, True, delivery_id if begins else None, is_ping)
+        return Unit(raw, None, link, True, delivery_id if begins else None, is_ping, bool(settled), bool(more))
 
     def _note(self, direction: Direction, channel: int, raw: bytes, what: Composite) -> FollowedLink | None:
         if isinstance(what, Begin):
@@ -224,6 +243,10 @@ def _detached(session: _Session, direction: Direction, link: FollowedLink) -> No
     key = link.name, link.client_sends
     if not link.handles and session.by_name.get(key) is link:
         del session.by_name[key]
+    if direction is DOWN:  # the broker has said everything about the link's deliveries
+        for unsettled in session.deliveries.values():
+            for delivery_id in [each for each, other in unsettled.items() if other is link]:
+                del unsettled[delivery_id]
 
 
 def settled_ids(disposition: Disposition, unsettled: dict[int, FollowedLink]) -> list[int]:

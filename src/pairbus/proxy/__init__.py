@@ -1,0 +1,239 @@
+"""A proxy that stands before any AMQP endpoint, Azure included, and plays outages by the words of the broker.
+
+    async with Proxy("127.0.0.1", 5672) as proxy:
+        client = ServiceBusClient.from_connection_string(proxy.connection_string(original))
+        proxy.faults.add("refuse", for_s="5s")
+
+What it can play depends on what it can see (docs/outages.md): AMQP in the clear, or TLS that it ends itself, is
+followed frame by frame; TLS that it passes on is bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pairbus.access.connection_string import ConnectionString
+from pairbus.access.hosts import in_url
+from pairbus.broker.certificate import ca_path, expiring_contexts
+from pairbus.broker.control import ControlSocket, answer_faults
+from pairbus.errors import ConfigError
+from pairbus.faults import CONTACT, Place
+from pairbus.proxy import names
+from pairbus.proxy.conversation import UP
+from pairbus.proxy.counts import Counts
+from pairbus.proxy.faults import ProxyFaults
+from pairbus.proxy.joint import Target
+from pairbus.proxy.passage import Passage
+from pairbus.proxy.port import THIN_BUFFER_BYTES, Port
+from pairbus.proxy.sockets import HOST
+
+__all__ = ["Proxy"]
+
+NAME = "proxy"
+"The namespace of the control socket."
+LOOKUP_S = 10.0  # for the proxy's loop to say whether a name resolves
+_AUTHORITY = re.compile(r"\b(Endpoint=\w+://|HostName=)[^;/]+", re.IGNORECASE)
+_EMULATOR = re.compile(r";?\s*UseDevelopmentEmulator=\w+", re.IGNORECASE)
+
+
+class Proxy:
+    """A proxy before one endpoint: on an event loop from `start` to `stop`, or as an `async with` block."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        listen: tuple[str, int] = (HOST, 0),
+        tls_to_target: ssl.SSLContext | None = None,
+        tls: Path | None = None,
+        tls_names: Iterable[str] = (),
+        pass_tls: bool = False,
+        control: Path | None = None,
+    ) -> None:
+        """Stand before HOST:PORT.
+
+        `tls_to_target`: encrypt to the target, and check its certificate with this context.
+        `tls`: end the TLS of clients with a certificate made in this folder, for the loopback and `tls_names`.
+        `pass_tls`: clients speak TLS with the target itself; faults that need frames are then refused.
+        `control`: path of a control socket, for `pairbus fault`.
+        """
+        if pass_tls and (tls is not None or tls_to_target is not None):
+            raise ConfigError("a proxy that passes TLS on neither ends TLS nor begins it: choose one of the two")
+        self.target = Target(host, port, tls_to_target)
+        self.counts = Counts()
+        self.sees_frames = not pass_tls
+        self.ca_file = None if tls is None else ca_path(tls)
+        "Certificate that clients must trust, where the proxy ends TLS."
+        self._listen = listen
+        self._tls = None if tls is None else expiring_contexts(tls, tls_names)
+        self._names = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+        self._port = Port(self._accepted)
+        self.faults = ProxyFaults(self, self._port)
+        "The switches: `add`, `list`, `clear`."
+        self._control = None if control is None else ControlSocket(control, {NAME: self}, {"faults": answer_faults})
+
+    def __repr__(self) -> str:
+        return f"<Proxy {self.address} before {self.target.host}:{self.target.port} {self.faults.faults.items()!r}>"
+
+    @classmethod
+    def before(
+        cls, connection_string: str, *, listen: tuple[str, int] = (HOST, 0), control: Path | None = None
+    ) -> Self:
+        """A proxy before the namespace of a connection string, with AMQP in the clear between clients and itself.
+
+        It speaks TLS to the namespace unless that is an emulator.
+        """
+        given = ConnectionString.parse(connection_string)
+        tls = None if given.emulator else ssl.create_default_context()
+        port = given.port or (5672 if given.emulator else 5671)
+        return cls(given.host, port, listen=listen, tls_to_target=tls, control=control)
+
+    # ── life ──
+
+    async def start(self) -> None:
+        """Listen. ConfigError: the port cannot be had, or the control socket cannot be opened."""
+        self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
+        host, port = self._listen
+        try:
+            self._port.open(host, port)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another port") from error
+        if self._control is not None:
+            try:
+                await self._control.listen()
+            except ConfigError:
+                await self._port.close()
+                raise
+
+    async def stop(self) -> None:
+        """Take no more connections, and reset those that are open."""
+        if self._control is not None:
+            await self._control.close()
+        self._loop = None
+        self.faults.close()
+        await self._port.close()
+        await asyncio.sleep(0)  # for the sockets to be told that they are gone
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # ── where it is ──
+
+    @property
+    def host(self) -> str:
+        return self._port.host
+
+    @property
+    def port(self) -> int:
+        return self._port.number
+
+    @property
+    def address(self) -> str:
+        """`host:port`, as a custom endpoint of the SDK wants it."""
+        return f"{in_url(self.host)}:{self.port}"
+
+    @property
+    def open_connections(self) -> int:
+        return sum(not passage.is_ending for passage in self._port.passages)
+
+    def connection_string(self, original: str) -> str:
+        """The connection string for clients of this proxy.
+
+        An emulator's names the proxy instead of the emulator. Azure takes tokens for its own name alone, so that stays,
+        and clients get the proxy's address as `custom_endpoint_address`.
+        """
+        given = ConnectionString.parse(original)
+        text = original.strip().rstrip(";")
+        is_clear = self.sees_frames and self._tls is None
+        if given.emulator and is_clear:
+            return _AUTHORITY.sub(rf"\g<1>{self.address}", text, count=1)
+        return _EMULATOR.sub("", text) + (";UseDevelopmentEmulator=true" if is_clear else "")
+
+    @contextmanager
+    def known_as(self, host: str) -> Iterator[None]:
+        """Let a host lead to this proxy, whatever the port, in this process and while the block runs.
+
+        The fault `dns` then makes it a name that does not resolve. See `pairbus.proxy.names` for who notices.
+        """
+        with names.leading(host, names.Known(self.host, self.port, self._does_not_resolve)):
+            self._names += 1
+            try:
+                yield
+            finally:
+                self._names -= 1
+
+    # ── as its faults see it ──
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    @property
+    def namespace(self) -> str:
+        """The name for the texts of errors."""
+        return self.target.host
+
+    @property
+    def ends_tls(self) -> bool:
+        return self._tls is not None
+
+    @property
+    def has_names(self) -> bool:
+        return self._names > 0
+
+    def _does_not_resolve(self) -> bool:
+        """Decide about one look-up, in the thread of whoever looks up."""
+        loop = self._loop
+        if loop is None:
+            return False
+        if threading.get_ident() == self._thread_id:
+            return self._meets_dns()
+
+        async def there() -> bool:
+            return self._meets_dns()
+
+        return asyncio.run_coroutine_threadsafe(there(), loop).result(LOOKUP_S)
+
+    def _meets_dns(self) -> bool:
+        return self.faults.meet(Place.RESOLVE, CONTACT) is not None
+
+    def _accepted(self, client: socket.socket) -> None:
+        self.counts.connections += 1
+        self.faults.accepted(client)
+
+    def welcome(self, client: socket.socket) -> None:
+        """Go on with a connection that was accepted."""
+        if self._loop is None:
+            client.close()
+            return
+        if self.faults.lines(UP):
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, THIN_BUFFER_BYTES)
+        passage = Passage(self.faults.rules, self.counts, _nothing, random.random, self._loop.time())
+        tls = None
+        if self._tls is not None:
+            good, expired = self._tls
+            tls = good if self.faults.meet(Place.HANDSHAKE, CONTACT) is None else expired
+        self._port.welcome(client, passage, self.target, tls)
+
+
+def _nothing() -> None:
+    """Nobody waits for what passes."""

@@ -1,0 +1,143 @@
+"""Two sockets that are joined, and what can be done to both: reset, cut, frozen, swallowed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from pairbus.faults import Active
+from pairbus.proxy.conversation import DOWN, UP, Direction
+from pairbus.proxy.wire import Wire
+
+LINGER_S = 1.0  # after our FIN, for the peer's
+HANDSHAKE_S = 10.0
+REACH_S = 20.0  # for the target to answer
+logger = logging.getLogger("pairbus.proxy")
+
+
+class Target(NamedTuple):
+    """The endpoint that a proxy stands before."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    "None: what the client says is passed on as it comes."
+
+
+class Joint:
+    """One client and one connection to the target. `arrived` gets the bytes, and writes what passes."""
+
+    def __init__(
+        self,
+        lines: Callable[[Direction], Sequence[Active]],
+        arrived: Callable[[Direction, bytes], None],
+        changed: Callable[[], None],
+        dice: Callable[[], float],
+    ) -> None:
+        """`lines`: the faults that slow a direction. `changed`: called when something has passed or ended."""
+        self.is_ending = False
+        self.has_lost_bytes = False
+        "They will never arrive, so neither end can go on when the network is well again."
+        self.lines = lines
+        self._arrived = arrived
+        self._changed = changed
+        self._wires = {UP: Wire(self, UP, dice), DOWN: Wire(self, DOWN, dice)}
+        self._is_swallowing = False
+        self._is_cut_off = False
+
+    @property
+    def is_gone(self) -> bool:
+        return self.is_ending and all(each.transport is None for each in self._wires.values())
+
+    def end(self, direction: Direction) -> Wire:
+        """The socket whose bytes go in that direction."""
+        return self._wires[direction]
+
+    async def open(self, client: socket.socket, target: Target | None, tls: ssl.SSLContext | None = None) -> None:
+        """Join an accepted client with the target; a target that is not there resets it. None: with nobody.
+
+        `tls`: the proxy is the end of the client's TLS.
+        """
+        loop = asyncio.get_running_loop()
+        self._wires[UP].pause("opening")
+        try:
+            deadline = {} if tls is None else {"ssl_handshake_timeout": HANDSHAKE_S}
+            await loop.connect_accepted_socket(lambda: self._wires[UP], client, ssl=tls, **deadline)
+            if target is not None and not self.is_ending:
+                name = None if target.tls is None else target.host
+                async with asyncio.timeout(REACH_S):
+                    await loop.create_connection(
+                        lambda: self._wires[DOWN], target.host, target.port, ssl=target.tls, server_hostname=name
+                    )
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
+            if self._wires[UP].transport is None:
+                logger.info("a client did not begin TLS as it should: %s", error or "it was silent")
+                client.close()
+            else:
+                logger.warning("target %s:%d cannot be reached: %s", *(target or ("", 0))[:2], error or "no answer")
+            self.reset()
+        except BaseException:
+            self.reset()
+            raise
+        if self._is_cut_off:  # a fault was quicker than the sockets
+            self.cut()
+        elif self.is_ending:
+            self.reset()
+        self._wires[UP].resume("opening")
+
+    # ── done to the whole connection ──
+
+    def reset(self) -> None:
+        """End both sockets with RST."""
+        self.is_ending = True
+        for each in self._wires.values():
+            each.reset()
+
+    def cut(self) -> None:
+        """End both sockets with FIN."""
+        self._is_swallowing = self.is_ending = self._is_cut_off = True
+        for each in self._wires.values():
+            each.finish()
+            asyncio.get_running_loop().call_later(LINGER_S, each.close)
+
+    def swallow(self, is_swallowing: bool = True) -> None:
+        """Lose every byte of both directions from now on, or no more; where some were lost, it is reset then."""
+        self._is_swallowing = is_swallowing
+        if not is_swallowing and self.has_lost_bytes and not self.is_ending:
+            self.reset()
+
+    def freeze(self, why: object) -> None:
+        """Neither read nor write, until `thaw` for the same reason. Nothing is lost."""
+        for each in self._wires.values():
+            each.freeze(why)
+
+    def thaw(self, why: object) -> None:
+        for each in self._wires.values():
+            each.thaw(why)
+
+    def write_late_now(self) -> None:
+        """The line is no longer slow."""
+        for each in self._wires.values():
+            each.write_late_now()
+
+    def lost(self, direction: Direction, error: Exception | None) -> None:
+        """One socket is gone: so is the other, in the same way."""
+        other = self._wires[direction.other]
+        if not self._is_cut_off:
+            if error is not None or self.is_ending or self._is_swallowing:
+                other.reset()
+            else:
+                other.write(None)
+        self.is_ending = True
+        self._changed()
+
+    def arrived(self, direction: Direction, data: bytes) -> None:
+        if self._is_swallowing:
+            self.has_lost_bytes = True
+        else:
+            self._arrived(direction, data)
+            self._changed()

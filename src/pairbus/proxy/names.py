@@ -1,0 +1,63 @@
+"""Names that lead to a proxy, for this process alone: what a client needs to meet a name that does not resolve.
+
+A proxy of TCP is never asked for a name, so it cannot play that trouble for another program. In its own process it can:
+`socket.getaddrinfo` is replaced while at least one name is known, and asks the proxy first. The sync SDK, the aio SDK
+on Python's own event loop and the paired client look names up there; the loops of uvloop do not.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from pairbus.errors import ConfigError
+
+
+class Known(NamedTuple):
+    """A name that leads to a proxy."""
+
+    host: str
+    "Where the proxy listens."
+    port: int
+    fails: Callable[[], bool]
+    "Whether this look-up finds nothing. Called in any thread."
+
+
+_known: dict[str, Known] = {}
+_lock = threading.Lock()
+_getaddrinfo = socket.getaddrinfo
+
+
+def _ask(host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> Any:
+    """Look a name up as `socket.getaddrinfo` does, after the proxies of this process."""
+    name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
+    known = _known.get(name.lower()) if isinstance(name, str) else None
+    if known is None or flags & socket.AI_NUMERICHOST:
+        return _getaddrinfo(host, port, family, type, proto, flags)
+    if known.fails():
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return _getaddrinfo(known.host, known.port, family, type, proto, flags)
+
+
+@contextmanager
+def leading(name: str, known: Known) -> Iterator[None]:
+    """Let the name lead to a proxy while the block runs."""
+    global _getaddrinfo  # noqa: PLW0603 - the function to go back to is the one of the moment
+    key = name.lower()
+    with _lock:
+        if key in _known:
+            raise ConfigError(f"{name} leads to a proxy of this process already")
+        if not _known:
+            _getaddrinfo = socket.getaddrinfo
+            socket.getaddrinfo = _ask
+        _known[key] = known
+    try:
+        yield
+    finally:
+        with _lock:
+            del _known[key]
+            if not _known:
+                socket.getaddrinfo = _getaddrinfo

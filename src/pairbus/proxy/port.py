@@ -1,0 +1,118 @@
+"""The port on which clients come, and the passages of those that came."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+from pairbus.proxy.joint import Target
+from pairbus.proxy.passage import Passage
+from pairbus.proxy.sockets import HOST, bound
+
+BACKLOG = 256
+CONNECTIONS_MAX = 5000  # two file descriptors each
+THIN_BUFFER_BYTES = 64 << 10  # of the system, for bytes that are not read yet from a client on a thin line
+logger = logging.getLogger("pairbus.proxy")
+
+
+class Port:
+    """A listening socket that can be shut and stays ours meanwhile."""
+
+    def __init__(self, accepted: Callable[[socket.socket], None]) -> None:
+        """`accepted` gets each client: it calls `welcome`, or keeps the socket, or closes it."""
+        self.host = HOST
+        self.number = 0
+        self.passages: set[Passage] = set()
+        self._accepted = accepted
+        self._holder: socket.socket | None = None
+        "Keeps the port ours while it is refused: bound, and never listening."
+        self._listener: socket.socket | None = None
+        self._opening: set[asyncio.Task[None]] = set()
+
+    def open(self, host: str, number: int) -> None:
+        """Take the port, 0 for any free one, and listen. OSError: it cannot be had."""
+        self._holder = bound(number, host)
+        self.host, self.number = host, int(self._holder.getsockname()[1])
+        try:
+            self.listen()
+        except OSError:  # somebody else listens there
+            self._holder.close()
+            self._holder = None
+            raise
+
+    async def close(self) -> None:
+        """Take no more connections, and reset those that are open."""
+        self.shut()
+        self.reset_all()
+        for task in list(self._opening):
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        self.reset_all()
+        if self._holder is not None:
+            self._holder.close()
+            self._holder = None
+
+    def listen(self) -> None:
+        """Take connections; harmless where it does already, or is closed."""
+        if self._listener is None and self._holder is not None:
+            listener = bound(self.number, self.host)
+            try:
+                listener.listen(BACKLOG)
+            except OSError:
+                listener.close()
+                raise
+            self._listener = listener
+            asyncio.get_running_loop().add_reader(listener, self._accept)
+
+    def shut(self) -> None:
+        """Refuse connections, and keep the port."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    def reset_all(self) -> None:
+        for passage in self.open_passages():
+            passage.reset()
+
+    def open_passages(self) -> list[Passage]:
+        """The connections that are not gone."""
+        self.passages = {passage for passage in self.passages if not passage.is_gone}
+        return list(self.passages)
+
+    def welcome(
+        self, client: socket.socket, passage: Passage, target: Target | None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Join an accepted client with the target (see `Passage.open`)."""
+        self.passages.add(passage)
+        task = asyncio.ensure_future(passage.open(client, target, tls))
+        self._opening.add(task)
+        task.add_done_callback(partial(self._opened, client))
+
+    def _opened(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        if task.cancelled():  # perhaps before it began
+            client.close()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            client, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):  # it left before we looked
+            return
+        except OSError as error:  # out of file descriptors: look again in a moment, not at once and for ever
+            logger.warning("a connection could not be accepted: %s", error)
+            self.shut()
+            asyncio.get_running_loop().call_later(0.1, self.listen)
+            return
+        if len(self.passages) >= CONNECTIONS_MAX and len(self.open_passages()) >= CONNECTIONS_MAX:
+            logger.warning("%d connections are open; one more was turned away", CONNECTIONS_MAX)
+            client.close()
+            return
+        client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._accepted(client)

@@ -1,0 +1,72 @@
+"""The questions of a passage, and the answers that it can carry out.
+
+A passage follows what two peers say and has no opinion. Its rules have: those of the proxy (`pairbus.proxy.faults`)
+ask the table of faults, those of a test (`pairbus.testing.switches`) their own switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from pairbus.amqp.performatives import Error
+from pairbus.faults import Active
+from pairbus.proxy.conversation import Direction, FollowedLink, Unit
+
+
+class How(Enum):
+    """A way to treat a frame."""
+
+    HOLD = "it waits, and what is behind it on its link as well, until its key is released"
+    RESET = "it is lost, and both ends are reset"
+    REFUSE = "it is lost, and the client hears that it is rejected"
+    DETACH = "it is lost, and the client hears that its link is detached"
+    LOSE_ANSWER = "it passes; its answer does not, and the connection is cut instead"
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A way to treat one frame, with what it needs."""
+
+    how: How
+    key: object = None
+    "HOLD: `Passage.release` with the same key lets the frame go."
+    error: Error | None = None
+    "REFUSE, DETACH: the reason."
+
+
+RESET = Act(How.RESET)
+
+
+class Rules(Protocol):
+    """Decides about one frame at a time; None lets it pass."""
+
+    def lines(self, direction: Direction) -> Sequence[Active]:
+        """The faults that slow the bytes of that direction."""
+        ...
+
+    def attach(self, link: FollowedLink) -> Act | None:
+        """The client attaches a link."""
+        ...
+
+    def message(self, link: FollowedLink, unit: Unit) -> Act | None:
+        """The client begins to send a message, or a request where the link leads to a node."""
+        ...
+
+    def asks(self, link: FollowedLink) -> Act | None:
+        """The client gives credit: it wants messages."""
+        ...
+
+    def delivery(self, link: FollowedLink) -> Act | None:
+        """The target begins to hand out a message."""
+        ...
+
+    def settlement(self, link: FollowedLink) -> Act | None:
+        """The client settles messages that it has received on this link."""
+        ...
+
+    def drops_answer(self, link: FollowedLink, *, to_settlement: bool) -> bool:
+        """Whether the target's word on a message, or on a settlement, is lost and nothing else happens."""
+        ...

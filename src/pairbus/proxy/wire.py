@@ -1,0 +1,193 @@
+"""One socket of a passage: what is read from it, what is written to it, and when.
+
+The order of what is written is kept whatever the faults do, and a socket that is full stops the reading of the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from pairbus.faults import Active, Pace
+from pairbus.proxy.conversation import Direction
+from pairbus.proxy.sockets import reset
+
+LATE_BYTES_MAX = 16 << 20  # of a slow line, each way; then nothing more is read for it
+
+
+class Owner(Protocol):
+    """The passage, as its sockets see it."""
+
+    def end(self, direction: Direction) -> Wire:
+        """The socket whose bytes go in that direction."""
+        ...
+
+    def lines(self, direction: Direction) -> Sequence[Active]:
+        """The faults that slow the bytes of that direction."""
+        ...
+
+    def arrived(self, direction: Direction, data: bytes) -> None: ...
+
+    def lost(self, direction: Direction, error: Exception | None) -> None: ...
+
+
+class Wire(asyncio.Protocol):
+    """The client's socket (whose bytes go up) or the target's."""
+
+    def __init__(self, owner: Owner, direction: Direction, dice: Callable[[], float]) -> None:
+        self._owner = owner
+        self._direction = direction
+        "Of the bytes that are read here."
+        self.transport: asyncio.Transport | None = None
+        self._pauses: set[object] = set()
+        self._frozen_by: set[object] = set()
+        "Reasons for which nothing is written."
+        self._unread: list[bytes] = []
+        self._width, self._delay = Pace(dice), Pace(dice)
+        self._late: deque[tuple[float, bytes | None]] = deque()
+        "Bytes that must still wait before they are written, and until when; None is the end."
+        self._late_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ── reading ──
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if self._pauses:
+            self.transport.pause_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self._pauses and self.transport is not None:  # uvloop reads once more when it is paused as early as above
+            self._unread.append(data)
+            self.transport.pause_reading()
+            return
+        thin = [one for one in self._owner.lines(self._direction) if "bytes_per_s" in one.fault.arguments]
+        if thin:
+            # They arrive when the line has passed them, and no more is read before: the writer's own socket fills up.
+            loop = asyncio.get_running_loop()
+            self.pause("thin")
+            self._unread.append(data)
+            loop.call_at(self._width.leaves_at(len(data), thin, loop.time()), self.resume, "thin")
+        else:
+            self._owner.arrived(self._direction, data)
+
+    def eof_received(self) -> None:
+        return None  # closes the transport, which leads to connection_lost
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.transport = None
+        self._forget_late()
+        self._owner.lost(self._direction, error)
+
+    def pause_writing(self) -> None:
+        self._owner.end(self._direction.other).pause("full")
+
+    def resume_writing(self) -> None:
+        self._owner.end(self._direction.other).resume("full")
+
+    def pause(self, why: object) -> None:
+        """Read nothing until `resume` for the same reason."""
+        if not self._pauses and self.transport is not None:
+            self.transport.pause_reading()
+        self._pauses.add(why)
+
+    def resume(self, why: object) -> None:
+        if why not in self._pauses:
+            return
+        self._pauses.remove(why)
+        if not self._pauses and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+            unread, self._unread = self._unread, []
+            for data in unread:
+                self._owner.arrived(self._direction, data)
+
+    # ── writing ──
+
+    def freeze(self, why: object) -> None:
+        """Neither read nor write until `thaw` for the same reason."""
+        self._frozen_by.add(why)
+        self.pause(why)
+        self._cancel_timer()
+
+    def thaw(self, why: object) -> None:
+        self._frozen_by.discard(why)
+        if not self._frozen_by:
+            self._write_due()
+        self.resume(why)
+
+    def write(self, data: bytes | None) -> None:
+        """Write now, or as late as the line demands; None: close, behind everything that was written before."""
+        lines = [one for one in self._owner.lines(self._direction.other) if "delay_s" in one.fault.arguments]
+        if not lines and not self._late and not self._frozen_by:
+            self._write(data)
+            return
+        now = asyncio.get_running_loop().time()
+        size = 0 if data is None else len(data)
+        self._late.append((self._delay.leaves_at(size, lines, now), data))
+        self._late_bytes += size
+        if self._late_bytes > LATE_BYTES_MAX:
+            self._owner.end(self._direction.other).pause("late")
+        self._write_due()
+
+    def _write(self, data: bytes | None) -> None:
+        if self.transport is None:
+            return
+        if data is None:
+            self.transport.close()
+        else:
+            self.transport.write(data)
+
+    def _write_due(self) -> None:
+        """Write what need not wait any longer, and come back for the rest."""
+        self._cancel_timer()
+        loop = asyncio.get_running_loop()
+        while self._late and not self._frozen_by and self._late[0][0] <= loop.time():
+            data = self._late.popleft()[1]
+            self._late_bytes -= 0 if data is None else len(data)
+            self._write(data)
+        if not self._late:
+            self._owner.end(self._direction.other).resume("late")
+        elif not self._frozen_by:
+            self._timer = loop.call_at(self._late[0][0], self._write_due)
+
+    def write_late_now(self) -> None:
+        """The line is no longer slow."""
+        self.resume("thin")
+        self._late = deque((0.0, data) for _, data in self._late)
+        if not self._frozen_by:
+            self._write_due()
+
+    def _forget_late(self) -> None:
+        self._late.clear()
+        self._late_bytes = 0
+        self._cancel_timer()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ── ending ──
+
+    def close(self) -> None:
+        self._write(None)
+
+    def reset(self) -> None:
+        """RST: the peer finds an error, not an end."""
+        self._forget_late()
+        if self.transport is not None:
+            reset(self.transport)
+
+    def finish(self) -> None:
+        """FIN. A socket that is closed with unread bytes in it would be reset, so it is read until the peer's FIN."""
+        self._forget_late()
+        self._frozen_by.clear()
+        for why in list(self._pauses):
+            self.resume(why)
+        if self.transport is not None and not self.transport.is_closing():
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            else:  # TLS says its own goodbye
+                self.transport.close()

@@ -1,0 +1,91 @@
+"""The switches of a nemesis: what it does at the moment to what passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pairbus.amqp.errors import DETACH_FORCED
+from pairbus.amqp.performatives import Error
+from pairbus.faults import Active, Fault
+from pairbus.proxy.conversation import Direction, FollowedLink, Unit, is_node, path_of
+from pairbus.proxy.rules import RESET, Act, How
+
+CutHow = Literal["reset", "stall", "detach"]
+_HOLD = Act(How.HOLD, "until it heals")
+CUTS: dict[CutHow, Act] = {
+    "reset": RESET,
+    "stall": _HOLD,
+    "detach": Act(How.DETACH, error=Error(DETACH_FORCED, "The link was cut between the client and the broker.")),
+}
+
+
+@dataclass(slots=True)
+class _Drop:
+    path: str | None
+    "None: every entity."
+    left: int | None
+    "Answers still to be dropped; None: all."
+    to_settlement: bool
+
+
+@dataclass(slots=True)
+class Switches:
+    """The rules of a nemesis. Paths are those of entities in lower case; None means every entity, but no `$` node."""
+
+    is_black_hole: bool = False
+    is_stalled: bool = False
+    slow: dict[str, Active] = field(default_factory=dict)
+    "Faults that slow the line, by kind; in each direction alike."
+    held: set[str | None] = field(default_factory=set)
+    cut: dict[str, CutHow] = field(default_factory=dict)
+    drops: list[_Drop] = field(default_factory=list)
+
+    def slow_line(self, kind: str, **numbers: Any) -> None:
+        """Slow the line by one fault of the kind; without a number it ends."""
+        self.slow.pop(kind, None)
+        if any(numbers.values()):
+            self.slow[kind] = Active(0, Fault.read({"kind": kind, **numbers}), 0.0)
+
+    def drop_answers(self, path: str | None, count: int | None, *, to_settlement: bool) -> None:
+        self.drops.append(_Drop(None if path is None else path_of(path), count, to_settlement))
+
+    def clear(self) -> None:
+        self.is_black_hole = self.is_stalled = False
+        self.slow.clear()
+        self.held.clear()
+        self.cut.clear()
+        self.drops.clear()
+
+    # ── as the passages ask ──
+
+    def lines(self, direction: Direction) -> Sequence[Active]:
+        return tuple(self.slow.values())
+
+    def attach(self, link: FollowedLink) -> Act | None:
+        how = self.cut.get(link.path)
+        return None if how is None else CUTS[how]
+
+    def message(self, link: FollowedLink, unit: Unit) -> Act | None:
+        is_held = link.path in self.held or (None in self.held and not is_node(link.path))
+        return _HOLD if is_held else None
+
+    def asks(self, link: FollowedLink) -> Act | None:
+        return None
+
+    def delivery(self, link: FollowedLink) -> Act | None:
+        return None
+
+    def settlement(self, link: FollowedLink) -> Act | None:
+        return None
+
+    def drops_answer(self, link: FollowedLink, *, to_settlement: bool) -> bool:
+        """Whether this answer is lost; one of those that were asked for is used up by it."""
+        for drop in self.drops:
+            meant = drop.path == link.path or (drop.path is None and not is_node(link.path))
+            if meant and drop.to_settlement is to_settlement and drop.left != 0:
+                if drop.left is not None:
+                    drop.left -= 1
+                return True
+        return False
