@@ -53,9 +53,10 @@ def local_session(app_name: str, master: str = "local[2]", **conf: str) -> Spark
 
 def register(spark: SparkSession) -> None:
     """Make `format("servicebus")` known to a session. Spark 4 finds it by itself where pairbus is installed."""
+    from pairbus.spark.features import register_format
     from pairbus.spark.source import ServiceBusDataSource
 
-    spark.dataSource.register(ServiceBusDataSource)
+    register_format(spark, ServiceBusDataSource)
 
 
 def _warehouse() -> str:
