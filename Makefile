@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test deep azure package-test quick sim nemesis check bench clean
+.PHONY: help setup demo test deep azure package-test spark-matrix quick sim nemesis check bench clean
 
 help:
 	@echo "make setup   .venv with everything"
@@ -13,6 +13,7 @@ help:
 	@echo "make deep    the tests on Spark that take a minute each"
 	@echo "make azure   the paired client on two namespaces, PAIRBUS_AZURE_PRIMARY and PAIRBUS_AZURE_SECONDARY"
 	@echo "make package-test   the wheel in an empty environment, and Spark there without any Java: some minutes"
+	@echo "make spark-matrix   the tests of Spark on PySpark 4.0, 4.1, 4.2 and 4.3, each in an environment of its own"
 	@echo "make quick   the tests that need neither node nor Spark, in under a minute"
 	@echo "make sim     the simulations of client and broker, SEEDS=1000 of each; prints every violation with its seed"
 	@echo "make nemesis  faults, stops and kills over real processes for MINUTES=10; prints every violation with its seed"
@@ -40,6 +41,9 @@ azure: setup
 
 package-test: setup
 	$(BIN)/python -m tools.package_test
+
+spark-matrix: setup
+	$(BIN)/python -m tools.spark_matrix
 
 quick: setup
 	$(BIN)/pytest -n 3 --dist loadfile -m 'not node and not slow and not deep and not spark'

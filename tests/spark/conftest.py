@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pairbus.spark import local_session
-from pairbus.spark.session import LIGHT_JAVA
+from pairbus.spark.session import LIGHT_JAVA, write_plain_checkpoints
 from tests.brokers import BrokerProcess
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ BROKER_PLACE = f"env:{BROKER_VARIABLE}"
 "For the option connectionString."
 
 TEST_CONF = {
-    # Without atomic renames, which nothing here needs: a micro-batch costs half.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
     "spark.driver.memory": "512m",
     "spark.driver.extraJavaOptions": LIGHT_JAVA,
 }
@@ -36,5 +32,6 @@ def spark(broker: BrokerProcess) -> Iterator[SparkSession]:
     os.environ[BROKER_VARIABLE] = broker.connection_string()
     session = local_session("tests", "local[2,1]", **TEST_CONF)
     session.sparkContext.setLogLevel("ERROR")
+    write_plain_checkpoints(session)
     yield session
     session.stop()

@@ -18,12 +18,21 @@ from tests.spark.processes import java_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 def start(
     spark: SparkSession, queue: str, folder: Path, *, once: bool, connection: str = BROKER_PLACE, **options: str
 ) -> StreamingQuery:
     """Read the queue or subscription; `options` are those of the source."""
+    out = writer(spark, queue, folder, connection, **options)
+    return out.trigger(availableNow=True).start() if once else out.trigger(processingTime="0 seconds").start()
+
+
+def writer(
+    spark: SparkSession, queue: str, folder: Path, connection: str = BROKER_PLACE, **options: str
+) -> DataStreamWriter:
+    """Make all of a query but its trigger."""
     rows = (
         spark.readStream.format("servicebus")
         .option("connectionString", connection)
@@ -34,8 +43,7 @@ def start(
         .load(queue)
     )
     out = rows.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
-    trigger = out.trigger(availableNow=True) if once else out.trigger(processingTime="0 seconds")
-    return trigger.start(str(folder / "out"))
+    return out.option("path", str(folder / "out"))
 
 
 def main() -> None:

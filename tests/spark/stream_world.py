@@ -49,7 +49,7 @@ class Stream:
             self.committed = self.reader.initialOffset()
             assert self.reader.initialOffset() == self.committed, "Spark asks twice"
         if self.open is None:
-            end = self.reader.latestOffset(self.committed, self.reader.getDefaultReadLimit())
+            end = self.reader.next_offset(self.committed, self.reader.max_rows())
             if end == self.committed:
                 return []
             self.open = end

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.spark import redrive
+from pairbus.spark import drain, redrive
+from pairbus.spark.features import TELLS_START
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 from tests.spark.conftest import BROKER_PLACE
 from tests.spark.queues import bodies_in, dead_letter, messages_in, put, text_message
-from tests.spark.stream_query import start
+from tests.spark.stream_query import start, writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +36,19 @@ def numbered(count: int) -> list[bytes]:
     return [b"%05d" % number for number in range(count)]
 
 
+def test_a_drain_reads_everything_on_every_spark(
+    spark: SparkSession, broker: BrokerProcess, queue_name: str, tmp_path: Path
+) -> None:
+    """Where a run of Spark's is one batch, the drain runs it again; what comes later is the next drain's."""
+    everything = numbered(150)
+    for begin, end in ((0, 100), (100, 150)):
+        put(broker, queue_name, [text_message(body.decode()) for body in everything[begin:end]])
+        runs = drain(writer(spark, queue_name, tmp_path))
+        assert bodies_of(spark, tmp_path) == everything[:end] and bodies_in(broker, queue_name) == []
+        assert runs == 1 if TELLS_START else runs >= 2
+
+
+@pytest.mark.skipif(not TELLS_START, reason="in this Spark a run with Trigger.AvailableNow is one batch")
 def test_a_run_reads_what_is_there_into_parquet_and_ends(
     spark: SparkSession, broker: BrokerProcess, queue_name: str, tmp_path: Path
 ) -> None:

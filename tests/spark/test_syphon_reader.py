@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pairbus.errors import ConfigError
 from pairbus.ledger import read
@@ -31,7 +30,6 @@ from pairbus.spark.syphon_source import SCHEMA, SyphonReader
 from pairbus.syphon.loads import AHEAD
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
 
-LIMIT = ReadAllAvailable()
 IN_FLIGHT_MAX = (AHEAD + 1) * LOAD_MAX  # of one lane: those on their way and one that gathers
 
 
@@ -56,7 +54,7 @@ _numbers: dict[str, int] = {}
 
 def round_of(reader: SyphonReader, start: dict[str, int]) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """As Spark does it: the next tick, its partitions, their rows."""
-    end = reader.latestOffset(start, LIMIT)
+    end = reader.next_offset(start, None)
     worker = pickle.loads(pickle.dumps(reader))
     batches = [
         batch for part in reader.partitions(start, end) for batch in worker.read(pickle.loads(pickle.dumps(part)))
@@ -90,7 +88,7 @@ def test_a_round_brings_everything_home_and_yields_what_is_in_the_journal(world:
 def test_an_empty_backlog_makes_no_tick_and_few_looks(world: SyphonWorld) -> None:
     """Spark asks every second; most questions are answered without asking the namespace."""
     reader = world.reader()
-    assert [reader.latestOffset({"tick": 3}, LIMIT) for _ in range(50)] == [{"tick": 3}] * 50
+    assert [reader.next_offset({"tick": 3}, None) for _ in range(50)] == [{"tick": 3}] * 50
     assert reader.partitions({"tick": 3}, {"tick": 3}) == []
 
 
@@ -99,7 +97,7 @@ def test_no_tick_while_the_primary_cannot_be_reached(world: SyphonWorld, monkeyp
     world.divert(3, "orders")
     monkeypatch.setenv("NO_HOME", _nobody_there(world))
     reader = world.reader(world.job(primary=Secret("env:NO_HOME")))
-    assert reader.latestOffset({"tick": 0}, LIMIT) == {"tick": 0}
+    assert reader.next_offset({"tick": 0}, None) == {"tick": 0}
     monkeypatch.setenv("NO_HOME", world.broker.connection_string("contoso"))
     time.sleep(1.1)  # the breaker's first pause
     assert round_of(reader, {"tick": 0})[0] == {"tick": 1}
@@ -112,7 +110,7 @@ def test_a_single_drain_says_that_the_primary_is_away(world: SyphonWorld, monkey
     monkeypatch.setenv("NO_HOME", _nobody_there(world))
     reader = world.reader(world.job(primary=Secret("env:NO_HOME")), once=True)
     with pytest.raises(Exception, match="no connection to 127"):
-        reader.latestOffset({"tick": 0}, LIMIT)
+        reader.next_offset({"tick": 0}, None)
 
 
 def _nobody_there(world: SyphonWorld) -> str:
@@ -260,13 +258,13 @@ def test_a_task_ends_when_the_driver_asks_for_it(world: SyphonWorld) -> None:
     world.divert(300, "orders")
     job = world.job(settings=SyphonSettings(max_messages_per_second=20.0))
     reader = world.reader(job, quotas=Quotas(max_s=60.0))
-    end = reader.latestOffset({"tick": 0}, LIMIT)
+    end = reader.next_offset({"tick": 0}, None)
     (partition,) = reader.partitions({"tick": 0}, end)
     threading.Timer(0.5, job.location.ask_to_stop, [job.run]).start()
     began = time.monotonic()
     list(reader.read(partition))
     assert time.monotonic() - began < 15.0
-    assert reader.latestOffset(end, LIMIT) == end
+    assert reader.next_offset(end, None) == end
     world.found("orders")
     world.sent.clear()
 

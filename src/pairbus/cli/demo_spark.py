@@ -25,13 +25,7 @@ DEADLINE_S = 600.0
 LOOK_S = 0.2
 LAUNCH_S = 60.0
 MASTER = "local[2]"
-CONF = {
-    "spark.driver.memory": "512m",
-    # Checkpoints that nobody reads later need no atomic renames: a micro-batch takes half the time.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-}
+CONF = {"spark.driver.memory": "512m"}
 
 
 class SparkDrain:
@@ -95,12 +89,13 @@ class SparkDrain:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
-        from pairbus.spark.session import local_session
+        from pairbus.spark.session import local_session, write_plain_checkpoints
 
         try:
             self._launch()
             session = local_session("pairbus demo", MASTER, **CONF, **self._places())
             session.sparkContext.setLogLevel("OFF")
+            write_plain_checkpoints(session)
             _warm(session, self._folder / "warm")
         except (PySparkException, Py4JError, ConnectionError) as error:
             last = self._stderr.read_text(errors="replace").strip()[-1000:]

@@ -9,6 +9,7 @@ Importing this package needs neither pyspark nor Java; both are asked for when a
 """
 
 from pairbus.spark.compaction import Compacted, compact
+from pairbus.spark.draining import drain
 from pairbus.spark.java import Java, find_java
 from pairbus.spark.rounds import Quotas
 from pairbus.spark.session import local_session, register
@@ -20,6 +21,7 @@ __all__ = [
     "Quotas",
     "SparkGone",
     "compact",
+    "drain",
     "find_java",
     "local_session",
     "redrive",

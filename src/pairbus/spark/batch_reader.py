@@ -8,24 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pairbus.errors import PairbusError
 from pairbus.spark.options import Options
@@ -37,8 +25,7 @@ PEEK_COUNT = 250  # what the service gives at most
 ROWS_PER_BATCH = 2_000  # 2 000 × 256 KiB = 512 MiB at the very worst; BYTES_PER_BATCH ends a batch before
 BYTES_PER_BATCH = 16 << 20
 GALLOP = 256  # the first step in the search for the last number
-_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -48,12 +35,12 @@ class Bounds:
 
     first: int
     last: int
-    enqueued_from_us: int = _LOWEST
-    enqueued_to_us: int = _HIGHEST
+    enqueued_from_us: int = LOWEST
+    enqueued_to_us: int = HIGHEST
 
     @property
     def has_times(self) -> bool:
-        return self.enqueued_from_us > _LOWEST or self.enqueued_to_us < _HIGHEST
+        return self.enqueued_from_us > LOWEST or self.enqueued_to_us < HIGHEST
 
     def keeps(self, payload: bytes) -> bool:
         """By its time; a message without one is not kept, as a comparison with null would not."""
@@ -115,24 +102,6 @@ class PeekReader(DataSourceReader):
         return batch if self._column_names is None else batch.select(self._column_names)
 
 
-class FilteringPeekReader(PeekReader):
-    """A PeekReader that takes filters from Spark: only for those who ask for it by option.
-
-    Spark 4.3 keeps the reader of a data frame with the filters of the first query that had some, and uses it for every
-    other query of the same frame, which then lacks rows. And it refuses readers that have this method at all when its
-    filter push-down is switched off: hence a class of its own.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Called once, before `partitions`. What is given back, Spark evaluates itself."""
-        for given in filters:
-            bounds = narrowed(self._bounds, given)
-            if bounds is not None:
-                self._bounds = bounds
-            if bounds is None or isinstance(given, In):  # of a list only its ends are taken
-                yield given
-
-
 def spark_pushes_filters() -> bool:
     """Whether this process is the one in which Spark hands filters over, which it starts only if push-down is on.
 
@@ -140,44 +109,6 @@ def spark_pushes_filters() -> bool:
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHDOWN_WORKER in sys.modules or (main is not None and main.name == _PUSHDOWN_WORKER)
-
-
-def narrowed(bounds: Bounds, given: Filter) -> Bounds | None:
-    """The bounds with a filter on sequence_number or enqueued_time in them; None when it says something else."""
-    attribute: Any = getattr(given, "attribute", None)
-    if attribute not in (("sequence_number",), ("enqueued_time",)):
-        return None
-    timed = attribute == ("enqueued_time",)
-    value: Any = getattr(given, "value", None)
-    values = [_number(one, timed) for one in (value if isinstance(given, In) else [value])]
-    numbers = [number for number in values if number is not None]
-    if not numbers or len(numbers) < len(values):
-        return None
-    low, high = min(numbers), max(numbers)
-    if isinstance(given, GreaterThan):
-        low, high = low + 1, _HIGHEST
-    elif isinstance(given, GreaterThanOrEqual):
-        high = _HIGHEST
-    elif isinstance(given, LessThan):
-        low, high = _LOWEST, high - 1
-    elif isinstance(given, LessThanOrEqual):
-        low = _LOWEST
-    elif not isinstance(given, EqualTo | In):
-        return None
-    if timed:
-        return replace(
-            bounds,
-            enqueued_from_us=max(bounds.enqueued_from_us, low),
-            enqueued_to_us=min(bounds.enqueued_to_us, high),
-        )
-    return replace(bounds, first=max(bounds.first, low), last=min(bounds.last, high))
-
-
-def _number(value: object, timed: bool) -> int | None:
-    if timed:
-        aware = isinstance(value, datetime) and value.tzinfo is not None
-        return (value - _EPOCH) // timedelta(microseconds=1) if aware and isinstance(value, datetime) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 # ── pages ──

@@ -123,6 +123,13 @@ class Location:
     def is_asked_to_stop(self, run: str) -> bool:
         return (self.reports(run) / "stop").exists()
 
+    def end(self, run: str) -> None:
+        """Note that a single drain has found nothing more to do."""
+        (self.reports(run) / "over").touch()
+
+    def has_ended(self, run: str) -> bool:
+        return (self.reports(run) / "over").exists()
+
     def new_file(self, attempt: str, at_s: float) -> Path:
         return self.journal / f"day={day_of(at_s)}" / f"{attempt}.jsonl"
 

@@ -15,8 +15,9 @@ from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from pairbus.spark.features import StreamArrowWriter
 from pairbus.spark.options import Options
 from pairbus.spark.outbox import Outbox, Parcel
 from pairbus.spark.perseverance import persevere
@@ -52,7 +53,7 @@ class BatchSink(DataSourceArrowWriter):
         pass
 
 
-class StreamSink(DataSourceStreamArrowWriter):
+class StreamSink(StreamArrowWriter):
     """Made anew for every micro-batch; what ids are made of comes from the task."""
 
     def __init__(self, options: Options) -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamArrowWriter
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from pairbus.errors import ConfigError
-from pairbus.spark.batch_reader import FilteringPeekReader, PeekReader, spark_pushes_filters
+from pairbus.spark.batch_reader import PeekReader, spark_pushes_filters
 from pairbus.spark.options import Options
 from pairbus.spark.schema import COLUMN_TYPES, check_written_columns, spark_schema
 from pairbus.spark.sink import BatchSink, StreamSink, message_sizes
@@ -31,8 +31,12 @@ class ServiceBusDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = Options.parse(self.options, "read")
-        kind = FilteringPeekReader if options.push_filters and spark_pushes_filters() else PeekReader
-        return kind(options, read_columns(schema, options))
+        columns = read_columns(schema, options)
+        if options.push_filters and spark_pushes_filters():
+            from pairbus.spark.pushdown import FilteringPeekReader  # a Spark that pushes filters has their classes
+
+            return FilteringPeekReader(options, columns)
+        return PeekReader(options, columns)
 
     def streamReader(self, schema: StructType) -> StagedStreamReader:
         options = Options.parse(self.options, "stream")
@@ -44,7 +48,7 @@ class ServiceBusDataSource(DataSource):
             asyncio.run(message_sizes(options, [options.entity], 0.0))  # before any task: is it there, may we send?
         return BatchSink(options)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
         # Called for every micro-batch: whether the entity is there, the tasks find out, before they send.
         return StreamSink(self._sink_options(schema, overwrite))
 

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import InputPartition
 
 from pairbus.errors import ConfigError
 from pairbus.spark.connections import run
+from pairbus.spark.features import BatchReader, Offset
 from pairbus.spark.intake import Share, take_in
 from pairbus.spark.links import carrier_of
 from pairbus.spark.options import Options
@@ -26,8 +26,6 @@ from pairbus.spark.rows import to_columns
 from pairbus.spark.stage_file import read_payloads
 from pairbus.spark.staging import Entry, Owner
 from pairbus.spark.stream_driver import StreamDriver, staging_of
-
-Offset = dict[str, int]
 
 
 class SharePartition(InputPartition):
@@ -47,7 +45,7 @@ class AdoptedPartition(InputPartition):
         self.number = number
 
 
-class StagedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StagedStreamReader(BatchReader):
     """Made in several processes for each query; only one of them takes the staging location, at its first call."""
 
     def __init__(self, options: Options, column_names: Sequence[str] | None = None) -> None:
@@ -70,30 +68,28 @@ class StagedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """For a new checkpoint; called twice. What another checkpoint has left behind enters with the first batch."""
         return {"batch": self._on_driver().book.first_offset()}
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._options.max_messages_per_batch)
+    def max_rows(self) -> int:
+        return self._options.max_messages_per_batch
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._on_driver().prepare_for_available_now()
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        most = self._options.max_messages_per_batch
-        if isinstance(limit, ReadMaxRows):
-            most = min(limit.max_rows, most)
+    def next_offset(self, start: Offset, max_rows: int | None) -> Offset:
+        most = self.max_rows() if max_rows is None else min(max_rows, self.max_rows())
         return {"batch": self._on_driver().next_batch(start["batch"], most)}
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Shown in the progress of the query, as `latestOffset` of this source."""
         return self._on_driver().backlog()
 
-    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+    def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Also called, alone, for a batch that a crash has interrupted: then it is the plan of that time."""
         found: list[InputPartition] = []
         for batch in range(start["batch"] + 1, end["batch"] + 1):
-            found += self._partitions(batch)
+            found += self._tasks_of(batch)
         return found
 
-    def _partitions(self, batch: int) -> list[InputPartition]:
+    def _tasks_of(self, batch: int) -> list[InputPartition]:
         driver = self._on_driver()
         plan = driver.plan(batch)
         book = driver.book

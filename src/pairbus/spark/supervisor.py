@@ -18,6 +18,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark.errors import PySparkException
 
 from pairbus.errors import PairbusError
+from pairbus.spark.features import register_format
 from pairbus.spark.journal import read_reports
 from pairbus.spark.lane import Job
 from pairbus.spark.looks import count_left
@@ -35,6 +36,7 @@ logger = logging.getLogger("pairbus.spark")
 POLL_S = 1
 END_POLL_S = 0.1
 TRIGGER = "1 second"  # between two questions whether there is something to do; most are answered without a look
+AT_ONCE = "0 seconds"  # a single drain waits in the source, until there is a next round or none ever
 RESTART_S, RESTART_MAX_S = 1.0, 60.0
 FAILURES_MAX = 5  # of a single drain, in a row, none of which moved anything
 RATE_WINDOW_S = 30.0
@@ -122,7 +124,7 @@ class SparkSyphon:
             self._over.set()
 
     def _supervise(self) -> None:
-        self._spark.dataSource.register(SyphonSource)
+        register_format(self._spark, SyphonSource)
         pause = Pause(RESTART_S, RESTART_MAX_S)
         failures = 0
         while not self._stopping.is_set():
@@ -157,7 +159,7 @@ class SparkSyphon:
         try:
             while not query.awaitTermination(POLL_S):
                 self._hear(job, heard)
-                if self._stopping.is_set():
+                if self._stopping.is_set() or job.location.has_ended(job.run):
                     self._end(job, query)
                     return
         finally:
@@ -168,8 +170,8 @@ class SparkSyphon:
         stream = self._spark.readStream.format(FORMAT).options(**options).load()
         # The rows end here: the journal has them all, and those that Spark gets lack what a kill has lost.
         writer = stream.writeStream.format("noop").option("checkpointLocation", self._checkpoint)
-        writer = writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime=TRIGGER)
-        return writer.start()
+        # Not AvailableNow for a single drain: Spark 4.0 and 4.1 would end it after one round.
+        return writer.trigger(processingTime=AT_ONCE if self._once else TRIGGER).start()
 
     def _end(self, job: Job, query: StreamingQuery) -> None:
         job.location.ask_to_stop(job.run)

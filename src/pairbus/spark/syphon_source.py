@@ -20,13 +20,13 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
 from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.spark.connections import Borrowed, Secret, run
+from pairbus.spark.features import BatchReader, Offset
 from pairbus.spark.journal import Location, Row, read_reports
 from pairbus.spark.lane import Job, Lane, drain
 from pairbus.spark.looks import peek
@@ -97,7 +97,7 @@ class LanesPartition(InputPartition):
         self.lanes = lanes
 
 
-class SyphonReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class SyphonReader(BatchReader):
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._job = Job(
             Secret(**said["primary"]),
@@ -123,16 +123,10 @@ class SyphonReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ── the driver ──
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> Offset:
         return {"tick": 0}
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadAllAvailable()
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """`once` was said with the options: a single drain ends by itself, whatever comes meanwhile."""
-
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+    def next_offset(self, start: Offset, max_rows: int | None) -> Offset:
         """The next tick when there is something to do and the primary is there; otherwise `start`: Spark waits.
 
         Of a single drain it returns when there is a next round or none ever.
@@ -147,16 +141,18 @@ class SyphonReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             if self._look():
                 return {"tick": tick + 1}
+        if self._rounds.is_over:
+            self._job.location.end(self._job.run)
         return start
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Once for each round. After a restart Spark repeats an open round without a look: then all queues."""
         if end["tick"] <= start["tick"]:
             return []
         queues = [(queue, self._queues[queue]) for queue in self._waiting]
         return [LanesPartition(lanes) for lanes in self._rounds.tasks(end["tick"], queues, time.monotonic())]
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: Offset) -> None:
         """Nothing is kept for a repetition."""
 
     def stop(self) -> None:

@@ -1,0 +1,117 @@
+"""The parts of PySpark's data source API that not every version from 4.0 on has, found by looking for them.
+
+| a version lacks                        | then                                                                  |
+| -------------------------------------- | --------------------------------------------------------------------- |
+| a stream writer of Arrow batches (4.0) | the two writers that it has are inherited together                    |
+| filters that are pushed down (4.0)     | Spark filters the rows itself; `pushdown.py` is never imported        |
+| a start and a limit for the next batch | the reader remembers the start; Trigger.AvailableNow is one batch     |
+| (4.0, 4.1)                             | only, and `pairbus.spark.drain` repeats it until nothing is left      |
+| registering a format twice (4.0)       | the second time is left out                                           |
+
+A managed platform brings its own PySpark, with parts of later versions in it: hence no version number is compared.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import datasource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+except ImportError:
+    TELLS_START = False
+    "Whether Spark says where the next batch begins, and ends a stream with Trigger.AvailableNow by asking the source."
+else:
+    TELLS_START = True
+
+Offset = dict[str, int]
+
+if hasattr(datasource, "DataSourceStreamArrowWriter"):
+    StreamArrowWriter = datasource.DataSourceStreamArrowWriter
+else:
+
+    class StreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[no-redef,misc]
+        """Both of what Spark looks for: a writer for streams, and one that takes Arrow batches."""
+
+
+class PlannedReader(DataSourceStreamReader):
+    """A stream reader in the words of this package: the next offset after a start, and the tasks between two."""
+
+    @abstractmethod
+    def next_offset(self, start: Offset, max_rows: int | None) -> Offset:
+        """Return the end of the next batch; `start` when there is none now. `max_rows` is a limit of the user's."""
+
+    @abstractmethod
+    def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Return what the tasks of the batches after `start`, up to `end`, have to do."""
+
+    def max_rows(self) -> int | None:
+        """Return the limit of a batch unless the user sets one; None: there is none."""
+        return None
+
+
+if TELLS_START:
+
+    class BatchReader(PlannedReader, SupportsTriggerAvailableNow):
+        """A reader that Spark tells the start and the limit of every batch."""
+
+        def getDefaultReadLimit(self) -> ReadLimit:
+            most = self.max_rows()
+            return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            """Do nothing; a reader that needs to know overrides it."""
+
+        def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+            return self.next_offset(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+        def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+            return self.tasks(start, end)
+
+else:
+
+    class BatchReader(PlannedReader):  # type: ignore[no-redef]
+        """A reader that remembers where the last batch has ended.
+
+        A query with a checkpoint asks for the partitions of its last batch, or of none at its end, before anything
+        else; so whoever is asked for an offset first belongs to a query without a checkpoint.
+        """
+
+        _start: Offset | None = None
+
+        def latestOffset(self) -> Offset:  # type: ignore[override]
+            if self._start is None:
+                self._start = self.initialOffset()
+            return self.next_offset(self._start, None)
+
+        def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+            self._start = end
+            return self.tasks(start, end)
+
+
+def register_format(spark: SparkSession, kind: type[DataSource]) -> None:
+    """Make a format known to a session, where it is not known already."""
+    try:
+        spark.dataSource.register(kind)
+    except AnalysisException as error:
+        if _condition(error) != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _condition(error: Any) -> str | None:
+    """Return the name of an error of Spark's, under the method of its time."""
+    told: str | None = (getattr(error, "getCondition", None) or error.getErrorClass)()
+    return told
