@@ -41,7 +41,7 @@ from pairbus.transport.progress import Progress
 if TYPE_CHECKING:
     from pairbus.transport.links import LinkEnd
 
-UNFLUSHED_MAX = 64 * 1024  # bytes gathered in one turn before they are written; the socket's own limit is AHEAD_MAX
+UNFLUSHED_MAX = 128 * 1024  # bytes gathered in one turn before they are written; the socket's own limit is AHEAD_MAX
 AHEAD_MAX = 32_768  # bytes that the socket has not taken: above it nothing more is written
 FRAMES_A_TURN = 16  # of large messages, before the loop may do something else
 
