@@ -2,8 +2,9 @@
 
     python -m tests.nemesis.receiver NAME SEED LOG
 
-Records: `got` (when its link was opened, sink, sequence number, id, digest) for each message, then `done` (when, sink,
-ids and numbers, outcome) for those that were completed. Some messages are abandoned, and come again.
+Records: `got` (when its link was opened, sink, sequence number, id, digest) for each message, `trying` (when, sink, ids
+and numbers) before some are completed, and `done` (when, sink, ids and numbers, outcome) after it. Some messages are
+abandoned, and come again.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class Sink:
             return
         if self._source.random() < 0.3:
             await asyncio.sleep(self._source.uniform(0.0, 0.2))
+        self._log.add(("trying", time.monotonic(), self._path, list(known.values())))
         refused: set[int] = set(known)
         outcome = "unknown"
         try:

@@ -75,10 +75,19 @@ class Record:
         return self.doubts[message_id] + unended + max(self.moves[message_id] - self.gone[message_id], 0)
 
     def add(self, records: Iterable[list[Any]]) -> None:
-        """Add the records of one process."""
+        """Add the records of one process. Completions that it began and never told the end of are in doubt."""
+        begun: dict[tuple[str, str, int], float] = {}
         for kind, *fields in records:
-            if kind != "begin":
+            if kind == "trying":
+                at, sink, messages = fields
+                begun |= {(sink, message_id, number): at for message_id, number in messages}
+            elif kind != "begin":
                 getattr(self, f"_{kind}")(*fields)
+            if kind == "done":
+                _, sink, messages, _ = fields
+                for message_id, number in messages:
+                    begun.pop((sink, message_id, number), None)
+        self.done += [Done(at, *each, Outcome.UNKNOWN) for each, at in begun.items()]
 
     def _call(self, _at: float, messages: list[list[Any]]) -> None:
         for message in messages:

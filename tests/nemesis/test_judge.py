@@ -54,6 +54,7 @@ GOOD: dict[str, list[Line]] = {
     "unknown and nowhere": [call(), DOUBT, ended("unknown")],
     "unknown and stored": [call(), DOUBT, ended("unknown"), *taken()],
     "its sender was killed": [call(), *taken()],
+    "its receiver was killed while it completed": [call(), ended(), got(), ["trying", 2.5, ORDERS, [["a-1", 1]]]],
     "delivered again, since its completion was lost": [call(), ended(), got(), done(outcome="unknown"), got(at=4.0)],
     "delivered late by a process that was stopped": [call(), ended(), *taken(), got(at=2.5)],
     "stored twice after an attempt without an answer": [call(), DOUBT, ended(), *TWICE],
@@ -67,6 +68,7 @@ GOOD: dict[str, list[Line]] = {
 
 BAD: dict[str, tuple[str, list[Line]]] = {
     "gone": ("lost", [call(), ended()]),
+    "gone before its receiver began to complete it": ("lost", [call(), ended(), got()]),
     "a subscription without its copy": ("lost", [call(entity=NEWS), ended(), *taken(sink=ALL)]),
     "completion refused, and gone": ("lost", [call(), ended(), got(), done(outcome="failed")]),
     "stored twice without a doubt": ("duplicated", [call(), ended(), *TWICE]),
