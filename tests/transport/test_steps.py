@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.transport.errors import Timeout
+from pairbus.transport.errors import ConnectionLost, Timeout
 from pairbus.transport.steps import Steps
 from pairbus.transport.threads import in_thread
 from tests.sim.loop import VirtualLoop
@@ -138,3 +139,27 @@ def test_a_call_that_hangs_does_not_hold_up_the_end_of_the_process() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     assert (done.stdout, done.stderr) == ("left\n", "")
     assert time.monotonic() - began < 20
+
+
+async def test_failure_that_a_cancelled_caller_does_not_hear_of_is_no_line_in_the_log() -> None:
+    """The peer refuses in the moment in which the caller gives up: asyncio would complain about a lost exception."""
+    complaints: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    answered: asyncio.Future[None] = loop.create_future()
+
+    async def refused() -> None:
+        await answered
+        raise ConnectionLost("refused")
+
+    caller = loop.create_task(Steps("far", 3.0).step("the answer", refused()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    answered.set_result(None)
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    del caller
+    gc.collect()
+    assert complaints == []

@@ -85,3 +85,5 @@ class Steps:
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # whoever was cancelled does not hear of it, and neither does the log
