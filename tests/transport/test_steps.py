@@ -158,8 +158,8 @@ async def test_failure_that_a_cancelled_caller_does_not_hear_of_is_no_line_in_th
     answered.set_result(None)
     await asyncio.sleep(0)
     caller.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await caller
+    await asyncio.wait([caller])
+    assert caller.cancelled()
     del caller
     gc.collect()
     assert complaints == []
