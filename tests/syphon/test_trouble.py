@@ -85,6 +85,23 @@ async def test_a_single_drain_counts_what_each_of_its_passes_left() -> None:
         assert len(world.told(DestinationSkipped)) == 1
 
 
+async def test_a_destination_that_is_skipped_gets_another_chance_while_others_are_delivered() -> None:
+    """After a quarter of a minute, however much there is for the others: it may have recovered long ago."""
+    now = 1000.0
+    async with pair(ORDERS, DISABLED) as world:
+        for path, count in (("bills", 5), ("orders", 500), ("bills", 5)):
+            await world.divert(path, [message(number) for number in range(count)])
+
+        def hurry(namespace: str, kind: str) -> None:
+            nonlocal now
+            now += 16.0 if kind == "send" and now == 1000.0 else 0.0
+
+        world.on_meter = hurry
+        progress = await world.syphon(replace(QUICK, batch_max=10), clock=lambda: now).run_once()
+        assert (progress.moved, progress.blocked) == (500, 10)
+        assert len(world.told(DestinationSkipped)) == 2, "it was tried again"
+
+
 async def test_what_a_single_drain_held_back_is_there_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what lies on links that were replaced, and none of it counts as delivered once more."""
     monkeypatch.setattr(pump, "HELD_MAX", 100)

@@ -23,7 +23,8 @@ from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, TtlP
 from pairbus.pairing.pace import BATCH_MAX, LOCK_MAX_S, PAUSE_MAX_S
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
 
-PASS_MAX_S = 60.0  # then every destination gets another chance, however much is left in the queue
+PASS_MAX_S = 60.0  # however much is left in the queue
+CHANCE_S = 15.0  # a pass that skips a destination ends after this time, so that the destination is tried again
 MISSING_MEMORY_S = PAUSE_MAX_S + LOCK_MAX_S + PASS_MAX_S  # whoever has messages for it has looked again by then
 POLL_S = 15 * 60.0
 LANE_MEMORY_S = 300.0  # after its lock: a message that waits comes back before, or somebody else has taken it

@@ -22,7 +22,7 @@ from pairbus.pairing.envelope import enqueued_ms_of
 from pairbus.pairing.events import NotCompleted, PumpPaused
 from pairbus.pairing.pace import BatchSize, Pauses
 from pairbus.pairing.policy import BUSY_WAIT_S, Kind
-from pairbus.pairing.relay import PASS_MAX_S, Item
+from pairbus.pairing.relay import CHANCE_S, PASS_MAX_S, Item
 from pairbus.syphon.intake import Intake
 from pairbus.syphon.link import Link
 from pairbus.syphon.loads import AHEAD, Loads
@@ -213,10 +213,11 @@ class Pump:
             while batch:
                 await self._start(batch, this, loads)
                 over = this.over is not None or this.caught_up or self._stopping.is_set()
+                long_s = CHANCE_S if this.skipped else PASS_MAX_S
                 if (
                     over
                     or self._shared.presence.is_away
-                    or (not this.early and self._shared.clock() - this.began >= PASS_MAX_S)
+                    or (not this.early and self._shared.clock() - this.began >= long_s)
                 ):
                     break
                 batch = await self._more(this, loads)
