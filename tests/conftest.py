@@ -50,11 +50,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     return _FilesAndOneSpark(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+_FIRST = ("tests/spark/", "tests/report/")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take long: a process that begins one of them last keeps the whole run waiting."""
+    """Begin with the files that take long: a process that begins one of them last keeps the whole run waiting.
+
+    The folders with a Spark come first of all, so that two processes take them: a Java that one of them has started
+    lacks the variables of the other.
+    """
     long = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("spark")}
-    items.sort(key=lambda item: item.path not in long)
+
+    def rank(item: pytest.Item) -> int:
+        folder = next((number for number, name in enumerate(_FIRST) if item.nodeid.startswith(name)), len(_FIRST))
+        return folder if folder < len(_FIRST) else folder + (item.path not in long)
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session", autouse=True)

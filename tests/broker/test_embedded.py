@@ -20,7 +20,7 @@ from pairbus.broker.description import QueueDescription
 from pairbus.broker.queue import Draft
 from pairbus.broker.store import Done
 from pairbus.broker.store.memory import MemoryStore
-from pairbus.broker.store.reader import Reader
+from pairbus.broker.store.recovery import Recovery
 from pairbus.errors import ConfigError, StoreError, StoreFull
 from pairbus.transport import Endpoint, Plain, Refused, SasSignature, Scheduled, connect
 
@@ -243,10 +243,10 @@ async def test_a_start_that_fails_leaves_the_folder_to_the_next_one(
         pass
     with monkeypatch.context() as patch, pytest.raises(StoreError, match="input/output"):
 
-        def fail(self: Reader, entity_id: int) -> list[tuple[str, int]]:
+        def fail(self: Recovery, entity_id: int) -> list[tuple[str, int]]:
             raise StoreError("input/output error")
 
-        patch.setattr(Reader, "remembered", fail)
+        patch.setattr(Recovery, "remembered", fail)
         await Broker([options], data=tmp_path).start()
     async with Broker([options], data=tmp_path) as broker:
         assert broker.namespace("contoso").queue("orders") is not None

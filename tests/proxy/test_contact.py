@@ -200,7 +200,7 @@ async def test_target_that_is_away_is_told_and_the_proxy_lives_on(
     world.proxy.target = target._replace(port=1)
     with pytest.raises(ServiceBusConnectionError):
         await world.sender()
-    assert "target 127.0.0.1:1 cannot be reached: " in caplog.text
+    await until(lambda: "target 127.0.0.1:1 cannot be reached: " in caplog.text)
     world.proxy.target = target
     await world.check_whole()
 

@@ -75,8 +75,8 @@ class Loop(VirtualLoop):
     async def sock_connect(self, sock: Any, address: Any) -> None:
         """The pipe takes the place of the socket."""
 
-    async def create_connection(self, factory: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        kwargs["sock"].close()
+    async def connect_accepted_socket(self, factory: Any, sock: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        sock.close()
         wire = factory()
         peer = Peer(self.namespace, Pipe(self, wire.data_received), self)
         wire.connection_made(Pipe(self, peer.data_received))

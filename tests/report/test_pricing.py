@@ -265,7 +265,11 @@ def test_a_file_of_ones_own_is_a_sheet(tmp_path: Path) -> None:
         ("up_to = 20, ", "", "tiers tier 1: up_to is None; it must be more than 0"),
         ("up_to = 20", "up_to = 0", "tiers tier 1: up_to is 0; it must be more than 0"),
         ('"1.5"', "1.5", "tiers tier 1: per_million is 1.5; it must be an amount in quotes"),
-        ('{ per_million = "1" }', '{ up_to = 9, per_million = "1" }', "tiers tier 2: up_to is 9; the last tier has"),
+        (
+            '{ per_million = "1" }',
+            '{ up_to = 9, per_million = "1" }',
+            "tiers tier 2: up_to is 9; the last tier must have",
+        ),
         ('per_million = "1" }', "}", "tiers tier 2: per_million is missing"),
         ("connection_tiers = []", "connection_tiers = 3", "connection_tiers is 3; it must be a list of tables"),
         ("replication_per_gb", "replication_per_gigabyte", "replication_per_gigabyte is not a field of a price sheet"),

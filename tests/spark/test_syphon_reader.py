@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -239,16 +240,12 @@ def test_a_task_has_several_pumps_and_one_journal(world: SyphonWorld) -> None:
 def test_two_syphons_share_a_queue_without_a_duplicate(world: SyphonWorld) -> None:
     """Locks decide who has which message: competing consumers are harmless."""
     world.divert(2000, "orders", "bills")
-    rows: list[dict[str, Any]] = []
 
-    def drain() -> None:
-        rows.extend(round_of(world.reader(world.job()), {"tick": 0})[1])
+    def drain(_: int) -> list[dict[str, Any]]:
+        return round_of(world.reader(world.job()), {"tick": 0})[1]
 
-    threads = [threading.Thread(target=drain) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        rows = [row for moved in threads.map(drain, range(2)) for row in moved]
     assert len(rows) == len({row["sequence_number"] for row in rows}) == 2000
     assert world.check("orders", "bills") == 0
 
