@@ -173,10 +173,13 @@ def main(flavour: str, order: str, name: str, seed: str, rate: str, file: str) -
     workers = [Worker(f"{name}.{n}", f"{seed} {name} {n}", float(rate) / WORKERS, log) for n in range(WORKERS)]
     options = options_of(flavour, is_ordered=order == "ordered")
     log.add(("begin",))
-    if flavour == "sync":
-        run_sync(places, options, workers)
-    else:
-        asyncio.run(run_aio(places, options, workers))
+    try:
+        if flavour == "sync":
+            run_sync(places, options, workers)
+        else:
+            asyncio.run(run_aio(places, options, workers))
+    except PairingError as error:
+        sys.exit(f"{type(error).__name__}: {error}")  # the storm keeps this client from pairing; it is started again
 
 
 if __name__ == "__main__":
