@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.report.model import PARTS, Amount, BillLine, EntityAvailability, Outage, Report
+from pairbus.report.model import PARTS, Amount, BillLine, Damage, EntityAvailability, Outage, Report
 from pairbus.report.page import render, summary
 from pairbus.report.page.costs import COLUMNS_MAX, by_time
 from pairbus.report.page.findings import headline
@@ -153,6 +153,19 @@ def test_what_is_not_well_is_in_the_first_sentence(report: Report) -> None:
     for words in ("1 not over", "7 waiting", "2 dead-lettered", "3\u00a0sends failed"):
         assert words in said
     assert "all home" not in said and "none lost" not in said
+
+
+def test_a_file_that_could_not_be_used_is_told_on_the_page_and_in_the_summary() -> None:
+    """Also where no line is damaged: then the report once said that everything could be used."""
+    unread = Damage("ledger-7.jsonl", 0, "it is empty")
+    clean = replace(example_report().source, damaged=0, damage=(), lost_rows=0, clock_jumps=0)
+    whole = replace(example_report(), source=clean)
+    assert "All of them could be used." in render(whole)
+    broken = replace(whole, source=replace(clean, damage=(unread,)))
+    assert "All of them could be used." not in render(broken)
+    assert "1 file could not be used, the first ledger-7.jsonl: it is empty" in summary(broken).plain.replace(
+        "\u00a0", " "
+    )
 
 
 def test_nothing_is_called_lost_or_not_where_rows_are_missing() -> None:

@@ -132,7 +132,7 @@ def _delay_cells(delay: Delay) -> tuple[str, ...]:
 
 def ledger(report: Report) -> Html:
     source = report.source
-    whole = not (source.damaged or source.lost_rows or source.clock_jumps)
+    whole = not (source.damaged or source.damage or source.lost_rows or source.clock_jumps)
     sentence = f"Made from {counted(source.rows, 'row')} in {counted(source.files, 'file')}. " + (
         "All of them could be used." if whole else "There are problems:"
     )

@@ -62,12 +62,12 @@ def _outage(outage: Outage, calendar: Calendar) -> str:
 def _health(report: Report) -> list[str]:
     source = report.source
     lines = []
+    files = [one for one in source.damage if not one.line]
+    if files:
+        lines.append(f"{counted(len(files), 'file')} could not be used, the first {files[0].file}: {files[0].reason}")
     if source.damaged:
-        first = source.damage[0] if source.damage else None
-        where = ""
-        if first is not None:
-            line = f", line {first.line}" if first.line else ""
-            where = f", the first in {first.file}{line}: {first.reason}"
+        first = next((one for one in source.damage if one.line), None)
+        where = "" if first is None else f", the first in {first.file}, line {first.line}: {first.reason}"
         lines.append(f"{counted(source.damaged, 'damaged line')} left out{where}")
     if source.lost_rows:
         lines.append(f"{counted(source.lost_rows, 'row')} could not be written; their operations are in the bill")
