@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -77,6 +78,16 @@ def control_dir() -> Iterator[Path]:
         patch.setenv("PAIRBUS_CONTROL_DIR", str(folder))
         yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """Set levels of loggers back: a command that runs in this process silences them for the rest of it."""
+    loggers = [logging.getLogger(name) for name in ("pairbus", "azure", "py4j", "aiohttp")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 class MakeQueue(Protocol):

@@ -180,9 +180,9 @@ def test_silent_primary_costs_its_time_out_and_secondary_is_shown(pair: Pair) ->
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         done = pair.status(
-            "--primary", away_at(pair.primary, silent.getsockname()[1]), "--timeout", "1", "--backlog-queue-count", "1"
+            "--primary", away_at(pair.primary, silent.getsockname()[1]), "--timeout", "4", "--backlog-queue-count", "1"
         )
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
     assert done.code == 1 and "waiting: 1 message, " in done.out
     assert " away: " in done.out.splitlines()[1] and " reachable in " in done.out.splitlines()[2]
 
