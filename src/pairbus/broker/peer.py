@@ -289,10 +289,10 @@ class Peer:
             self._reschedule_tick()
 
     def write_now(self, data: bytes) -> None:
-        """Write bytes that a slow line kept; a connection that froze meanwhile keeps them on."""
+        """Write bytes that a slow line kept. A connection that froze meanwhile keeps them, a closed one drops them."""
         if self._frozen_by:
             self._frozen_answers.append(data)
-        else:
+        elif not self._wire.is_closing():
             self._wire.write(data)
 
     def rest_until(self, at_s: float) -> None:
