@@ -60,9 +60,6 @@ class Pipe:
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-    def is_closing(self) -> bool:
-        return False
-
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 

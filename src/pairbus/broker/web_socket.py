@@ -39,9 +39,6 @@ class WebSocketWire:
         if self._transport is not None:
             self._transport.abort()
 
-    def is_closing(self) -> bool:
-        return self._is_closing
-
     def pause_reading(self) -> None:
         self.may_read.clear()
 
