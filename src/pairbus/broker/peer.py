@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -292,8 +293,9 @@ class Peer:
         """Write bytes that a slow line kept. A connection that froze meanwhile keeps them, a closed one drops them."""
         if self._frozen_by:
             self._frozen_answers.append(data)
-        elif not self._wire.is_closing():
-            self._wire.write(data)
+        else:
+            with suppress(RuntimeError):  # how uvloop says that the connection is closed; asyncio drops the bytes
+                self._wire.write(data)
 
     def rest_until(self, at_s: float) -> None:
         """Read nothing before this time of the loop."""
