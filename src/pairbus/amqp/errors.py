@@ -1,4 +1,4 @@
-"""What goes wrong on the wire: one exception, carrying the AMQP condition to answer with."""
+"""Errors on the wire: one exception, carrying the AMQP condition to answer with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the core tells its user. Events come in the order in which their bytes arrived."""
+"""Events that the core tells its user. They come in the order in which their bytes arrived."""
 
 from __future__ import annotations
 

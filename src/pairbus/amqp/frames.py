@@ -81,7 +81,7 @@ class FrameBuffer:
                 self._held += data[self.position :]
 
     def unread(self) -> bytes:
-        """What is held, given back: the next bytes are no frames but a protocol header."""
+        """Give back the bytes that are held: the next ones are no frames but a protocol header."""
         rest = bytes(self._held)
         self._held.clear()
         self._need = 8

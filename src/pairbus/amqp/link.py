@@ -38,7 +38,7 @@ class SentDelivery:
 
 
 class Link:
-    """What both ends share. `context` belongs to the user of the core."""
+    """State that both ends of a link share. `context` belongs to the user of the core."""
 
     role: bool
 
@@ -214,7 +214,7 @@ class ReceiverLink(Link):
         "Keep the sender supplied with this much credit; 0 = the user grants by hand."
         self.unsettled = 0
         self._partial: bytearray | None = None
-        "What has arrived of a message that is not whole yet."
+        "Bytes of a message that is not whole yet."
         self._partial_is_too_large = False
         self._partial_head: tuple[int, bytes, int, bool] = (0, b"", 0, False)
 

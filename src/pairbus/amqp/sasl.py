@@ -16,7 +16,7 @@ OK, AUTH_FAILED = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class SaslServer:
-    """What a server offers, and who decides."""
+    """Mechanisms that a server offers, and who decides."""
 
     mechanisms: tuple[str, ...] = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
     check: Callable[[str, bytes], bool] = lambda mechanism, response: True
@@ -35,7 +35,7 @@ class SaslServer:
 
 @dataclass(frozen=True, slots=True)
 class SaslClient:
-    """What a client chooses."""
+    """Mechanism that a client chooses."""
 
     mechanism: str = "ANONYMOUS"
     response: bytes = b""

@@ -1,4 +1,4 @@
-"""What one end of a connection says of itself, and the limits that it keeps."""
+"""Settings of one end of a connection: how it describes itself, and the limits that it keeps."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class TransferMould(NamedTuple):
 
 
 def mould_of(buf: bytes, pos: int, end: int) -> TransferMould | None:
-    """Of the good transfer at `pos` of a frame that ends at `end`; None when it is not whole or not in the usual form.
+    """Return the mould of the good transfer from `pos` to `end`, one frame; None when it is not whole or unusual.
 
     The usual form: an 8-byte frame head, a list8, a delivery id of four bytes. A frame that agrees with the mould in
     `before`, `between` and `behind` has its fields in the same places, whatever its id and its tag are.

@@ -54,7 +54,7 @@ class Box:
         self.deferred_count = 0
         self.scheduled_count = 0
         self.size_bytes = 0
-        "Of all messages of the box, those of uncommitted sends included."
+        "Bytes of all messages of the box, including those of uncommitted sends."
         self.shared_bytes = 0
         "The part of them that is in payloads, which other boxes may share."
         self.accessed_ms = 0
@@ -69,7 +69,7 @@ class Box:
         "The line of a box without sessions."
         self.locks: Locks | Holds
         self.sessions: Sessions | None = None
-        "Of a box whose messages belong to sessions; its messages wait there."
+        "Sessions of the box, when its messages belong to sessions: they wait there."
         self.holds: Holds | None = None
         if has_sessions:
             self._line = self.sessions = Sessions(around)
@@ -296,5 +296,5 @@ class Box:
         return self._line.withdraw_expired(now_ms)
 
     def trim(self) -> None:
-        """What was withdrawn is gone for good."""
+        """Forget withdrawn messages for good."""
         self._line.trim()

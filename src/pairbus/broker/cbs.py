@@ -25,7 +25,7 @@ class TooManyTokens(TokenRefused):
 
 
 class Grants:
-    """What the tokens of one connection allow. A newer token for an audience replaces the older one."""
+    """Rights that the tokens of one connection give. A newer token for an audience replaces the older one."""
 
     def __init__(self, count_max: int = GRANTS_MAX) -> None:
         self._count_max = count_max

@@ -1,4 +1,4 @@
-"""What an entity does after its commits."""
+"""Work that an entity does after its commits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Handler = Callable[[Any, Any, StoreError | None], None]
 
 
 class Commits:
-    """What to do after each commit, in order: one tuple and one shared callback instead of a closure per message."""
+    """Handlers to call after each commit, in order: a tuple and one shared callback, not a closure per message."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

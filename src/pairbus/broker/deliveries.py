@@ -1,4 +1,4 @@
-"""What the broker says on a message that goes: a header and annotations of its own in front of the bare message.
+"""Outgoing messages: the broker's own header and annotations in front of the bare message.
 
 Only a settlement that changed application properties (a *patch*) makes one section to be written anew.
 """

@@ -17,7 +17,7 @@ LEARN_FIRST, LEARN_EACH = 16, 256  # it learns from its first misses, then now a
 
 
 class Head(NamedTuple):
-    """What stands around the id of a message: header, annotations, properties, application properties."""
+    """Sections around the id of a message: header, annotations, properties, application properties."""
 
     size: int
     "Up to the bytes of the data section."

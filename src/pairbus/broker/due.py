@@ -1,4 +1,4 @@
-"""What falls due: two heaps that do not grow with what was cancelled."""
+"""Times at which something falls due: two heaps that do not grow with cancelled times."""
 
 from __future__ import annotations
 

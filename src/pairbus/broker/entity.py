@@ -1,4 +1,4 @@
-"""What the parts of a queue, a topic or a subscription share."""
+"""State that the parts of a queue, a topic or a subscription share."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Holds:
 
     def __init__(self, sessions: Sessions, give_back: Callable[[StoredMessage], None]) -> None:
         self.duration_ms = 0
-        "Of holds made from now on; set by the entity."
+        "Duration of holds made from now on; set by the entity."
         self.new_tokens = Tokens().take
         self._sessions = sessions
         self._give_back = give_back
@@ -120,7 +120,7 @@ class Holds:
     # ── message locks ──
 
     def __len__(self) -> int:
-        """Of what can lapse: holds, and what they left."""
+        """Count everything that can lapse: holds, and their remains."""
         return len(self._agenda) + len(self._orphans)
 
     def __iter__(self) -> Iterator[SessionLock]:

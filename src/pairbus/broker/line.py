@@ -288,7 +288,7 @@ class Line:
         return lambda n: n in few or n >= first
 
     def trim(self) -> None:
-        """What was withdrawn is gone for good. Keeps `_gone` small against `_waiting`, also when nobody receives."""
+        """Forget withdrawn messages for good. Keeps `_gone` small against `_waiting`, also when nobody receives."""
         waiting, gone = self._waiting, self._gone
         while waiting and waiting[0] in gone:
             gone.discard(waiting.popleft())

@@ -48,7 +48,7 @@ class Locks:
 
     def __init__(self) -> None:
         self.duration_ms = 0
-        "Of locks made from now on; set by the entity."
+        "Duration of locks made from now on; set by the entity."
         self._locks: OrderedDict[bytes, Lock] = OrderedDict()
         self.new_tokens = Tokens().take
         self._latest_ms = 0

@@ -1,4 +1,4 @@
-"""What the broker reads of a message that comes.
+"""Incoming messages: the parts that the broker reads.
 
 A message is never re-encoded. It is cut in two: the sender's annotations, and everything from the properties on ("the
 bare message"), which stays as it is. Only a message without an id gets one, because the JavaScript SDK cannot settle a

@@ -1,4 +1,4 @@
-"""What a namespace did for its clients, counted where it is answered, in the rows and the words of the ledger.
+"""Operations of a namespace for its clients, counted where it is answered, in the rows and the words of the ledger.
 
 One call counts a whole run of messages, as it was sent, delivered or settled: the price of a message is a fraction of a
 microsecond. Nothing here waits, and nothing fails because of a disk (`Ledger`).
@@ -37,7 +37,7 @@ _OUTCOMES = {
     MESSAGE_SIZE_EXCEEDED: "too large",
     **dict.fromkeys((ARGUMENT_ERROR, DECODE_ERROR, INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED), "invalid"),
 }
-"What a client calls a refusal with this condition; any other one is `internal` to it."
+"Outcome in the ledger of a refusal with this condition; every other condition is `internal`."
 _HTTP_OUTCOMES = {400: "invalid", 403: "full", 409: "invalid", 412: "invalid"}
 
 _REQUESTS: dict[str, MeterKind] = {

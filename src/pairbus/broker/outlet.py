@@ -129,7 +129,7 @@ class Outlet:
         self.wake()
 
     def wake(self) -> None:
-        """This receiver may get something now."""
+        """Note that this receiver may get a message now."""
         self.peer.namespace.wake(self.box, self)
 
     def session_lost(self) -> None:

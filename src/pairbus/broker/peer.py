@@ -64,7 +64,7 @@ LINGER_S = 2.0  # after our close, for the client to read it and hang up
 
 
 class Wire(Protocol):
-    """What a peer needs of a transport: TCP, TLS or a web socket."""
+    """Transport as a peer needs it: TCP, TLS or a web socket."""
 
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What becomes of messages that are sent to a topic: copies for its subscriptions, written together.
+"""Publication of messages that are sent to a topic: copies for its subscriptions, written together.
 
 Copies that no action changed share a payload, unless there is only one of them, which then has the body itself.
 """

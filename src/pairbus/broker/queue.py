@@ -198,7 +198,7 @@ class Queue:
         self.update(self.description, now_ms)
 
     def remains(self) -> Remains:
-        """What is to be swept once the drop is committed."""
+        """Return the rows to sweep once the drop is committed."""
         drains = [(self.main.number, self._schedule.drain), *self._receiving.drains()]
         ends, row_bytes = self._admission.ends(), self._receiving.row_bytes()
         return Remains(self.queue_id, drains, ends, row_bytes, states=self._receiving.state_rows())

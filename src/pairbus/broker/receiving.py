@@ -42,7 +42,7 @@ class Receiving:
         self.main = self._box(box_of(entity.entity_id), has_sessions=settings.requires_session)
         self.dead = self._box(dead_box_of(entity.entity_id))
         self.boxes: tuple[Box, ...] = (self.main, self.dead)
-        "Those that were made: transfer dead letters have one when somebody asks for it."
+        "Boxes that exist: the box for transfer dead letters is made when somebody asks for it."
         self.settlement = Settlement(entity, self.main, self.dead)
         self.expiry.attach(self.main, self.dead, self.settlement)
         self.sessions: SessionService | None = None

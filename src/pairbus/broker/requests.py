@@ -31,7 +31,7 @@ Reply = Callable[[dict[str, Any], Any], None]
 
 
 class Node(Protocol):
-    """What answers requests. One per peer and address."""
+    """Node that answers requests; one for each peer and address."""
 
     address: str
 

@@ -32,7 +32,7 @@ from pairbus.errors import ConfigError
 
 HolderDescription = QueueDescription | TopicDescription | SubscriptionDescription
 Entities = Literal["keep", "delete"]
-"What a reset does to the entities themselves."
+"Fate of the entities themselves in a reset."
 
 
 class ResetHooks(Protocol):

@@ -97,7 +97,7 @@ class Port:
         self._listeners.clear()
 
     def http_handler(self, transport: asyncio.Transport) -> asyncio.Protocol:
-        """What speaks HTTP on the connection. A peer that never finishes the head of a request does not keep it."""
+        """Make the HTTP protocol of a connection, which ends when a peer does not finish the head of a request."""
         assert self._runner is not None and self._runner.server is not None
         handler = self._runner.server()
 
@@ -242,7 +242,7 @@ class Port:
                 self._spawn(self._welcome(client))
 
     def _connection_count(self) -> int:
-        """Those that have not said what they are, AMQP, and HTTP with its web sockets."""
+        """Count connections: undecided ones, AMQP, and HTTP with its web sockets."""
         assert self._runner is not None and self._runner.server is not None
         return len(self._tasks) + len(self.doors) + len(self._runner.server.connections)
 

@@ -22,7 +22,7 @@ class SessionService:
     def __init__(self, entity: Entity, box: Box, expire: Callable[[int], None]) -> None:
         assert box.sessions is not None and box.holds is not None
         self.state_bytes = 0
-        "Of all states: they count towards the quota."
+        "Bytes of all session states: they count towards the quota."
         self._entity = entity
         self._box = box
         self._sessions = box.sessions

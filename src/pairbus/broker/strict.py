@@ -27,7 +27,7 @@ PARTITION_KEY = "x-opt-partition-key"
 
 @dataclass(frozen=True, slots=True)
 class OpenNumbers:
-    """What the broker's open says; it has no properties then."""
+    """Numbers of the broker's open, which has no properties then."""
 
     max_frame_size: int = 65_536
     channel_max: int = 4999
@@ -36,7 +36,7 @@ class OpenNumbers:
 
 @dataclass(frozen=True, slots=True)
 class BeginNumbers:
-    """What the broker's begin says, and how many links a session can have."""
+    """Numbers of the broker's begin, and how many links a session can have."""
 
     next_outgoing_id: int = 1
     window: int = 5000

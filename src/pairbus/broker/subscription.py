@@ -122,7 +122,7 @@ class Subscription:
 
     @property
     def size_bytes(self) -> int:
-        """Of all its messages, payloads that other subscriptions share included."""
+        """Bytes of all its messages, including payloads that other subscriptions share."""
         return self._receiving.size_bytes
 
     @property
@@ -212,7 +212,7 @@ class Subscription:
         self.update(self.description, now_ms)
 
     def remains(self) -> Remains:
-        """What is to be swept once the drop is committed."""
+        """Return the rows to sweep once the drop is committed."""
         receiving = self._receiving
         return Remains(
             self.subscription_id, receiving.drains(), row_bytes=receiving.row_bytes(), states=receiving.state_rows()

@@ -27,7 +27,7 @@ Drain = Callable[[int], list[int]]
 
 @dataclass(slots=True)
 class Remains:
-    """What is left of one dropped entity."""
+    """Remains of one dropped entity."""
 
     entity_id: int
     drains: list[tuple[int, Drain]]

@@ -1,4 +1,4 @@
-"""What falls due in the entities of a namespace: one timer for all of them, and the deletion of idle ones."""
+"""Due times of the entities of a namespace: one timer for all of them, and the deletion of idle ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Timetable:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._deletions: set[asyncio.Future[None]] = set()
-        "Of entities that were idle too long."
+        "Deletions of entities that were idle too long."
         self._is_stopping = False
 
     def stop(self) -> None:

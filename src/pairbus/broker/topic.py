@@ -59,7 +59,7 @@ class Topic:
         "Scheduled messages; nothing is ever received from it."
         self._schedule = Schedule(entity, self.box, self._activate)
         self._pending_bytes = 0
-        "Of copies that are written and not yet committed."
+        "Bytes of copies that are written and not yet committed."
         self._admission: Admission[Publication] = Admission(
             entity,
             accept=self._accept,
@@ -157,7 +157,7 @@ class Topic:
         self.update(self.description, now_ms)
 
     def remains(self) -> Remains:
-        """What is to be swept once the drop is committed."""
+        """Return the rows to sweep once the drop is committed."""
         row_bytes = self.box.size_bytes // (self.box.scheduled_count + 1)
         return Remains(self.topic_id, [(self.box.number, self._schedule.drain)], self._admission.ends(), row_bytes)
 

@@ -68,7 +68,7 @@ class Fault:
 
     @property
     def is_certain(self) -> bool:
-        """Whether it meets everything while it lasts."""
+        """Return whether the fault meets everything while it lasts."""
         return self.probability >= 1 and self.count is None
 
     def to_json(self) -> dict[str, Any]:

@@ -52,13 +52,13 @@ class Kind:
     "Empty: it acts below all of them."
     places: frozenset[Place]
     meets: str
-    "What a client meets, in one sentence."
+    "Sentence that says how a client experiences the fault."
     arguments: tuple[Argument, ...] = ()
     takes_entity: bool = True
     takes_chance: bool = True
     "Whether a probability and a count make sense."
     holds: bool = False
-    "Whether it keeps what it met until it ends. A count that is used up then ends nothing: no more is taken."
+    "True when the fault keeps what it met until it ends. A used-up count then ends nothing: no more is taken."
     for_s: float | None = None
     "How long it lasts when nothing else is said; None: until it is cleared."
     at: frozenset[str] = field(default_factory=lambda: frozenset({"broker"}))

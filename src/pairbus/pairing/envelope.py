@@ -73,7 +73,7 @@ UNDECODABLE, NO_DESTINATION, INVALID_ALIAS = "UndecodableMessage", "NoDestinatio
 EXPIRED = "TTLExpiredException"  # the service's own word for it
 REMEMBERED = "MaybeRemembered"
 ORIGINAL_ID = "x-pairbus-original-message-id"
-"Of a dead letter that was re-driven under another id. Not reserved: whoever receives it may send it on."
+"Property with the id of a dead letter that was re-driven under another id. Not reserved: a receiver may send it on."
 
 SERVICE_OWNED = frozenset(
     f"x-opt-{name}".encode()
@@ -134,7 +134,7 @@ class Spoiled:
     description: str
     message_id: str | None = None
     home: Home | None = None
-    "What it would have been, where it is too late for it."
+    "Message as it would have gone home, when it is too late for it."
 
 
 # ── away ──
@@ -295,7 +295,7 @@ WHAT_TO_DO = "Read it in the dead-letter queue and send it to its destination by
 
 
 class Memory(NamedTuple):
-    """Of a destination that detects duplicates, and would drop a message whose id it remembers."""
+    """Memory of a destination that detects duplicates, and would drop a message whose id it remembers."""
 
     now_ms: int
     window_ms: int
@@ -339,7 +339,7 @@ def _remembered_text(path: str, left_ms: int) -> str:
 
 
 def home_payload(home: Home, ttl_policy: TtlPolicy, now_ms: int) -> bytes | Spoiled:
-    """What is sent: with `deduct`, the time that the message was away counts, from when it could have been received."""
+    """Return the payload to send. With `deduct`, time away counts, from when the message could have been received."""
     sent_ms = home.first_attempt_ms if home.first_attempt_ms is not None else home.enqueued_ms
     if ttl_policy == "restore" or home.ttl_ms is None or sent_ms is None:
         return home.payload

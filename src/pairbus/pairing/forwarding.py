@@ -69,7 +69,7 @@ class Lane:
         self.singly = 0
         "Number of messages, from the next one on, that must go alone."
         self._tries = 0
-        "Of one batch, by one way, in a row."
+        "Attempts of one batch, by one way, in a row."
         self._missing_grace_s = missing_grace_s
         self._missing_since: float | None = None
 

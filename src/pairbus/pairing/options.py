@@ -152,7 +152,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self.ordered = _flag("ordered", ordered)
         self.missing_destination_grace = self._number("missing_destination_grace", missing_destination_grace)
         self.duplicate_detection_window = self._number("duplicate_detection_window", duplicate_detection_window)
-        "Of the primary's entities: a message with an unknown outcome that comes home later is reported."
+        "Window of the primary's entities: a message with an unknown outcome that comes home later is reported."
         self.max_messages_per_second = self._optional("max_messages_per_second", max_messages_per_second)
         "Budget of the syphon."
         self.attempt_timeout = self._number("attempt_timeout", attempt_timeout)

@@ -97,7 +97,7 @@ class BatchSize:
             self._per_s = rate if self._per_s is None else 0.5 * self._per_s + 0.5 * rate
 
     def locked_for(self, lock_s: float) -> None:
-        """What is left of a lock when its message comes, perhaps nothing: a delivery can be late.
+        """Note how much of a lock is left when its message comes, perhaps nothing: a delivery can be late.
 
         Clocks differ: where not even the longest lock can be true, it is taken for a fresh one, and others are compared
         with it.
@@ -131,7 +131,7 @@ class BatchSize:
 
     @property
     def _limit(self) -> int | None:
-        """Of each of the batches that are in hand at once."""
+        """Return the limit for each of the batches that are in hand at once."""
         rates = [rate for rate in (self._per_s, self._allowed_per_s) if rate is not None]
         if not rates:
             return None

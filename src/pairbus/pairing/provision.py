@@ -35,7 +35,7 @@ SETTINGS: Mapping[str, Any] = MappingProxyType(
         "enable_batched_operations": True,
     }
 )
-"Of every backlog queue, in the words of the SDK's `create_queue`; everything else is the service's default."
+"Settings of every backlog queue, in the words of the SDK's `create_queue`; everything else is the service's default."
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Redriving:
     duplicate_window_s: float | None
     "For how long the entity remembers message ids; 0: it does not detect duplicates; None: not known."
     new_ids: bool = False
-    "Those that it may remember go under another id; otherwise they stay."
+    "Messages whose ids the destination may remember go under another id; otherwise they stay."
 
     def open(self, payload: bytes, now_ms: int) -> Home | Spoiled:
         window_s = WINDOW_MAX_S if self.duplicate_window_s is None else self.duplicate_window_s

@@ -93,7 +93,7 @@ class Ruling(NamedTuple):
 
     fate: Fate
     reason: str
-    "Of a skip, why; otherwise the reason of the dead letter."
+    "Reason of a skip, or of the dead letter."
     description: str = ""
 
 
@@ -204,7 +204,7 @@ class Item(NamedTuple):
     "No other message of its link has the same."
     home: Home
     payload: bytes
-    "What is sent."
+    "Payload to send."
 
 
 def by_destination(items: Iterable[Item]) -> dict[str, list[Item]]:
@@ -273,7 +273,7 @@ class _Waiting:
         self.until: dict[int, float] = {}
         "Counter → until when it is remembered."
         self._heap: list[int] = []
-        "Of the counters; those that are gone stay in it until they come to its top, or there are too many."
+        "Heap of the counters; removed counters stay in it until they come to its top, or there are too many."
 
     def add(self, counter: int, until: float) -> None:
         if counter not in self.until:
@@ -297,7 +297,7 @@ class Lanes:
         self._forget_at = LANES_LOOK
 
     def ready(self, items: list[Item], now: float) -> list[Item]:
-        """Those that may go: whatever waited before them goes with them."""
+        """Return the items that may go: items that waited before them go with them."""
         if not self._waiting:
             return items
         found, going = [], []
@@ -374,7 +374,7 @@ class Tide:
 
     @property
     def now(self) -> Moment:
-        """What is stored from now on is not earlier than this."""
+        """Return a moment: nothing that is stored from now on is earlier."""
         ms, sender, counter = self._latest
         return ms, sender, counter + 1
 

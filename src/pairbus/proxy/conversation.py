@@ -1,4 +1,4 @@
-"""What two AMQP peers say to each other, overheard: bytes of either direction in, whole frames with their meaning out.
+"""Conversation of two AMQP peers, overheard: bytes of either direction in, whole frames with their meaning out.
 
 Laws of this file.
  1. The bytes that go in come out, in their order: a frame leaves when it is whole.
@@ -78,12 +78,12 @@ class Unit:
     link: FollowedLink | None = None
     is_transfer: bool = False
     delivery_id: int | None = None
-    "Of a transfer that begins a delivery."
+    "Delivery id of a transfer that begins a delivery."
     is_ping: bool = False
     is_settled: bool = False
-    "Of a transfer: no answer is expected."
+    "True for a transfer that expects no answer."
     has_more: bool = False
-    "Of a transfer: the delivery goes on in the next one."
+    "True for a transfer whose delivery goes on in the next one."
 
 
 class _Splitter:
@@ -121,7 +121,7 @@ class _Session:
         self.by_name: dict[tuple[str, bool], FollowedLink] = {}
         self.by_handle: dict[tuple[Direction, int], FollowedLink] = {}
         self.deliveries: dict[Direction, dict[int, FollowedLink]] = {UP: {}, DOWN: {}}
-        "Those that are not settled, by who sent them."
+        "Unsettled deliveries, by the side that sent them."
 
 
 class Conversation:
@@ -142,7 +142,7 @@ class Conversation:
         return [link for session in self._sessions.values() for link in session.by_name.values()]
 
     def deliveries(self, channel: int, sender: Direction) -> dict[int, FollowedLink]:
-        """What one side sent on the client's `channel` and the other has not settled."""
+        """Return the deliveries that one side sent on the client's `channel` and the other has not settled."""
         session = self._sessions.get(channel)
         return session.deliveries[sender] if session is not None else {}
 
@@ -156,7 +156,7 @@ class Conversation:
         return next((mine for mine, theirs in self._client_channels.items() if theirs == client_channel), None)
 
     def client_channel(self, unit: Unit) -> int:
-        """Of a frame that the broker said."""
+        """Return the client's channel of a frame of the broker."""
         channel = int.from_bytes(unit.raw[6:8], "big")
         return self._client_channels.get(channel, channel)
 

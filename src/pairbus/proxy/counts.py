@@ -12,14 +12,14 @@ PATHS_MAX = 10_000  # paths that are counted apart: a client may attach to any t
 
 @dataclass(slots=True)
 class PathCounts:
-    """What passed on links of one path; `$cbs` and `orders/$management` are paths of their own."""
+    """Counts of the links of one path; `$cbs` and `orders/$management` are paths of their own."""
 
     attaches: int = 0
     "By clients."
     transfers: int = 0
     "Messages, or batches, from clients that reached the broker, pings included."
     transfers_held: int = 0
-    "Those of them that were stalled on the way, also those that never arrived."
+    "Transfers that were stalled on the way, including those that never arrived."
     pings: int = 0
     deliveries: int = 0
     "Messages that the broker sent to clients."
@@ -27,11 +27,11 @@ class PathCounts:
     "Deliveries whose outcome reached the client: of its sends, and of its settlements."
     answers_dropped: int = 0
     bytes: int = 0
-    "Of the frames of these links, both ways."
+    "Bytes of the frames of these links, both ways."
 
 
 class Counts:
-    """What passed, of all connections together. TLS is counted in bytes alone."""
+    """Counts of all connections together. TLS is counted in bytes alone."""
 
     def __init__(self) -> None:
         self.connections = 0

@@ -46,7 +46,7 @@ AT_THE_TARGET = {
 
 
 class Abilities(Protocol):
-    """What a proxy can do, which depends on how it was started."""
+    """Abilities of a proxy, which depend on how it was started."""
 
     @property
     def namespace(self) -> str: ...

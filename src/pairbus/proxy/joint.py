@@ -41,7 +41,7 @@ class Joint:
         """`lines`: the faults that slow a direction. `changed`: called when something has passed or ended."""
         self.is_ending = False
         self.has_lost_bytes = False
-        "They will never arrive, so neither end can go on when the network is well again."
+        "True when bytes were dropped: neither end can then go on when the network is well again."
         self.lines = lines
         self._arrived = arrived
         self._changed = changed

@@ -20,7 +20,7 @@ NO_STATE = b"\x40"
 
 
 class Numbers:
-    """What the client counts in one session, against what the target counts."""
+    """Numbers of the client in one session, against those of the target."""
 
     def __init__(self) -> None:
         self._next_id: int | None = None

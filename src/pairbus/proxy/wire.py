@@ -39,7 +39,7 @@ class Wire(asyncio.Protocol):
     def __init__(self, owner: Owner, direction: Direction, dice: Callable[[], float]) -> None:
         self._owner = owner
         self._direction = direction
-        "Of the bytes that are read here."
+        "Direction of the bytes that are read here."
         self.transport: asyncio.Transport | None = None
         self._pauses: set[object] = set()
         self._frozen_by: set[object] = set()

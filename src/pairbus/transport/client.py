@@ -132,7 +132,7 @@ class Connection:
 
     @property
     def peer_properties(self) -> dict[str, object]:
-        """What the peer says of itself in its open: product, version, and what it can do."""
+        """Return the properties of the peer's open: product, version, and what it can do."""
         return dict(self._wire.core.remote_open.properties or {}) if self._wire.core.remote_open is not None else {}
 
     @property

@@ -26,7 +26,7 @@ SAS_KIND, JWT_KIND = "servicebus.windows.net:sastoken", "jwt"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What put-token carries."""
+    """Token that put-token carries."""
 
     text: str = field(repr=False)
     kind: str
@@ -148,7 +148,7 @@ class Anonymous:
 
 
 def credential_for(endpoint: Endpoint, given: object | None = None) -> Credential:
-    """What was given, or else what the endpoint holds."""
+    """Return the credential that was given, or else the endpoint's."""
     if isinstance(given, Credential):
         return given
     if given is not None:

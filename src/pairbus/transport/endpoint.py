@@ -37,7 +37,7 @@ class Endpoint:
     port: int
     tls: bool = True
     hostname: str = ""
-    "What the broker is told it is called; `host` when empty."
+    "Name that the broker is addressed by; `host` when empty."
     key_name: str | None = None
     key: str | None = field(default=None, repr=False)
     signature: str | None = field(default=None, repr=False)
@@ -82,11 +82,11 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """Of the web socket."""
+        """Return the URL of the web socket."""
         return f"{'wss' if self.tls else 'ws'}://{in_url(self.host)}:{self.port}{WEBSOCKET_PATH}"
 
     def audience(self, path: str) -> str:
-        """What a token for this entity is for."""
+        """Return the audience of a token for this entity."""
         return f"sb://{self.authority}/{path.lstrip('/')}"
 
     def path(self, path: str | None) -> str:

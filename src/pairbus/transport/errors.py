@@ -1,4 +1,4 @@
-"""What can go wrong between this client and a broker; each error says whether the outcome is known.
+"""Errors between this client and a broker; each says whether the outcome is known.
 
 TransportError
 ├── ConnectionLost     the connection is gone; everything that waited on it was woken by this

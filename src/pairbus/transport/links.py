@@ -1,4 +1,4 @@
-"""What senders and receivers share: attach, detach, loss. Every data link lives in a session of its own.
+"""Links, as far as senders and receivers share them: attach, detach, loss. Every data link has its own session.
 
 A session of its own makes the delivery ids of a receiver consecutive, so that a whole batch is settled as one range,
 and keeps a slow link's window from stopping another. Begin and attach leave together: a link costs one round trip.

@@ -96,7 +96,7 @@ class Patience:
         self.look_from(min(next_look, self._look_at_waiting(now, uploading)))
 
     def _excuse(self, wanted: float, now: float) -> None:
-        """This process did not run from `wanted` to now."""
+        """Leave out the time from `wanted` to now, in which this process did not run."""
         sender, longest, least = self._sender, 0.0, math.inf
         heard = max(self.heard_at, self._floor)
         for _, _, silence, since, _ in sender._sends.values():

@@ -52,9 +52,9 @@ class Sender(LinkEnd):
         self.timeout_s = timeout_s
         "How long a send may take unless the call says otherwise."
         self.max_message_size = 0
-        "What the peer takes at most; 0 when it did not say."
+        "Largest message that the peer takes; 0 when it did not say."
         self.max_batch_size = 0
-        "What the peer takes at most as one batch; 0 when it did not say."
+        "Largest batch that the peer takes; 0 when it did not say."
         self._checked_from = 0
         "A payload with more bytes is looked at before it is sent."
         self.large: list[tuple[asyncio.Future[None], object]] = []

@@ -47,7 +47,7 @@ FRAMES_A_TURN = 16  # of large messages, before the loop may do something else
 
 
 class ByteTransport(Protocol):
-    """What a wire needs of a socket, a TLS socket or a web socket."""
+    """Transport as a wire needs it: a socket, a TLS socket or a web socket."""
 
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...

@@ -14,7 +14,7 @@ _CLAIMS = {"send": "Send", "receive": "Listen", "manage": "Manage"}
 class _Row(NamedTuple):
     condition: str
     status: int
-    "Of the answer over HTTP."
+    "Status of the answer over HTTP."
     sub_code: str
     text: Callable[[str, str, str], str]
     "(namespace, entity, direction) → the sentence."

@@ -276,7 +276,7 @@ class RecoveredEntity:
 
 @dataclass(slots=True)
 class Recovered:
-    """What a store held when it was opened."""
+    """Contents of a store when it was opened."""
 
     entities: list[RecoveredEntity]
     damage: list[str]
@@ -288,7 +288,7 @@ class Recovered:
 
 
 class IndexRow(NamedTuple):
-    """What the broker keeps of a waiting message."""
+    """Part of a waiting message that the broker keeps in memory."""
 
     n: int
     box: int

@@ -30,7 +30,7 @@ class SharedBodies:
         self._kept_bytes = 0
 
     def find(self, wanted: set[int]) -> dict[int, bytes]:
-        """Those of these payloads that are there and intact."""
+        """Return the wanted payloads that are there and intact."""
         kept = self._kept
         found = {payload: kept[payload] for payload in wanted if payload in kept}
         if len(found) < len(wanted):

@@ -48,7 +48,7 @@ ORPHANS_MAX = 200  # payloads that no row shares, deleted with one commit
 
 
 class Counters(NamedTuple):
-    """What is kept of one entity beside its rows."""
+    """Numbers that are kept of one entity beside its rows."""
 
     high: int = 0
     "The highest sequence number ever."
@@ -57,7 +57,7 @@ class Counters(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """What is kept of the store as a whole, and of its entities, beside the rows."""
+    """Numbers that are kept of the whole store, and of its entities, beside the rows."""
 
     commits: int = 0
     last_id: int = 0
@@ -341,7 +341,7 @@ class Committer:
         self._last_id = max(self._last_id, op.entity_id)
 
     def _drop_entity(self, entity_id: int) -> None:
-        """What is left is the mark that its rows are to be deleted."""
+        """Drop the entity, and leave the mark that its rows are to be deleted."""
         self._describe(entity_id, "")
 
     def _describe(self, entity_id: int, description: str) -> None:

@@ -65,7 +65,7 @@ class MemoryStore:
         self.hindrance: Hindrance | None = None
         self._schedule = schedule
         self._descriptions: dict[int, str] = {}
-        "Of a dropped entity that is not erased: an empty text."
+        "Descriptions by entity; a dropped entity that is not erased has an empty text."
         self._rows: dict[int, tuple[int, StoredMessage]] = {}
         "n → (box, message); a message that shares a payload has no body here."
         self._last_seq: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What a recovery that takes long says meanwhile."""
+"""Progress messages of a long recovery."""
 
 from __future__ import annotations
 

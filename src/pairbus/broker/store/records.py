@@ -203,7 +203,7 @@ def index_rows_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[IndexRow], list
 
 
 def index_row_of(n: Any, box: Any, head: Any, expected_head_crc: Any, body_size: Any) -> IndexRow | None:
-    """What the broker keeps of a waiting message, or None when the head is damaged. The body is not looked at."""
+    """Return the part of a waiting message that the broker keeps; None when the head is damaged. Reads no body."""
     try:
         if crc32(head, (n ^ (n >> 32) ^ (box * _SPREAD)) & _WORD) != expected_head_crc:
             return None
@@ -239,5 +239,5 @@ def journal_crc(commit: int, last_id: int, last_n: int, changes: bytes) -> int:
 
 
 def text_crc(seed: int, text: bytes) -> int:
-    """Of a description (seeded with its entity's id) or a remembered message id (with its entity's id and its time)."""
+    """Compute the checksum of a description (seed: entity's id) or of a remembered message id (entity's id, time)."""
     return crc32(text, (seed ^ (seed >> 32)) & _WORD)

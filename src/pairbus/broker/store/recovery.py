@@ -1,5 +1,5 @@
-"""What a store holds when it is opened. Every row is checked against its checksum; a damaged one is counted and told
-about."""
+"""Contents of a store when it is opened. Every row is checked against its checksum; damaged rows are counted and
+reported."""
 
 from __future__ import annotations
 

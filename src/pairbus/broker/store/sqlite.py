@@ -67,7 +67,7 @@ class SqliteStore:
         self._in_flight: Group | None = None
         self._handing_over = False
         self._closed: StoreError | None = None
-        "What is said to whoever comes after the end."
+        "Error for calls that come after the end."
         self._idle: asyncio.Future[None] | None = None
         self._last_n = 0
 
@@ -122,7 +122,7 @@ class SqliteStore:
         return Recovered(entities, recovery.damage, last_id, recovery.dropped)
 
     def _lost_commits(self, commits: CommitFile, noted: int | None, totals: Totals) -> list[str]:
-        """What the number of commits says about the write-ahead log (see disk/commit_file.py)."""
+        """Compare the number of commits with the write-ahead log (see disk/commit_file.py)."""
         if noted is None:
             state = "damaged" if commits.path.exists() else "missing"
             return [f"{commits.path} is {state}; if commits were lost with it, it cannot be noticed."]
