@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test deep azure package-test spark-matrix quick sim nemesis check bench clean
+.PHONY: help setup demo test deep azure package-test spark-matrix quick sim nemesis check fix bench clean
 
 help:
 	@echo "make setup   .venv with everything"
@@ -17,7 +17,8 @@ help:
 	@echo "make quick   the tests that need neither node nor Spark, in under a minute"
 	@echo "make sim     the simulations of client and broker, SEEDS=1000 of each; prints every violation with its seed"
 	@echo "make nemesis  faults, stops and kills over real processes for MINUTES=10; prints every violation with its seed"
-	@echo "make check   ruff and mypy --strict"
+	@echo "make check   ruff, codespell and mypy --strict"
+	@echo "make fix     format, and correct what ruff can correct by itself"
 	@echo "make bench   every benchmark; results in bench/results/"
 
 setup: $(STAMP)
@@ -61,7 +62,12 @@ nemesis: setup
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	git ls-files -z | xargs -0 $(BIN)/codespell
 	$(BIN)/mypy
+
+fix: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 
 bench: setup
 	$(BIN)/python -m bench

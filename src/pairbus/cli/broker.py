@@ -45,16 +45,31 @@ def register(app: typer.Typer) -> None:
 def broker(
     namespace: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=PORT", help="A namespace and its port (0 = any free one). Repeat for more."),
+        typer.Option(
+            envvar="PAIRBUS_NAMESPACES",
+            metavar="NAME=PORT",
+            help="A namespace and its port (0 = any free one). Repeat for more; in the variable, separate by spaces.",
+        ),
     ] = None,
-    data: Annotated[str, typer.Option(metavar="DIR", help="Folder for the data, or ':memory:'.")] = "pairbus-data",
+    data: Annotated[
+        str, typer.Option(envvar="PAIRBUS_DATA", metavar="DIR", help="Folder for the data, or ':memory:'.")
+    ] = "pairbus-data",
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Entities and keys, in the official emulator's JSON format.")
+        Path | None,
+        typer.Option(
+            envvar="PAIRBUS_CONFIG", metavar="FILE", help="Entities and keys, in the official emulator's JSON format."
+        ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --key.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(envvar="PAIRBUS_HOST", help="Address to listen on; any but loopback needs --key.")
+    ] = "127.0.0.1",
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A DNS name under which clients call this broker. Repeat for more."),
+        typer.Option(
+            envvar="PAIRBUS_ALLOWED_HOSTS",
+            metavar="NAME",
+            help="A DNS name under which clients call this broker. Repeat for more.",
+        ),
     ] = None,
     listen_http: Annotated[
         list[str] | None,

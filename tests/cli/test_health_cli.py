@@ -1,0 +1,55 @@
+"""`pairbus health`: exit code 0 only while a broker can store messages."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.brokers import BrokerProcess
+from tests.cli.command import Command
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+@pytest.fixture
+def web_server() -> Iterator[int]:
+    """A web server that is no broker; the fixture is its port."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def test_running_broker_is_healthy(broker: BrokerProcess, command: Command) -> None:
+    """The words are the broker's own, so that a log of checks says more than a number."""
+    outcome = command("health", f"127.0.0.1:{broker.ports['contoso']}")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "Service is healthy.\n", "")
+
+
+def test_port_without_listener_is_unhealthy(command: Command, unused_tcp_port: int) -> None:
+    """A container whose broker is gone must be restarted: the check fails, and says why."""
+    outcome = command("health", f"127.0.0.1:{unused_tcp_port}")
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"pairbus: 127.0.0.1:{unused_tcp_port}: no answer: ")
+
+
+def test_other_web_server_is_unhealthy(command: Command, web_server: int) -> None:
+    """A wrong port must not pass for a broker only because somebody answers there."""
+    outcome = command("health", f"127.0.0.1:{web_server}")
+    assert outcome.code == 1
+    assert "not the port of a broker" in outcome.err
+
+
+def test_address_that_is_none_is_wrong_usage(command: Command) -> None:
+    """Exit code 2 tells a typing mistake from a sick broker."""
+    outcome = command("health", "http://")
+    assert outcome.code == 2
+    assert "HOST[:PORT]" in outcome.err
