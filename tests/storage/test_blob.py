@@ -15,7 +15,7 @@ from pairbus.errors import ConfigError, StorageError
 from pairbus.storage import LargeStorage
 from pairbus.storage.opening import check_access, open_storage
 from tests.storage.azurites import Azurite, Door
-from tests.storage.conftest import PLACE
+from tests.storage.fixtures import PLACE
 
 pytestmark = pytest.mark.node
 

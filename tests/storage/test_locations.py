@@ -55,8 +55,8 @@ def test_every_form_of_a_location_is_read(written: str, url: str, container: str
     [
         ("s3://bucket/staging", "S3 is not supported yet"),
         ("wasbs://staging@contoso.blob.core.windows.net/a", "is not a location that can be used"),
-        ("dbfs:/mnt/staging", "must be the absolute path of a folder"),
-        ("staging", "must be the absolute path of a folder"),
+        ("dbfs:/mnt/staging", "is neither the absolute path of a folder nor"),
+        ("staging", "is neither the absolute path of a folder nor"),
         ("abfss://contoso.dfs.core.windows.net/a", "is not written as"),
         ("https://example.com/staging", "is not written as"),
         ("https://contoso.blob.core.windows.net/", "is not the name of a container"),

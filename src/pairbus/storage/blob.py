@@ -103,6 +103,9 @@ class BlobStorage:
         return sorted(self._ask(prefix, names))
 
     def delete(self, key: str) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            kept.close()
         self._ask(key, lambda blob: blob.delete_blob(), missing=None)
 
     def exists(self, key: str) -> bool:

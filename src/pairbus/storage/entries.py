@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pairbus.storage import Storage
 
+DELETES_AT_ONCE = 8  # an object store deletes one object for each call
 _TOKEN = "by"
 
 
@@ -29,3 +31,9 @@ def read(storage: Storage, key: str) -> dict[str, Any] | None:
 
 def encode(values: Mapping[str, Any]) -> bytes:
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+
+def delete_all(storage: Storage, keys: Iterable[str]) -> None:
+    with ThreadPoolExecutor(DELETES_AT_ONCE) as pool:
+        for _ in pool.map(storage.delete, keys):
+            pass

@@ -27,7 +27,7 @@ def open_storage(
     if is_url(location):
         return _blob(os.getpid(), location, StorageSecret.parse(credential, option), patience_s)
     if not Path(location).is_absolute():
-        raise ConfigError(f"must be the absolute path of a folder, or {FORMS}, not {location!r}")
+        raise ConfigError(f"{location!r} is neither the absolute path of a folder nor {FORMS}")
     return FolderStorage(Path(location))
 
 
