@@ -113,7 +113,7 @@ class Azurite:
                 ACCOUNT,
                 KEY,
                 ResourceTypes(service=True, container=True, object=True),
-                AccountSasPermissions.from_string(rights),
+                AccountSasPermissions.from_string(rights),  # type: ignore[no-untyped-call]
                 expiry=datetime.now(UTC) + timedelta(hours=1),
             )
         )
