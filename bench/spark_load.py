@@ -22,7 +22,6 @@ from pyarrow import parquet
 from bench.load import BODY_SIZE
 from bench.procstat import cpu_seconds, descendants, peak_rss_bytes
 from pairbus.spark import local_session, syphon
-from pairbus.spark.journal import Location
 from pairbus.spark.session import LIGHT_JAVA
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def drain(spark: SparkSession, work: SparkWork, folder: Path) -> dict[str, float
 
 
 def _moved_at_ms(folder: Path) -> Iterator[int]:
-    for file in Location(folder).journal.rglob("*.jsonl"):
+    for file in (folder / "journal").rglob("*.jsonl"):
         with file.open("rb") as lines:
             for line in lines:
                 yield json.loads(line)["at_ms"]

@@ -44,7 +44,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry": {"pairing"},
     "spool": {"amqp", "disk", "errors", "ledger", "pairing", "process", "transport"},
     "syphon": {"amqp", "errors", "ledger", "pairing", "telemetry", "transport"},
-    "spark": {"access", "amqp", "disk", "errors", "ledger", "pairing", "process", "syphon", "transport"},
+    # Of the transport only how a credential is named.
+    "storage": {"disk", "errors", "transport"},
+    "spark": {"access", "amqp", "disk", "errors", "ledger", "pairing", "process", "storage", "syphon", "transport"},
     "client": {
         "access",
         "amqp",

@@ -17,6 +17,7 @@ PairbusError
 │   ├── SpoolForeign            the folder or the file is not a Pairbus spool
 │   ├── SpoolNewer              the file was written by a newer version
 │   └── SpoolDamaged            the file is damaged
+├── StorageError                also an OSError: a storage location did not answer, for longer than the patience
 └── StoreError                  the durable store cannot do what was asked; nothing was acknowledged
     ├── StoreFull               the disk is full: free space, then send again
     ├── StoreInUse              another broker owns the data folder
@@ -92,6 +93,10 @@ class SpoolNewer(SpoolError):
 
 class SpoolDamaged(SpoolError):
     """The spool's structure is damaged. It was not changed; what is intact is still in it."""
+
+
+class StorageError(PairbusError, OSError):
+    """A storage location (staging, journal) did not answer for longer than the patience allows. Nothing is lost."""
 
 
 class StoreError(PairbusError):

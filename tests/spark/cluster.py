@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,14 @@ class Cluster:
         for path in self.events.iterdir():
             if not path.name.startswith("."):
                 yield from map(json.loads, path.read_text().splitlines())
+
+    def kill_executor(self, worker: int) -> int:
+        """SIGKILL to the executor of a worker and to its Python; how many processes there were."""
+        found = [pid for pid in _pids() if _folder(pid).startswith(f"{self._work / str(worker)}/")]
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        return len(found)
 
     def processes_at_work(self) -> list[str]:
         """Executors and their Python: those whose folder is a worker's. Empty within a while after a driver ended."""

@@ -11,9 +11,12 @@ import pytest
 from pairbus.spark import local_session
 from pairbus.spark.session import LIGHT_JAVA, write_plain_checkpoints
 from tests.brokers import BrokerProcess
+from tests.storage.fixtures import azurite, location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["azurite", "location"]
 
 BROKER_VARIABLE = "PAIRBUS_TESTS_OF_SPARK"
 "Environment variable that holds the connection string of the shared broker."

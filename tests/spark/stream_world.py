@@ -22,7 +22,7 @@ FAST = {"timeoutSeconds": "10", "patienceSeconds": "10", "idlePollSeconds": "0.1
 class Stream:
     """One query with a checkpoint. `restart` is what Spark does after a crash: the open batch first, as it was."""
 
-    def __init__(self, broker: BrokerProcess, entity: str, location: Path, **given: str) -> None:
+    def __init__(self, broker: BrokerProcess, entity: str, location: Path | str, **given: str) -> None:
         self._broker = broker
         self.location = location
         self.entity = entity

@@ -6,17 +6,22 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet
 import pyspark
 import pytest
 
 from pairbus.spark import find_java
+from pairbus.storage.opening import open_storage
 from tests.spark import submitted
 from tests.spark.cluster import Cluster
 from tests.spark.syphon_world import SyphonWorld, syphon_world
 from tests.spark.test_secrets import held, key_of
+from tests.storage.azurites import Azurite
 
 RUN_S = 600  # 90 s on two cores with a load of 10
 QUEUES = 4
@@ -134,3 +139,43 @@ def test_spark_submit_brings_the_environment_to_the_executors(
     )
     assert f"moved={QUEUES * 50} left=0" in said, said
     assert world.check(*ENTITIES) == 0
+
+
+@pytest.mark.node
+def test_a_journal_on_blob_has_every_move_although_an_executor_is_killed(
+    world: SyphonWorld, cluster: Cluster, folder: Path, azurite: Azurite
+) -> None:
+    """SIGKILL in the middle of the work: nothing is lost, and the table of moves has every message once."""
+    divert(world, EACH)
+    (folder / "storage.txt").write_text(azurite.connection_string)
+    journal = azurite.new_container(f"t-{uuid.uuid4().hex[:12]}") + "/journal"
+    options = {
+        "--engine": "spark",
+        "--master": cluster.master,
+        "--journal": journal,
+        "--storage-credential": f"@{folder / 'storage.txt'}",
+        "--tables": str(folder / "tables"),
+        "--checkpoint": str(folder / "checkpoint-of-blob"),
+        "--primary": world.secret_file("contoso"),
+        "--secondary": world.secret_file("fabrikam"),
+        "--primary-name": "contoso",
+        "--backlog-queue-count": str(QUEUES),
+        "--max-messages-per-second": "400",
+    }
+    words = [word for pair in options.items() for word in pair]
+    storage = open_storage(journal, options["--storage-credential"])
+    command = [sys.executable, "-m", "pairbus", "syphon", "--once", *words]
+    environment = {**os.environ, **cluster.driver_environment}
+    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.STDOUT) as driver:
+        try:
+            deadline = time.monotonic() + RUN_S
+            while not storage.list("journal/"):
+                assert driver.poll() is None and time.monotonic() < deadline
+                time.sleep(0.1)
+            assert cluster.kill_executor(0), "it was at work"
+            assert driver.wait(RUN_S) == 0
+        finally:
+            driver.kill()
+    moves = pyarrow.parquet.read_table(folder / "tables" / "moves", columns=["message_id"]).column(0).to_pylist()
+    assert sorted(moves) == sorted(world.sent), "each once"
+    world.check_found(world.found(*ENTITIES), duplicates_max=len(world.sent) // 4)

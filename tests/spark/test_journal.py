@@ -19,11 +19,17 @@ from pairbus.amqp.types import Long, Symbol
 from pairbus.errors import ConfigError
 from pairbus.pairing.at_home import sequence_number_of
 from pairbus.spark.journal import MOVED, Journal, Location, Report, Row, encode_rows, read_reports
+from pairbus.storage.folder import FileAppender
+from tests.storage.fixtures import PLACE
 
 
 def row(number: int, **changes: object) -> Row:
     made = Row(MOVED, "q/0", 1_000, number, f"m{number}", "orders", 20, 5, None, 7, "run-1-0-0-abcd", None)
     return made._replace(**changes)  # type: ignore[arg-type]
+
+
+def journal_at(path: Path) -> Journal:
+    return Journal(FileAppender(path))
 
 
 @contextmanager
@@ -43,12 +49,16 @@ def test_a_line_has_every_field_of_its_row() -> None:
     assert [json.loads(line) for line in encode_rows(rows)] == [{"schema": 1, **each._asdict()} for each in rows]
 
 
-async def test_append_returns_when_the_lines_are_in_the_file(tmp_path: Path) -> None:
+async def test_append_returns_when_the_lines_are_in_the_storage(location: str) -> None:
     """Whoever completes a message afterwards may rely on it."""
-    journal = Journal(tmp_path / "day=2026-01-01" / "a.jsonl")
-    await journal.append(encode_rows([row(1), row(2)]))
-    assert journal.path.read_bytes().count(b"\n") == 2
+    place = Location(location, PLACE)
+    journal = Journal(place.new_record("a", 0.0))
+    for number in (1, 2):
+        await journal.append(encode_rows([row(number), row(number)]))
+        records = [place.storage.get(f"journal/{name}") or b"" for name in place.storage.list("journal/")]
+        assert b"".join(records).count(b"\n") == 2 * number
     await journal.close()
+    assert all(name.startswith("day=1970-01-01/a") for name in place.storage.list("journal/"))
 
 
 async def test_those_who_wait_at_the_same_time_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,32 +70,32 @@ async def test_those_who_wait_at_the_same_time_share_a_sync(tmp_path: Path, monk
         real(fd)
 
     monkeypatch.setattr(os, "fsync", counted)
-    journal = Journal(tmp_path / "a.jsonl")
+    journal = journal_at(tmp_path / "a.jsonl")
     syncs.clear()
     await asyncio.gather(*[journal.append(encode_rows([row(number)])) for number in range(50)])
     await journal.close()
     assert len(syncs) <= 2
-    assert journal.path.read_bytes().count(b"\n") == 50
+    assert (tmp_path / "a.jsonl").read_bytes().count(b"\n") == 50
 
 
 async def test_after_a_failed_write_nothing_more_is_written(tmp_path: Path) -> None:
     """The file may end in half a line; a line behind it would be lost with it."""
-    journal = Journal(tmp_path / "a.jsonl")
+    journal = journal_at(tmp_path / "a.jsonl")
     await journal.append(encode_rows([row(1)]))
-    whole = journal.path.stat().st_size
+    whole = (tmp_path / "a.jsonl").stat().st_size
     with files_of_at_most(whole + 10), pytest.raises(OSError, match="File too large"):
         await journal.append(encode_rows([row(2)]))
     with pytest.raises(OSError, match="File too large"):
         await journal.append(encode_rows([row(3)]))
     await journal.close()
-    assert journal.path.stat().st_size == whole + 10
+    assert (tmp_path / "a.jsonl").stat().st_size == whole + 10
 
 
 async def test_a_journal_without_rows_leaves_no_file(tmp_path: Path) -> None:
     """An idle syphon must not fill a folder."""
-    journal = Journal(tmp_path / "a.jsonl")
+    journal = journal_at(tmp_path / "a.jsonl")
     await journal.close()
-    assert not journal.path.exists()
+    assert not (tmp_path / "a.jsonl").exists()
 
 
 def test_what_was_appended_survives_a_kill(tmp_path: Path) -> None:
@@ -94,8 +104,9 @@ def test_what_was_appended_survives_a_kill(tmp_path: Path) -> None:
 import asyncio, os, signal
 from pathlib import Path
 from pairbus.spark.journal import Journal
+from pairbus.storage.folder import FileAppender
 async def main():
-    journal = Journal(Path({str(tmp_path / "a.jsonl")!r}))
+    journal = Journal(FileAppender(Path({str(tmp_path / "a.jsonl")!r})))
     await journal.append([b'{{"at_ms":1}}\\n'] * 3)
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
@@ -114,14 +125,20 @@ def test_a_location_that_the_driver_has_not_prepared_is_refused(tmp_path: Path) 
         worker.check_shared("run1")
 
 
-def test_reports_are_read_once_each(tmp_path: Path) -> None:
+def test_reports_are_read_once_each(location: str) -> None:
     """Tasks of one round end in any order, so that a name that sorts first may come last."""
-    location = Location(tmp_path)
-    location.prepare("run1")
-    Report(1, "q/0", moved=3, problems=("a",)).write(location, "run1", "b")
-    heard = {name for name, _ in read_reports(location, "run1")}
-    Report(1, "q/1", moved=4).write(location, "run1", "a")
-    assert [report.moved for _, report in read_reports(location, "run1", heard)] == [4]
+    place = Location(location, PLACE)
+    place.prepare("run1")
+    Report(1, "q/0", moved=3, problems=("a",)).write(place, "run1", "b")
+    heard = {name for name, _ in read_reports(place, "run1")}
+    Report(1, "q/1", moved=4).write(place, "run1", "a")
+    Report(2, "q/1", moved=5).write(place, "run1", "a")
+    assert [report.moved for _, report in read_reports(place, "run1", heard)] == [4, 5]
+    assert [report.moved for _, report in read_reports(place, "run1", tick=2)] == [5]
+    assert not place.is_asked_to_stop("run1") and not place.has_ended("run1")
+    place.ask_to_stop("run1")
+    place.end("run1")
+    assert place.is_asked_to_stop("run1") and place.has_ended("run1")
 
 
 @pytest.mark.parametrize("number", [1, 77, 2**40 + 5, -3])

@@ -17,17 +17,19 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.errors import ConfigError
 from pairbus.ledger import read
+from pairbus.ledger.rows import day_of
 from pairbus.pairing.pace import LOAD_MAX
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import Fate, SyphonSettings
 from pairbus.spark.connections import Borrowed, Secret, run
-from pairbus.spark.journal import DEAD_LETTERED, Location, Report, read_reports
+from pairbus.spark.journal import DEAD_LETTERED, Report, read_reports
 from pairbus.spark.lane import Job
 from pairbus.spark.looks import check, count_left
 from pairbus.spark.missing import FORGOTTEN_S, SharedDestinations
 from pairbus.spark.rounds import Quotas
 from pairbus.spark.syphon_source import SCHEMA, SyphonReader
+from pairbus.storage.folder import FolderStorage
 from pairbus.syphon.loads import AHEAD
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
 
@@ -152,10 +154,10 @@ def test_a_journal_that_cannot_be_begun_fails_before_anything_is_received(world:
     world.divert(2, "orders")
     reader = world.reader()
     (partition,) = reader.partitions({"tick": 0}, {"tick": 1})
-    day = world.job().location.new_file("x", time.time()).parent
+    day = world.location / "journal" / f"day={day_of(time.time())}"
     day.parent.mkdir(parents=True, exist_ok=True)
     day.touch()
-    with pytest.raises(OSError, match="exists"):
+    with pytest.raises(OSError, match="Not a directory"):
         list(reader.read(partition))
     day.unlink()
     assert round_of(world.reader(), {"tick": 0})[1] != []
@@ -187,7 +189,7 @@ def test_a_missing_destination_holds_its_messages_and_nobody_elses(world: Syphon
     (report,) = reports_of(job)
     assert (report.moved, report.held) == (10, 10)
     assert "nowhere" in report.problems[0]
-    assert len(list(job.location.missing.glob("*.json"))) == 1
+    assert len(job.location.storage.list("missing/")) == 1
 
 
 def test_a_destination_that_was_missing_too_long_is_dead_lettered_with_a_row(world: SyphonWorld) -> None:
@@ -202,7 +204,7 @@ def test_a_destination_that_was_missing_too_long_is_dead_lettered_with_a_row(wor
 def test_how_long_a_destination_is_missing_is_known_to_every_worker(tmp_path: Path) -> None:
     """A task lasts seconds, the grace a quarter of an hour, and the next task may run on another host."""
     now = [1_000.0]
-    one, other = (SharedDestinations(900.0, tmp_path, lambda: now[0]) for _ in range(2))
+    one, other = (SharedDestinations(900.0, FolderStorage(tmp_path), lambda: now[0]) for _ in range(2))
     missing = Failure(Kind.NOT_FOUND, "no such entity")
     for _ in range(9):
         assert one.failed("Orders", missing, 5.0).fate is Fate.SKIP
@@ -212,7 +214,10 @@ def test_how_long_a_destination_is_missing_is_known_to_every_worker(tmp_path: Pa
     other.delivered("orders")
     assert one.failed("orders", missing, 6.0).fate is Fate.SKIP
     now[0] += FORGOTTEN_S + 1
-    assert SharedDestinations(100.0, tmp_path, lambda: now[0]).failed("orders", missing, 0.0).fate is Fate.SKIP
+    assert (
+        SharedDestinations(100.0, FolderStorage(tmp_path), lambda: now[0]).failed("orders", missing, 0.0).fate
+        is Fate.SKIP
+    )
 
 
 def test_connections_are_kept_from_one_task_to_the_next(world: SyphonWorld) -> None:
@@ -329,7 +334,7 @@ def test_a_worker_that_does_not_see_the_location_touches_nothing(world: SyphonWo
     world.location.rename(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="does not see the journal location"):
         list(reader.read(partition))
-    assert Location(world.location).journal.exists() is False
+    assert not (world.location / "journal").exists()
     assert world.waiting() == 1
 
 

@@ -19,6 +19,7 @@ from pairbus.cli.standard import say
 from pairbus.errors import ConfigError
 from pairbus.spark.session import LIGHT_JAVA, local_session
 from pairbus.spark.syphon_job import SparkGone, redrive, syphon
+from pairbus.storage.locations import is_url
 from pairbus.syphon import Progress, SyphonSettings
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Places:
     """Where things are."""
 
     master: str
-    journal: Path
+    journal: str
+    "A folder, or a URL."
     checkpoint: Path | None
     ledger: Path | None
     ca_file: Path | None
@@ -63,6 +65,10 @@ class Places:
     secondary: str
     credential: str | None = None
     "Name of a credential, when primary and secondary are hosts."
+    storage_credential: str | None = None
+    "What opens a journal in an object store."
+    tables: str | None = None
+    "Where the table of moves goes; None: into the journal's folder."
 
 
 class SparkPump:
@@ -93,6 +99,7 @@ class SparkPump:
             ttl_policy=settings.ttl_policy,
             missing_destination_grace=settings.missing_destination_grace_s,
             credential=places.credential,
+            storage_credential=places.storage_credential,
             checkpoint=places.checkpoint,
             ledger=places.ledger,
             ca_file=None if places.ca_file is None else str(places.ca_file),
@@ -123,6 +130,7 @@ class SparkPump:
             new_ids=new_ids,
             max_messages_per_second=self._settings.max_messages_per_second,
             credential=places.credential,
+            storage_credential=places.storage_credential,
             checkpoint=places.checkpoint,
             ledger=places.ledger,
             ca_file=None if places.ca_file is None else str(places.ca_file),
@@ -169,8 +177,18 @@ class SparkPump:
         from pairbus.spark.compaction import compact
 
         assert self._spark is not None
-        ledgers = [] if self._places.ledger is None else [self._places.ledger]
-        compact(self._spark, self._places.journal, ledgers=ledgers)
+        places = self._places
+        if places.tables is None and is_url(places.journal):
+            say("the table of moves is not made: --tables says where it goes")
+            return
+        ledgers = [] if places.ledger is None else [places.ledger]
+        compact(
+            self._spark,
+            places.journal,
+            ledgers=ledgers,
+            tables=places.tables,
+            storage_credential=places.storage_credential,
+        )
 
     def _tell(self) -> None:
         if self._job is not None:

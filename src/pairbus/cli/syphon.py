@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,9 +82,25 @@ QueueCount = Annotated[
 WhichEngine = Annotated[Engine, typer.Option(help="local: in this process; spark: as a Spark job.")]
 Master = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs; only with --engine spark.")]
 Journal = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        metavar="DIR", help="Of --engine spark, and needed by it: a folder that all its hosts share, for its journal."
+        metavar="DIR|URL",
+        help="Of --engine spark, and needed by it: a folder that all its hosts share, or a path in Azure Blob or ADLS"
+        " Gen2, for its journal.",
+    ),
+]
+StorageCredential = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLACE",
+        help="What opens a journal in Azure: env:NAME or @FILE with a connection string or a SAS token, default,"
+        " MODULE:CALLABLE. env:PAIRBUS_STORAGE if that is set, else default.",
+    ),
+]
+Tables = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH", help="Where Spark writes the table of moves; in the journal's folder unless said otherwise."
     ),
 ]
 Target = Annotated[
@@ -131,6 +148,8 @@ def syphon(
     engine: WhichEngine = Engine.local,
     master: Master = MASTER,
     journal: Journal = None,
+    storage_credential: StorageCredential = None,
+    tables: Tables = None,
     checkpoint: Checkpoint = None,
     max_messages_per_second: Rate = None,
     ttl_policy: WhichTtl = Ttl.restore,
@@ -175,7 +194,7 @@ def syphon(
         ttl_policy=ttl_policy.value,
         max_messages_per_second=max_messages_per_second,
     )
-    _check_engine(engine, journal, checkpoint)
+    _check_engine(engine, journal, checkpoint, storage_credential, tables)
     spark = None
     if engine is Engine.spark:
         from pairbus.cli.spark_pump import SparkPump
@@ -183,7 +202,7 @@ def syphon(
         to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
         sides = (to, (secondary, "PAIRBUS_SECONDARY"))
         places = _places(sides, master, journal, checkpoint, ledger, ca_file, credential)
-        spark = SparkPump(places, settings)
+        spark = SparkPump(replace(places, storage_credential=storage_credential, tables=tables), settings)
     pumping = Pumping(home, away, settings, ledger, spark, verbose=verbose)
     _run(lambda: pumping.syphon(name, backlog_queue_count, once=once), once=once)
 
@@ -224,6 +243,8 @@ def redrive(
     engine: WhichEngine = Engine.local,
     master: Master = MASTER,
     journal: Journal = None,
+    storage_credential: StorageCredential = None,
+    tables: Tables = None,
     checkpoint: Checkpoint = None,
     max_messages_per_second: Rate = None,
     ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
@@ -252,7 +273,7 @@ def redrive(
         home = namespaces.side(target, "--target", "PAIRBUS_TARGET")
     namespaces.check()
     settings = Settings(max_messages_per_second=max_messages_per_second)
-    _check_engine(engine, journal, checkpoint)
+    _check_engine(engine, journal, checkpoint, storage_credential, tables)
     spark = None
     if engine is Engine.spark:
         from pairbus.cli.spark_pump import SparkPump
@@ -260,7 +281,7 @@ def redrive(
         back = (source, "PAIRBUS_CONNECTION_STRING")
         sides = ((target, "PAIRBUS_TARGET") if target is not None else back, back)
         places = _places(sides, master, journal, checkpoint, ledger, ca_file, credential)
-        spark = SparkPump(places, settings)
+        spark = SparkPump(replace(places, storage_credential=storage_credential, tables=tables), settings)
     pumping = Pumping(home, origin, settings, ledger, spark, verbose=verbose)
     _run(
         lambda: pumping.redrive(queue, to, once=not follow, duplicate_window_s=duplicate_window, new_ids=new_ids),
@@ -268,15 +289,17 @@ def redrive(
     )
 
 
-def _check_engine(engine: Engine, journal: Path | None, checkpoint: Path | None) -> None:
-    if engine is not Engine.spark and (journal is not None or checkpoint is not None):
-        raise typer.BadParameter("--journal and --checkpoint are of --engine spark, which was not asked for")
+def _check_engine(engine: Engine, *of_spark: object | None) -> None:
+    if engine is not Engine.spark and any(given is not None for given in of_spark):
+        raise typer.BadParameter(
+            "--journal, --checkpoint, --storage-credential and --tables are of --engine spark, which was not asked for"
+        )
 
 
 def _places(
     sides: tuple[tuple[str | None, str], tuple[str | None, str]],
     master: str,
-    journal: Path | None,
+    journal: str | None,
     checkpoint: Path | None,
     ledger: Path | None,
     ca_file: Path | None,

@@ -1,7 +1,10 @@
 """Journal and ledger as tables: Parquet by day, each moved message once.
 
-    LOCATION/moves/day=2026-11-15/*.parquet     a row for each message that a syphon moved or dead-lettered
-    LOCATION/ledger/day=2026-11-15/*.parquet    the rows of ledgers, as they are
+    TABLES/moves/day=2026-11-15/*.parquet       a row for each message that a syphon moved or dead-lettered
+    TABLES/ledger/day=2026-11-15/*.parquet      the rows of ledgers, as they are
+
+TABLES is the journal's location when that is a folder. A journal in an object store has its tables where the caller
+says: Spark must have a file system for them.
 
 Laws of this file.
  1. A day is always made anew from everything that is known of it, so that compacting twice changes nothing.
@@ -12,32 +15,28 @@ Laws of this file.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pairbus.errors import LedgerNewer
+from pairbus.errors import ConfigError, LedgerNewer
 from pairbus.ledger import SCHEMA as LEDGER_SCHEMA
 from pairbus.ledger.rows import Row as LedgerRow
 from pairbus.spark.journal import MOVED, SCHEMA, Location
+from pairbus.spark.journal_rows import close_days, find, read_rows
+from pairbus.spark.syphon_job import location_of
+from pairbus.storage.locations import is_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Folder = str | os.PathLike[str]
 
-JOURNAL_DDL = (
-    "schema int, outcome string, queue string, queue_created_ms bigint, sequence_number bigint, message_id string,"
-    " destination string, size_bytes bigint, enqueued_ms bigint, first_attempt_ms bigint, at_ms bigint, attempt string,"
-    " reason string, day string"
-)
 KEY = ("queue", "queue_created_ms", "sequence_number", "message_id")
 "What a message is known by. Sequence numbers begin anew when a queue is deleted and created again."
 CLOSED_DAYS_COMPARED = 3  # a lock lasts minutes: what is moved again was moved shortly before
-_CLOSED = "closed-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +49,53 @@ class Compacted:
 
 
 def compact(
-    spark: SparkSession, location: Folder, *, ledgers: Sequence[Folder] = (), journal_kept_days: int | None = None
+    spark: SparkSession,
+    location: Folder,
+    *,
+    ledgers: Sequence[Folder] = (),
+    journal_kept_days: int | None = None,
+    tables: Folder | None = None,
+    storage_credential: str | None = None,
 ) -> Compacted:
     """Make the tables of a journal location, and of ledgers if there are any.
 
     May run while a syphon does: what is written meanwhile comes with the next run. With `journal_kept_days` the journal
-    of older days is removed, once it is in the table.
+    of older days is removed, once it is in the table. `tables`: where the tables go, any path that Spark can write; the
+    location itself unless it is in an object store, which `storage_credential` opens.
     """
-    place = Location(Path(location).absolute())
+    place = location_of(location, storage_credential)
+    to = _tables_of(place, tables)
     ledger = _read_ledgers(spark, ledgers)
-    moves = _moves(spark, place, ledger)
-    written, days = (0, ()) if moves is None else _write(moves, place.root / "moves", SCHEMA)
-    ledger_rows = 0 if ledger is None else _write(ledger, place.root / "ledger", LEDGER_SCHEMA)[0]
+    moves = _moves(spark, place, to, ledger)
+    written, days = (0, ()) if moves is None else _write(moves, f"{to}/moves", SCHEMA)
+    ledger_rows = 0 if ledger is None else _write(ledger, f"{to}/ledger", LEDGER_SCHEMA)[0]
     if journal_kept_days is not None:
-        _close_days(place, datetime.now(UTC) - timedelta(days=max(journal_kept_days, 1)))
+        before = datetime.now(UTC) - timedelta(days=max(journal_kept_days, 1))
+        close_days(place, before.strftime("%Y-%m-%d"))
     return Compacted(written, ledger_rows, days)
+
+
+def _tables_of(place: Location, tables: Folder | None) -> str:
+    if tables is not None:
+        text = os.fspath(tables)
+        return text if is_url(text) else str(Path(text).absolute())
+    if place.folder is None:
+        raise ConfigError(
+            f"tables: the journal is in {place.root}, where Spark may not write: say where the tables of moves go"
+        )
+    return str(place.folder)
 
 
 # ── what is known ──
 
 
-def _moves(spark: SparkSession, place: Location, ledger: DataFrame | None) -> DataFrame | None:
+def _moves(spark: SparkSession, place: Location, to: str, ledger: DataFrame | None) -> DataFrame | None:
     from pyspark.sql import functions as F
 
     parts = []
-    if any(place.journal.glob("day=*/*.jsonl")):
-        rows = spark.read.option("basePath", str(place.journal)).schema(JOURNAL_DDL).json(str(place.journal / "day=*"))
-        rows = rows.where(F.col("at_ms").isNotNull())  # a line that a kill has torn is null throughout
+    found = find(place)
+    rows = read_rows(spark, place, found)
+    if rows is not None:
         parts.append(_once(rows))
     if ledger is not None:
         local = _of_ledger(ledger)
@@ -86,9 +105,9 @@ def _moves(spark: SparkSession, place: Location, ledger: DataFrame | None) -> Da
     if not parts:
         return None
     moves = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-    closed = sorted(path.name.removeprefix(_CLOSED) for path in place.journal.glob(f"{_CLOSED}*"))
-    if closed and (place.root / "moves").is_dir():
-        before = spark.read.parquet(str(place.root / "moves")).where(F.col("day").isin(closed[-CLOSED_DAYS_COMPARED:]))
+    closed = found.closed
+    if closed and (is_url(to) or Path(to, "moves").is_dir()):
+        before = spark.read.parquet(f"{to}/moves").where(F.col("day").isin(closed[-CLOSED_DAYS_COMPARED:]))
         same = [moves[name].eqNullSafe(before[name]) for name in KEY]
         moves = moves.where(~F.col("day").isin(closed)).join(before, same, "left_anti")
     return moves
@@ -178,7 +197,7 @@ def _read_ledgers(spark: SparkSession, folders: Sequence[Folder]) -> DataFrame |
 # ── the tables ──
 
 
-def _write(rows: DataFrame, table: Path, schema: int) -> tuple[int, tuple[str, ...]]:
+def _write(rows: DataFrame, table: str, schema: int) -> tuple[int, tuple[str, ...]]:
     """How many rows, and of which days. LedgerNewer, and nothing is written, for a schema that is not known here."""
     from pyspark.sql import functions as F
 
@@ -191,18 +210,7 @@ def _write(rows: DataFrame, table: Path, schema: int) -> tuple[int, tuple[str, .
         if newest > schema:
             raise LedgerNewer(f"a row has schema {newest}, and this version of Pairbus knows {schema}: upgrade it")
         writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy("day")
-        writer.parquet(str(table))
+        writer.parquet(table)
     finally:
         rows.unpersist()
     return sum(row["rows"] for row in counts), tuple(sorted(row["day"] for row in counts))
-
-
-def _close_days(place: Location, before: datetime) -> None:
-    for folder in sorted(place.journal.glob("day=*")):
-        day = folder.name.removeprefix("day=")
-        if day < before.strftime("%Y-%m-%d"):
-            # The mark first, then all files at once: a part of a day's journal must never be taken for the day.
-            (place.journal / f"{_CLOSED}{day}").touch()
-            gone = folder.with_name(f".gone-{day}")
-            folder.rename(gone)
-            shutil.rmtree(gone)

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from pairbus.spark.options import Options
 from pairbus.spark.perseverance import persevere
-from pairbus.spark.stage_file import LOCKED_UNTIL, Identity, StageWriter, annotations_of, identity_of, read_identities
+from pairbus.spark.stage_file import LOCKED_UNTIL, Identity, Sealed, StageWriter, annotations_of, identity_of
 from pairbus.spark.staging import Entry, Owner, Staging
 from pairbus.transport import SESSION_TIMEOUT, Carrier, NextSession, Received, Receiver, Refused, TransportError
 
@@ -28,6 +27,7 @@ FIRST_WAIT_S = 0.5  # for messages that must be there: the driver has seen some
 NEXT_WAIT_S = 0.2
 RECEIVE_MAX_S = 10.0
 SESSIONS_MAX = 100  # that one task holds at once: each has a link of its own until its messages are completed
+LATE_S = 1_200.0  # since its plan: a task that seals later looks whether the log has been cleaned meanwhile
 LOCK_SHARE = 0.4  # of a lock's time, for receiving; the rest is for the disk and for completing
 
 logger = logging.getLogger("pairbus.spark")
@@ -45,12 +45,14 @@ class Share:
     "Of the log, when the batch was planned."
     unsure: tuple[int, ...]
     "Seals up to there whose messages may still be in the queue."
+    planned_s: float = 0.0
+    "When the driver gave it to Spark, by its clock."
 
 
 async def take_in(options: Options, staging: Staging, share: Share, carrier: Carrier) -> Entry | None:
     """The seal of this partition: made now, or found. None when the batch is over and this attempt is late."""
-    tracker = SealTracker(staging, share)
-    if tracker.is_decided():
+    tracker = await asyncio.to_thread(SealTracker, staging, share)
+    if await asyncio.to_thread(tracker.is_decided):
         return tracker.seal
 
     async def attempt() -> Entry | None:
@@ -66,7 +68,7 @@ class SealTracker:
         self.staging = staging
         self.share = share
         self.seal: Entry | None = None
-        self.known: set[Identity] = set()
+        self.known = Sealed(staging.storage)
         "Messages that some seal has and that may come nevertheless."
         self._head = share.head
         self._over = False
@@ -90,51 +92,60 @@ class SealTracker:
             if seal.rows == 0:
                 continue
             try:
-                self.known |= read_identities(self.staging.stages / seal.stage)
+                self.known.add(seal.stage, seal.spans if seal.number > self.share.head else None)
             except FileNotFoundError:
                 # Removed only after the queue had forgotten every message of it: none of them can come any more.
                 assert seal.number <= self.share.head
 
     def try_to_seal(self, stage: StageWriter) -> Entry | None:
         """Seal the stage, or learn who was first. Returns when the partition is decided; the seal if it is ours."""
-        while not self.is_decided():
+        spans = stage.spans()
+        while True:
             without = tuple(sorted(row for identity, row in stage.identities.items() if identity in self.known))
             entry = Entry(
                 self._head + 1,
                 "seal",
                 self.share.batch,
                 self.share.partition,
-                stage.path.name if stage.rows else "",
+                stage.name if stage.rows else "",
                 stage.rows - len(without),
                 without,
+                spans,
             )
             if not self.staging.append(entry):
+                if self.is_decided():
+                    return None
                 continue
-            if self.staging.has_plan(self.share.batch):
+            if not self._is_late() or self.staging.has_plan(self.share.batch):
                 self.seal = entry
                 return entry
             # So late that the log has been cleaned up to here: an entry in the past that nobody will read.
-            os.unlink(self.staging.log / f"{entry.number:010d}.json")
+            self.staging.take_back(entry)
             self._over = True
             return None
-        return None
+
+    def _is_late(self) -> bool:
+        """Whether the log may have been cleaned since the plan: it stays for an hour after the commit. Both clocks are
+        right within minutes, or the storage would refuse their requests."""
+        return abs(time.time() - self.share.planned_s) > LATE_S
 
 
 async def _attempt(options: Options, tracker: SealTracker, carrier: Carrier) -> Entry | None:
     share, staging = tracker.share, tracker.staging
-    stage = StageWriter(staging.new_stage(share.batch, share.partition))
+    stage = StageWriter(staging.storage, staging.new_stage(share.batch, share.partition))
     intakes: list[_Intake] = []
     ours = None
     try:
         await _fill(options, tracker, carrier, stage, intakes)
+        # In threads: the storage may take its time, and the connection must go on meanwhile.
         if stage.rows:
-            stage.finish()
-        ours = tracker.try_to_seal(stage)
+            await asyncio.to_thread(stage.finish)
+        ours = await asyncio.to_thread(tracker.try_to_seal, stage)
         if ours is not None and all([await intake.complete() for intake in intakes]):
-            staging.confirm(ours.number)
+            await asyncio.to_thread(staging.confirm, ours.number)
     finally:
         if ours is None or not ours.stage:
-            stage.discard()
+            await asyncio.to_thread(stage.discard)
         for intake in intakes:
             await _close(intake)
     return tracker.seal
@@ -181,7 +192,7 @@ class _Intake:
         self,
         receiver: Receiver,
         stage: StageWriter,
-        known: set[Identity],
+        known: Container[Identity],
         max_messages: int,
         deadline: float = float("inf"),
     ) -> None:

@@ -1,14 +1,15 @@
 """The journal of a Spark syphon: every message that came home, written down before it leaves its backlog queue.
 
-    LOCATION/                               a folder that every host sees
-        journal/day=2026-11-15/*.jsonl      one file for each attempt of a task, appended to and never rewritten
+    LOCATION/                               storage that every host sees: a folder, or a path in an object store
+        journal/day=2026-11-15/*.jsonl      a record for each attempt of a task: one file that is appended to, or one
+                                            object for each append; never rewritten
         reports/RUN/*.json                  how each task ended: what the driver decides by
         missing/*.json                      destinations that do not exist, and since when
-        checkpoint/, moves/, ledger/        Spark's own, and the tables that `compaction` makes
+        checkpoint/, moves/, ledger/        Spark's own, and the tables that `compaction` makes; in a folder alone
 
 Laws of this file.
- 1. `append` returns when the lines are on the disk. Whoever waits at the same time shares one fsync.
- 2. After a write that failed nothing more is written to that file: only the last line of a file can ever be torn.
+ 1. `append` returns when the lines are durable. Whoever waits at the same time shares one fsync, or one object.
+ 2. After a write that failed nothing more is written to that record: only the last line of a file can ever be torn.
  3. A row says that the destination has accepted the message. A message that was sent twice has two rows.
 """
 
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,13 +24,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from pairbus.disk.folders import FILE_MODE, sync_folder
 from pairbus.errors import ConfigError
 from pairbus.ledger.rows import day_of
+from pairbus.storage import Appender, LargeStorage
+from pairbus.storage.locations import is_url
+from pairbus.storage.opening import check_access, open_storage
 
 SCHEMA = 1
 MOVED, DEAD_LETTERED = "moved", "dead-lettered"
+JOURNAL, MISSING = "journal/", "missing/"
 _MARK = "location.json"
+_DONE = b"{}"  # of an object that says all by its name
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -80,58 +84,60 @@ def _number(value: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The folder that all hosts share."""
+    """The storage that all hosts share. Pickled: it holds the place of a key, and no key."""
 
-    root: Path
-
-    @property
-    def journal(self) -> Path:
-        return self.root / "journal"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.root / "checkpoint"
+    root: Path | str
+    "A folder, or the URL of a path in an object store."
+    credential: str | None = None
+    "Of an object store: `env:NAME`, `@FILE`, `default` or `MODULE:CALLABLE`."
 
     @property
-    def missing(self) -> Path:
-        return self.root / "missing"
+    def storage(self) -> LargeStorage:
+        return open_storage(str(self.root), self.credential)
+
+    @property
+    def folder(self) -> Path | None:
+        """Return the folder, where Spark can write too; None when it is an object store."""
+        return None if is_url(str(self.root)) else Path(self.root)
 
     def prepare(self, run: str) -> None:
-        """On the driver, before a query starts. ConfigError when the folder cannot be written."""
+        """On the driver, before a query starts. ConfigError when the location cannot be used."""
         try:
-            self.reports(run).mkdir(parents=True)
-            for folder in (self.journal, self.missing):
-                folder.mkdir(exist_ok=True)
-            _replace(self.reports(run) / _MARK, {"run": run, "host": socket.gethostname()})
+            check_access(self.storage)
+            self.storage.put(_of_run(run, _MARK), _to_json({"run": run, "host": socket.gethostname()}).encode())
         except OSError as error:
             raise ConfigError(f"the journal location {self.root} cannot be written: {error}") from None
 
     def check_shared(self, run: str) -> None:
-        """In a worker: whether this is the folder that the driver has prepared."""
-        if not (self.reports(run) / _MARK).is_file():
+        """In a worker: whether this is the location that the driver has prepared."""
+        if not self.storage.exists(_of_run(run, _MARK)):
             raise ConfigError(
                 f"host {socket.gethostname()} does not see the journal location {self.root} of the driver:"
                 " give a folder that every host of the cluster shares"
             )
 
-    def reports(self, run: str) -> Path:
-        return self.root / "reports" / run
-
     def ask_to_stop(self, run: str) -> None:
-        (self.reports(run) / "stop").touch()
+        self.storage.put(_of_run(run, "stop"), _DONE)
 
     def is_asked_to_stop(self, run: str) -> bool:
-        return (self.reports(run) / "stop").exists()
+        return self.storage.exists(_of_run(run, "stop"))
 
     def end(self, run: str) -> None:
         """Note that a single drain has found nothing more to do."""
-        (self.reports(run) / "over").touch()
+        self.storage.put(_of_run(run, "over"), _DONE)
 
     def has_ended(self, run: str) -> bool:
-        return (self.reports(run) / "over").exists()
+        return self.storage.exists(_of_run(run, "over"))
 
-    def new_file(self, attempt: str, at_s: float) -> Path:
-        return self.journal / f"day={day_of(at_s)}" / f"{attempt}.jsonl"
+    def forget_report(self, run: str, name: str) -> None:
+        self.storage.delete(_of_run(run, name))
+
+    def new_record(self, attempt: str, at_s: float) -> Appender:
+        return self.storage.appender(f"{JOURNAL}day={day_of(at_s)}/{attempt}.jsonl")
+
+
+def _of_run(run: str, name: str) -> str:
+    return f"reports/{run}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,39 +162,41 @@ class Report:
     def write(self, location: Location, run: str, attempt: str) -> None:
         """Not synced: what is lost with the power is only advice."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        _replace(location.reports(run) / f"{self.tick:010d}-{attempt}.json", values)
+        location.storage.put(_of_run(run, f"{self.tick:010d}-{attempt}.json"), _to_json(values).encode())
 
 
-def read_reports(location: Location, run: str, without: Container[str] = ()) -> Iterator[tuple[str, Report]]:
-    """Each with its name, in the order of ticks; `without` those of these names."""
-    for path in sorted(location.reports(run).glob("[0-9]*.json")):
-        if path.name not in without:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            yield path.name, Report(**{**values, "problems": tuple(values["problems"])})
+def report_names(location: Location, run: str) -> list[str]:
+    """In the order of ticks."""
+    names = location.storage.list(_of_run(run, ""))
+    return [name for name in names if name[:1].isdigit() and name.endswith(".json")]
 
 
-def _replace(path: Path, values: dict[str, object]) -> None:
-    """Whoever reads at this moment finds the whole file, or none."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(_to_json(values), encoding="utf-8")
-    draft.replace(path)
+def read_reports(
+    location: Location, run: str, without: Container[str] = (), tick: int | None = None
+) -> Iterator[tuple[str, Report]]:
+    """Each with its name, in the order of ticks; `without` those of these names; of one tick alone if it is given."""
+    start = "" if tick is None else f"{tick:010d}-"
+    storage = location.storage
+    for name in report_names(location, run):
+        if name not in without and name.startswith(start):
+            data = storage.get(_of_run(run, name))
+            if data is not None:
+                values = json.loads(data)
+                yield name, Report(**{**values, "problems": tuple(values["problems"])})
 
 
 class Journal:
-    """One file, written by one event loop. Open it before the first message is touched: a bad disk shows then."""
+    """One record, written by one event loop. Open it before the first message is touched: a bad disk shows then."""
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, FILE_MODE)
-        sync_folder(path.parent)
+    def __init__(self, record: Appender) -> None:
+        self._record = record
         self._pending: list[bytes] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._writing: asyncio.Task[None] | None = None
         self._failure: OSError | None = None
 
     async def append(self, lines: list[bytes]) -> None:
-        """OSError when they are not, or perhaps not, in the file; then the journal is of no more use."""
+        """OSError when they are not, or perhaps not, in the record; then the journal is of no more use."""
         if self._failure is not None:
             raise OSError(*self._failure.args)
         done = asyncio.get_running_loop().create_future()
@@ -208,7 +216,7 @@ class Journal:
             waiters, self._waiters = self._waiters, []
             if self._failure is None:
                 try:
-                    await asyncio.to_thread(self._commit, b"".join(lines))
+                    await asyncio.to_thread(self._record.append, b"".join(lines))
                 except OSError as error:
                     self._failure = error
             for waiter in waiters:
@@ -220,16 +228,8 @@ class Journal:
                     waiter.set_exception(OSError(*self._failure.args))
         self._writing = None
 
-    def _commit(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
-        os.fsync(self._fd)
-
     async def close(self) -> None:
-        """After what was given before. A file into which nothing was written is removed."""
+        """After what was given before. A record to which nothing was written leaves nothing behind."""
         if self._writing is not None:
             await self._writing
-        if os.fstat(self._fd).st_size == 0:
-            self.path.unlink(missing_ok=True)
-        os.close(self._fd)
+        self._record.close()

@@ -42,7 +42,6 @@ from pairbus.syphon.pump import Pump
 from pairbus.syphon.shared import Opener, Shared
 from pairbus.transport import Carrier, Received, TransportError
 
-STOP_LOOK_S = 0.5
 PROBLEMS_MAX = 10
 FLUSH_S = 1.0
 LOCK_MIN_S = 5.0  # of a queue at Service Bus
@@ -91,9 +90,9 @@ class Lane:
 async def drain(job: Job, lanes: Sequence[Lane], attempt: str) -> list[Row]:
     """Bring home what there is, within the quotas of the lanes. OSError when the journal cannot be written, before
     anything is received; ConfigError when a secret or the location is missing on this host."""
-    job.location.check_shared(job.run)
+    await asyncio.to_thread(job.location.check_shared, job.run)
     async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
-        journal = Journal(job.location.new_file(attempt, time.time()))
+        journal = Journal(job.location.new_record(attempt, time.time()))
         try:
             drainings = [_Draining(job, lane, attempt, home, away, journal) for lane in lanes]
             async with asyncio.TaskGroup() as running:
@@ -104,7 +103,7 @@ async def drain(job: Job, lanes: Sequence[Lane], attempt: str) -> list[Row]:
     if job.ledger is not None:
         await asyncio.to_thread(_ledger(job.ledger).flush, FLUSH_S)  # Spark ends its workers without a word
     for index, draining in enumerate(drainings):
-        draining.report().write(job.location, job.run, f"{attempt}-{index}")
+        await asyncio.to_thread(draining.report().write, job.location, job.run, f"{attempt}-{index}")
     return [row for draining in drainings for row in draining.rows]
 
 
@@ -188,8 +187,8 @@ class _Draining:
     async def _watch(self) -> None:
         """A stop on its way from the driver: a task that Spark ends itself is killed in the middle of its work."""
         while True:
-            await asyncio.sleep(STOP_LOOK_S)
-            if self._job.location.is_asked_to_stop(self._job.run):
+            await asyncio.sleep(self._job.location.storage.look_s)
+            if await asyncio.to_thread(self._job.location.is_asked_to_stop, self._job.run):
                 self._asked_to_stop = True
                 self._stopping.set()
                 return
@@ -277,7 +276,7 @@ def _destinations(job: Job, home: Carrier) -> SharedDestinations:
     key = (home.endpoint.authority, str(job.location.root), grace_s)
     known = _all_destinations.get(key)
     if known is None:
-        known = _all_destinations[key] = SharedDestinations(grace_s, job.location.missing, time.time)
+        known = _all_destinations[key] = SharedDestinations(grace_s, job.location.storage, time.time)
     known.look()
     return known
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 from pairbus.pairing.policy import Failure
 from pairbus.pairing.relay import Destinations, Ruling, key_of
+from pairbus.spark.journal import MISSING
+from pairbus.storage import Storage
 
 FORGOTTEN_S = 600.0  # without a failure in between: pauses between two attempts are two minutes at most
 
@@ -21,21 +21,21 @@ FORGOTTEN_S = 600.0  # without a failure in between: pauses between two attempts
 class SharedDestinations(Destinations):
     """What is known of the primary's entities, by this process and, of missing ones, by all of them."""
 
-    def __init__(self, missing_grace_s: float, folder: Path, wall_s: Callable[[], float]) -> None:
+    def __init__(self, missing_grace_s: float, storage: Storage, wall_s: Callable[[], float]) -> None:
         super().__init__(missing_grace_s)
-        self._folder = folder
+        self._storage = storage
         self._wall_s = wall_s
         self._filed: set[str] = set()
-        "Names of files, as of the last look."
+        "Names of objects, as of the last look."
 
     def look(self) -> None:
         """Once for each task: what others have found missing."""
-        self._filed = {path.name for path in self._folder.glob("*.json")}
+        self._filed = set(self._storage.list(MISSING))
 
     def delivered(self, path: str) -> None:
-        if self._filed and (file := self._file(path)).name in self._filed:
-            self._filed.discard(file.name)
-            file.unlink(missing_ok=True)
+        if self._filed and (name := _name(path)) in self._filed:
+            self._filed.discard(name)
+            self._storage.delete(MISSING + name)
         super().delivered(path)
 
     def failed(self, path: str, failure: Failure, now: float, *, at_attach: bool = False) -> Ruling:
@@ -49,22 +49,21 @@ class SharedDestinations(Destinations):
         if key_of(path) in self._missing:
             self._write(path, since_s, wall_s)
         elif seen_s is not None:
-            self._file(path).unlink(missing_ok=True)  # whatever else it answers, it is there
+            self._storage.delete(MISSING + _name(path))  # whatever else it answers, it is there
         return ruling
 
-    def _file(self, path: str) -> Path:
-        return self._folder / f"{hashlib.sha256(key_of(path).encode()).hexdigest()[:32]}.json"
-
     def _read(self, path: str) -> tuple[float, float | None]:
-        try:
-            read = json.loads(self._file(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        data = self._storage.get(MISSING + _name(path))
+        if data is None:
             return 0.0, None
+        read = json.loads(data)
         return float(read["since_s"]), float(read["seen_s"])
 
     def _write(self, path: str, since_s: float, seen_s: float) -> None:
-        file = self._file(path)
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
-        draft.write_text(json.dumps({"path": path, "since_s": since_s, "seen_s": seen_s}), encoding="utf-8")
-        draft.replace(file)
-        self._filed.add(file.name)
+        values = {"path": path, "since_s": since_s, "seen_s": seen_s}
+        self._storage.put(MISSING + _name(path), json.dumps(values).encode())
+        self._filed.add(_name(path))
+
+
+def _name(path: str) -> str:
+    return f"{hashlib.sha256(key_of(path).encode()).hexdigest()[:32]}.json"

@@ -69,8 +69,12 @@ OPTIONS = (
     Option("pushFilters", "false", "`true`, `false`", "read",
            "let the source filter by `sequence_number` and `enqueued_time`; read [what it asks of you](#filters) first",
            words=("true", "false")),
-    Option("stagingLocation", None, "folder", "stream",
-           "required: storage that all hosts see, where received messages are kept until Spark has them"),
+    Option("stagingLocation", None, "folder, `abfss://…`, `https://…`", "stream",
+           "required: storage that all hosts see, where received messages are kept until Spark has them; a folder, or "
+           "a path in [Azure Blob or ADLS Gen2](#storage)"),
+    Option("storageCredential", None, "`env:NAME`, `@FILE`, `default`, `MODULE:CALLABLE`", "stream",
+           "what opens a stagingLocation in Azure, by where it stands; without it `env:PAIRBUS_STORAGE` if that is "
+           "set on the driver, else `default`"),
     Option("maxMessagesPerBatch", "10000", "1 … 1000000", "stream", "messages in a micro-batch at most", 1, 1_000_000),
     Option("idlePollSeconds", "5", "0.1 … 900", "stream",
            "pause between two looks at an empty queue; every look is a billed operation", 0.1, 900),
@@ -104,6 +108,7 @@ class Options:
     to_sequence_number: int
     push_filters: bool
     staging_location: str | None
+    storage_credential: str | None
     max_messages_per_batch: int
     idle_poll_s: float
     stage_retention_s: float
@@ -133,6 +138,7 @@ class Options:
             to_sequence_number=_whole(values, "toSequenceNumber"),
             push_filters=_text(values, "pushFilters") == "true",
             staging_location=_text(values, "stagingLocation"),
+            storage_credential=_text(values, "storageCredential"),
             max_messages_per_batch=_whole(values, "maxMessagesPerBatch"),
             idle_poll_s=_number(values, "idlePollSeconds"),
             stage_retention_s=_number(values, "stageRetentionSeconds"),

@@ -1,25 +1,25 @@
 """What the driver knows of a staging location: plans, commits, seals that nobody has confirmed, and what may go.
 
-One of it in the source runner of a query. Everything it knows stands in the folder: it reads that at the start, and
+One of it in the source runner of a query. Everything it knows stands in the location: it reads that at the start, and
 afterwards only the entries of the log that are new.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pairbus.errors import ConfigError
+from pairbus.spark.stage_file import remove_stages
 from pairbus.spark.staging import Entry, Owner, Staging
+from pairbus.storage.entries import delete_all
 
-DRAFT_AGE_S = 3_600.0  # of a draft whose writer is dead
 # The log and the plans are small, and stay for longer than any task can sleep between two steps: an attempt so late
 # that the place of its entry is free again would seal in the past. (It looks for its plan afterwards, too.)
 LOG_AGE_MIN_S = 3_600.0
 CLEAN_EVERY_S = 60.0
+CLEAN_SHARE = 0.01  # of the retention, between two cleanings: each of them lists everything that is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,35 +48,35 @@ class StageBook:
         "Of batches after `committed`."
         self._retention_s = retention_s
         self._clean_at = float("-inf")
+        self._began = time.time()
         self._load()
 
     def _load(self) -> None:
-        commits = [_commit_of(name) for name in os.listdir(self.staging.commits) if name[:1].isdigit()]
+        commits = [_commit_of(name) for name in self.staging.storage.list("commits/")]
         self.head, self.committed = max(commits, default=(0, 0))
-        there = set(self.staging.numbers(self.staging.log))
-        settled = set(self.staging.numbers(self.staging.confirmed)) | {number for number, _ in commits}
+        there = set(self.staging.numbers("log"))
+        settled = set(self.staging.numbers("confirmed")) | {number for number, _ in commits}
         self.unconfirmed = {number for number in there - settled if number <= self.head}
-        self._last_batch = max([*self.staging.numbers(self.staging.plans), self.committed])
+        self._last_batch = max([*self.staging.numbers("plans"), self.committed])
         self.refresh()
 
     def refresh(self) -> None:
         """Read what was added to the log since."""
         for entry in self.staging.entries_after(self.head):
-            self.head = entry.number
-            if entry.kind == "seal":
-                self._seals.append(entry)
-                self.unconfirmed.add(entry.number)
-            elif entry.kind == "commit":
-                self._note_commit(entry)
-            else:
-                self.staging.confirm(entry.number)
-        confirmed = self.staging.confirmed
-        self.unconfirmed = {number for number in self.unconfirmed if not (confirmed / f"{number:010d}").exists()}
+            self._note(entry)
+        self.unconfirmed = {number for number in self.unconfirmed if not self.staging.is_confirmed(number)}
 
-    def _note_commit(self, entry: Entry) -> None:
-        self.committed = max(self.committed, entry.batch)
-        self._seals = [seal for seal in self._seals if seal.batch > self.committed]
-        (self.staging.commits / f"{entry.number:010d}-{entry.batch:010d}").touch()
+    def _note(self, entry: Entry) -> None:
+        self.head = entry.number
+        if entry.kind == "seal":
+            self._seals.append(entry)
+            self.unconfirmed.add(entry.number)
+        elif entry.kind == "commit":
+            self.committed = max(self.committed, entry.batch)
+            self._seals = [seal for seal in self._seals if seal.batch > self.committed]
+            self.staging.note_commit(entry, time.time())
+        else:
+            self.staging.confirm(entry.number)
 
     # ── batches ──
 
@@ -105,7 +105,7 @@ class StageBook:
         found = self.staging.plan(batch)
         if found is None and batch <= self.committed:
             raise ConfigError(
-                f"option stagingLocation: {self.staging.root} has no stage of batch {batch} any more, which was"
+                f"option stagingLocation: {self.staging.location} has no stage of batch {batch} any more, which was"
                 " committed: the checkpoint is older than what stageRetentionSeconds has kept"
             )
         if found is None:
@@ -117,15 +117,17 @@ class StageBook:
         if self.committed < self._last_batch < batch:
             self._end("fence", batch - 1)  # from here on no late task adds to what was given up
         adopted = [seal.number for seal in self._seals if seal.batch < batch and seal.rows]
-        self.staging.set_plan(batch, {"head": self.head, "shares": shares, "adopted": adopted})
-        found = self.staging.plan(batch)  # perhaps another driver's, which came first
+        made = {"head": self.head, "shares": shares, "adopted": adopted}
+        if self.staging.set_plan(batch, made):
+            return made
+        found = self.staging.plan(batch)  # another driver's, which came first
         assert found is not None
         return found
 
     def _end(self, kind: Any, batch: int) -> None:
-        while not self.staging.append(Entry(self.head + 1, kind, batch)):
+        while not self.staging.append(entry := Entry(self.head + 1, kind, batch)):
             self.refresh()
-        self.refresh()
+        self._note(entry)
 
     # ── cleaning ──
 
@@ -133,41 +135,37 @@ class StageBook:
         """Remove what belongs to batches that were committed longer ago than the retention."""
         if now < self._clean_at:
             return
-        self._clean_at = now + min(CLEAN_EVERY_S, self._retention_s)
+        self._clean_at = now + min(max(CLEAN_EVERY_S, self._retention_s * CLEAN_SHARE), self._retention_s)
         staging = self.staging
-        commits = {name: _age_s(staging.commits / name, now) for name in os.listdir(staging.commits)}
+        names = staging.storage.list("commits/")
+        commits = {_commit_of(name): now - self._committed_at(name) for name in names}
         _, batch = _last_of(commits, self._retention_s)
         kept = {entry.stage for entry in map(staging.entry, self.unconfirmed) if entry is not None}
-        for name in os.listdir(staging.stages):
-            if int(name[:10]) <= batch and name not in kept:
-                (staging.stages / name).unlink(missing_ok=True)
+        remove_stages(staging.storage, lambda name: int(name[:10]) <= batch and name not in kept)
         edge, batch = _last_of(commits, max(self._retention_s, LOG_AGE_MIN_S))
         # Plans first: whoever finds its plan knows that the log is whole from there on.
-        self._remove(staging.plans, {number for number in staging.numbers(staging.plans) if number <= batch}, now)
-        old = {number for number in staging.numbers(staging.log) if number < edge} - self.unconfirmed
-        self._remove(staging.log, old, now)
-        self._remove(staging.confirmed, old, now)
-        self._remove(staging.commits, old, now)
+        self._remove("plans", {number for number in staging.numbers("plans") if number <= batch})
+        old = {number for number in staging.numbers("log") if number < edge} - self.unconfirmed
+        for folder in ("log", "confirmed", "commits"):
+            self._remove(folder, old)
 
-    @staticmethod
-    def _remove(folder: Path, numbers: set[int], now: float) -> None:
-        for name in os.listdir(folder):
-            if int(name[:10]) in numbers if name[:1].isdigit() else _age_s(folder / name, now) > DRAFT_AGE_S:
-                (folder / name).unlink(missing_ok=True)
+    def _committed_at(self, name: str) -> float:
+        """Return when a commit was noted. Names up to release 0.3 do not tell: those count from this start on."""
+        at_ms = name.split("-")[2:]
+        return int(at_ms[0]) / 1000 if at_ms else self._began
+
+    def _remove(self, folder: str, numbers: set[int]) -> None:
+        if numbers:
+            storage = self.staging.storage
+            names = [name for name in storage.list(f"{folder}/") if int(name[:10]) in numbers]
+            delete_all(storage, [f"{folder}/{name}" for name in names])
 
 
-def _last_of(commits: dict[str, float], age_s: float) -> tuple[int, int]:
+def _last_of(commits: dict[tuple[int, int], float], age_s: float) -> tuple[int, int]:
     """(number, batch) of the last commit that is at least so old."""
-    return max((_commit_of(name) for name, commit_age_s in commits.items() if commit_age_s >= age_s), default=(0, 0))
+    return max((commit for commit, commit_age_s in commits.items() if commit_age_s >= age_s), default=(0, 0))
 
 
 def _commit_of(name: str) -> tuple[int, int]:
-    number, _, batch = name.partition("-")
+    number, batch = name.split("-")[:2]
     return int(number), int(batch)
-
-
-def _age_s(path: Path, now: float) -> float:
-    try:
-        return now - path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0

@@ -7,9 +7,9 @@ later: the time of arrival tells the two apart, also where the key may not ask (
 
 from __future__ import annotations
 
-import os
-from collections.abc import Container, Iterator
-from pathlib import Path
+from bisect import bisect_right
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +17,13 @@ import pyarrow as pa
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import MESSAGE_ANNOTATIONS, PROPERTIES, sections
 from pairbus.amqp.types import decode
-from pairbus.disk.folders import FILE_MODE, sync_folder
 from pairbus.spark.rows import ENQUEUED_TIME, SEQUENCE_NUMBER
+from pairbus.storage import LargeStorage
+from pairbus.storage.entries import delete_all
 
 ROWS_PER_BATCH = 2_000
 BYTES_PER_BATCH = 16 << 20  # one batch is in memory at a time
+SPANS_MAX = 2_000  # in a seal; a stage with more runs of sequence numbers has to be read
 LOCKED_UNTIL = "x-opt-locked-until"
 _SCHEMA = pa.schema(
     [
@@ -72,18 +74,19 @@ def identity_of(payload: bytes) -> Identity | None:
 
 
 class StageWriter:
-    """Writes one stage. Nobody reads it before a seal names it."""
+    """Writes one stage. Nobody sees it before it is finished, or reads it before a seal names it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, storage: LargeStorage, name: str) -> None:
+        self.name = name
         self.identities: dict[Identity, int] = {}
-        "Where each message stands in the file."
+        "Where each message stands in the stage."
         self.rows = 0
+        self._storage = storage
         self._pending: list[tuple[int | None, int | None, str | None, bytes]] = []
         self._pending_bytes = 0
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))  # Arrow would leave it to the umask
-        self._file = pa.OSFile(str(path), "wb")
-        self._writer = pa.ipc.new_file(self._file, _SCHEMA)
+        self._finished = False
+        self._draft = storage.draft(_key(name))
+        self._writer = pa.ipc.new_file(self._draft.file, _SCHEMA)
 
     def add(self, payload: bytes, identity: Identity | None) -> None:
         if identity is not None:
@@ -95,20 +98,29 @@ class StageWriter:
             self._flush()
 
     def finish(self) -> None:
-        """On the disk when this returns; under its name too."""
+        """Durable when this returns."""
         self._flush()
         self._writer.close()
-        self._file.close()
-        fd = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        sync_folder(self.path.parent)
+        with self._draft as draft:
+            draft.publish()
+        self._finished = True
 
     def discard(self) -> None:
-        self._file.close()
-        self.path.unlink(missing_ok=True)
+        if self._finished:
+            self._storage.delete(_key(self.name))
+            self._finished = False
+        else:
+            self._draft.__exit__(None, None, None)
+
+    def spans(self) -> tuple[tuple[int, int], ...] | None:
+        """Runs of sequence numbers, first and last of each; None when there are too many to tell."""
+        found: list[list[int]] = []
+        for number in sorted({number for number, _, _ in self.identities}):
+            if found and number == found[-1][1] + 1:
+                found[-1][1] = number
+            else:
+                found.append([number, number])
+        return tuple((first, last) for first, last in found) if len(found) <= SPANS_MAX else None
 
     def _flush(self) -> None:
         if self._pending:
@@ -118,13 +130,61 @@ class StageWriter:
             self._pending, self._pending_bytes = [], 0
 
 
-def read_identities(path: Path) -> set[Identity]:
-    """Of all messages of a stage; their payloads are not read from the disk."""
+class Sealed:
+    """Messages of seals. A stage is read only when a message comes whose sequence number is one of it."""
+
+    def __init__(self, storage: LargeStorage) -> None:
+        self._storage = storage
+        self._known: set[Identity] = set()
+        self._unread: list[tuple[str, tuple[tuple[int, int], ...]]] = []
+
+    def add(self, stage: str, spans: tuple[tuple[int, int], ...] | None) -> None:
+        """Note a seal. FileNotFoundError when its stage has to be read and is not there."""
+        if spans is None:
+            self._known |= read_identities(self._storage, stage)
+        else:
+            self._unread.append((stage, spans))
+
+    def __contains__(self, identity: object) -> bool:
+        if self._unread and isinstance(identity, tuple):
+            due = [seal for seal in self._unread if _covers(seal[1], identity[0])]
+            for seal in due:
+                self._unread.remove(seal)
+                # Removed only after the queue had forgotten every message of it: this one is another.
+                with suppress(FileNotFoundError):
+                    self._known |= read_identities(self._storage, seal[0])
+        return identity in self._known
+
+
+def _covers(spans: tuple[tuple[int, int], ...], number: int) -> bool:
+    at = bisect_right(spans, (number, 1 << 63)) - 1
+    return at >= 0 and spans[at][0] <= number <= spans[at][1]
+
+
+def _key(name: str) -> str:
+    return f"stages/{name}"
+
+
+def remove_stages(storage: LargeStorage, is_over: Callable[[str], bool]) -> None:
+    delete_all(storage, [_key(name) for name in storage.list("stages/") if is_over(name)])
+
+
+@contextmanager
+def _opened(storage: LargeStorage, name: str) -> Iterator[pa.NativeFile]:
+    file = storage.open(_key(name))
+    if file is None:
+        raise FileNotFoundError(f"{storage.location} has no stage {name}")
+    with file:
+        yield pa.PythonFile(file, "r")
+
+
+def read_identities(storage: LargeStorage, name: str) -> set[Identity]:
+    """Of all messages of a stage; their payloads are not read. FileNotFoundError when there is none."""
     found: set[Identity] = set()
-    with pa.memory_map(str(path)) as file:
-        reader = pa.ipc.open_file(file)
+    with _opened(storage, name) as file:
+        reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=[0, 1, 2]))
         for index in range(reader.num_record_batches):
-            columns = reader.get_batch(index).select([0, 1, 2]).to_pydict()
+            columns = reader.get_batch(index).to_pydict()
             found.update(
                 (number, enqueued_ms, message_id)
                 for number, enqueued_ms, message_id in zip(*columns.values(), strict=True)
@@ -133,10 +193,10 @@ def read_identities(path: Path) -> set[Identity]:
     return found
 
 
-def read_payloads(path: Path, without: Container[int] = ()) -> Iterator[list[bytes]]:
-    """In the order of their arrival, a batch at a time, but for the rows in `without`."""
+def read_payloads(storage: LargeStorage, name: str, without: Container[int] = ()) -> Iterator[list[bytes]]:
+    """In the order of their arrival, a batch at a time, but for the rows in `without`. FileNotFoundError: none."""
     row = 0
-    with pa.OSFile(str(path), "rb") as file:
+    with _opened(storage, name) as file:
         reader = pa.ipc.open_file(file)
         for index in range(reader.num_record_batches):
             payloads = reader.get_batch(index).column(3).to_pylist()

@@ -1,17 +1,18 @@
 """The staging location of a stream: what was received, and a log that says in which order it became Spark's.
 
-    LOCATION/                    a folder that every host sees
-        owners/NNNNNNNNNN.json   who uses it; the highest number has it, and tasks look for it before anything else
+    LOCATION/                    storage that every host sees: a folder, or a path in an object store
+        owners/NNNNNNNNNN.json   who uses it; the highest number has it, and the one before it is told so
         plans/BATCH.json         what a micro-batch consists of, so that a repetition consists of the same
         stages/BATCH-PARTITION-ATTEMPT.arrow
-                                 messages as they were received, one file for each attempt of a task
+                                 messages as they were received, one object for each attempt of a task
         log/NNNNNNNNNN.json      seals and ends of batches, numbered without a gap
         confirmed/NNNNNNNNNN     the queue has forgotten every message of that seal
-        commits/NUMBER-BATCH     which entries of the log are commits, so that a start need not read all of it
+        commits/NUMBER-BATCH-MS  which entries of the log are commits, and their time, so that a start need not read
+                                 all of it
 
 Laws of this file.
- 1. A file in owners, plans and log appears whole and on the disk, or not at all, and never twice (a hard link is made
-    to a finished draft; of several that try, one succeeds).
+ 1. An object in owners, plans and log appears whole and durable, or not at all, and never twice: of several that try,
+    one succeeds, and each of them knows whether it was it (`pairbus.storage`).
  2. Whoever appends entry N has read all entries before N. Hence all seals have one order, and each can be made without
     the messages that an earlier one has, whatever became of locks meanwhile: no message is in two seals.
  3. A partition of a batch is sealed once. After a commit or a fence of a batch nobody seals in it, or in one before.
@@ -19,22 +20,25 @@ Laws of this file.
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
 import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from pairbus.disk.folders import FILE_MODE, sync_folder
 from pairbus.errors import ConfigError
+from pairbus.storage.entries import encode, publish, read
+from pairbus.storage.opening import PATIENCE_S, check_access, open_storage
 
 VISIBLE_S = 10.0  # how long a network file system may hide a new file from another host
 LOOK_S = 0.2
-_FOLDERS = ("owners", "plans", "stages", "log", "confirmed", "commits")
+OWNER_SEEN_S = 30.0  # a worker that has seen who has the location looks again after that
+OPTION = "option stagingLocation"
+_DONE = b"{}"  # of an object that says all by its name
+
+_seen: dict[tuple[str, Owner], float] = {}
+"When this process has last seen that an owner still has its location."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Entry:
     "Messages that it brings to Spark."
     without: tuple[int, ...] = ()
     "Rows of the stage that an earlier seal has."
+    spans: tuple[tuple[int, int], ...] | None = None
+    "Sequence numbers of the stage, first and last of each run; None: not known, the stage has to be read."
 
     @property
     def ends(self) -> bool:
@@ -66,86 +72,100 @@ class Entry:
 
 
 class Staging:
-    """The folder, as driver and tasks use it. Every OSError here is about the option stagingLocation."""
+    """The location, as driver and tasks use it."""
 
-    def __init__(self, location: str) -> None:
-        if "://" in location or not Path(location).is_absolute():
-            raise ConfigError(
-                f"option stagingLocation must be the absolute path of a folder, not {location!r}: mount the storage on"
-                " every host, and give the path of the mount"
+    def __init__(self, location: str, credential: str | None = None, patience_s: float = PATIENCE_S) -> None:
+        try:
+            self.storage = open_storage(
+                location, credential, option="option storageCredential", patience_s=max(patience_s, 1.0)
             )
-        self.root = Path(location)
-        self.owners, self.plans, self.stages, self.log, self.confirmed, self.commits = (
-            self.root / name for name in _FOLDERS
-        )
+        except ConfigError as error:
+            raise ConfigError(f"{OPTION}: {error}") from None
+        self.location = location
 
     # ── who uses it ──
 
     def take(self, entity: str) -> Owner:
         """On the driver, once for each start of a query, before anything else. ConfigError when it cannot be used."""
         try:
-            for name in _FOLDERS:
-                (self.root / name).mkdir(parents=True, exist_ok=True)
+            check_access(self.storage)
             return self._take(entity)
+        except ConfigError as error:
+            raise ConfigError(f"{OPTION}: {error}") from None
         except OSError as error:
             raise ConfigError(
-                f"option stagingLocation: {self.root} cannot be used (it must be writable, and its file system must"
-                f" have hard links): {error}"
+                f"{OPTION}: {self.location} cannot be used (it must be writable, and a folder's file system must have"
+                f" hard links): {error}"
             ) from None
 
     def _take(self, entity: str) -> Owner:
         while True:
-            before = max(self.numbers(self.owners), default=0)
-            if before:
-                known = json.loads((self.owners / _json_name(before)).read_bytes())["entity"]
-                if known != entity:
-                    raise ConfigError(
-                        f"option stagingLocation: {self.root} belongs to a stream of {known}, not of {entity}:"
-                        " every stream needs a folder of its own"
-                    )
+            before = self._last_owner()
+            known = read(self.storage, _owner_key(before)) if before else None
+            if known is not None and known["entity"] != entity:
+                raise ConfigError(
+                    f"{self.location} belongs to a stream of {known['entity']}, not of {entity}: every stream needs a"
+                    " location of its own"
+                )
             owner = Owner(before + 1, secrets.token_hex(8))
             said = {"token": owner.token, "entity": entity, "host": socket.gethostname()}
-            if publish(self.owners / _json_name(owner.number), said):
-                for number in self.numbers(self.owners):
-                    if number < before:
-                        (self.owners / _json_name(number)).unlink(missing_ok=True)
-                return owner
+            if not publish(self.storage, _owner_key(owner.number), said):
+                continue
+            if known is not None:
+                self.storage.put(_owner_key(before), encode({**known, "taken": True}))
+            for number in self.numbers("owners"):
+                if number < before:
+                    self.storage.delete(_owner_key(number))
+            return owner
+
+    def _last_owner(self) -> int:
+        return max(self.numbers("owners"), default=0)
 
     def check_owner(self, owner: Owner) -> None:
         """Whether nobody has taken it since."""
-        if max(self.numbers(self.owners), default=0) > owner.number:
+        if not self._has(owner):
             raise ConfigError(
-                f"option stagingLocation: another query has taken {self.root} while this one was running: every query"
-                " needs a folder of its own"
+                f"{OPTION}: another query has taken {self.location} while this one was running: every query needs a"
+                " location of its own"
             )
+
+    def _has(self, owner: Owner) -> bool:
+        values = read(self.storage, _owner_key(owner.number))
+        return values is not None and values["token"] == owner.token and not values.get("taken")
 
     def check_visible(self, owner: Owner, wait_s: float | None = None) -> None:
         """In a task, before a message is touched: whether this host sees what the driver has written, and whether that
-        driver still has the folder."""
-        deadline = time.monotonic() + (VISIBLE_S if wait_s is None else wait_s)
-        while not self._sees(owner):
+        driver still has the location."""
+        now = time.monotonic()
+        if now - _seen.get((self.location, owner), float("-inf")) < OWNER_SEEN_S:
+            return
+        deadline = now + (VISIBLE_S if wait_s is None else wait_s)
+        while not self._has(owner):
+            if self._last_owner() > owner.number:
+                self.check_owner(owner)
             if time.monotonic() > deadline:
                 raise ConfigError(
-                    f"option stagingLocation: host {socket.gethostname()} does not see in {self.root} what the driver"
-                    " has written there: give a folder that every host of the cluster shares"
+                    f"{OPTION}: host {socket.gethostname()} does not see in {self.location} what the driver has written"
+                    " there: give a folder that every host of the cluster shares"
                 )
             time.sleep(LOOK_S)
-        self.check_owner(owner)
-
-    def _sees(self, owner: Owner) -> bool:
-        try:
-            return bool(json.loads((self.owners / _json_name(owner.number)).read_bytes())["token"] == owner.token)
-        except FileNotFoundError:
-            return False
+        _seen.clear()
+        _seen[self.location, owner] = now
 
     # ── the log ──
 
     def entry(self, number: int) -> Entry | None:
-        try:
-            values = json.loads((self.log / _json_name(number)).read_bytes())
-        except FileNotFoundError:
+        values = read(self.storage, _log_key(number))
+        if values is None:
             return None
-        return Entry(**{**values, "without": tuple(values["without"])})
+        spans = values.pop("spans", None)
+        return Entry(
+            **{
+                **values,
+                "without": tuple(values["without"]),
+                "spans": None if spans is None else tuple((first, last) for first, last in spans),
+            }
+        )
 
     def entries_after(self, number: int) -> Iterator[Entry]:
         """In order, up to the last one that is there now."""
@@ -154,62 +174,50 @@ class Staging:
             number += 1
 
     def append(self, entry: Entry) -> bool:
-        """False when the number is taken: read on, think again. True: it is on the disk, for everybody, for good."""
+        """False when the number is taken: read on, think again. True: it is durable, for everybody, for good."""
         values = {name: getattr(entry, name) for name in Entry.__slots__}
-        return publish(self.log / _json_name(entry.number), values)
+        return publish(self.storage, _log_key(entry.number), values)
+
+    def take_back(self, entry: Entry) -> None:
+        """Remove an entry that stands where the log has been cleaned, and that nobody reads."""
+        self.storage.delete(_log_key(entry.number))
 
     def confirm(self, number: int) -> None:
-        """Not synced: without it the seal is only looked at again."""
-        (self.confirmed / f"{number:010d}").touch(FILE_MODE)
+        """Only advice: without it the seal is looked at again."""
+        self.storage.put(f"confirmed/{number:010d}", _DONE)
 
-    def new_stage(self, batch: int, partition: int) -> Path:
-        return self.stages / f"{batch:010d}-{partition:04d}-{secrets.token_hex(6)}.arrow"
+    def is_confirmed(self, number: int) -> bool:
+        return self.storage.exists(f"confirmed/{number:010d}")
+
+    def note_commit(self, entry: Entry, at_s: float) -> None:
+        self.storage.put(f"commits/{entry.number:010d}-{entry.batch:010d}-{int(at_s * 1000):013d}", _DONE)
 
     @staticmethod
-    def numbers(folder: Path) -> list[int]:
-        return [int(name[:10]) for name in os.listdir(folder) if name[:1].isdigit()]
+    def new_stage(batch: int, partition: int) -> str:
+        return f"{batch:010d}-{partition:04d}-{secrets.token_hex(6)}.arrow"
+
+    def numbers(self, folder: str) -> list[int]:
+        return [int(name[:10]) for name in self.storage.list(f"{folder}/") if name[:1].isdigit()]
 
     # ── plans ──
 
     def has_plan(self, batch: int) -> bool:
-        return (self.plans / _json_name(batch)).exists()
+        return self.storage.exists(_plan_key(batch))
 
     def plan(self, batch: int) -> dict[str, Any] | None:
-        try:
-            found: dict[str, Any] = json.loads((self.plans / _json_name(batch)).read_bytes())
-        except FileNotFoundError:
-            return None
-        return found
+        return read(self.storage, _plan_key(batch))
 
     def set_plan(self, batch: int, values: dict[str, Any]) -> bool:
-        return publish(self.plans / _json_name(batch), values)
+        return publish(self.storage, _plan_key(batch), values)
 
 
-def publish(path: Path, values: dict[str, Any]) -> bool:
-    """Create a file: whole, on the disk, and only if it is not there. False when it is."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        created = _link(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-    if created:
-        sync_folder(path.parent)
-    return created
+def _owner_key(number: int) -> str:
+    return f"owners/{number:010d}.json"
 
 
-def _link(draft: Path, path: Path) -> bool:
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        # Over NFS an answer may be lost and the call repeated: then it is our own link that exists.
-        return os.path.samefile(draft, path)
-    return True
+def _log_key(number: int) -> str:
+    return f"log/{number:010d}.json"
 
 
-def _json_name(number: int) -> str:
-    return f"{number:010d}.json"
+def _plan_key(batch: int) -> str:
+    return f"plans/{batch:010d}.json"

@@ -122,7 +122,7 @@ class StreamDriver:
             seal = book.staging.entry(number)
             if seal is None or not seal.rows:
                 continue
-            identities = read_identities(book.staging.stages / seal.stage)
+            identities = read_identities(book.staging.storage, seal.stage)
             if self._view.gone(identities) == identities:
                 book.staging.confirm(number)
         book.refresh()
@@ -150,4 +150,4 @@ class StreamDriver:
 def staging_of(options: Options) -> Staging:
     if options.staging_location is None:
         raise ConfigError("option stagingLocation is required to read a stream")
-    return Staging(options.staging_location)
+    return Staging(options.staging_location, options.storage_credential, options.patience_s)

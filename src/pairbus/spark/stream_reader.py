@@ -10,6 +10,7 @@ other methods: the source runner of the query, a process beside the driver. An o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -97,7 +98,7 @@ class StagedStreamReader(BatchReader):
         unsure = tuple(sorted(book.unconfirmed))
         adopted: list[InputPartition] = [AdoptedPartition(book.owner, number) for number in plan.adopted]
         return adopted + [
-            SharePartition(Share(book.owner, batch, part, max_messages, plan.head, unsure))
+            SharePartition(Share(book.owner, batch, part, max_messages, plan.head, unsure, planned_s=time.time()))
             for part, max_messages in enumerate(plan.shares)
         ]
 
@@ -129,12 +130,12 @@ class StagedStreamReader(BatchReader):
 
     def _rows(self, seal: Entry) -> Iterator[pa.RecordBatch]:
         assert self._options.entity is not None
-        path = self._staging.stages / seal.stage
-        if not path.exists():
+        try:
+            for payloads in read_payloads(self._staging.storage, seal.stage, frozenset(seal.without)):
+                batch = to_columns(payloads, self._options.entity, include_raw=self._options.include_raw)
+                yield batch if self._column_names is None else batch.select(self._column_names)
+        except FileNotFoundError:
             raise ConfigError(
                 f"option stagingLocation: the stage of batch {seal.batch}, which was committed, is not in"
-                f" {self._staging.root} any more: the checkpoint is older than what stageRetentionSeconds has kept"
-            )
-        for payloads in read_payloads(path, frozenset(seal.without)):
-            batch = to_columns(payloads, self._options.entity, include_raw=self._options.include_raw)
-            yield batch if self._column_names is None else batch.select(self._column_names)
+                f" {self._staging.location} any more: the checkpoint is older than what stageRetentionSeconds has kept"
+            ) from None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -28,6 +29,9 @@ from pairbus.spark.journal import Location
 from pairbus.spark.lane import Job
 from pairbus.spark.looks import check
 from pairbus.spark.rounds import Quotas
+from pairbus.storage.locations import is_url
+from pairbus.storage.opening import check_access
+from pairbus.storage.secret import StorageSecret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +63,7 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     ledger: Folder | None = None,
     ca_file: str | None = None,
     credential: str | None = None,
+    storage_credential: str | None = None,
     quotas: Quotas = QUOTAS,
 ) -> SparkSyphon:
     """Bring the messages of backlog queues home with Spark. Started when this returns; `wait`, `stop`, `progress`.
@@ -66,8 +71,9 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     `primary` and `secondary`: where the connection strings stand, on the driver and on every executor: `env:NAME` or
     `@FILE`. Or, with `credential`, the hosts of the namespaces: `default` is DefaultAzureCredential of azure-identity,
     `MODULE:CALLABLE` whatever that function makes, called in each process that connects. `journal`: a folder that all
-    hosts share; `docs/spark-syphon.md` says what is in it. `queues`: paths, or paths with the time of their creation in
-    milliseconds; without them the backlog queues 0 … `backlog_queue_count`-1.
+    hosts share, or a path in Azure Blob or ADLS Gen2 (`abfss://…`, `https://…`), which `storage_credential` opens, and
+    then, on a cluster, with a `checkpoint`; `docs/spark-syphon.md` says what is in it. `queues`: paths, or paths with
+    the time of their creation in milliseconds; without them the backlog queues 0 … `backlog_queue_count`-1.
     ConfigError for what is wrong, before any message is touched.
     """
     away = Secret.parse(secondary, "secondary", credential)
@@ -83,7 +89,7 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
         ttl_policy=ttl_policy,
         max_messages_per_second=max_messages_per_second,
     )
-    job = Job(home, away, _location(journal), "", settings, ca_file, _folder(ledger))
+    job = Job(home, away, location_of(journal, storage_credential), "", settings, ca_file, _folder(ledger))
     return _start(spark, job, queues, quotas, once=once, checkpoint=checkpoint)
 
 
@@ -103,6 +109,7 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
     ledger: Folder | None = None,
     ca_file: str | None = None,
     credential: str | None = None,
+    storage_credential: str | None = None,
     quotas: Quotas = QUOTAS,
 ) -> SparkSyphon:
     """Send the dead letters of a queue, or of `TOPIC/Subscriptions/NAME`, back to their entity or to another.
@@ -118,7 +125,7 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
     queue = queue_of_dead_letters(queue)
     entity = to or entity_of_dead_letters(queue)
     letters = Redriving(entity, f"{origin.endpoint().authority}/{queue}", duplicate_window, new_ids)
-    job = Job(home, origin, _location(journal), "", settings, ca_file, _folder(ledger), letters)
+    job = Job(home, origin, location_of(journal, storage_credential), "", settings, ca_file, _folder(ledger), letters)
     return _start(spark, job, [queue], quotas, once=once, checkpoint=checkpoint)
 
 
@@ -148,16 +155,38 @@ def _start(
         known,
         quotas if quotas.tasks is not None else replace(quotas, tasks=_slots(spark.conf.get("spark.master") or "")),
         once=once,
-        checkpoint=str(checkpoint or job.location.checkpoint),
+        checkpoint=str(checkpoint or _checkpoint(job.location, spark.conf.get("spark.master") or "")),
     )
     syphon.start()
     return syphon
 
 
-def _location(journal: Folder) -> Location:
-    if "://" in os.fspath(journal):
-        raise ConfigError(f"journal: {journal} is not a folder; mount the storage, and give the path of the mount")
-    return Location(Path(journal).absolute())
+def location_of(journal: Folder, credential: str | None) -> Location:
+    """Read where a journal is. ConfigError when it cannot be used: that of a folder shows when it is prepared."""
+    text = os.fspath(journal)
+    if not is_url(text):
+        return Location(Path(text).absolute())
+    secret = StorageSecret.parse(credential, "storage_credential")
+    location = Location(text, secret.source)
+    try:
+        check_access(location.storage)
+    except ConfigError as error:
+        raise ConfigError(f"journal: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"journal: {text} cannot be used: {error}") from None
+    return location
+
+
+def _checkpoint(location: Location, master: str) -> Folder:
+    """Where Spark notes its ticks. Those are all that is in it: a checkpoint that is lost loses nothing."""
+    if location.folder is not None:
+        return location.folder / "checkpoint"
+    if _slots(master) is None:
+        raise ConfigError(
+            f"checkpoint: with a journal in {location.root} a cluster needs a checkpoint of its own, where its Spark"
+            " can write"
+        )
+    return tempfile.mkdtemp(prefix="pairbus-checkpoint-")
 
 
 def _folder(folder: Folder | None) -> str | None:

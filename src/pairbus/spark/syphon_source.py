@@ -15,7 +15,6 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +26,7 @@ from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.features import BatchReader, Offset
-from pairbus.spark.journal import Location, Row, read_reports
+from pairbus.spark.journal import Location, Row, read_reports, report_names
 from pairbus.spark.lane import Job, Lane, drain
 from pairbus.spark.looks import peek
 from pairbus.spark.rounds import Quotas, Rounds
@@ -64,7 +63,7 @@ def options_of(job: Job, quotas: Quotas, queues: list[tuple[str, int | None]], *
     said = {
         "primary": asdict(job.primary),
         "secondary": asdict(job.secondary),
-        "location": str(job.location.root),
+        "location": [str(job.location.root), job.location.credential],
         "run": job.run,
         "settings": {name: getattr(job.settings, name) for name in SyphonSettings.__slots__},
         "ca_file": job.ca_file,
@@ -102,7 +101,7 @@ class SyphonReader(BatchReader):
         self._job = Job(
             Secret(**said["primary"]),
             Secret(**said["secondary"]),
-            Location(Path(said["location"])),
+            Location(*said["location"]),
             said["run"],
             SyphonSettings(**said["settings"]),
             said["ca_file"],
@@ -162,13 +161,13 @@ class SyphonReader(BatchReader):
         if tick == self._judged:
             return
         self._judged = tick
-        reports = list(read_reports(self._job.location, self._job.run))
-        of_this = [report for _, report in reports if report.tick == tick]
+        location, run = self._job.location, self._job.run
+        of_this = [report for _, report in read_reports(location, run, tick=tick)]
         if of_this:  # none: the round was another run's
             self._rounds.ended(of_this, time.monotonic())
-        for name, report in reports:
-            if report.tick < tick - ROUNDS_KEPT:
-                (self._job.location.reports(self._job.run) / name).unlink(missing_ok=True)
+        for name in report_names(location, run):
+            if int(name.partition("-")[0]) < tick - ROUNDS_KEPT:
+                location.forget_report(run, name)
 
     def _look(self) -> bool:
         """Whether there is something to do. The circuit breaker: no tick, no task, no lock while a side is away."""

@@ -1,0 +1,97 @@
+"""The journal of a location as rows of Spark, and the days of it that are removed.
+
+A folder is read by Spark itself. Of an object store the keys are listed on the driver and the objects read in tasks, by
+the contract: Spark need not have a file system for it.
+
+    LOCATION/journal/closed-2026-11-15      that day is in the table, and its journal was removed or is being removed
+
+Removing is many calls. The mark comes first, and a day that has it is not read any more: a part of a day's journal is
+never taken for the day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pairbus.spark.journal import JOURNAL, Location
+from pairbus.storage.entries import delete_all
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROW_DDL = (
+    "schema int, outcome string, queue string, queue_created_ms bigint, sequence_number bigint, message_id string,"
+    " destination string, size_bytes bigint, enqueued_ms bigint, first_attempt_ms bigint, at_ms bigint, attempt string,"
+    " reason string"
+)
+KEYS_PER_TASK = 200
+_CLOSED, _DAY = "closed-", "day="
+_LINE = pa.schema([pa.field("day", pa.string()), pa.field("line", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is of a journal, listed where the driver is."""
+
+    names: list[str]
+    "Of days that are not closed: `day=2026-11-15/ATTEMPT.jsonl`."
+    closed: list[str]
+    "Days whose journal was removed."
+
+
+def find(place: Location) -> Found:
+    names = place.storage.list(JOURNAL)
+    closed = sorted(name.removeprefix(_CLOSED) for name in names if name.startswith(_CLOSED))
+    open_days = [name for name in names if name.endswith(".jsonl") and _day_of(name) not in closed]
+    return Found(open_days, closed)
+
+
+def read_rows(spark: SparkSession, place: Location, found: Found) -> DataFrame | None:
+    """Every whole line of the days that are not closed, with its day; None when there are none."""
+    from pyspark.sql import functions as F
+
+    if not found.names:
+        return None
+    if place.folder is not None:
+        journal = place.folder / JOURNAL.rstrip("/")
+        rows = spark.read.option("basePath", str(journal)).schema(f"{ROW_DDL}, day string").json(f"{journal}/{_DAY}*")
+        rows = rows.where(~F.col("day").isin(found.closed)) if found.closed else rows
+    else:
+        keys = spark.createDataFrame([(name,) for name in found.names], "name string")
+        spread = keys.repartition(-(-len(found.names) // KEYS_PER_TASK))
+        lines = spread.mapInArrow(_Reader(place), "day string, line string")
+        rows = lines.select(F.from_json("line", ROW_DDL).alias("row"), "day").select("row.*", "day")
+    return rows.where(F.col("at_ms").isNotNull())  # a line that a kill has torn is null throughout
+
+
+class _Reader:
+    """Reads objects in a task: names in, lines out."""
+
+    def __init__(self, place: Location) -> None:
+        self._place = place
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage = self._place.storage
+        for batch in batches:
+            for name in batch.column(0).to_pylist():
+                data = storage.get(JOURNAL + name)
+                lines = (data or b"").decode("utf-8").splitlines()
+                if lines:
+                    columns = [pa.array([_day_of(name)] * len(lines), pa.string()), pa.array(lines, pa.string())]
+                    yield pa.RecordBatch.from_arrays(columns, schema=_LINE)
+
+
+def close_days(place: Location, before: str) -> None:
+    """Remove the journal of the days before this one, which are in the table."""
+    names = [name for name in place.storage.list(JOURNAL) if name.endswith(".jsonl") and _day_of(name) < before]
+    for day in sorted({_day_of(name) for name in names}):
+        place.storage.put_new(f"{JOURNAL}{_CLOSED}{day}", b"{}")
+    delete_all(place.storage, [JOURNAL + name for name in names])
+
+
+def _day_of(name: str) -> str:
+    return name.partition("/")[0].removeprefix(_DAY)

@@ -1,0 +1,87 @@
+"""What opens a storage account, by where it stands: options and locations are shown by Spark, and hold no secret."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pairbus.errors import ConfigError
+from pairbus.transport.named_credential import is_credential_name, made_credential
+
+VARIABLE = "PAIRBUS_STORAGE"
+"Environment variable that is read where no place is named."
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSecret:
+    """The place of a secret. It is read where the storage is used, so what it names must be there on every host."""
+
+    source: str
+    "`env:NAME` or `@FILE`, which hold a connection string or a SAS token; `default` or `MODULE:CALLABLE`."
+    option: str
+    "What errors call it."
+
+    @classmethod
+    def parse(cls, text: str | None, option: str) -> StorageSecret:
+        """Check how it is written. ConfigError never shows a text that may be a secret."""
+        if text is None:
+            return cls(f"env:{VARIABLE}" if os.environ.get(VARIABLE) else "default", option)
+        if is_credential_name(text) and not text.startswith("env:"):
+            return cls(text, option)
+        if text.removeprefix("env:") not in ("", text) or text.removeprefix("@") not in ("", text):
+            return cls(text, option)
+        raise ConfigError(
+            f"{option}: give the place of the secret and not the secret itself: 'env:NAME' for an environment variable"
+            " or '@FILE' for a file that holds a connection string or a SAS token, 'default' for azure-identity, or"
+            " 'MODULE:CALLABLE'"
+        )
+
+    def opens(self, account: str) -> Any:
+        """Read it, as azure-storage-blob takes it: a SAS token, a name with a key, or a token credential.
+
+        ConfigError names the option, the place and the host.
+        """
+        if not self.source.startswith(("env:", "@")):
+            try:
+                return made_credential(self.source)
+            except ConfigError as error:
+                raise ConfigError(f"{self.option}: {error}") from None
+        text = self._read()
+        if "sig=" in text and ";" not in text:
+            return text.removeprefix("?")
+        values = {
+            name.strip().lower(): value.strip() for name, _, value in (part.partition("=") for part in text.split(";"))
+        }
+        signature, key = values.get("sharedaccesssignature"), values.get("accountkey")
+        if not signature and not key:
+            raise ConfigError(
+                f"{self.option}: what stands in {self.source} is neither a connection string of a storage account nor"
+                " a SAS token"
+            )
+        named = values.get("accountname") or _account_of(values.get("blobendpoint", ""))
+        if named and named != account:
+            raise ConfigError(f"{self.option}: {self.source} is for account {named}, the location is in {account}")
+        return signature.removeprefix("?") if signature else {"account_name": account, "account_key": str(key)}
+
+    def _read(self) -> str:
+        where = f"{self.option}: nothing in {self.source} on host {socket.gethostname()}"
+        if self.source.startswith("env:"):
+            text = os.environ.get(self.source[4:], "")
+        else:
+            try:
+                text = Path(self.source[1:]).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{where}: {error}") from None
+        if not text.strip():
+            raise ConfigError(f"{where}: it is not set, or empty")
+        return text.strip()
+
+
+def _account_of(endpoint: str) -> str | None:
+    """Return the account of an endpoint such as https://ACCOUNT.blob.core.windows.net; None when it does not tell."""
+    found = re.match(r"https://([a-z0-9]{3,24})\.blob\.", endpoint)
+    return None if found is None else found[1]

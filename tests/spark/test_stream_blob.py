@@ -1,0 +1,178 @@
+"""A stream staged on Azure Blob: how often a task asks the storage, and what becomes of it when that is away."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from pairbus.errors import ConfigError
+from pairbus.spark.stage_file import StageWriter
+from tests.brokers import BrokerProcess
+from tests.conftest import MakeQueue
+from tests.spark.queues import bodies_in, put, text_message
+from tests.spark.stream_world import Stream
+from tests.storage.azurites import Azurite, Door
+from tests.storage.fixtures import PLACE
+
+pytestmark = pytest.mark.node
+
+CALLS_MAX = 6  # for each task and batch
+DEAD_S = 90.0
+UNLOCKED_S = 60.0
+
+
+@pytest.fixture
+def place(azurite: Azurite) -> str:
+    return azurite.new_container(f"t-{uuid.uuid4().hex[:12]}") + "/staging"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Requests to the storage, as they go out."""
+    made: list[str] = []
+    send = requests.Session.send
+
+    def counted(session: requests.Session, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
+        made.append(f"{request.method} {request.path_url}")
+        return send(session, request, **kwargs)
+
+    monkeypatch.setattr(requests.Session, "send", counted)
+    return made
+
+
+def stream_at(broker: BrokerProcess, queue: str, place: str, **given: str) -> Stream:
+    return Stream(broker, queue, place, storageCredential=PLACE, **given)
+
+
+def test_a_task_makes_at_most_six_calls(broker: BrokerProcess, queue_name: str, place: str, calls: list[str]) -> None:
+    """Tasks of a batch at the same time, each of which seals: whoever comes second reads what the first has sealed, and
+    no task reads a stage of another, or its own again."""
+    stream = stream_at(broker, queue_name, place, partitions="2", maxMessagesPerBatch="100")
+    per_batch = []
+    for _ in range(4):
+        stream.send(*(uuid.uuid4().hex for _ in range(100)))
+        partitions = stream.begin()
+        calls.clear()
+        with ThreadPoolExecutor(2) as workers:
+            results = list(workers.map(stream.task, partitions))
+        per_batch.append(len(calls))
+        assert stream.end(results) and all(results), "both have sealed some"
+    assert max(per_batch[1:]) <= CALLS_MAX * 2, f"{per_batch}, the last ones were {calls}"
+    assert not [call for call in calls if call.startswith("GET") and "/stages/" in call]
+
+
+def test_a_batch_of_one_task_needs_no_list(
+    broker: BrokerProcess, queue_name: str, place: str, calls: list[str]
+) -> None:
+    """Neither in its task nor in the driver: a list is as slow as the location is old."""
+    stream = stream_at(broker, queue_name, place, partitions="1")
+    for text in ("a", "b", "c"):
+        stream.send(text)
+        if text == "c":
+            calls.clear()
+        assert stream.batch() == [text.encode()]
+    assert not [call for call in calls if "comp=list" in call]
+    assert len(calls) <= 25, calls
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        ({"stagingLocation": "nobody-made-it"}, "option stagingLocation: .* has no container 'nobody-made-it'"),
+        ({"storageCredential": "wrong key"}, "option stagingLocation: .*option storageCredential .* is refused"),
+        ({"storageCredential": "no right"}, "option stagingLocation: .* lacks a right"),
+        ({"storageCredential": "env:NOT_SET"}, "nothing in env:NOT_SET on host"),
+        ({"storageCredential": "AccountKey=abc"}, "option storageCredential: give the place of the secret"),
+    ],
+)
+def test_bad_storage_is_told_before_a_message_is_touched(
+    change: dict[str, str],
+    why: str,
+    broker: BrokerProcess,
+    queue_name: str,
+    place: str,
+    azurite: Azurite,
+    tmp_path: Path,
+) -> None:
+    """At the start of a query, by the driver."""
+    (tmp_path / "wrong key").write_text("AccountName=devstoreaccount1;AccountKey=d3Jvbmc=")
+    (tmp_path / "no right").write_text(azurite.sas("rl"))
+    given = {"storageCredential": PLACE}
+    for name, value in change.items():
+        given[name] = f"@{tmp_path / value}" if (tmp_path / value).exists() else value
+    location = place.replace(place.split("/")[4], given.pop("stagingLocation", place.split("/")[4]))
+    put(broker, queue_name, [text_message("a")])
+    with pytest.raises(ConfigError, match=why) as told:
+        Stream(broker, queue_name, location, **given).begin()
+    assert "d3Jvbmc" not in str(told.value) and "abc" not in str(told.value).replace("abcdef", "")
+    assert bodies_in(broker, queue_name) == [b"a"]
+
+
+@pytest.fixture
+def door(azurite: Azurite) -> Iterator[Door]:
+    with Door(azurite.port) as door:
+        yield door
+
+
+def test_a_storage_that_is_away_is_waited_for_and_nothing_is_lost(
+    broker: BrokerProcess, queue_name: str, place: str, azurite: Azurite, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes away when the messages are received, under their locks, and answers are lost when it is back."""
+    finish = StageWriter.finish
+
+    def away(stage: StageWriter) -> None:
+        door.shut()
+        threading.Timer(1.0, door.open).start()
+        door.lose_every = 3
+        finish(stage)
+
+    stream = stream_at(broker, queue_name, place.replace(str(azurite.port), str(door.port)), partitions="1")
+    stream.send("a", "b", "c")
+    (partition,) = stream.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(StageWriter, "finish", away)
+        rows = stream.task(partition)
+    assert sorted(stream.end([rows])) == [b"a", b"b", b"c"]
+    assert door.lost and bodies_in(broker, queue_name) == []
+    stream.restart()
+    assert stream.drain() == [b"a", b"b", b"c"], "nothing comes again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("when the stage is on the disk, before the seal", marks=pytest.mark.deep),
+        "when it is sealed, before it is completed",
+    ],
+)
+def test_each_message_comes_once_when_a_task_is_killed(
+    point: str, broker: BrokerProcess, make_queue: MakeQueue, place: str, tmp_path: Path
+) -> None:
+    """The driver is gone too: a new one repeats the open batch, then goes on until the queue is empty."""
+    queue = make_queue(lock_duration=timedelta(seconds=5))
+    stream = stream_at(broker, queue, place, maxMessagesPerBatch="20")
+    sent = [f"{number:03d}" for number in range(30)]
+    stream.send(*sent)
+    file = tmp_path / "task"
+    file.write_bytes(pickle.dumps((stream.reader, stream.begin()[0])))
+    child = [sys.executable, "-m", "tests.spark.stream_child", str(file), point]
+    assert subprocess.run(child, timeout=DEAD_S, check=False).returncode == -9
+    stream.restart()
+    deadline = time.monotonic() + UNLOCKED_S
+    while len(stream.bodies) < len(sent) or bodies_in(broker, queue):
+        assert time.monotonic() < deadline, f"{len(stream.bodies)} of {len(sent)} messages came"
+        stream.batch()
+    assert sorted(stream.bodies) == [text.encode() for text in sent]
