@@ -11,11 +11,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pairbus.errors import ConfigError
 
+ANCESTORS_MAX = 10
+_PROCESSES = Path("/proc")  # Linux; elsewhere `ps` is asked
 READABLE_MAX = 80  # characters of the names that a folder shows; what makes it unique is the digest behind them
 
 
@@ -40,3 +43,54 @@ def state_folder(kind: str, *names: str, environment: Mapping[str, str] = os.env
 def is_local_master(master: str | None) -> bool:
     """Tell whether a master URL of Spark means this machine alone."""
     return master is not None and re.fullmatch(r"local(\[[^\]]*\])?", master) is not None
+
+
+def runs_on_local_master() -> bool:
+    """Tell whether this process belongs to a Spark on this machine alone; False when that cannot be known.
+
+    Spark does not tell its Python processes what master it has. The command line of the JVM above them does.
+    """
+    for arguments in _commands_above(os.getpid()):
+        if any(argument.startswith("org.apache.spark.") for argument in arguments):
+            return is_local_master(_master_in(arguments))
+    return False
+
+
+def _master_in(arguments: list[str]) -> str | None:
+    found = None
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == "--master":
+            found = following
+        elif argument.startswith(("spark.master=", "--master=", "-Dspark.master=")):
+            found = argument.partition("=")[2]
+    return found
+
+
+def _commands_above(pid: int) -> Iterator[list[str]]:
+    """Yield the command lines of the parent of a process, of the parent's parent, and so on."""
+    for _ in range(ANCESTORS_MAX):
+        try:
+            pid = _parent_of(pid)
+            arguments = _arguments_of(pid)
+        except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+            return  # not ours to see, or gone
+        if pid <= 1:
+            return
+        yield arguments
+
+
+def _parent_of(pid: int) -> int:
+    if _PROCESSES.is_dir():
+        # The name of the program, in parentheses, may have spaces and parentheses of its own.
+        return int((_PROCESSES / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    return int(_ps("ppid=", pid))
+
+
+def _arguments_of(pid: int) -> list[str]:
+    if _PROCESSES.is_dir():
+        return (_PROCESSES / str(pid) / "cmdline").read_text(errors="replace").split("\0")
+    return _ps("command=", pid).split()
+
+
+def _ps(column: str, pid: int) -> str:
+    return subprocess.run(["ps", "-o", column, "-p", str(pid)], capture_output=True, text=True, check=True).stdout
