@@ -11,15 +11,18 @@ from pairbus.spark.option_table import ALIASES, BY_NAME, ELSEWHERE, SPARKS_OWN, 
 _NAMES = {alias.lower(): name for alias, name in ALIASES.items()}
 _ELSEWHERE = {name.lower(): ours for name, ours in ELSEWHERE.items()}
 _OF_A_TABLE = "provider"  # told only when a table is created
+_TABLES_OWN = frozenset({"provider", "owner", "comment"})
 LOST_IN_TABLES = (
-    "Spark does not keep the OPTIONS of CREATE TABLE for formats written in Python, so that the table could never be"
-    " read: use CREATE TEMPORARY VIEW … USING servicebus OPTIONS (…)"
+    "Spark does not keep the OPTIONS of CREATE TABLE for formats written in Python, so that the table could not be"
+    " read: use CREATE TEMPORARY VIEW … USING servicebus OPTIONS (…), or give the options with each query, as in"
+    " SELECT … FROM t WITH (…)"
 )
 
 
 def refuse_tables(given: Mapping[str, str]) -> None:
-    """Raise ConfigError when the options are those of CREATE TABLE."""
-    if _OF_A_TABLE in {name.lower() for name in given}:
+    """Raise ConfigError when the options are those of CREATE TABLE, and the user has given some."""
+    names = {name.lower() for name in given}
+    if _OF_A_TABLE in names and names - _TABLES_OWN:
         raise ConfigError(f"CREATE TABLE … USING servicebus: {LOST_IN_TABLES}")
 
 
