@@ -105,7 +105,7 @@ def test_available_now_reads_all_entities(broker: BrokerProcess, two_queues: tup
     assert sorted(stream.drain()) == [b"a0", b"a1", b"a2", b"a3", b"a4", b"b"]
 
 
-def test_a_pattern_finds_new_entities_while_it_runs(
+def test_a_pattern_follows_entities_that_come_and_go(
     broker: BrokerProcess, admin: ServiceBusAdministrationClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Queues and subscriptions. A restart goes on with all of them."""
@@ -128,6 +128,10 @@ def test_a_pattern_finds_new_entities_while_it_runs(
         assert stream.drain()[2:] == [b"c"]
         stream.restart()
         assert stream.batch() == []
+    admin.delete_queue(f"{prefix}-orders")
+    fill(broker, f"{prefix}-late", "d")
+    for stream in streams:
+        assert stream.drain()[3:] == [b"d"]
 
 
 def test_what_a_pattern_needs_is_told(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 
 from pairbus.errors import ConfigError
 from pairbus.spark.listing import entities_of
 from pairbus.spark.options import Options
+from pairbus.transport import TransportError
 
 LIST_EVERY_S = 60.0
 ONE_ENTITY = "batch"
 "The only key in offsets of a stream that receives from one entity."
+
+logger = logging.getLogger("pairbus.spark")
 
 
 class Entities:
@@ -31,9 +35,22 @@ class Entities:
         """Return the entities; those of a pattern are listed again once a minute."""
         at = time.monotonic()
         if not self._found or (self._options.entity_pattern is not None and at >= self._list_at):
-            self._found = entities_of(self._options)
+            try:
+                self._found = entities_of(self._options)
+            except TransportError as error:
+                if not self._found:
+                    raise
+                logger.warning("%s; going on with those that are known", error)
             self._list_at = at + LIST_EVERY_S
         return self._found
+
+    def drop(self, entity: str) -> bool:
+        """Forget an entity that was deleted; False when the user has named it, or none would be left."""
+        if self._options.entity_pattern is None or len(self._found) == 1:
+            return False
+        logger.warning("entity %r was deleted; going on without it", entity)
+        self._found = tuple(one for one in self._found if one != entity)
+        return True
 
     def in_turn(self, ready: Iterable[str], count_max: int) -> list[str]:
         """Return at most so many of the entities that have something, beginning with another one each time."""

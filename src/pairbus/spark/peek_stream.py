@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, EntityNotFound
 from pairbus.spark.batch_reader import PEEK_COUNT, Peeker, SequenceRange, extent, rows_of, split
 from pairbus.spark.connections import run
 from pairbus.spark.entities import Entities
@@ -53,7 +53,8 @@ class PeekStreamReader(BatchReader):
 
     def _start_of(self, entity: str) -> int:
         asked = self._options.start_of(entity)
-        ends = self._extent(entity, 0, LONG_MAX, patience_s=0.0)  # also: is the entity there, may we?
+        # Without patience: is the entity there, may we?
+        ends = self._extent(entity, asked or 0, asked if asked is not None else LONG_MAX, patience_s=0.0)
         if asked is not None:
             return asked
         return 0 if ends is None else ends[1] + 1
@@ -95,7 +96,12 @@ class PeekStreamReader(BatchReader):
 
     def _waiting(self, entity: str, from_number: int) -> int | None:
         """Return the lowest sequence number from this one on that this query is to read."""
-        lowest = run(self._first(entity, from_number))
+        try:
+            lowest = run(self._first(entity, from_number))
+        except EntityNotFound:
+            if not self._entities.drop(entity):
+                raise
+            return None
         if lowest is None or lowest > self._limit(entity):
             return None
         if lowest >= PARTITIONED:

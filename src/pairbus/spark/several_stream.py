@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from pairbus.errors import EntityNotFound
 from pairbus.spark.entities import Entities
 from pairbus.spark.features import BatchReader, Offset
 from pairbus.spark.options import Options
@@ -98,7 +99,7 @@ class SeveralStreamReader(BatchReader):
         """Return the entities that have a next batch; wait for the next look when there are none."""
         asked = list(before)
         while True:
-            found = {entity: self._reader(entity).on_driver().look(before[entity]) for entity in asked}
+            found = {entity: self._look(entity, before[entity]) for entity in asked}
             ready = [entity for entity, state in found.items() if state is Next.THERE]
             asked = [entity for entity, state in found.items() if state is Next.NOT_YET]
             if ready or not asked:
@@ -107,6 +108,14 @@ class SeveralStreamReader(BatchReader):
             time.sleep(max(wait_s if self._once else min(wait_s, SLICE_S), 0.0))
             if wait_s > SLICE_S and not self._once:
                 return []
+
+    def _look(self, entity: str, before: int) -> Next:
+        try:
+            return self._reader(entity).on_driver().look(before)
+        except EntityNotFound:
+            if not self._entities.drop(entity):
+                raise
+            return Next.NONE
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the backlog of each entity, and of all together."""

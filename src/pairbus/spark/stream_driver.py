@@ -52,7 +52,9 @@ class StreamDriver:
         self._view = QueueView(options)
         self._view.first(patience_s=0.0)  # is the entity there, may we? Before the folder is taken from anybody
         self._lock = _locked_default(options)
-        self.book = StageBook(staging, f"{options.host}/{options.read_path}", options.stage_retention_s)
+        # What a session has left behind cannot be judged by looking at another one.
+        what = options.read_path if options.session is None else f"{options.read_path}, session {options.session}"
+        self.book = StageBook(staging, f"{options.host}/{what}", options.stage_retention_s)
         self._once = False
         self._last_number: int | None = None
         "With Trigger.AvailableNow: the last message that was there at its start. None: no limit."
