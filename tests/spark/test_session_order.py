@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,25 @@ def test_no_session_is_in_two_partitions_of_a_batch(broker: BrokerProcess, queue
             break
     assert [body for part in seen for body in part] == bodies("a", 10)
     assert bodies_in(broker, queue) == []
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_every_session_keeps_its_order(broker: BrokerProcess, queue: str, tmp_path: Path, at_once: bool) -> None:
+    """Tasks that run at the same time, or the last one first; shares that end within sessions; every batch repeated."""
+    fill(broker, queue, "abcde", 12)
+    stream = new_stream(broker, queue, tmp_path, sessions="true", partitions="3", maxMessagesPerBatch="21")
+    seen: dict[str, list[bytes]] = {}
+    while partitions := stream.begin():
+        with ThreadPoolExecutor(len(partitions) if at_once else 1) as workers:
+            list(workers.map(stream.task, reversed(partitions)))
+        results = [stream.task(partition) for partition in stream.begin()]
+        tasks = [[row for batch in batches for row in batch.to_pylist()] for batches in results]
+        sessions = [row for rows in tasks for row in {row["session_id"] for row in rows}]
+        assert len(sessions) == len(set(sessions)), "no session in two partitions"
+        for row in (row for rows in tasks for row in rows):
+            seen.setdefault(row["session_id"], []).append(row["body"])
+        stream.end(results)
+    assert seen == {session_id: bodies(session_id, 12) for session_id in "abcde"}
 
 
 def test_a_session_sealed_elsewhere_meanwhile_is_not_sealed(broker: BrokerProcess, queue: str, tmp_path: Path) -> None:
