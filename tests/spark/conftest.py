@@ -30,9 +30,10 @@ TEST_CONF = {
 
 
 @pytest.fixture(scope="session")
-def spark(broker: BrokerProcess) -> Iterator[SparkSession]:
-    """Fails fast: no task is tried twice. Its processes inherit BROKER_VARIABLE."""
+def spark(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Fails fast: no task is tried twice. Its processes inherit BROKER_VARIABLE and a state folder."""
     os.environ[BROKER_VARIABLE] = broker.connection_string()
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
     session = local_session("tests", "local[2,1]", **TEST_CONF)
     session.sparkContext.setLogLevel("ERROR")
     write_plain_checkpoints(session)

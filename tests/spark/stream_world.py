@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from pairbus.spark.source import stream_reader
 from pairbus.spark.stage_book import StageBook
-from pairbus.spark.stream_reader import StagedStreamReader
 from tests.brokers import BrokerProcess
 from tests.spark.queues import options, put, text_message
 
@@ -27,6 +27,8 @@ class Stream:
         self.location = location
         self.entity = entity
         self._given = FAST | {"entity": entity, "stagingLocation": str(location)} | given
+        if "entityPattern" in given:
+            del self._given["entity"]
         self.committed: dict[str, int] | None = None
         self.open: dict[str, int] | None = None
         self.bodies: list[bytes] = []
@@ -34,11 +36,12 @@ class Stream:
         self.restart()
 
     def restart(self) -> None:
-        self.reader = StagedStreamReader(options(self._broker, "stream", **self._given))
+        self.reader: Any = stream_reader(options(self._broker, "stream", **self._given))
 
     @property
     def book(self) -> StageBook:
-        return self.reader._on_driver().book
+        book: StageBook = self.reader.on_driver().book
+        return book
 
     def send(self, *texts: str) -> None:
         put(self._broker, self.entity, [text_message(text) for text in texts])
@@ -53,7 +56,8 @@ class Stream:
             if end == self.committed:
                 return []
             self.open = end
-        return self.reader.partitions(self.committed, self.open)
+        partitions: list[InputPartition] = self.reader.partitions(self.committed, self.open)
+        return partitions
 
     def task(self, partition: InputPartition) -> list[pa.RecordBatch]:
         """Run in a worker: with a copy of everything."""

@@ -42,7 +42,7 @@ def read_all(reader: PeekReader) -> list[dict[str, Any]]:
 @given(st.integers(0, 1 << 62), st.integers(1, 5000), st.integers(1, 1000))
 def test_parts_are_the_whole_and_do_not_overlap(first: int, total: int, parts: int) -> None:
     """A number in two parts would be a row twice, a number in none a row lost."""
-    found = split(first, first + total - 1, parts)
+    found = split("orders", first, first + total - 1, parts)
     assert len(found) == min(parts, total)
     expected = first
     for part in found:

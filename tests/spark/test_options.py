@@ -37,7 +37,7 @@ def parse(use: str = "read", **given: str) -> Options:
 def test_the_options_on_the_page_are_those_of_the_code() -> None:
     """Every row, every cell."""
     section = PAGE.split("## Options\n")[1].split("\n## ")[0]
-    shown = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \| (.*) \|$", section, re.MULTILINE)
+    shown = re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*?) \| (.*?) \| (.*) \|$", section, re.MULTILINE)
     written = {None: "", str(LONG_MAX): "2⁶³-1"}
     assert shown == [
         (one.name, written.get(one.default, f"`{one.default}`"), one.accepts, one.used_by, one.meaning)
@@ -96,7 +96,7 @@ def test_what_is_wrong_is_named(given: dict[str, str], text: str) -> None:
 
 
 def test_a_stream_needs_a_place_for_its_stages() -> None:
-    """Only a place that every host sees makes a replay possible; nothing can be assumed for it."""
+    """Only a place that every host sees makes a replay possible; only on a local master one can be assumed."""
     with pytest.raises(ConfigError, match="option stagingLocation is required"):
         parse("stream", entity="orders")
     assert parse("stream", entity="orders", stagingLocation="/mnt/stage").staging_location == "/mnt/stage"

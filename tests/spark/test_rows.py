@@ -231,6 +231,17 @@ def test_the_raw_message_is_there_when_it_is_asked_for() -> None:
     assert "raw" not in row_of(payload)
 
 
+def test_properties_without_their_types_are_plain_text() -> None:
+    """As a map of text to text, which the sink takes as well; null stays null."""
+    properties = {"n": Int(5), "t": "text", "none": None, "yes": True}
+    message = Message(application_properties=properties, annotations={Symbol("x-own"): Long(7)}, data=[b""])
+    batch = to_columns([message.encode(), Message(data=[b""]).encode()], "q", plain=True)
+    assert batch.schema == arrow_schema(False, True)
+    first, second = batch.column("application_properties").to_pylist()
+    assert (dict(first), second) == ({"n": "5", "t": "text", "none": None, "yes": "true"}, [])
+    assert batch.column("annotations").to_pylist()[0] == [("x-own", "7")]
+
+
 def test_no_messages_are_an_empty_batch() -> None:
     """Of the same schema: whoever concatenates batches needs no special case."""
     assert to_columns([], "orders").schema == arrow_schema() and to_columns([], "orders").num_rows == 0

@@ -15,7 +15,9 @@ from itertools import pairwise
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pairbus.amqp.types import Int, Long
 from pairbus.errors import PairbusError
+from pairbus.spark.listing import entities_of
 from pairbus.spark.options import Options
 from pairbus.spark.perseverance import persevere
 from pairbus.spark.rows import enqueued_ms_of, sequence_number_of, to_columns
@@ -49,10 +51,11 @@ class Bounds:
 
 
 class SequenceRange(InputPartition):
-    """The share of one task: numbers from `first` to `last`, both of them in it."""
+    """The share of one task: numbers of an entity from `first` to `last`, both of them in it."""
 
-    def __init__(self, first: int, last: int) -> None:
-        super().__init__((first, last))
+    def __init__(self, entity: str, first: int, last: int) -> None:
+        super().__init__((entity, first, last))
+        self.entity = entity
         self.first = first
         self.last = last
 
@@ -70,36 +73,51 @@ class PeekReader(DataSourceReader):
         bounds = self._bounds
         if bounds.first > bounds.last or bounds.enqueued_from_us > bounds.enqueued_to_us:
             return []
-        found = asyncio.run(self._extent())
-        return [] if found is None else split(*found, self._options.partitions)
+        entities = entities_of(self._options)
+        parts = max(self._options.partitions // len(entities), 1)
+        found = asyncio.run(self._extents(entities))
+        return [part for entity, ends in found.items() for part in split(entity, *ends, parts)]
 
-    async def _extent(self) -> tuple[int, int] | None:
+    async def _extents(self, entities: Sequence[str]) -> dict[str, tuple[int, int]]:
+        found = {}
         async with self._options.carrier() as carrier:
-            return await extent(Peeker(carrier, self._options, patience_s=0.0), self._bounds.first, self._bounds.last)
+            for entity in entities:
+                peeker = Peeker(carrier, self._options.for_entity(entity), patience_s=0.0)
+                ends = await extent(peeker, self._bounds.first, self._bounds.last)
+                if ends is not None:
+                    found[entity] = ends
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SequenceRange):
             return  # Spark asks for one empty partition when there are none
-        options = self._options
-        # The loop stands still while Spark takes a batch: a connection that is lost over this is opened again.
-        with asyncio.Runner() as runner:
-            carrier = runner.run(_carrier(options))
-            try:
-                peeker = Peeker(carrier, options, patience_s=options.patience_s)
-                next_number = partition.first
-                while next_number <= partition.last:
-                    payloads, next_number = runner.run(peeker.collect(next_number, partition.last))
-                    if self._bounds.has_times:
-                        payloads = [payload for payload in payloads if self._bounds.keeps(payload)]
-                    if payloads:
-                        yield self._batch(payloads)
-            finally:
-                runner.run(carrier.close())
+        for payloads in read_range(self._options, partition):
+            kept = payloads
+            if self._bounds.has_times:
+                kept = [payload for payload in payloads if self._bounds.keeps(payload)]
+            if kept:
+                yield rows_of(kept, self._options, partition.entity, self._column_names)
 
-    def _batch(self, payloads: list[bytes]) -> pa.RecordBatch:
-        assert self._options.entity is not None
-        batch = to_columns(payloads, self._options.entity, include_raw=self._options.include_raw)
-        return batch if self._column_names is None else batch.select(self._column_names)
+
+def read_range(options: Options, numbers: SequenceRange) -> Iterator[list[bytes]]:
+    """Peek the messages of a range, as many at a time as make one batch of rows."""
+    # The loop stands still while Spark takes a batch: a connection that is lost over this is opened again.
+    with asyncio.Runner() as runner:
+        carrier = runner.run(_carrier(options))
+        try:
+            peeker = Peeker(carrier, options.for_entity(numbers.entity), patience_s=options.patience_s)
+            next_number = numbers.first
+            while next_number <= numbers.last:
+                payloads, next_number = runner.run(peeker.collect(next_number, numbers.last))
+                yield payloads
+        finally:
+            runner.run(carrier.close())
+
+
+def rows_of(payloads: list[bytes], options: Options, entity: str, column_names: Sequence[str] | None) -> pa.RecordBatch:
+    """Return the rows of messages in the form that the options ask for."""
+    batch = to_columns(payloads, entity, include_raw=options.include_raw, plain=options.plain_properties)
+    return batch if column_names is None else batch.select(column_names)
 
 
 def spark_pushes_filters() -> bool:
@@ -131,7 +149,11 @@ class Peeker:
         async def once() -> list[bytes]:
             connection = await self._carrier.connection()
             management = await connection.management(self._path, timeout_s=self._options.timeout_s)
-            return await management.peek(from_number, count)
+            if self._options.session is None:
+                return await management.peek(from_number, count)
+            asked = {"from-sequence-number": Long(from_number), "message-count": Int(count)}
+            answer = await management.request("peek-message", asked | {"session-id": self._options.session})
+            return [entry["message"] for entry in answer.get("messages", [])]
 
         return await persevere(once, self._options, self._path, self._patience_s)
 
@@ -194,9 +216,9 @@ async def extent(peeker: Peeker, first: int, last: int) -> tuple[int, int] | Non
     return lowest, low
 
 
-def split(first: int, last: int, parts: int) -> list[InputPartition]:
+def split(entity: str, first: int, last: int, parts: int) -> list[InputPartition]:
     """Ranges of about one length that together are `first` … `last`; no more than there are numbers."""
     total = last - first + 1
     parts = min(parts, total)
     ends = [first + total * part // parts for part in range(parts + 1)]
-    return [SequenceRange(start, end - 1) for start, end in pairwise(ends)]
+    return [SequenceRange(entity, start, end - 1) for start, end in pairwise(ends)]

@@ -6,6 +6,9 @@
 | after the seal            | the partition's, for good | some still in the queue: recognised when they come  |
 | after they are completed  | the same                  | gone from the queue                                 |
 | second to another attempt | thrown away               | given back; the rows are those of the other attempt |
+
+Order within a session: no two partitions of a batch have messages of one session. A task that accepts a session of
+which another partition has sealed messages leaves the rest of it to a later batch.
 """
 
 from __future__ import annotations
@@ -16,9 +19,20 @@ import time
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
+from pairbus.amqp.errors import ProtocolError
+from pairbus.amqp.message import PROPERTIES, sections
+from pairbus.amqp.types import decode
 from pairbus.spark.options import Options
 from pairbus.spark.perseverance import persevere
-from pairbus.spark.stage_file import LOCKED_UNTIL, Identity, Sealed, StageWriter, annotations_of, identity_of
+from pairbus.spark.stage_file import (
+    LOCKED_UNTIL,
+    Identity,
+    Sealed,
+    StageWriter,
+    annotations_of,
+    identity_of,
+    read_payloads,
+)
 from pairbus.spark.staging import Entry, Owner, Staging
 from pairbus.transport import SESSION_TIMEOUT, Carrier, NextSession, Received, Receiver, Refused, TransportError
 
@@ -28,6 +42,8 @@ NEXT_WAIT_S = 0.2
 RECEIVE_MAX_S = 10.0
 SESSIONS_MAX = 100  # that one task holds at once: each has a link of its own until its messages are completed
 LATE_S = 1_200.0  # since its plan: a task that seals later looks whether the log has been cleaned meanwhile
+SESSION_FIELD = 10  # of the properties: group-id
+SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
 LOCK_SHARE = 0.4  # of a lock's time, for receiving; the rest is for the disk and for completing
 
 logger = logging.getLogger("pairbus.spark")
@@ -45,28 +61,42 @@ class Share:
     "Of the log, when the batch was planned."
     unsure: tuple[int, ...]
     "Seals up to there whose messages may still be in the queue."
+    max_bytes: int | None = None
     planned_s: float = 0.0
-    "When the driver gave it to Spark, by its clock."
+    "Time at which the driver gave it to Spark, by its clock."
 
 
 async def take_in(options: Options, staging: Staging, share: Share, carrier: Carrier) -> Entry | None:
     """The seal of this partition: made now, or found. None when the batch is over and this attempt is late."""
-    tracker = await asyncio.to_thread(SealTracker, staging, share)
+    tracker = await asyncio.to_thread(
+        SealTracker, staging, share, by_session=options.sessions and options.session is None
+    )
     if await asyncio.to_thread(tracker.is_decided):
         return tracker.seal
 
     async def attempt() -> Entry | None:
-        return await _attempt(options, tracker, carrier)
+        while True:
+            try:
+                return await _attempt(options, tracker, carrier)
+            except _SessionOvertaken as error:
+                logger.info("session %r was sealed by another partition meanwhile; receiving again", str(error))
 
     return await persevere(attempt, options, options.read_path, options.patience_s)
+
+
+class _SessionOvertaken(Exception):
+    """Another partition has sealed messages of a session that this one has received: its lock was lost."""
 
 
 class SealTracker:
     """What the log says about one partition, and which messages have been sealed since it was planned."""
 
-    def __init__(self, staging: Staging, share: Share) -> None:
+    def __init__(self, staging: Staging, share: Share, *, by_session: bool = False) -> None:
         self.staging = staging
         self.share = share
+        self.sessions_elsewhere: set[str] = set()
+        "Sessions that other partitions of this batch have sealed messages of."
+        self._by_session = by_session
         self.seal: Entry | None = None
         self.known = Sealed(staging.storage)
         "Messages that some seal has and that may come nevertheless."
@@ -84,8 +114,16 @@ class SealTracker:
                 self.seal = entry
         if self.seal is not None or self._over:
             return True
-        self._read(entry for entry in entries if entry.kind == "seal")
+        seals = [entry for entry in entries if entry.kind == "seal"]
+        self._read(seals)
+        if self._by_session:
+            self._note_sessions(seal for seal in seals if seal.batch == self.share.batch and seal.rows)
         return False
+
+    def _note_sessions(self, seals: Iterable[Entry]) -> None:
+        for seal in seals:
+            for payloads in read_payloads(self.staging.storage, seal.stage, frozenset(seal.without)):
+                self.sessions_elsewhere.update(filter(None, map(_session_of, payloads)))
 
     def _read(self, seals: Iterable[Entry]) -> None:
         for seal in seals:
@@ -97,10 +135,13 @@ class SealTracker:
                 # Removed only after the queue had forgotten every message of it: none of them can come any more.
                 assert seal.number <= self.share.head
 
-    def try_to_seal(self, stage: StageWriter) -> Entry | None:
+    def try_to_seal(self, stage: StageWriter, sessions: frozenset[str] = frozenset()) -> Entry | None:
         """Seal the stage, or learn who was first. Returns when the partition is decided; the seal if it is ours."""
         spans = stage.spans()
         while True:
+            if overtaken := sessions & self.sessions_elsewhere:
+                # Not sealed without them: whatever a sealed stage holds counts as received.
+                raise _SessionOvertaken(min(overtaken))
             without = tuple(sorted(row for identity, row in stage.identities.items() if identity in self.known))
             entry = Entry(
                 self._head + 1,
@@ -140,7 +181,8 @@ async def _attempt(options: Options, tracker: SealTracker, carrier: Carrier) -> 
         # In threads: the storage may take its time, and the connection must go on meanwhile.
         if stage.rows:
             await asyncio.to_thread(stage.finish)
-        ours = await asyncio.to_thread(tracker.try_to_seal, stage)
+        sessions = frozenset(filter(None, (intake.receiver.session_id for intake in intakes if intake.held)))
+        ours = await asyncio.to_thread(tracker.try_to_seal, stage, sessions)
         if ours is not None and all([await intake.complete() for intake in intakes]):
             await asyncio.to_thread(staging.confirm, ours.number)
     finally:
@@ -155,23 +197,78 @@ async def _fill(
     options: Options, tracker: SealTracker, carrier: Carrier, stage: StageWriter, intakes: list[_Intake]
 ) -> None:
     """Receive into the stage: from the entity, or from one session after another, each of which stays accepted."""
-    share, path, timeout_s = tracker.share, options.read_path, options.timeout_s
+    quota = _Quota(tracker.share)
     if not options.sessions:
-        receiver = await carrier.receiver(path, credit=CREDIT, timeout_s=timeout_s)
-        intakes.append(_Intake(receiver, stage, tracker.known, share.max_messages))
+        receiver = await carrier.receiver(options.read_path, credit=quota.credit, timeout_s=options.timeout_s)
+        intakes.append(_Intake(receiver, stage, tracker.known, quota))
         await intakes[-1].receive()
         return
     loop, deadline, wait_s = asyncio.get_running_loop(), float("inf"), FIRST_WAIT_S
-    while stage.rows < share.max_messages and len(intakes) < SESSIONS_MAX and loop.time() < deadline:
-        try:
-            receiver = await carrier.receiver(path, credit=CREDIT, timeout_s=timeout_s, session=NextSession(wait_s))
-        except Refused as refused:
-            if refused.condition != SESSION_TIMEOUT:
-                raise
+    while quota.left and len(intakes) < SESSIONS_MAX and loop.time() < deadline:
+        found = await _accepted(options, carrier, wait_s)
+        if found is None:
             return
-        intakes.append(_Intake(receiver, stage, tracker.known, share.max_messages, deadline))
+        intakes.append(_Intake(found, stage, tracker.known, quota, deadline))
+        if options.session is None and (
+            await asyncio.to_thread(tracker.is_decided) or found.session_id in tracker.sessions_elsewhere
+        ):
+            return  # asked for another one, the service would offer the same
         await intakes[-1].receive()
+        if options.session is not None:
+            return
         deadline, wait_s = intakes[-1].deadline, NEXT_WAIT_S
+
+
+async def _accepted(options: Options, carrier: Carrier, wait_s: float) -> Receiver | None:
+    """Accept the session of the option, or the next available one; None when another receiver has it, or all."""
+    try:
+        return await carrier.receiver(
+            options.read_path,
+            credit=CREDIT,  # nothing is granted before the first receive
+            timeout_s=options.timeout_s,
+            session=options.session if options.session is not None else NextSession(wait_s),
+        )
+    except Refused as refused:
+        if refused.condition not in (SESSION_TIMEOUT, SESSION_CANNOT_BE_LOCKED):
+            raise
+        return None
+
+
+class _Quota:
+    """What a task may still receive, from all of its receivers together."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._count = 0
+        self._size = 0
+        self._is_full = False
+
+    @property
+    def left(self) -> int:
+        """Messages that may still be taken."""
+        return 0 if self._is_full else self._share.max_messages - self._count
+
+    @property
+    def credit(self) -> int:
+        """Messages to ask for at once: half of what is left, because a receiver grants again by itself."""
+        credit, max_bytes = min(CREDIT, max(self.left // 2, 1)), self._share.max_bytes
+        if max_bytes is None:
+            return credit
+        mean = self._size / self._count if self._count else max_bytes
+        return max(min(credit, int((max_bytes - self._size) / mean / 2)), 1)
+
+    def takes(self, size: int) -> bool:
+        """Count a message of this size, or tell that it is too large for what is left; then nothing fits any more.
+
+        The first message of the first partition always fits: a batch must not stay empty for its size.
+        """
+        first = self._count == 0 and self._share.partition == 0
+        if self.left and (self._share.max_bytes is None or first or self._size + size <= self._share.max_bytes):
+            self._count += 1
+            self._size += size
+            return True
+        self._is_full = True
+        return False
 
 
 async def _close(intake: _Intake) -> None:
@@ -193,7 +290,7 @@ class _Intake:
         receiver: Receiver,
         stage: StageWriter,
         known: Container[Identity],
-        max_messages: int,
+        quota: _Quota,
         deadline: float = float("inf"),
     ) -> None:
         self.held: dict[int, Received] = {}
@@ -203,15 +300,14 @@ class _Intake:
         "Until when to receive; with the first message it is known."
         self._stage = stage
         self._known = known
-        self._max_messages = max_messages
+        self._quota = quota
 
     async def receive(self) -> None:
         """Until there is nothing more, the share is full, or the first lock has run for long enough."""
         loop = asyncio.get_running_loop()
         wait_s = FIRST_WAIT_S
-        while (left := self._max_messages - self._stage.rows) > 0 and loop.time() < self.deadline:
-            # Half of what is left: the receiver grants again by itself, and must not get more than the share.
-            self.receiver.credit = min(CREDIT, max(left // 2, 1))
+        while (left := self._quota.left) > 0 and loop.time() < self.deadline:
+            self.receiver.credit = self._quota.credit
             batch = await self.receiver.receive(left, wait_s)
             if not batch:
                 break
@@ -221,16 +317,18 @@ class _Intake:
             wait_s = NEXT_WAIT_S
         self.receiver.credit = 0
         await self.receiver.pause()
-        left = self._max_messages - self._stage.rows
-        if self.receiver.buffered and left > 0:
-            await self._add(await self.receiver.receive(left, 0.0))
+        if self.receiver.buffered and self._quota.left > 0:
+            await self._add(await self.receiver.receive(self._quota.left, 0.0))
 
     async def _add(self, batch: list[Received]) -> None:
-        sealed = []
+        sealed, surplus = [], []
         for message in batch:
             identity = identity_of(message.payload)
             if identity is not None and identity in self._known:
                 sealed.append(message)
+                continue
+            if not self._quota.takes(len(message.payload)):
+                surplus.append(message)
                 continue
             self.held[message.delivery_id] = message
             if identity is None or identity not in self._stage.identities:
@@ -239,6 +337,8 @@ class _Intake:
         if sealed:
             logger.info("%d messages came again that were sealed before", len(sealed))
             await _settled(self.receiver, sealed)
+        if surplus:
+            await self.receiver.release(surplus)
 
     async def complete(self) -> bool:
         """Whether the queue has forgotten all of them. Those that it has not come again, and are recognised."""
@@ -253,6 +353,18 @@ async def _settled(receiver: Receiver, messages: list[Received]) -> bool:
         logger.warning("sealed messages were not completed, and will be when they come again: %s", error)
         return False
     return True
+
+
+def _session_of(payload: bytes) -> str | None:
+    """Return the session of a message; None when it has none, or cannot be read."""
+    try:
+        for code, _, value_at, _ in sections(payload):
+            if code == PROPERTIES:
+                fields = decode(payload, value_at)[0]
+                return str(fields[SESSION_FIELD]) if len(fields) > SESSION_FIELD else None
+    except (ProtocolError, ValueError, TypeError, IndexError):
+        pass
+    return None
 
 
 def _receive_s(payload: bytes) -> float:

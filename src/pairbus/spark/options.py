@@ -1,4 +1,4 @@
-"""The options of `format("servicebus")`: one table, read once, then trusted. docs/spark.md shows the same table.
+"""The options of `format("servicebus")`, read once, then trusted. `option_table.py` has the table.
 
 Names are compared without case, as everywhere in Spark. What is wrong is a ConfigError that names the option, before
 anything is connected. The connection string is read once here, where the query is planned, so that a mistake shows at
@@ -7,88 +7,29 @@ once; what is kept and travels to the executors is only its place, which they re
 
 from __future__ import annotations
 
-import difflib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pairbus.errors import ConfigError
+from pairbus.spark import databricks
 from pairbus.spark.connections import Secret
+from pairbus.spark.defaults import runs_on_local_master, state_folder
+from pairbus.spark.option_table import BY_NAME, LONG_MAX, OPTIONS
+from pairbus.spark.option_values import LOST_IN_TABLES, Values, is_within, refuse_tables
 from pairbus.transport import Carrier, Endpoint
 from pairbus.transport.endpoint import TransportKind
 
+__all__ = ["LONG_MAX", "OPTIONS", "Options", "Use", "refuse_tables"]
+
 Use = Literal["read", "stream", "write"]
 DEAD_LETTERS = "/$DeadLetterQueue"
-LONG_MAX = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A row of the table."""
-
-    name: str
-    default: str | None
-    accepts: str
-    "As the documents say it."
-    used_by: str
-    meaning: str
-    low: float | None = None
-    high: float | None = None
-    words: tuple[str, ...] = ()
-
-
-OPTIONS = (
-    Option("connectionString", "env:PAIRBUS_CONNECTION_STRING", "`env:NAME`, `@FILE`", "all",
-           "where the connection string stands, on the driver and on every executor: an environment variable, or a "
-           "file. The string itself is refused, because Spark shows options; see [secrets](#secrets)"),
-    Option("namespace", None, "host", "all",
-           "instead of a connection string, with `credential`: as in `contoso.servicebus.windows.net`"),
-    Option("credential", None, "`default`, `MODULE:CALLABLE`", "all",
-           "who gives tokens for `namespace`: `DefaultAzureCredential` of azure-identity, or what a function without "
-           "arguments returns, called in each process that connects"),
-    Option("entity", None, "path", "all",
-           "queue, topic (to write) or `TOPIC/Subscriptions/NAME` (to read); also what is given to `load` or `save`. "
-           "When writing it goes before the column `entity`, and is needed where there is none"),
-    Option("transport", "tcp", "`tcp`, `websocket`", "all", "how to connect", words=("tcp", "websocket")),
-    Option("caFile", None, "path", "all",
-           "certificates to trust instead of the system's; the file must be on every host"),
-    Option("timeoutSeconds", "30", "1 … 600", "all", "how long one operation may take", 1, 600),
-    Option("patienceSeconds", "300", "0 … 86400", "all",
-           "how long a task goes on while the service is busy (10 s between attempts) or away", 0, 86_400),
-    Option("subQueue", None, "`deadletter`", "read, stream", "read the dead-letter queue of the entity",
-           words=("deadletter",)),
-    Option("sessions", "false", "`true`, `false`", "stream",
-           "the queue or subscription has sessions: a task accepts the next available one, reads it, then another",
-           words=("true", "false")),
-    Option("includeRaw", "false", "`true`, `false`", "read, stream",
-           "add the column `raw`: the message as it is encoded", words=("true", "false")),
-    Option("partitions", "2", "1 … 1000", "read, stream",
-           "how many tasks read in parallel; of a stream, how many receivers", 1, 1000),
-    Option("fromSequenceNumber", "0", "0 … 2⁶³-1", "read", "first sequence number to read", 0, LONG_MAX),
-    Option("toSequenceNumber", str(LONG_MAX), "0 … 2⁶³-1", "read", "last sequence number to read", 0, LONG_MAX),
-    Option("pushFilters", "false", "`true`, `false`", "read",
-           "let the source filter by `sequence_number` and `enqueued_time`; read [what it asks of you](#filters) first",
-           words=("true", "false")),
-    Option("stagingLocation", None, "folder, `abfss://…`, `https://…`", "stream",
-           "required: storage that all hosts see, where received messages are kept until Spark has them; a folder, or "
-           "a path in [Azure Blob or ADLS Gen2](#storage)"),
-    Option("storageCredential", None, "`env:NAME`, `@FILE`, `default`, `MODULE:CALLABLE`", "stream",
-           "what opens a stagingLocation in Azure, by where it stands; without it `env:PAIRBUS_STORAGE` if that is "
-           "set on the driver, else `default`"),
-    Option("maxMessagesPerBatch", "10000", "1 … 1000000", "stream", "messages in a micro-batch at most", 1, 1_000_000),
-    Option("idlePollSeconds", "5", "0.1 … 900", "stream",
-           "pause between two looks at an empty queue; every look is a billed operation", 0.1, 900),
-    Option("stageRetentionSeconds", "86400", "0 … 31536000", "stream",
-           "how long a staged file stays after its micro-batch was committed", 0, 31_536_000),
-)  # fmt: skip
-_BY_NAME = {option.name.lower(): option for option in OPTIONS}
-_ALIASES = {"path": "entity"}  # what Spark calls the argument of load, save and start
-_SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "mergeschema"})
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the options say. It holds no key and no signature, only where they stand."""
+    """Checked options. They hold no key and no signature, only where these stand."""
 
     secret: Secret
     transport: TransportKind
@@ -96,143 +37,248 @@ class Options:
     address: str
     "host:port, for errors."
     entity: str | None
+    "The entity to read or to write; None when several are read, or rows name theirs."
+    entities: tuple[str, ...]
+    "Entities to read, at least one unless there is a pattern."
+    entity_pattern: str | None
     sub_queue: str | None
+    removes: bool
+    "True for a stream that receives; False for one that peeks."
     sessions: bool
     "Messages are received session by session; a dead-letter queue has none."
+    session: str | None
+    "The one session to read; None: all messages."
     ca_file: str | None
     timeout_s: float
     patience_s: float
     include_raw: bool
+    plain_properties: bool
     partitions: int
     from_sequence_number: int
     to_sequence_number: int
     push_filters: bool
+    starting: int | Literal["latest"] | tuple[tuple[str, int], ...]
+    "Where a stream that peeks begins: a sequence number, after the last message, or a number for each entity."
     staging_location: str | None
     storage_credential: str | None
+    staging_is_default: bool
     max_messages_per_batch: int
+    max_bytes_per_batch: int | None
     idle_poll_s: float
     stage_retention_s: float
 
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use) -> Options:
         """Read and check everything; ConfigError names the option, its value and what would be right."""
-        values = _known(given)
+        values = Values(given)
         secret = _secret(values)
-        transport: TransportKind = "websocket" if _text(values, "transport") == "websocket" else "tcp"
+        transport: TransportKind = "websocket" if values.text("transport") == "websocket" else "tcp"
         endpoint = secret.endpoint(transport)
         secret.token_credential()
+        entities = _entities(values, endpoint, use)
         options = cls(
             secret=secret,
             transport=transport,
             host=endpoint.host,
             address=f"{endpoint.host}:{endpoint.port}",
-            entity=_entity(values, endpoint, use),
-            sub_queue=_text(values, "subQueue"),
-            sessions=_text(values, "sessions") == "true" and _text(values, "subQueue") is None,
-            ca_file=_text(values, "caFile"),
-            timeout_s=_number(values, "timeoutSeconds"),
-            patience_s=_number(values, "patienceSeconds"),
-            include_raw=_text(values, "includeRaw") == "true",
-            partitions=_whole(values, "partitions"),
-            from_sequence_number=_whole(values, "fromSequenceNumber"),
-            to_sequence_number=_whole(values, "toSequenceNumber"),
-            push_filters=_text(values, "pushFilters") == "true",
-            staging_location=_text(values, "stagingLocation"),
-            storage_credential=_text(values, "storageCredential"),
-            max_messages_per_batch=_whole(values, "maxMessagesPerBatch"),
-            idle_poll_s=_number(values, "idlePollSeconds"),
-            stage_retention_s=_number(values, "stageRetentionSeconds"),
+            entity=entities[0] if len(entities) == 1 else None,
+            entities=entities,
+            entity_pattern=values.given("entityPattern"),
+            sub_queue=values.text("subQueue"),
+            removes=values.text("mode") == "receive",
+            sessions=_sessions(values),
+            session=values.given("session"),
+            ca_file=values.text("caFile"),
+            timeout_s=values.number("timeoutSeconds"),
+            patience_s=values.number("patienceSeconds"),
+            include_raw=values.flag("includeRaw"),
+            plain_properties=values.text("propertiesAs") == "string",
+            partitions=values.whole("partitions"),
+            from_sequence_number=values.whole("fromSequenceNumber"),
+            to_sequence_number=values.whole("toSequenceNumber"),
+            push_filters=values.flag("pushFilters"),
+            starting=_starting(values),
+            staging_location=values.given("stagingLocation"),
+            staging_is_default=False,
+            storage_credential=values.given("storageCredential"),
+            max_messages_per_batch=values.whole("maxMessagesPerBatch"),
+            max_bytes_per_batch=values.whole("maxBytesPerBatch") if "maxBytesPerBatch" in values else None,
+            idle_poll_s=values.number("idlePollSeconds"),
+            stage_retention_s=values.number("stageRetentionSeconds"),
         )
-        if use == "stream" and options.staging_location is None:
-            raise ConfigError(f"option stagingLocation is required to read a stream: {_row('stagingLocation').meaning}")
-        return options
+        if use != "stream":
+            return options
+        _check_stream(values, options)
+        return options._staged() if options.removes and options.staging_location is None else options
+
+    def _staged(self) -> Options:
+        """Return the options with the default of stagingLocation, where Spark runs on this machine alone."""
+        if not runs_on_local_master():
+            raise ConfigError(
+                f"option stagingLocation is required to read a stream: {BY_NAME['staginglocation'].meaning}"
+            )
+        what = [self.entity_pattern] if self.entity_pattern else sorted(self.entities)
+        parts = [part for part in (*what, self.sub_queue, self.session) if part]
+        folder = state_folder("staging", self.address, *parts)
+        return replace(self, staging_location=str(folder), staging_is_default=True)
+
+    @property
+    def reads_several(self) -> bool:
+        """True when offsets and stages are kept for each entity: also for a pattern that one entity matches."""
+        return self.entity_pattern is not None or len(self.entities) > 1
+
+    def for_entity(self, entity: str) -> Options:
+        """Return the options of one of several entities, with a staging location of its own below the common one."""
+        location = self.staging_location
+        if location is not None:
+            location = f"{location.rstrip('/')}/{state_folder('', entity).name}"
+        return replace(self, entity=entity, entities=(entity,), entity_pattern=None, staging_location=location)
+
+    def start_of(self, entity: str) -> int | None:
+        """Return the sequence number with which a stream that peeks begins; None: after the last message."""
+        if isinstance(self.starting, tuple):
+            return dict(self.starting).get(entity, 0)
+        return None if self.starting == "latest" else self.starting
 
     @property
     def read_path(self) -> str:
-        """What a receiver or a peek asks for."""
+        """Path for a receiver or a peek."""
         assert self.entity is not None, "reads have an entity: parse has checked it"
         return self.entity + (DEAD_LETTERS if self.sub_queue else "")
 
     def carrier(self) -> Carrier:
-        """A connection of its own for the event loop that runs now; the secret is read now, on this host."""
+        """Return a connection of its own for the event loop that runs now; the secret is read now, on this host."""
         endpoint = self.secret.endpoint(self.transport)
         credential = self.secret.token_credential()
         return Carrier(endpoint, credential=credential, ssl=self.ca_file, timeout_s=self.timeout_s)
 
 
-def _row(name: str) -> Option:
-    return _BY_NAME[name.lower()]
+# ── which entities ──
 
 
-def _known(given: Mapping[str, str]) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for name, value in given.items():
-        key = name.lower()
-        if key in _SPARKS_OWN:
-            continue
-        option = _BY_NAME.get(_ALIASES.get(key, key))
-        if option is None:
-            near = difflib.get_close_matches(key, _BY_NAME, n=1, cutoff=0.5)
-            hint = f"; did you mean {_BY_NAME[near[0]].name}?" if near else ""
-            raise ConfigError(f"option {name} is not known to format servicebus{hint}")
-        if values.setdefault(option.name, value) != value:
-            raise ConfigError(f"option {option.name} is given twice (path is the same as entity)")
-    return values
+def _entities(values: Values, endpoint: Endpoint, use: Use) -> tuple[str, ...]:
+    named, topic, pattern = values.given("entity"), values.given("topic"), values.given("entityPattern")
+    subscription = values.given("subscription")
+    if sum(one is not None for one in (named, topic, pattern)) > 1:
+        raise ConfigError("options entity, topic and entityPattern exclude each other: give one of them")
+    if subscription is not None and topic is None:
+        raise ConfigError("option subscription needs option topic, whose subscription it is")
+    if pattern is not None:
+        if use == "write":
+            raise ConfigError(
+                "option entityPattern is for reading: a write goes to one entity, or to those of the rows"
+            )
+        return ()
+    if topic is not None:
+        if use != "write" and subscription is None:
+            raise ConfigError("option topic: a topic itself cannot be read; give option subscription too")
+        named = topic if use == "write" else f"{topic.strip('/')}/Subscriptions/{subscription}"
+    text = named or endpoint.entity_path or ""
+    paths = dict.fromkeys(path for path in (one.strip().strip("/") for one in text.split(",")) if path)
+    if not paths and use != "write":
+        raise ConfigError(
+            "option entity is required: the queue or TOPIC/Subscriptions/NAME to read. If this is a table:"
+            f" {LOST_IN_TABLES}"
+        )
+    if len(paths) > 1 and use == "write":
+        raise ConfigError(f"option entity names {len(paths)} entities: a write goes to one, or to those of the rows")
+    return tuple(_entity(path, endpoint) for path in paths)
 
 
-def _text(values: Mapping[str, str], name: str) -> str | None:
-    option = _row(name)
-    value = values.get(name, option.default)
-    if value is None or not option.words:
-        return value
-    if value.lower() not in option.words:
-        raise ConfigError(f"option {name} must be {' or '.join(option.words)}, not {value!r}")
-    return value.lower()
-
-
-def _number(values: Mapping[str, str], name: str) -> float:
-    return _ranged(name, values, float)
-
-
-def _whole(values: Mapping[str, str], name: str) -> int:
-    return int(_ranged(name, values, int))
-
-
-def _ranged(name: str, values: Mapping[str, str], kind: type[float] | type[int]) -> float:
-    option = _row(name)
-    text = values.get(name, option.default or "")
-    assert option.low is not None and option.high is not None
+def _entity(path: str, endpoint: Endpoint) -> str:
+    if path.lower().endswith(DEAD_LETTERS.lower()):
+        raise ConfigError(f"option entity is {path!r}: name the entity alone, and give option subQueue=deadletter")
     try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not option.low <= value <= option.high:
-        noun = "a whole number" if kind is int else "a number"
-        raise ConfigError(f"option {name} must be {noun} in {option.accepts}, not {text!r}")
-    return value
-
-
-def _entity(values: Mapping[str, str], endpoint: Endpoint, use: Use) -> str | None:
-    entity = (values.get("entity") or endpoint.entity_path or "").strip("/")
-    if not entity and use != "write":
-        raise ConfigError("option entity is required: the queue or TOPIC/Subscriptions/NAME to read")
-    if entity.lower().endswith(DEAD_LETTERS.lower()):
-        raise ConfigError(f"option entity is {entity!r}: name the entity alone, and give option subQueue=deadletter")
-    if not entity:
-        return None
-    try:
-        return endpoint.path(entity)
+        return endpoint.path(path)
     except ConfigError as error:
         raise ConfigError(f"option entity: {error}") from None
 
 
-def _secret(values: Mapping[str, str]) -> Secret:
-    host, credential = values.get("namespace"), values.get("credential")
+def _sessions(values: Values) -> bool:
+    session, dead = values.given("session"), values.text("subQueue") is not None
+    if session is None:
+        return values.flag("sessions") and not dead
+    if dead:
+        raise ConfigError("option session: a dead-letter queue has no sessions; filter by the column session_id")
+    if "sessions" in values and not values.flag("sessions"):
+        raise ConfigError("option session names a session, and option sessions says that there are none")
+    if len(session) > 128:
+        raise ConfigError(f"option session must be a session id of at most 128 characters, not {len(session)}")
+    return True
+
+
+# ── streams ──
+
+
+def _starting(values: Values) -> int | Literal["latest"] | tuple[tuple[str, int], ...]:
+    if "startingSequenceNumber" in values:
+        if "startingOffsets" in values:
+            raise ConfigError("options startingOffsets and startingSequenceNumber exclude each other")
+        return values.whole("startingSequenceNumber")
+    text = (values.text("startingOffsets") or "").strip()
+    if text.lower() == "earliest":
+        return 0
+    return "latest" if text.lower() == "latest" else _starting_numbers(text)
+
+
+def _starting_numbers(text: str) -> tuple[tuple[str, int], ...]:
+    problem = ConfigError(
+        "option startingOffsets must be earliest, latest, or JSON with a sequence number for each entity, as in"
+        f' {{"orders": 5000}}, not {text!r}'
+    )
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise problem from None
+    row = BY_NAME["startingsequencenumber"]
+    if not isinstance(found, dict) or not all(type(one) is int and is_within(row, one) for one in found.values()):
+        raise problem
+    return tuple(sorted(found.items()))
+
+
+def _check_stream(values: Values, options: Options) -> None:
+    """Refuse options that mean nothing for this kind of stream, with a word about what does."""
+    loss = values.text("failOnDataLoss")
+    if options.removes:
+        if options.starting != 0:
+            raise ConfigError(
+                "options startingOffsets and startingSequenceNumber: a stream that receives begins with the first"
+                " message of the queue, always; mode=peek can begin elsewhere"
+            )
+        if loss == "false":
+            raise ConfigError(
+                "option failOnDataLoss=false: a stream that receives loses nothing and so has nothing to pass over;"
+                " leave the option out"
+            )
+        return
+    if loss == "true":
+        raise ConfigError(
+            "option failOnDataLoss=true cannot be promised with mode=peek: others may remove messages before they are"
+            " peeked, and nothing tells; give false, or use a stream that receives"
+        )
+    if values.flag("sessions") and options.session is None:
+        raise ConfigError("option sessions: a peek sees the messages of all sessions, so mode=peek does not need it")
+    if isinstance(options.starting, tuple) and options.entities:
+        for entity, _ in options.starting:
+            if entity not in options.entities:
+                raise ConfigError(f"option startingOffsets names {entity!r}, which option entity does not")
+
+
+# ── who asks ──
+
+
+def _secret(values: Values) -> Secret:
+    host, credential = values.given("namespace"), values.given("credential")
+    service_credential = values.given("databricks.serviceCredential")
+    if service_credential is not None:
+        if credential is not None:
+            raise ConfigError("options credential and databricks.serviceCredential exclude each other")
+        credential = databricks.credential_name(service_credential)
     if host is None and credential is None:
-        text = values.get("connectionString") or _row("connectionString").default or ""
+        text = values.given("connectionString") or BY_NAME["connectionstring"].default or ""
         return Secret.parse(text, "option connectionString")
     if host is None or credential is None:
         raise ConfigError("options namespace and credential go together: give both, or connectionString")
-    if values.get("connectionString"):
+    if values.given("connectionString"):
         raise ConfigError("options connectionString and namespace exclude each other")
     return Secret.parse(host, "option credential", credential)

@@ -23,7 +23,7 @@ from pairbus.amqp.message import (
     sections,
 )
 from pairbus.amqp.types import decode
-from pairbus.spark.schema import COLUMNS, TYPED_MAP, arrow_schema, columns
+from pairbus.spark.schema import COLUMNS, PLAIN_MAP, TYPED_MAP, arrow_schema, columns
 from pairbus.spark.typed_text import to_text
 
 SEQUENCE_NUMBER, ENQUEUED_TIME = "x-opt-sequence-number", "x-opt-enqueued-time"
@@ -38,16 +38,21 @@ _NO_FIELDS: list[Any] = [None] * 13
 Row = tuple[Any, ...]
 
 
-def to_columns(payloads: Sequence[bytes], entity: str, *, include_raw: bool = False) -> pa.RecordBatch:
-    """The rows of messages as they were received or peeked, in their order. Never fails for what is in them."""
+def to_columns(
+    payloads: Sequence[bytes], entity: str, *, include_raw: bool = False, plain: bool = False
+) -> pa.RecordBatch:
+    """Return the rows of messages as they were received or peeked, in their order. Never fails for what is in them.
+
+    With `plain`, properties are maps of text to text, without their AMQP types.
+    """
     rows = [_row(payload, entity) for payload in payloads]
-    schema = arrow_schema(include_raw)
+    schema = arrow_schema(include_raw, plain)
     found: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
     if include_raw:
         found.append(payloads)
     arrays = [
         _array(values, column.type, field.type)
-        for values, column, field in zip(found, columns(include_raw), schema, strict=True)
+        for values, column, field in zip(found, columns(include_raw, plain), schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -171,8 +176,8 @@ def _micros(time_ms: int) -> int | None:
 
 
 def _array(values: Sequence[Any], kind: str, arrow_type: pa.DataType) -> pa.Array:
-    if kind == TYPED_MAP:
-        return _maps(values, arrow_type)
+    if kind in (TYPED_MAP, PLAIN_MAP):
+        return _maps(values, arrow_type, plain=kind == PLAIN_MAP)
     if values.count(None) == len(values):
         return pa.nulls(len(values), arrow_type)
     try:
@@ -182,7 +187,7 @@ def _array(values: Sequence[Any], kind: str, arrow_type: pa.DataType) -> pa.Arra
         return pa.array([None if value is None else _REPAIRS[kind](value) for value in values], arrow_type)
 
 
-def _maps(values: Iterable[dict[Any, Any] | None], arrow_type: pa.DataType) -> pa.Array:
+def _maps(values: Iterable[dict[Any, Any] | None], arrow_type: pa.DataType, *, plain: bool) -> pa.Array:
     offsets, names = [0], []
     kinds, texts = [], []
     for found in values:
@@ -193,10 +198,10 @@ def _maps(values: Iterable[dict[Any, Any] | None], arrow_type: pa.DataType) -> p
                 kinds.append(kind)
                 texts.append(text)
         offsets.append(len(names))
-    pairs = pa.StructArray.from_arrays(
-        [pa.array(kinds, pa.string()), pa.array(texts, pa.string())], fields=list(arrow_type.item_type)
-    )
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(names, pa.string()), pairs, type=arrow_type)
+    items = pa.array(texts, pa.string())
+    if not plain:
+        items = pa.StructArray.from_arrays([pa.array(kinds, pa.string()), items], fields=list(arrow_type.item_type))
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(names, pa.string()), items, type=arrow_type)
 
 
 def _as_text(value: Any) -> str:

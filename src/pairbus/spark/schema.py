@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import pyarrow as pa
 
@@ -15,7 +16,8 @@ TYPED_MAP = "map<string,struct<type:string,value:string>>"
 _TEXT = ("string",)
 _WHOLE = ("bigint", "int", "smallint", "tinyint")
 _BYTES = ("binary", "string")
-_MAPS = (TYPED_MAP, "map<string,string>")
+PLAIN_MAP = "map<string,string>"
+_MAPS = (TYPED_MAP, PLAIN_MAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +78,31 @@ _ARROW_TYPES = {
     "bigint": pa.int64(),
     TIMES: pa.timestamp("us", tz="UTC"),
     TYPED_MAP: pa.map_(pa.string(), pa.struct([("type", pa.string()), ("value", pa.string())])),
+    PLAIN_MAP: pa.map_(pa.string(), pa.string()),
 }
 
 
-def columns(include_raw: bool) -> tuple[Column, ...]:
-    return (*COLUMNS, RAW) if include_raw else COLUMNS
+def columns(include_raw: bool, plain: bool = False) -> tuple[Column, ...]:
+    """Return the columns of a read; with `plain`, properties are maps of text to text."""
+    found = (*COLUMNS, RAW) if include_raw else COLUMNS
+    return tuple(replace(column, type=PLAIN_MAP) if plain and column.type == TYPED_MAP else column for column in found)
 
 
-def spark_schema(include_raw: bool = False) -> str:
-    """As a DDL text, which is what a data source may answer."""
-    return ", ".join(f"`{column.name}` {column.type}" for column in columns(include_raw))
+def spark_schema(include_raw: bool = False, plain: bool = False) -> str:
+    """Return the schema as a DDL text, which is what a data source may answer."""
+    return ", ".join(f"`{column.name}` {column.type}" for column in columns(include_raw, plain))
 
 
-def arrow_schema(include_raw: bool = False) -> pa.Schema:
-    """What Spark expects of the batches of a reader: equal to this, names and types."""
-    return pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in columns(include_raw)])
+@cache
+def arrow_schema(include_raw: bool = False, plain: bool = False) -> pa.Schema:
+    """Return the schema that Spark expects of the batches of a reader: equal to this, names and types."""
+    return pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in columns(include_raw, plain)])
 
 
 def arrow_type(name: str, kind: str | None = None) -> pa.DataType:
     """Of a column, or of another type that the sink takes in its place."""
     kind = kind or _BY_NAME[name].type
-    return pa.map_(pa.string(), pa.string()) if kind == "map<string,string>" else _ARROW_TYPES[kind]
+    return _ARROW_TYPES[kind]
 
 
 def check_written_columns(types: Mapping[str, str]) -> None:

@@ -6,14 +6,18 @@ Spark calls these methods in Python processes of the driver's host; what they re
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from pairbus.errors import ConfigError
 from pairbus.spark.batch_reader import PeekReader, spark_pushes_filters
-from pairbus.spark.options import Options
-from pairbus.spark.schema import COLUMN_TYPES, check_written_columns, spark_schema
+from pairbus.spark.features import BatchReader
+from pairbus.spark.options import Options, refuse_tables
+from pairbus.spark.peek_stream import PeekStreamReader
+from pairbus.spark.schema import check_written_columns, columns, spark_schema
+from pairbus.spark.several_stream import SeveralStreamReader
 from pairbus.spark.sink import BatchSink, StreamSink, message_sizes
 from pairbus.spark.stream_reader import StagedStreamReader
 
@@ -27,20 +31,22 @@ class ServiceBusDataSource(DataSource):
 
     def schema(self) -> str:
         # Before any option is checked: Spark asks for the schema first, and a wrong option is told by who uses it.
-        return spark_schema(include_raw=self.options.get("includeRaw", "false").lower() == "true")
+        refuse_tables(self.options)
+        raw, kind = self.options.get("includeRaw", ""), self.options.get("propertiesAs", "")
+        return spark_schema(include_raw=raw.lower() == "true", plain=kind.lower() == "string")
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = Options.parse(self.options, "read")
-        columns = read_columns(schema, options)
+        names = read_columns(schema, options)
         if options.push_filters and spark_pushes_filters():
             from pairbus.spark.pushdown import FilteringPeekReader  # a Spark that pushes filters has their classes
 
-            return FilteringPeekReader(options, columns)
-        return PeekReader(options, columns)
+            return FilteringPeekReader(options, names)
+        return PeekReader(options, names)
 
-    def streamReader(self, schema: StructType) -> StagedStreamReader:
+    def streamReader(self, schema: StructType) -> BatchReader:
         options = Options.parse(self.options, "stream")
-        return StagedStreamReader(options, read_columns(schema, options))
+        return stream_reader(options, read_columns(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         options = self._sink_options(schema, overwrite)
@@ -62,11 +68,19 @@ class ServiceBusDataSource(DataSource):
         return options
 
 
+def stream_reader(options: Options, column_names: Sequence[str] | None = None) -> BatchReader:
+    """Return the reader for the kind of stream that the options ask for."""
+    if not options.removes:
+        return PeekStreamReader(options, column_names)
+    return (SeveralStreamReader if options.reads_several else StagedStreamReader)(options, column_names)
+
+
 def read_columns(schema: StructType, options: Options) -> list[str]:
     """The columns to give: all, or those of a schema that the user has set, which may leave some out."""
+    types = {column.name: column.type for column in columns(options.include_raw, options.plain_properties)}
     for field in schema.fields:
-        known = COLUMN_TYPES.get(field.name)
-        if known is None or (field.name == "raw" and not options.include_raw):
+        known = types.get(field.name)
+        if known is None:
             raise ConfigError(f"column {field.name} is not one that format servicebus reads")
         if field.dataType.simpleString() != known:
             raise ConfigError(f"column {field.name} is {known}, not {field.dataType.simpleString()}")

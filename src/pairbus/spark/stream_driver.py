@@ -11,9 +11,14 @@
 
 from __future__ import annotations
 
+import enum
 import logging
+import sys
 import time
+from pathlib import Path
 
+from pairbus.disk.folders import FOLDER_MODE
+from pairbus.disk.locks import FolderInUse, FolderLock
 from pairbus.errors import ConfigError
 from pairbus.spark.options import Options
 from pairbus.spark.stage_book import Plan, StageBook
@@ -25,8 +30,18 @@ SLICE_S = 1.0  # the query can be stopped between two calls, hence no call sleep
 EMPTY_ROUNDS_MAX = 15  # × 5 s of idlePollSeconds: more than the lock of 60 s that a dead worker may have left
 BACKLOG_EVERY_S = 60.0
 RESOLVE_EVERY_S = 60.0
+HANDOVER_S = 5.0  # until the process of a query that was stopped a moment ago has ended
 
 logger = logging.getLogger("pairbus.spark")
+
+
+class Next(enum.Enum):
+    """Answer to the question whether there is a next batch."""
+
+    THERE = "there"
+    NONE = "none"
+    NOT_YET = "not yet"
+    "The next look at the queue is not due yet."
 
 
 class StreamDriver:
@@ -36,11 +51,16 @@ class StreamDriver:
         self._options = options
         self._view = QueueView(options)
         self._view.first(patience_s=0.0)  # is the entity there, may we? Before the folder is taken from anybody
-        self.book = StageBook(staging, f"{options.host}/{options.read_path}", options.stage_retention_s)
+        self._lock = _locked_default(options)
+        # What a session has left behind cannot be judged by looking at another one.
+        what = options.read_path if options.session is None else f"{options.read_path}, session {options.session}"
+        self.book = StageBook(staging, f"{options.host}/{what}", options.stage_retention_s)
         self._once = False
         self._last_number: int | None = None
         "With Trigger.AvailableNow: the last message that was there at its start. None: no limit."
         self._max_messages = options.max_messages_per_batch
+        self._parts = options.partitions
+        self._max_bytes = options.max_bytes_per_batch
         self._judged = -1
         self._empty_rounds = 0
         self._look_at = float("-inf")
@@ -56,22 +76,38 @@ class StreamDriver:
 
     # ── batches ──
 
+    def allot(self, max_messages: int, parts: int, max_bytes: int | None) -> None:
+        """Set what the next batch may have at most: messages, tasks, bytes."""
+        self._max_messages, self._parts, self._max_bytes = max_messages, parts, max_bytes
+
     def next_batch(self, start: int, max_messages: int) -> int:
-        """`start` + 1 when there is a next batch; `start` when there is none, for now."""
+        """Return `start` + 1 when there is a next batch; `start` when there is none, for now."""
         self._max_messages = max_messages
+        state = self.look(start)
+        if state is Next.NOT_YET and self._may_look():
+            state = self.look(start)
+        return start + 1 if state is Next.THERE else start
+
+    def look(self, start: int) -> Next:
+        """Tell whether there is a batch after `start`; ask the queue if that is due."""
         book = self.book
         book.staging.check_owner(book.owner)
         self._judge(start)
         if book.staging.has_plan(start + 1) or book.has_abandoned(start + 1):
-            return start + 1
+            return Next.THERE
         if self._once and self._empty_rounds >= EMPTY_ROUNDS_MAX:
-            return start
-        if not self._may_look():
-            return start
+            return Next.NONE
+        if self.wait_s > 0:
+            return Next.NOT_YET
         self._resolve()
         self._found = self._view.first(self._options.patience_s)
         self._look_at = time.monotonic() + self._options.idle_poll_s
-        return start if self._found is None or self._is_later(self._found) else start + 1
+        return Next.NONE if self._found is None or self._is_later(self._found) else Next.THERE
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next look is due."""
+        return max(self._look_at - time.monotonic(), 0.0)
 
     def _judge(self, batch: int) -> None:
         """`batch` is committed: what did it bring?"""
@@ -88,9 +124,8 @@ class StreamDriver:
 
     def _may_look(self) -> bool:
         """Wait for the next look. A look is a billed operation, and Spark asks many times in a second."""
-        wait_s = self._look_at - time.monotonic()
-        if wait_s > 0:
-            time.sleep(wait_s if self._once else min(wait_s, SLICE_S))
+        wait_s = self.wait_s
+        time.sleep(wait_s if self._once else min(wait_s, SLICE_S))
         return wait_s <= SLICE_S or self._once
 
     def _is_later(self, found: Waiting) -> bool:
@@ -101,9 +136,18 @@ class StreamDriver:
         self.book.staging.check_owner(self.book.owner)
         self.commit(batch - 1)
         max_messages = self._max_messages
-        parts = min(self._options.partitions, max_messages)
+        # One session has one receiver at a time.
+        parts = 1 if self._options.session is not None else min(self._parts, max_messages)
         shares = [max_messages // parts + (part < max_messages % parts) for part in range(parts)]
         return self.book.plan(batch, shares)
+
+    def max_bytes(self, parts: int) -> int | None:
+        """Return how many bytes each of so many tasks may receive."""
+        return None if self._max_bytes is None else max(self._max_bytes // parts, 1)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     def commit(self, batch: int) -> None:
         if batch > self.book.committed:
@@ -151,3 +195,30 @@ def staging_of(options: Options) -> Staging:
     if options.staging_location is None:
         raise ConfigError("option stagingLocation is required to read a stream")
     return Staging(options.staging_location, options.storage_credential, options.patience_s)
+
+
+def _locked_default(options: Options) -> FolderLock | None:
+    """Lock a folder that the user has not named: two queries of one entity on this machine would share it."""
+    if not options.staging_is_default or options.staging_location is None:
+        return None
+    folder = Path(options.staging_location)
+    given_up_at = time.monotonic() + HANDOVER_S
+    try:
+        folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        while True:
+            try:
+                lock = FolderLock(folder)
+                lock.sign()
+                break
+            except FolderInUse as error:
+                if time.monotonic() > given_up_at:
+                    raise ConfigError(
+                        f"option stagingLocation: another query of {options.read_path} on this machine{error.by} uses"
+                        f" {folder}, which is the default for both: give one of them a folder of its own"
+                    ) from None
+            time.sleep(0.1)
+    except OSError as error:
+        raise ConfigError(f"option stagingLocation: its default {folder} cannot be used: {error}") from None
+    # A source runner has no logging of its own; its standard error is the driver's.
+    print(f"pairbus: stagingLocation of {options.read_path} is {folder}", file=sys.stderr, flush=True)
+    return lock

@@ -18,12 +18,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pairbus.errors import ConfigError
+from pairbus.spark.batch_reader import rows_of
 from pairbus.spark.connections import run
 from pairbus.spark.features import BatchReader, Offset
 from pairbus.spark.intake import Share, take_in
 from pairbus.spark.links import carrier_of
 from pairbus.spark.options import Options
-from pairbus.spark.rows import to_columns
 from pairbus.spark.stage_file import read_payloads
 from pairbus.spark.staging import Entry, Owner
 from pairbus.spark.stream_driver import StreamDriver, staging_of
@@ -60,54 +60,62 @@ class StagedStreamReader(BatchReader):
 
     # ── the driver ──
 
-    def _on_driver(self) -> StreamDriver:
+    def on_driver(self) -> StreamDriver:
+        """Return the driver's part; made, with the checks of a start, at the first call."""
         if self._driver is None:
             self._driver = StreamDriver(self._options, self._staging)
         return self._driver
 
     def initialOffset(self) -> Offset:
         """For a new checkpoint; called twice. What another checkpoint has left behind enters with the first batch."""
-        return {"batch": self._on_driver().book.first_offset()}
+        return {"batch": self.on_driver().book.first_offset()}
 
     def max_rows(self) -> int:
         return self._options.max_messages_per_batch
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._on_driver().prepare_for_available_now()
+        self.on_driver().prepare_for_available_now()
 
     def next_offset(self, start: Offset, max_rows: int | None) -> Offset:
         most = self.max_rows() if max_rows is None else min(max_rows, self.max_rows())
-        return {"batch": self._on_driver().next_batch(start["batch"], most)}
+        _check_offset(start)
+        return {"batch": self.on_driver().next_batch(start["batch"], most)}
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Shown in the progress of the query, as `latestOffset` of this source."""
-        return self._on_driver().backlog()
+        return self.on_driver().backlog()
 
     def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Also called, alone, for a batch that a crash has interrupted: then it is the plan of that time."""
         found: list[InputPartition] = []
+        _check_offset(start)
         for batch in range(start["batch"] + 1, end["batch"] + 1):
             found += self._tasks_of(batch)
         return found
 
     def _tasks_of(self, batch: int) -> list[InputPartition]:
-        driver = self._on_driver()
+        driver = self.on_driver()
         plan = driver.plan(batch)
         book = driver.book
         book.refresh()
         unsure = tuple(sorted(book.unconfirmed))
+        max_bytes = driver.max_bytes(len(plan.shares) or 1)
         adopted: list[InputPartition] = [AdoptedPartition(book.owner, number) for number in plan.adopted]
         return adopted + [
-            SharePartition(Share(book.owner, batch, part, max_messages, plan.head, unsure, planned_s=time.time()))
+            SharePartition(
+                Share(book.owner, batch, part, max_messages, plan.head, unsure, max_bytes, planned_s=time.time())
+            )
             for part, max_messages in enumerate(plan.shares)
         ]
 
     def commit(self, end: Offset) -> None:
         """Comes late, or never for the last batch of a run: `latestOffset` and `partitions` learn the same."""
-        self._on_driver().commit(end["batch"])
+        self.on_driver().commit(end["batch"])
 
     def stop(self) -> None:
         """Connections end with the process; the staging location is taken by whoever comes next."""
+        if self._driver is not None:
+            self._driver.close()
 
     # ── tasks ──
 
@@ -129,13 +137,21 @@ class StagedStreamReader(BatchReader):
         return await take_in(self._options, self._staging, share, carrier_of(self._options))
 
     def _rows(self, seal: Entry) -> Iterator[pa.RecordBatch]:
-        assert self._options.entity is not None
+        options = self._options
+        assert options.entity is not None
         try:
             for payloads in read_payloads(self._staging.storage, seal.stage, frozenset(seal.without)):
-                batch = to_columns(payloads, self._options.entity, include_raw=self._options.include_raw)
-                yield batch if self._column_names is None else batch.select(self._column_names)
+                yield rows_of(payloads, options, options.entity, self._column_names)
         except FileNotFoundError:
             raise ConfigError(
                 f"option stagingLocation: the stage of batch {seal.batch}, which was committed, is not in"
                 f" {self._staging.location} any more: the checkpoint is older than what stageRetentionSeconds has kept"
             ) from None
+
+
+def _check_offset(offset: Offset) -> None:
+    if "batch" not in offset:
+        raise ConfigError(
+            "the checkpoint belongs to a stream of several entities, or of mode=peek, and a stream that receives from"
+            " one entity counts otherwise: give this query a checkpointLocation of its own"
+        )

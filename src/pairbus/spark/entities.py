@@ -1,0 +1,69 @@
+"""The entities of one stream: named, or found by a pattern, and offsets that have a number for each of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from pairbus.errors import ConfigError
+from pairbus.spark.listing import entities_of
+from pairbus.spark.options import Options
+from pairbus.transport import TransportError
+
+LIST_EVERY_S = 60.0
+ONE_ENTITY = "batch"
+"The only key in offsets of a stream that receives from one entity."
+
+logger = logging.getLogger("pairbus.spark")
+
+
+class Entities:
+    """Entities as of the last listing, in order. Used by the driver's part of a stream."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._found: tuple[str, ...] = ()
+        self._list_at = float("-inf")
+        self._turn = 0
+
+    def now(self) -> tuple[str, ...]:
+        """Return the entities; a pattern is listed at the first call."""
+        return self._found or self.listed_anew()
+
+    def listed_anew(self) -> tuple[str, ...]:
+        """Return the entities; those of a pattern are listed again once a minute."""
+        at = time.monotonic()
+        if not self._found or (self._options.entity_pattern is not None and at >= self._list_at):
+            try:
+                self._found = entities_of(self._options)
+            except TransportError as error:
+                if not self._found:
+                    raise
+                logger.warning("%s; going on with those that are known", error)
+            self._list_at = at + LIST_EVERY_S
+        return self._found
+
+    def drop(self, entity: str) -> bool:
+        """Forget an entity that was deleted; False when the user has named it, or none would be left."""
+        if self._options.entity_pattern is None or len(self._found) == 1:
+            return False
+        logger.warning("entity %r was deleted; going on without it", entity)
+        self._found = tuple(one for one in self._found if one != entity)
+        return True
+
+    def in_turn(self, ready: Iterable[str], count_max: int) -> list[str]:
+        """Return at most so many of the entities that have something, beginning with another one each time."""
+        names = list(ready)
+        self._turn += 1
+        first = self._turn % len(names) if len(names) > count_max else 0
+        return (names[first:] + names[:first])[:count_max]
+
+    @staticmethod
+    def check_offset(offset: dict[str, int], what: str) -> None:
+        """Raise ConfigError for an offset of a stream that receives from one entity."""
+        if ONE_ENTITY in offset:
+            raise ConfigError(
+                f"the checkpoint belongs to a stream that receives from one entity, and {what} counts otherwise: give"
+                " this query a checkpointLocation of its own"
+            )

@@ -1,0 +1,109 @@
+"""Entities by pattern: queues and subscriptions of the namespace, listed by the genuine administration client."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from azure.core.exceptions import AzureError, HttpResponseError
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.access.emulator import DEFAULT_PORT, fetch_ca
+from pairbus.access.hosts import in_url, is_loopback
+from pairbus.errors import ConfigError, PairbusError
+from pairbus.spark.options import Options
+from pairbus.transport import TransportError
+
+CONNECT_WAIT_S = 10
+READ_WAIT_S = 60
+
+
+def entities_of(options: Options) -> tuple[str, ...]:
+    """Return the entities to read: those of the option entity, or all that match entityPattern now, in order."""
+    pattern = options.entity_pattern
+    if pattern is None:
+        return options.entities
+    found = sorted(path for path in _paths(options) if matches(path, pattern))
+    if not found:
+        raise ConfigError(
+            f"option entityPattern: no queue and no subscription of {options.address} matches {pattern!r}"
+        )
+    return tuple(found)
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Tell whether a path matches. Case counts for nothing, and `*` stands for slashes too."""
+    return fnmatch.fnmatchcase(path.lower(), pattern.lower())
+
+
+def _paths(options: Options) -> list[str]:
+    try:
+        with _administration(options) as client, client:
+            return list(_listed(client))
+    except (AzureError, OSError) as error:
+        raise _explained(error, options) from error
+
+
+def _listed(client: Any) -> Iterator[str]:
+    for queue in client.list_queues():
+        yield queue.name
+    for topic in client.list_topics():
+        for subscription in client.list_subscriptions(topic.name):
+            yield f"{topic.name}/Subscriptions/{subscription.name}"
+
+
+@contextmanager
+def _administration(options: Options) -> Iterator[Any]:
+    endpoint = options.secret.endpoint()
+    settings: dict[str, Any] = {
+        "connection_verify": options.ca_file or True,
+        "connection_timeout": CONNECT_WAIT_S,
+        "read_timeout": READ_WAIT_S,
+        "retry_connect": 1,
+    }
+    if options.secret.credential is not None:
+        credential: Any = options.secret.token_credential()
+        yield ServiceBusAdministrationClient(endpoint.host, credential, **settings)
+        return
+    authority = in_url(endpoint.host)
+    if endpoint.emulator:
+        authority = f"{authority}:{endpoint.port or DEFAULT_PORT}"
+        settings["use_env_settings"] = False  # no proxy of the environment between this machine and itself
+    secret = f"SharedAccessKeyName={endpoint.key_name};SharedAccessKey={endpoint.key}"
+    if endpoint.signature is not None:
+        secret = f"SharedAccessSignature={endpoint.signature}"
+    with _trusted(endpoint.emulator and options.ca_file is None and is_loopback(endpoint.host), authority) as ca_file:
+        if ca_file is not None:
+            settings["connection_verify"] = ca_file
+        yield ServiceBusAdministrationClient.from_connection_string(f"Endpoint=sb://{authority};{secret}", **settings)
+
+
+@contextmanager
+def _trusted(fetched: bool, authority: str) -> Iterator[str | None]:
+    """Yield a file with the certificate of a broker on this machine; the SDK takes nothing but a file."""
+    if not fetched:
+        yield None
+        return
+    certificate = fetch_ca(authority, CONNECT_WAIT_S)
+    descriptor, name = tempfile.mkstemp(prefix="pairbus-ca-", suffix=".pem")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(certificate)
+        yield name
+    finally:
+        os.unlink(name)
+
+
+def _explained(error: AzureError | OSError, options: Options) -> PairbusError:
+    status = error.status_code if isinstance(error, HttpResponseError) else None
+    if status in (401, 403):
+        return ConfigError(
+            f"option entityPattern: {options.address} refuses to list its entities: the pattern needs the Manage claim;"
+            " name them in option entity, for which Listen is enough"
+        )
+    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    return TransportError(f"option entityPattern: the entities of {options.address} cannot be listed: {first_line}")

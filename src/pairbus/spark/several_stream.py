@@ -1,0 +1,156 @@
+"""Streams that receive from several entities: a staging location for each, below the common one, and one offset.
+
+The offset has the number of the last batch of each entity. An entity moves on when it has something; a micro-batch
+consists of the batches of those that did. Redeliveries are recognised within an entity: two subscriptions of a topic
+have messages with the same number, time and id, hence the separate locations.
+
+Who calls what: as in `stream_reader.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from pairbus.errors import EntityNotFound
+from pairbus.spark.entities import Entities
+from pairbus.spark.features import BatchReader, Offset
+from pairbus.spark.options import Options
+from pairbus.spark.stream_driver import SLICE_S, Next
+from pairbus.spark.stream_reader import StagedStreamReader
+
+
+class EntityPartition(InputPartition):
+    """A task of one of the entities."""
+
+    def __init__(self, entity: str, inner: InputPartition) -> None:
+        super().__init__((entity, inner.value))
+        self.entity = entity
+        self.inner = inner
+
+
+class SeveralStreamReader(BatchReader):
+    """Made in several processes for each query; only the source runner's takes the staging locations."""
+
+    def __init__(self, options: Options, column_names: Sequence[str] | None = None) -> None:
+        self._options = options
+        self._column_names = None if column_names is None else list(column_names)
+        self._entities = Entities(options)
+        self._readers: dict[str, StagedStreamReader] = {}
+        self._once = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_readers": {}}
+
+    def _reader(self, entity: str) -> StagedStreamReader:
+        reader = self._readers.get(entity)
+        if reader is None:
+            reader = StagedStreamReader(self._options.for_entity(entity), self._column_names)
+            count = max(len(self._entities.now()), 1)
+            reader.on_driver().allot(*self._share(self.max_rows(), count))
+            self._readers[entity] = reader
+        return reader
+
+    def _share(self, most: int, count: int) -> tuple[int, int, int | None]:
+        """Return what each of so many entities may have of a batch: messages, tasks, bytes."""
+        max_bytes = self._options.max_bytes_per_batch
+        return (
+            max(most // count, 1),
+            max(self._options.partitions // count, 1),
+            None if max_bytes is None else max(max_bytes // count, 1),
+        )
+
+    # ── the driver ──
+
+    def initialOffset(self) -> Offset:
+        """Return the offset of a new checkpoint. Spark asks twice, and must hear the same."""
+        return {entity: self._reader(entity).initialOffset()["batch"] for entity in sorted(self._entities.now())}
+
+    def max_rows(self) -> int:
+        return self._options.max_messages_per_batch
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._once = True
+        for entity in self._entities.now():
+            self._reader(entity).prepareForTriggerAvailableNow()
+
+    def next_offset(self, start: Offset, max_rows: int | None) -> Offset:
+        most = self.max_rows() if max_rows is None else min(max_rows, self.max_rows())
+        self._entities.check_offset(start, "a stream of several entities")
+        entities = self._entities.now() if self._once else self._entities.listed_anew()
+        # An entity that the offset does not have yet enters it with its first batch.
+        before = {
+            entity: start[entity] if entity in start else self._reader(entity).initialOffset()["batch"]
+            for entity in entities
+        }
+        ready = self._ready(before)
+        if not ready:
+            return start
+        chosen = self._entities.in_turn(ready, most)
+        for entity in chosen:
+            self._reader(entity).on_driver().allot(*self._share(most, len(chosen)))
+        return dict(sorted({**start, **{entity: before[entity] + 1 for entity in chosen}}.items()))
+
+    def _ready(self, before: Offset) -> list[str]:
+        """Return the entities that have a next batch; wait for the next look when there are none."""
+        asked = list(before)
+        while True:
+            found = {entity: self._look(entity, before[entity]) for entity in asked}
+            ready = [entity for entity, state in found.items() if state is Next.THERE]
+            asked = [entity for entity, state in found.items() if state is Next.NOT_YET]
+            if ready or not asked:
+                return ready
+            wait_s = min(self._reader(entity).on_driver().wait_s for entity in asked)
+            time.sleep(max(wait_s if self._once else min(wait_s, SLICE_S), 0.0))
+            if wait_s > SLICE_S and not self._once:
+                return []
+
+    def _look(self, entity: str, before: int) -> Next:
+        try:
+            return self._reader(entity).on_driver().look(before)
+        except EntityNotFound:
+            if not self._entities.drop(entity):
+                raise
+            return Next.NONE
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return the backlog of each entity, and of all together."""
+        found = {entity: reader.reportLatestOffset() for entity, reader in sorted(self._readers.items())}
+        counts = [one["waitingAtMost"] for one in found.values()]
+        oldest = [one["oldestEnqueuedMs"] for one in found.values() if one["oldestEnqueuedMs"] is not None]
+        return {
+            "entities": found,
+            "oldestEnqueuedMs": min(oldest, default=None),
+            "waitingAtMost": None if None in counts else sum(counts),
+        }
+
+    def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Also called, alone, for a batch that a crash has interrupted: then they are those of that time."""
+        self._entities.check_offset(start, "a stream of several entities")
+        found: list[InputPartition] = []
+        for entity, number in sorted(end.items()):
+            before = start.get(entity, number - 1)
+            if before < number:
+                inner = self._reader(entity).tasks({"batch": before}, {"batch": number})
+                found += [EntityPartition(entity, one) for one in inner]
+        return found
+
+    def commit(self, end: Offset) -> None:
+        for entity, reader in self._readers.items():
+            if entity in end:
+                reader.commit({"batch": end[entity]})
+
+    def stop(self) -> None:
+        for reader in self._readers.values():
+            reader.stop()
+
+    # ── tasks ──
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, EntityPartition):
+            reader = StagedStreamReader(self._options.for_entity(partition.entity), self._column_names)
+            yield from reader.read(partition.inner)

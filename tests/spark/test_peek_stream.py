@@ -1,0 +1,149 @@
+"""Streams that remove nothing, against a real broker, as Spark drives them and without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.errors import ConfigError, EntityNotFound
+from pairbus.spark import peek_stream
+from tests.brokers import BrokerProcess
+from tests.conftest import MakeQueue
+from tests.spark.queues import bodies_in, put, text_message
+from tests.spark.stream_world import Stream
+from tests.spark.test_topics_and_sessions import of_session
+
+
+@pytest.fixture
+def peeked(broker: BrokerProcess, queue_name: str, tmp_path: Path) -> Any:
+    def make(**given: str) -> Stream:
+        return Stream(broker, queue_name, tmp_path / "never made", mode="peek", partitions="2", **given)
+
+    return make
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    return [f"{number:03d}".encode() for number in range(first, last + 1)]
+
+
+def send(stream: Stream, first: int, last: int) -> None:
+    stream.send(*[body.decode() for body in numbers(first, last)])
+
+
+def test_nothing_is_removed_and_no_folder_is_needed(peeked: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    """Each message enters once, in the order of its number, and stays in the queue; offsets are sequence numbers."""
+    stream = peeked(stagingLocation="")
+    send(stream, 1, 30)
+    assert stream.batch() == numbers(1, 30)
+    assert stream.committed == {stream.entity: 31}
+    assert stream.batch() == [], "nothing new"
+    send(stream, 31, 33)
+    assert stream.batch() == numbers(31, 33)
+    assert bodies_in(broker, stream.entity) == numbers(1, 33)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_repeated_batch_lacks_only_what_others_took(peeked: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    """The offsets stay; messages that arrive later are of the next batch."""
+    stream = peeked()
+    send(stream, 1, 6)
+    first = stream.begin()
+    assert [
+        body for one in first for batch in stream.task(one) for body in batch.column("body").to_pylist()
+    ] == numbers(1, 6)
+    others = Stream(broker, stream.entity, tmp_path / "others", partitions="1", maxMessagesPerBatch="2")
+    assert others.batch() == numbers(1, 2)
+    send(stream, 7, 8)
+    stream.restart()
+    assert stream.batch() == numbers(3, 6)
+    assert stream.batch() == numbers(7, 8)
+
+
+def test_a_batch_keeps_to_its_limits(peeked: Any) -> None:
+    """Messages and bytes; one message enters however large it is. Numbers that are gone cost no empty batch."""
+    stream = peeked(maxMessagesPerTrigger="4")
+    send(stream, 1, 10)
+    assert [stream.batch(), stream.batch(), stream.batch()] == [numbers(1, 4), numbers(5, 8), numbers(9, 10)]
+    whole = peeked(includeRaw="true")
+    [size] = {len(raw) for one in whole.begin() for batch in whole.task(one) for raw in batch.column("raw").to_pylist()}
+    stream = peeked(maxBytesPerTrigger=str(4 * size - 1))
+    assert [stream.batch() for _ in range(4)] == [numbers(1, 3), numbers(4, 6), numbers(7, 9), numbers(10, 10)]
+    assert [peeked(maxBytesPerTrigger="1").batch() for _ in range(2)] == [numbers(1, 1)] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, numbers(1, 7)),
+        ({"startingOffsets": "earliest"}, numbers(1, 7)),
+        ({"startingOffsets": "latest"}, numbers(6, 7)),
+        ({"startingSequenceNumber": "4"}, numbers(4, 7)),
+    ],
+)
+def test_a_new_checkpoint_begins_where_it_is_told(peeked: Any, given: dict[str, str], expected: list[bytes]) -> None:
+    """`latest` is the end of the queue when the query starts; a restart goes on where the checkpoint is."""
+    stream = peeked(**given)
+    send(stream, 1, 5)
+    stream.begin()
+    send(stream, 6, 7)
+    stream.restart()
+    assert stream.drain() == expected
+
+
+def test_starting_offsets_name_a_number_for_each_entity(
+    broker: BrokerProcess, make_queue: MakeQueue, tmp_path: Path
+) -> None:
+    """An entity that they do not name begins with its first message; another entity is an error."""
+    one, two = make_queue(), make_queue()
+    for queue in (one, two):
+        put(broker, queue, [text_message(f"{queue}-{number}") for number in range(1, 4)])
+    given = {"mode": "peek", "startingOffsets": f'{{"{one}": 3}}'}
+    stream = Stream(broker, f"{one}, {two}", tmp_path, **given)
+    expected = [f"{one}-3", *[f"{two}-{number}" for number in range(1, 4)]]
+    assert sorted(stream.drain()) == sorted(text.encode() for text in expected)
+    with pytest.raises(ConfigError, match="option startingOffsets names"):
+        Stream(broker, two, tmp_path, **given)
+
+
+def test_available_now_ends_with_what_was_there(peeked: Any) -> None:
+    """What arrives during the run is left to the next one."""
+    stream = peeked(maxMessagesPerBatch="2")
+    send(stream, 1, 5)
+    stream.reader.prepareForTriggerAvailableNow()
+    assert stream.batch() == numbers(1, 2)
+    send(stream, 6, 9)
+    assert stream.drain() == numbers(1, 5)
+
+
+def test_one_session_can_be_peeked(broker: BrokerProcess, make_queue: MakeQueue, tmp_path: Path) -> None:
+    """Messages of other sessions are not read, whatever their numbers."""
+    queue = make_queue(requires_session=True)
+    put(broker, queue, [of_session(session_id, number) for number in range(3) for session_id in "ab"])
+    stream = Stream(broker, queue, tmp_path, mode="peek", session="b")
+    assert stream.drain() == [b"b0", b"b1", b"b2"]
+    assert len(bodies_in(broker, queue)) == 6
+
+
+def test_wrong_entities_are_told_at_the_start(
+    peeked: Any, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first batch: an entity that is missing, one whose numbers have no order, another's checkpoint."""
+    with pytest.raises(EntityNotFound):
+        Stream(broker, "not-there", tmp_path, mode="peek").begin()
+    stream = peeked()
+    send(stream, 1, 1)
+    with pytest.raises(ConfigError, match="checkpointLocation of its own"):
+        stream.reader.next_offset({"batch": 3}, None)
+    monkeypatch.setattr(peek_stream, "PARTITIONED", 1)
+    with pytest.raises(ConfigError, match="is partitioned"):
+        stream.begin()
+
+
+def test_progress_tells_the_end_of_the_queue(peeked: Any) -> None:
+    """As connectors do whose offsets are numbers: the difference to the offset is the backlog."""
+    stream = peeked(maxMessagesPerBatch="2")
+    send(stream, 1, 5)
+    stream.batch()
+    assert (stream.committed, stream.reader.reportLatestOffset()) == ({stream.entity: 3}, {stream.entity: 6})
