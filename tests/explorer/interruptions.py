@@ -2,9 +2,9 @@
 
     python -m tests.explorer.interruptions --rounds 50
 
-Each round fills a queue of a real broker, starts the command as a process, sends it SIGINT at a random moment, and counts what
-is there afterwards: every message must be in the source or in the destination, none may be locked; started again
-without an interruption, the command must bring all of them to the destination.
+Each round fills a queue of a real broker, starts the command as a process, sends it SIGINT at a random moment, and
+counts what is there afterwards: every message must be in the source or in the destination, none may be locked;
+started again without an interruption, the command must bring all of them to the destination.
 """
 
 from __future__ import annotations
@@ -161,6 +161,7 @@ class Rounds:
             free = []
             while len(free) < len(left) and (batch := await receiver.receive(self._count, 1.0)):
                 free += batch
+            await receiver.pause()  # else what is released comes back to this link
             await receiver.release(free)
             await receiver.close()
         return left, arrived, len(left) - len(free)

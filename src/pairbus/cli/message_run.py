@@ -17,10 +17,10 @@ import typer
 
 from pairbus.cli.backlogs import carrier_of
 from pairbus.cli.connection import broker_hint
+from pairbus.cli.loop import run
 from pairbus.cli.standard import ProgressLine, one_line, say
 from pairbus.explorer import Progress, Unreachable
 from pairbus.transport import Carrier
-from pairbus.transport.loops import run
 
 if TYPE_CHECKING:
     from pairbus.client.sides import Side
