@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -110,7 +111,10 @@ def list_queues(
     ] = SortBy.name,
     as_json: options.Json = False,
 ) -> None:
-    """List queues with their message counts, and in the table a last line with the totals."""
+    """List queues with their message counts, and the totals.
+
+    On a terminal the totals are the last line of the table; elsewhere they are a line on standard error.
+    """
     status_of = {queue.name: str(queue.status) for queue in client.list_queues()}
     queues = [
         {"name": queue.name, "status": status_of[queue.name], **_counts(queue)}
@@ -121,11 +125,14 @@ def list_queues(
     if non_empty:
         queues = [queue for queue in queues if any(queue[count] for count in COUNTS[:-1])]
     column = _SORTED.get(sort, sort.value)
-    queues.sort(key=lambda queue: (-queue[column] if column in COUNTS else queue[column], queue["name"]))
-    if not as_json and len(queues) > 1:
-        totals = {count: sum(queue[count] for queue in queues) for count in COUNTS}
-        queues.append({"name": f"{len(queues)} queues", "status": "-", **totals})
+    queues.sort(key=lambda queue: (-queue[column] if column in COUNTS else queue[column].lower(), queue["name"]))
+    totals = {count: sum(queue[count] for queue in queues) for count in COUNTS}
+    if not as_json and sys.stdout.isatty():
+        queues.append({"name": f"{len(queues)} in all", "status": "-", **totals})
     options.print_entities(COLUMNS, queues, as_json)
+    if not as_json and not sys.stdout.isatty():
+        shown = ", ".join(f"{total} {count.replace('_', ' ')}" for count, total in totals.items())
+        typer.echo(f"{len(queues)} in all: {shown}", err=True)
 
 
 @_app.command(epilog="Example: pairbus queue show orders --json")
