@@ -100,7 +100,12 @@ def test_the_embedded_broker_of_the_readme_runs(tmp_path: Path) -> None:
     assert (tmp_path / "bus" / "contoso" / "messages.db").exists()
 
 
-CODE = [("README.md", 2), *(("docs/quickstart.md", number) for number in range(3)), ("docs/failover.md", 0)]
+CODE = [
+    ("README.md", 2),
+    *(("docs/quickstart.md", number) for number in range(3)),
+    ("docs/failover.md", 0),
+    ("docs/messages.md", 0),
+]
 
 
 @pytest.mark.slow

@@ -91,7 +91,9 @@ def test_list_shows_counts_and_narrows_by_prefix(pairbus: Command, server: Admin
         "deferred": 3,
         "size_bytes": 77,
     }
-    lines = pairbus("queue", "list", "--prefix", "CONTOSO/").out.splitlines()
+    listed = pairbus("queue", "list", "--prefix", "CONTOSO/")
+    lines = listed.out.splitlines()
+    assert listed.err == "3 in all: 5 active, 1 dead lettered, 2 scheduled, 3 deferred, 77 size bytes\n"
     assert lines == [
         "name\tstatus\tactive\tdead_lettered\tscheduled\tdeferred\tsize_bytes",
         "contoso/0\tActive\t5\t1\t2\t3\t77",
@@ -109,6 +111,19 @@ def test_list_shows_counts_and_narrows_by_prefix(pairbus: Command, server: Admin
         "deferred": 3,
         "size_bytes": 77,
     }
+
+
+def test_list_is_sorted_and_leaves_out_empty_queues(pairbus: Command, server: AdminServer) -> None:
+    """An operator looks for the longest queue first."""
+    for path, active, size in (("a", 1, 10), ("b", 0, 0), ("c", 7, 5)):
+        server.namespace.add(path)
+        counts = {"active": active, "dead_lettered": 0, "scheduled": 0, "deferred": 0, "size_bytes": size}
+        server.namespace.counts[path] = counts
+    by_count = pairbus("queue", "list", "--non-empty", "--sort", "active", "--json")
+    assert [queue["name"] for queue in json.loads(by_count.out)] == ["c", "a"]
+    by_size = pairbus("queue", "list", "--sort", "size", "--json")
+    assert [queue["name"] for queue in json.loads(by_size.out)] == ["a", "c", "b"]
+    assert pairbus("queue", "list", "--sort", "colour").code == 2
 
 
 def test_in_a_terminal_a_listing_is_a_table(

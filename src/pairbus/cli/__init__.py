@@ -3,67 +3,80 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pairbus import __version__
-from pairbus.cli import (
-    broker,
-    clients,
-    demo,
-    estimate,
-    fault,
-    health,
-    namespace,
-    pair,
-    proxy,
-    queue,
-    report,
-    rule,
-    spool,
-    standard,
-    status,
-    store,
-    subscription,
-    syphon,
-    topic,
-)
+from pairbus.cli import standard
+from pairbus.cli.groups import Group
 from pairbus.errors import PairbusError
+
+if TYPE_CHECKING:
+    app: typer.Typer
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    name="pairbus",
-    help="Send availability for Azure Service Bus, and a durable Service Bus namespace on this machine.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,  # its panels cut option names off in a terminal of 80 columns
-    pretty_exceptions_enable=False,  # their listing of local variables would print connection strings
+# Modules of the commands, in the order of the help. Most have the name of their command.
+MODULES = (
+    "broker",
+    "queue",
+    "topic",
+    "subscription",
+    "rule",
+    "message",
+    "namespace",
+    "fault",
+    "health",
+    "proxy",
+    "pair",
+    "status",
+    "syphon",
+    "clients",
+    "demo",
+    "estimate",
+    "report",
+    "spool",
+    "store",
 )
-for command in (
-    broker,
-    queue,
-    topic,
-    subscription,
-    rule,
-    namespace,
-    fault,
-    health,
-    proxy,
-    pair,
-    status,
-    syphon,
-    clients,
-    demo,
-    estimate,
-    report,
-    spool,
-    store,
-):
-    command.register(app)
+_COMPLETION = "_PAIRBUS_COMPLETE"
+"Variable that a shell sets when it asks for completions."
+
+
+def application(modules: Sequence[str] = MODULES) -> typer.Typer:
+    """Make the command with the subcommands of these modules."""
+    made = typer.Typer(
+        name="pairbus",
+        help="Send availability for Azure Service Bus, and a durable Service Bus namespace on this machine.",
+        no_args_is_help=True,
+        cls=Group,
+        rich_markup_mode=None,  # its panels cut option names off in a terminal of 80 columns
+        pretty_exceptions_enable=False,  # their listing of local variables would print connection strings
+    )
+    for name in modules:
+        import_module(f"pairbus.cli.{name}").register(made)
+    for child in made.registered_groups:
+        assert child.typer_instance is not None
+        child.typer_instance.info.cls = Group
+    made.callback()(_options)
+    return made
+
+
+def __getattr__(name: str) -> typer.Typer:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()["app"] = made = application()
+    return made
+
+
+def _needed(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the modules that a command line needs: one, when its first word is its name; importing all takes time."""
+    first = arguments[0] if arguments else ""
+    return (first,) if first in MODULES and _COMPLETION not in os.environ else MODULES
 
 
 def _print_version(wanted: bool) -> None:
@@ -72,7 +85,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
@@ -85,8 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits. Errors that we raise on purpose become one line, as does a full disk; others are
     bugs and show. Standard output that cannot be written is an error too."""
     standard.open_closed()
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(arguments if arguments is None else list(arguments), prog_name="pairbus")
+        application(_needed(given))(given, prog_name="pairbus")
     except PairbusError as error:
         standard.say(f"pairbus: {error}")
         sys.exit(1)

@@ -21,9 +21,10 @@ from azure.core.exceptions import (
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.access.connection_string import ConnectionString
+from pairbus.access.connection_string import ConnectionString, host_and_port
 from pairbus.access.emulator import DEFAULT_PORT, fetch_ca, with_port
 from pairbus.access.hosts import in_url, is_loopback
+from pairbus.cli.connection import broker_hint
 from pairbus.errors import ConfigError, EntityError, EntityExists, EntityNotFound, PairbusError
 
 CONNECT_WAIT_S = 10
@@ -115,7 +116,8 @@ def trusted(emulator: str | None, authority: str, ca_file: Path | None) -> Itera
 
 
 def _unreachable(authority: str, error: object) -> str:
-    return f"cannot reach {authority}: {_first_line(error)}; is the broker running? `pairbus broker --help`"
+    host, _ = host_and_port(authority, "authority")
+    return f"cannot reach {authority}: {_first_line(error)}{broker_hint(host)}"
 
 
 def _in_one_line(error: AzureError, authority: str, secret: str) -> PairbusError:

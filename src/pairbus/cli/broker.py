@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pairbus.cli.loop import run
 from pairbus.cli.standard import one_line
 from pairbus.errors import ConfigError
-from pairbus.transport.loops import run
 
 if TYPE_CHECKING:
     from pairbus.broker import Broker, NamespaceOptions
@@ -219,11 +219,26 @@ async def _serve(broker: Broker, names: list[str], *, tells_socket: bool) -> Non
         for name in names:
             print(f"{name} {broker.connection_string(name)}")
         print("ready", flush=True)
+        _suggest(broker.connection_string(names[0]))
         # Messages are freed by reference counting; the collector only has to find rare cycles, not walk the heap
         # every few hundred messages (5 % of the CPU of a send).
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         await stopped.wait()
+
+
+def _suggest(connection_string: str) -> None:
+    """Tell three commands to try next, on a terminal only: programs read up to the line `ready`."""
+    if not sys.stderr.isatty():
+        return
+    lines = (
+        "try next, in another terminal:",
+        f"  export PAIRBUS_CONNECTION_STRING='{connection_string}'",
+        "  pairbus queue create orders",
+        "  pairbus message send orders 'hello'",
+        "  pairbus message peek orders",
+    )
+    print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 class _Lines(logging.Formatter):

@@ -11,7 +11,6 @@ import typer
 
 from pairbus.cli.entity_options import Json
 from pairbus.cli.standard import one_line
-from pairbus.cli.status_facts import duration
 from pairbus.cli.table import print_table
 from pairbus.control.asking import ask, describe_all
 from pairbus.control.places import folders, pid_of, served
@@ -200,6 +199,8 @@ def _print_forced(done: Sequence[dict[str, Any]]) -> None:
 
 def _rows(client: dict[str, Any]) -> Iterator[tuple[object, ...]]:
     """Return a row of `COLUMNS` for each entity; a client without any has one row."""
+    from pairbus.cli.status_facts import duration
+
     who = (client["pid"], client["program"], f"{client['primary']} | {client['secondary']}")
     if not client["entities"]:
         yield (*who, "-", client["ended"] or "-", "-", *("-" for _ in COUNTS), "-")

@@ -7,13 +7,16 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo
 
 from pairbus.cli import secrets
 from pairbus.cli.trust import CaFile
+
+if TYPE_CHECKING:
+    from pairbus.client.sides import Side
 
 KEPT_OFF = f"{secrets.KEPT_OFF.format(variables='PAIRBUS_CONNECTION_STRING')} {secrets.ENTRA}"
 
@@ -53,6 +56,22 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
 
     The command's first parameter is the connected administration client; the options stand behind its arguments.
     """
+
+    def call(given: dict[str, Any], values: dict[str, Any]) -> None:
+        with client_of(**given) as client:
+            command(client, **values)
+
+    return _with_options(command, call)
+
+
+def reached(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a namespace; its first parameter is the way there, a `Side`."""
+    return _with_options(command, lambda given, values: command(side_of(**given), **values))
+
+
+def _with_options(
+    command: Callable[..., None], call: Callable[[dict[str, Any], dict[str, Any]], None]
+) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     own = [
         parameter.replace(annotation=hints[parameter.name])
@@ -67,9 +86,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_client(**values: Any) -> None:
-        given = {name: values.pop(name) for name in _OPTIONS}
-        with client_of(**given) as client:
-            command(client, **values)
+        call({name: values.pop(name) for name in _OPTIONS}, values)
 
     parameters = [*own[:count], *shared, *own[count:]]
     with_client.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -100,6 +117,30 @@ def client_of(
     if credential is not None:
         raise typer.BadParameter("--credential needs --namespace HOST: a connection string has its own key")
     return administration(given_connection_string(connection_string, connection_string_file), ca_file)
+
+
+def side_of(
+    connection_string: str | None,
+    connection_string_file: Path | None,
+    namespace: str | None,
+    credential: str | None,
+    ca_file: Path | None,
+) -> Side:
+    """Return the way to the namespace for our own transport. ConfigError says what is wrong with the options."""
+    namespaces = secrets.Namespaces(credential, ca_file)
+    given = namespaces.host(namespace, "--namespace") if namespace is not None else None
+    if given is None:
+        given = given_connection_string(connection_string, connection_string_file)
+        if credential is not None:
+            raise typer.BadParameter("--credential needs --namespace HOST: a connection string has its own key")
+    return namespaces.side(given, "--connection-string", "PAIRBUS_CONNECTION_STRING")
+
+
+def broker_hint(*hosts: str) -> str:
+    """Return the question whether a broker runs, which is fair for hosts of this machine only."""
+    from pairbus.access.hosts import is_loopback
+
+    return "; is the broker running? `pairbus broker --help`" if any(map(is_loopback, hosts)) else ""
 
 
 def given_connection_string(connection_string: str | None, connection_string_file: Path | None) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from pairbus.cli.connection import KEPT_OFF
+from pairbus.cli.durations import parsed
 from pairbus.cli.table import print_table
 from pairbus.errors import ConfigError
 
@@ -42,14 +43,14 @@ def named(kind: str) -> Callable[[str], str]:
 
 
 def _duration(text: str) -> str:
-    """Read seconds, ISO-8601 or `never`, as the ISO text that the service takes."""
+    """Read a duration, or `never`, as the ISO text that the service takes."""
     if text.lower() == "never":
         return UNLIMITED_TEXT
-    if re.fullmatch(r"\d{1,12}(\.\d{1,7})?", text, re.ASCII):
-        return f"PT{text}S"
     if _ISO_DURATION.fullmatch(text.upper()):
         return text.upper()
-    raise typer.BadParameter(f"{text!r} is neither a number of seconds nor an ISO-8601 duration such as PT5M or P1D")
+    if re.fullmatch(r"\d{1,12}(\.\d{1,7})?", text, re.ASCII):
+        return f"PT{text}S"  # as it was written: every digit counts
+    return f"PT{parsed(text):.7f}".rstrip("0").rstrip(".") + "S"
 
 
 def _status(text: str) -> str:
@@ -60,7 +61,7 @@ def _status(text: str) -> str:
 
 
 def duration_option(name: str, meaning: str) -> Any:
-    return typer.Option(name, help=f"{meaning}; seconds or ISO-8601.", metavar="DURATION", parser=_duration)
+    return typer.Option(name, help=f"{meaning}; such as 30s, 5m, 14d or never.", metavar="DURATION", parser=_duration)
 
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", callback=named("topic"), help="Path of the topic.")]

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
+from pairbus.cli.durations import duration_option
+from pairbus.cli.loop import run
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two
 from pairbus.cli.syphon import name_of
 from pairbus.cli.trust import CaFile
 from pairbus.errors import EntityError
 from pairbus.pairing.options import RANGES
-from pairbus.transport.loops import run
 
 _app = typer.Typer(
     help="Prepare and check a pair of namespaces.",
@@ -137,7 +138,7 @@ def check(
         str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.1, max=600, metavar="SECONDS", help="How long the checks of each side may take.")
+        float, duration_option("--timeout", low=0.1, high=600, help="How long the checks of each side may take.")
     ] = 30,
     credential: CredentialName = None,
     ca_file: CaFile = None,

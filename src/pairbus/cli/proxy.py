@@ -18,9 +18,9 @@ from pairbus.cli import secrets
 from pairbus.cli.broker import LEVELS, check_extra, log_lines
 from pairbus.cli.connection import ConnectionString
 from pairbus.cli.control_client import SOCKET_NAME
+from pairbus.cli.loop import run
 from pairbus.cli.trust import CaFile
 from pairbus.errors import ConfigError
-from pairbus.transport.loops import run
 
 if TYPE_CHECKING:
     import ssl

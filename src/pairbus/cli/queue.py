@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -75,10 +77,44 @@ def create(
     typer.echo(f"created {name}")
 
 
-@_app.command("list", epilog="Example: pairbus queue list --prefix contoso/ --json")
+class SortBy(StrEnum):
+    name = "name"
+    status = "status"
+    active = "active"
+    dead_lettered = "dead-lettered"
+    scheduled = "scheduled"
+    deferred = "deferred"
+    size = "size"
+
+
+COLUMNS = ("name", "status", "active", "dead_lettered", "scheduled", "deferred", "size_bytes")
+COUNTS = COLUMNS[2:]
+_SORTED = {SortBy.dead_lettered: "dead_lettered", SortBy.size: "size_bytes"}
+
+
+@_app.command(
+    "list",
+    epilog="""\b
+Examples:
+  pairbus queue list --prefix contoso/ --json
+  pairbus queue list --non-empty --sort dead-lettered
+""",
+)
 @connected
-def list_queues(client: Any, prefix: options.Prefix = "", as_json: options.Json = False) -> None:
-    """List queues with their message counts."""
+def list_queues(
+    client: Any,
+    prefix: options.Prefix = "",
+    non_empty: Annotated[bool, typer.Option("--non-empty", help="Only queues with messages in them.")] = False,
+    sort: Annotated[
+        SortBy,
+        typer.Option(metavar="|".join(SortBy), help="Counts and sizes are sorted from the largest down."),
+    ] = SortBy.name,
+    as_json: options.Json = False,
+) -> None:
+    """List queues with their message counts, and the totals.
+
+    On a terminal the totals are the last line of the table; elsewhere they are a line on standard error.
+    """
     status_of = {queue.name: str(queue.status) for queue in client.list_queues()}
     queues = [
         {"name": queue.name, "status": status_of[queue.name], **_counts(queue)}
@@ -86,8 +122,17 @@ def list_queues(client: Any, prefix: options.Prefix = "", as_json: options.Json 
         # A queue created between the two listings is missing in the first: it will be in the next answer.
         if queue.name in status_of and queue.name.lower().startswith(prefix.lower())
     ]
-    columns = ("name", "status", "active", "dead_lettered", "scheduled", "deferred", "size_bytes")
-    options.print_entities(columns, queues, as_json)
+    if non_empty:
+        queues = [queue for queue in queues if any(queue[count] for count in COUNTS[:-1])]
+    column = _SORTED.get(sort, sort.value)
+    queues.sort(key=lambda queue: (-queue[column] if column in COUNTS else queue[column].lower(), queue["name"]))
+    totals = {count: sum(queue[count] for queue in queues) for count in COUNTS}
+    if not as_json and sys.stdout.isatty():
+        queues.append({"name": f"{len(queues)} in all", "status": "-", **totals})
+    options.print_entities(COLUMNS, queues, as_json)
+    if not as_json and not sys.stdout.isatty():
+        shown = ", ".join(f"{total} {count.replace('_', ' ')}" for count, total in totals.items())
+        typer.echo(f"{len(queues)} in all: {shown}", err=True)
 
 
 @_app.command(epilog="Example: pairbus queue show orders --json")

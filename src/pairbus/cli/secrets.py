@@ -28,9 +28,11 @@ ENTRA = (
 
 
 def _named(text: str | None) -> str | None:
+    if text is None:
+        return None
     from pairbus.transport.named_credential import is_credential_name
 
-    if text is not None and not is_credential_name(text):
+    if not is_credential_name(text):
         raise typer.BadParameter(f"must be 'default' or 'MODULE:CALLABLE', not {text!r}")
     return text
 

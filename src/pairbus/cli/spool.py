@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pairbus.cli.durations import duration_option
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces
 from pairbus.cli.table import print_table
 from pairbus.cli.trust import CaFile
@@ -92,7 +93,7 @@ def drain(
     credential: CredentialName = None,
     ca_file: CaFile = None,
     timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds without progress after which a path is given up.")
+        float, duration_option("--timeout", help="Time without progress after which a path is given up.")
     ] = 30,
     retry_refused: Annotated[
         bool, typer.Option("--retry-refused", help="Also retry messages that were set aside.")

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pairbus.cli.durations import duration_option
+from pairbus.cli.loop import run
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two
 from pairbus.cli.syphon import name_of
 from pairbus.cli.table import print_table
 from pairbus.cli.trust import CaFile
 from pairbus.pairing.options import RANGES
-from pairbus.transport.loops import run
 
 if TYPE_CHECKING:
     from pairbus.cli.status_facts import Status
@@ -68,7 +69,7 @@ def status(
         typer.Option(min=0, max=10_000, help="Messages to peek in each queue, for ages, destinations and reasons."),
     ] = 100,
     timeout: Annotated[
-        float, typer.Option(min=0.1, max=600, metavar="SECONDS", help="How long each side may take to answer.")
+        float, duration_option("--timeout", low=0.1, high=600, help="How long each side may take to answer.")
     ] = 10,
     watch: Annotated[
         bool, typer.Option("--watch", help="Look again and again until stopped, and show how the counts change.")

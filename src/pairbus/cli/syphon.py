@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pairbus.cli.durations import duration_option
+from pairbus.cli.loop import run
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, connection_string
 from pairbus.cli.trust import CaFile
 from pairbus.errors import ConfigError
 from pairbus.pairing.options import RANGES
-from pairbus.transport.loops import run
 
 if TYPE_CHECKING:
     from pairbus.cli.spark_pump import Places
@@ -154,7 +155,11 @@ def syphon(
     max_messages_per_second: Rate = None,
     ttl_policy: WhichTtl = Ttl.restore,
     missing_destination_grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that a destination may not exist before its messages are set aside.")
+        float,
+        duration_option(
+            "--missing-destination-grace",
+            help="How long a destination may not exist before its messages are set aside.",
+        ),
     ] = 900,
     ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
     credential: CredentialName = None,
@@ -233,9 +238,8 @@ def redrive(
     ] = False,
     duplicate_window: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
+        duration_option(
+            "--duplicate-window",
             help="For how long the entity remembers message ids; 0: it does not. Asked for when not given,"
             " which needs the Manage claim; taken for a week when that fails.",
         ),

@@ -1,0 +1,15 @@
+"""The event loop of a command. The network is imported when it runs: it takes longer than all the rest of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run as `pairbus.transport.loops.run` does."""
+    from pairbus.transport import loops
+
+    return loops.run(work)

@@ -1,0 +1,70 @@
+"""Options of `pairbus message`, and the messages that they describe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pairbus.cli.message_output import Format
+
+if TYPE_CHECKING:
+    from pairbus.explorer import Address, Choice
+
+Entity = Annotated[
+    str, typer.Argument(metavar="ENTITY", help="Queue, or TOPIC/Subscriptions/NAME; or the path of their dead letters.")
+]
+Destination = Annotated[str, typer.Argument(metavar="ENTITY", help="Queue or topic that gets the messages.")]
+DeadLetter = Annotated[bool, typer.Option("--dead-letter", "-d", help="The dead letters of the entity.")]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SQL", help="Only messages for which this SQL filter is true, as rules have it.", show_default=False
+    ),
+]
+Grep = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="Only messages with this text, in any case, in body or properties."),
+]
+Session = Annotated[str | None, typer.Option(metavar="ID", help="Only messages of this session.")]
+From = Annotated[int, typer.Option("--from", min=0, metavar="NUMBER", help="Lowest sequence number.")]
+To = Annotated[int | None, typer.Option("--to", min=0, metavar="NUMBER", help="Highest sequence number.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many messages.")]
+WhichFormat = Annotated[
+    Format,
+    typer.Option("--output", "-o", metavar="table|json|jsonl", help="json is one array, jsonl one object a line."),
+]
+
+
+def address_of(entity: str, *, dead_letter: bool = False) -> Address:
+    """Read the argument; ConfigError when it names nothing."""
+    from pairbus.explorer import Address
+
+    return Address.parse(entity, dead_letter=dead_letter)
+
+
+def choice_of(
+    where: str | None, grep: str | None, session: str | None, first: int = 0, last: int | None = None
+) -> Choice:
+    """Make the choice of messages; FilterSyntaxError shows where the SQL is wrong."""
+    from pairbus.explorer import Choice
+    from pairbus.filters import FilterSyntaxError
+
+    try:
+        return Choice(where=where, text=grep or None, session=session, first=first, last=last)
+    except FilterSyntaxError as error:
+        raise typer.BadParameter(f"--where: {error}") from None
+
+
+def property_of(text: str) -> tuple[str, dict[str, str | None]]:
+    """Read NAME=VALUE or NAME:TYPE=VALUE."""
+    name, equals, value = text.partition("=")
+    name, _, kind = name.partition(":")
+    if not equals or not name:
+        raise typer.BadParameter(f"--property {text!r}: NAME=VALUE or NAME:TYPE=VALUE is needed, such as n:int=5")
+    return name, {"type": kind or "string", "value": value}
+
+
+def fields_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message that were given."""
+    return {name: value for name, value in given.items() if value not in (None, {})}

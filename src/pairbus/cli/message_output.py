@@ -1,0 +1,95 @@
+"""Messages on standard output: a table, one JSON array, or JSON lines. Terminal escapes are shown, never obeyed."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import typer
+
+from pairbus.cli.table import print_table
+
+BODY_WIDTH = 60  # characters of a body in a table on a terminal
+# Characters that JSON leaves as they are, and that steer terminals: C1 controls, line separators, direction marks.
+_STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+class Format(StrEnum):
+    table = "table"
+    json = "json"
+    jsonl = "jsonl"
+
+
+def visible(text: str) -> str:
+    """Write characters that cannot be printed as escapes: `\\x1b`, `\\n`, `\\u202e`."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _ESCAPES.get(one) or _escaped(one) for one in text)
+
+
+def _escaped(one: str) -> str:
+    code = ord(one)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def json_text(shown: dict[str, Any]) -> str:
+    """Write one object; characters that steer a terminal are escaped as JSON allows."""
+    text = json.dumps(shown, ensure_ascii=False)
+    text = _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair is \udXXX, as in JSON
+
+
+class Output:
+    """Prints messages in one format. `end` must be called, also when there were none."""
+
+    def __init__(self, chosen: Format, *, dead_letter: bool = False, live: bool = False) -> None:
+        self._format = chosen
+        self._dead_letter = dead_letter
+        self._live = live
+        "Print rows of the table as they come."
+        self._count = 0
+        self._rows: list[Sequence[object]] = []
+
+    def add(self, shown: list[dict[str, Any]]) -> None:
+        """Print messages; they are written when this returns, but for those of a table."""
+        for one in shown:
+            if self._format is Format.jsonl:
+                typer.echo(json_text(one))
+            elif self._format is Format.json:
+                typer.echo(f"{',' if self._count else '['}\n{json_text(one)}", nl=False)
+            elif self._live:
+                if not self._count:
+                    typer.echo("\t".join(self._columns()))
+                typer.echo("\t".join(str(cell) for cell in self._row(one)))
+            else:
+                self._rows.append(self._row(one))
+            self._count += 1
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        """Print what is still to be printed."""
+        if self._format is Format.json:
+            typer.echo("\n]" if self._count else "[]")
+        elif self._format is Format.table and not self._live:
+            print_table(self._columns(), self._rows)
+        sys.stdout.flush()
+
+    def _columns(self) -> tuple[str, ...]:
+        reason = ("dead_letter_reason",) if self._dead_letter else ()
+        return ("sequence_number", "enqueued_time", "message_id", "state", "subject", "session_id", *reason, "body")
+
+    def _row(self, shown: dict[str, Any]) -> list[object]:
+        row: list[object] = []
+        for column in self._columns():
+            value = shown.get(column)
+            if isinstance(value, str):
+                value = visible(value)
+                if column == "body" and sys.stdout.isatty() and len(value) > BODY_WIDTH:
+                    value = f"{value[: BODY_WIDTH - 1]}…"
+            row.append("-" if value is None else value)
+        return row

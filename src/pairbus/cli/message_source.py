@@ -1,0 +1,85 @@
+"""Where `pairbus message` reads messages from, and where it writes them to."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pairbus.errors import ConfigError
+from pairbus.explorer import BadMessage, encoded, importable
+
+Fields = dict[str, Any]
+
+
+def bodies_of(body: str | None, *, by_line: bool, as_objects: bool) -> Iterator[Fields]:
+    """Yield the fields that the argument or standard input give for each message."""
+    if body is not None:
+        yield {"body": body}
+    elif as_objects:
+        for number, line in enumerate(sys.stdin.buffer, 1):
+            if line.strip():
+                yield _object(line, number)
+    elif by_line:
+        for line in sys.stdin.buffer:
+            yield body_fields(line.rstrip(b"\r\n"))
+    else:
+        yield body_fields(sys.stdin.buffer.read())
+
+
+def body_fields(data: bytes) -> Fields:
+    """Return bytes as a body: text where it is UTF-8."""
+    try:
+        return {"body": data.decode()}
+    except UnicodeDecodeError:
+        import base64
+
+        return {"body": base64.b64encode(data).decode(), "body_type": "base64"}
+
+
+def _object(line: bytes, number: int) -> Fields:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"standard input, line {number}: no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadMessage(f"standard input, line {number}: a JSON object is needed, not {type(found).__name__}")
+    return found
+
+
+def messages_of(source: Iterator[Fields], fields: Fields, delay_s: float | None, count: int) -> Iterator[bytes]:
+    """Yield encoded messages; fields of the command line win over those of an object. Each has an id."""
+    for number, given in enumerate(source, 1):
+        for _ in range(count):
+            own = dict(fields)
+            if delay_s is not None:
+                own["scheduled_enqueue_time"] = int((time.time() + delay_s) * 1000)
+            try:
+                yield importable(given) if given.get("raw") and not own else encoded(_with_id({**given, **own}))
+            except BadMessage as error:
+                raise BadMessage(f"message {number}: {error}") from None
+
+
+def _with_id(fields: Fields) -> Fields:
+    return fields if fields.get("message_id") is not None else {**fields, "message_id": str(uuid.uuid4())}
+
+
+@contextmanager
+def written_whole(file: Path | None) -> Iterator[Callable[[str], object]]:
+    """Give a function that writes to standard output, or to FILE.part, which becomes FILE at a good end."""
+    if file is None:
+        yield sys.stdout.write
+        sys.stdout.flush()
+        return
+    part = file.with_name(file.name + ".part")
+    try:
+        with part.open("w", encoding="utf-8") as out:
+            yield out.write
+        part.replace(file)
+    except OSError as error:
+        raise ConfigError(f"--out {file}: {error.strerror or error}") from None

@@ -1,0 +1,22 @@
+"""How `pairbus message tail` follows an entity: by looking again and again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pairbus.cli.message_output import Output
+from pairbus.explorer import Address, Choice, described, extent, sequence_number_of, walk
+from pairbus.transport import Carrier
+
+
+async def follow(
+    carrier: Carrier, address: Address, choice: Choice, printed: Output, before: int, every_s: float
+) -> None:
+    """Print messages as they come, for ever; the first are `before` numbers below the last that is there."""
+    found = await extent(carrier, address)
+    first = 0 if found is None else max(found[1] - before + 1, 0)
+    while True:
+        async for page in walk(carrier, address, first=first, session=choice.session):
+            printed.add([described(payload) for payload in page if choice.takes(payload)])
+            first = (sequence_number_of(page[-1]) or first) + 1
+        await asyncio.sleep(every_s)

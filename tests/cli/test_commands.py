@@ -1,0 +1,94 @@
+"""All commands: their help, what they import, how they read durations, and completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from tools.write_cli_docs import commands
+
+from pairbus.cli import MODULES
+from pairbus.cli.durations import seconds_of
+from tests.brokers import BrokerProcess
+from tests.cli.command import Command
+
+HEAVY = ("pyspark", "pyarrow", "pandas", "aiohttp", "cryptography", "azure", "uvloop", "rich", "pairbus.transport")
+NAMES = sorted(name.removeprefix("pairbus ") for name, _ in commands())
+
+
+def test_commands_import_nothing_heavy_before_they_run() -> None:
+    """A third of a second for each of these would be paid by every call, also by --help and completion."""
+    code = f"import sys, pairbus.cli; pairbus.cli.app; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_queue_list_imports_only_what_it_needs(broker: BrokerProcess) -> None:
+    """Neither the broker nor Spark, nor the other commands."""
+    code = (
+        "import sys, pairbus.cli\n"
+        "try: pairbus.cli.main(['queue', 'list', '--json'])\n"
+        "except SystemExit: pass\n"
+        "names = ('pyspark', 'cryptography', 'pairbus.broker', 'pairbus.transport', 'pairbus.cli.syphon', 'rich')\n"
+        "print([name for name in names if name in sys.modules], file=sys.stderr)"
+    )
+    environment = {**os.environ, "PAIRBUS_CONNECTION_STRING": broker.connection_string("contoso")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.startswith("[")
+    assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command is tried before its page is read."""
+    outcome = Command(capsys)(*name.split(), "--help")
+    assert outcome.code == 0
+    assert "Example" in outcome.out
+
+
+def test_summaries_in_help_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three dots in the place of the verb say nothing."""
+    for arguments in (("--help",), ("message", "--help"), ("queue", "--help")):
+        lines = Command(capsys)(*arguments).out.splitlines()
+        assert not [line for line in lines if line.endswith("...") and "Usage:" not in line]
+
+
+def test_completion_script_is_printed_and_completes() -> None:
+    """The shell asks the program itself."""
+    environment = {**os.environ, "_PAIRBUS_COMPLETE": "complete_bash", "COMP_WORDS": "pairbus mess", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pairbus"], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stdout.split() == ["message"]
+
+
+def test_every_module_of_a_command_is_listed() -> None:
+    """A command of another name than its module is found by importing all of them."""
+    assert {"queue", "message", "broker"} <= set(MODULES)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90.0),
+        ("0.5", 0.5),
+        ("30s", 30.0),
+        ("250ms", 0.25),
+        ("5m", 300.0),
+        ("1h30m", 5400.0),
+        ("2d", 172_800.0),
+        ("PT5M", 300.0),
+        ("P1DT2H", 93_600.0),
+        ("5 m", None),
+        ("-5", None),
+        ("m5", None),
+        ("", None),
+        ("P", None),
+        ("nan", None),
+    ],
+)
+def test_durations_are_read_as_people_write_them(text: str, seconds: float | None) -> None:
+    """Plain seconds and ISO-8601 stay accepted."""
+    assert seconds_of(text) == seconds

@@ -1,0 +1,214 @@
+"""`pairbus message`: what is printed, what is changed, and how a user's mistake is answered."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from tests.brokers import BrokerProcess
+from tests.cli.command import Command, Outcome
+from tests.conftest import MakeQueue
+
+
+class Messages:
+    """The command with a namespace, and its messages as objects."""
+
+    def __init__(self, broker: BrokerProcess, command: Command, patch: pytest.MonkeyPatch) -> None:
+        self._command = command
+        self._patch = patch
+        patch.setenv("PAIRBUS_CONNECTION_STRING", broker.connection_string("contoso"))
+
+    def __call__(self, *arguments: str, stdin: bytes | None = None) -> Outcome:
+        if stdin is not None:
+            self._patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        return self._command("message", *arguments)
+
+    def done(self, *arguments: str, stdin: bytes | None = None) -> str:
+        outcome = self(*arguments, stdin=stdin)
+        assert outcome.code == 0, outcome.err
+        return outcome.out
+
+    def peeked(self, *arguments: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.done("peek", *arguments, "--all", "-o", "json"))
+        return found
+
+    def bodies(self, *arguments: str) -> list[str]:
+        return [one["body"] for one in self.peeked(*arguments)]
+
+
+@pytest.fixture
+def messages(broker: BrokerProcess, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Messages:
+    return Messages(broker, Command(capsys), monkeypatch)
+
+
+def test_body_is_the_argument_or_standard_input(messages: Messages, queue_name: str) -> None:
+    """A pipe is as good as an argument; bytes that are no text are kept."""
+    assert messages.done("send", queue_name, "one") == "sent 1 message\n"
+    messages.done("send", queue_name, stdin=b"two\nlines\n")
+    messages.done("send", queue_name, stdin=b"\xff\x00")
+    messages.done("send", queue_name, "--lines", stdin=b"a\nb\r\n")
+    messages.done("send", queue_name, "--count", "2", "many")
+    assert messages.bodies(queue_name) == ["one", "two\nlines\n", "/wA=", "a", "b", "many", "many"]
+
+
+def test_properties_keep_their_types_for_the_sdk(messages: Messages, queue_name: str, broker: BrokerProcess) -> None:
+    """The genuine SDK receives what was typed."""
+    given = ("-p", "amount:int=5", "-p", "vip:boolean=true", "-p", "name=x", "--subject", "s", "--ttl", "5m")
+    messages.done("send", queue_name, "body", "--message-id", "m", "--correlation-id", "c", *given)
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string("contoso")) as client,
+        client.get_queue_receiver(queue_name) as receiver,
+    ):
+        [got] = receiver.receive_messages(1, 5)
+        assert (got.message_id, got.correlation_id, got.subject, str(got)) == ("m", "c", "s", "body")
+        assert got.application_properties == {b"amount": 5, b"vip": True, b"name": b"x"}
+        assert got.time_to_live is not None and got.time_to_live.total_seconds() == 300
+
+
+def test_every_format_has_the_fields_that_programs_rely_on(messages: Messages, queue_name: str) -> None:
+    """One array, or one object a line, or a table with one line for each message."""
+    messages.done("send", queue_name, "--lines", stdin=b"a\nb\n")
+    array = json.loads(messages.done("peek", queue_name, "-o", "json"))
+    lines = [json.loads(line) for line in messages.done("peek", queue_name, "-o", "jsonl").splitlines()]
+    assert array == lines
+    assert all({"sequence_number", "message_id", "body"} <= set(one) for one in lines)
+    table = messages.done("peek", queue_name).splitlines()
+    assert table[0].split("\t")[0] == "sequence_number"
+    assert [row.split("\t")[-1] for row in table[1:]] == ["a", "b"]
+    assert json.loads(messages.done("peek", queue_name, "--grep", "nothing", "-o", "json")) == []
+
+
+def test_terminal_escapes_are_shown_not_obeyed(messages: Messages, queue_name: str) -> None:
+    """A body must not be able to move the cursor, set a title or turn the direction of the text."""
+    messages.done("send", queue_name, stdin="\x1b[2J\x9b31m\u202etxt\n".encode())
+    table = messages.done("peek", queue_name)
+    assert "\\x1b[2J\\x9b31m\\u202etxt\\n" in table
+    for output in (table, messages.done("peek", queue_name, "-o", "json")):
+        assert not set(output) & {"\x1b", "\x9b", "\u202e"}
+    assert messages.bodies(queue_name) == ["\x1b[2J\x9b31m\u202etxt\n"]
+
+
+def test_messages_are_chosen_by_sql_and_by_text(messages: Messages, queue_name: str) -> None:
+    """Both may be given; a wrong filter is explained, and nothing happens."""
+    for number in range(4):
+        messages.done("send", queue_name, f"body {number}", "-p", f"n:int={number}")
+    assert messages.bodies(queue_name, "--where", "n > 1") == ["body 2", "body 3"]
+    assert messages.bodies(queue_name, "--where", "n > 1", "--grep", "BODY 3") == ["body 3"]
+    wrong = messages("purge", queue_name, "--where", "n >", "--yes")
+    assert (wrong.code, "--where" in wrong.err) == (2, True)
+    assert len(messages.peeked(queue_name)) == 4
+
+
+def test_receive_takes_messages_out(messages: Messages, queue_name: str) -> None:
+    """Completed after they were printed; an empty queue is told by the exit code."""
+    messages.done("send", queue_name, "--lines", stdin=b"a\nb\nc\n")
+    assert json.loads(messages.done("receive", queue_name))["body"] == "a"
+    assert json.loads(messages.done("receive", queue_name, "--receive-and-delete"))["body"] == "b"
+    assert json.loads(messages.done("receive", queue_name, "--count", "5", "--wait", "100ms"))["body"] == "c"
+    empty = messages("receive", queue_name, "--wait", "50ms")
+    assert (empty.code, empty.out) == (1, "")
+    assert "has no message that could be received" in empty.err
+
+
+def test_export_and_import_keep_messages(messages: Messages, make_queue: MakeQueue, tmp_path: Path) -> None:
+    """To a file and from it, or through a pipe."""
+    source, copy, file = make_queue(), make_queue(), tmp_path / "out.jsonl"
+    messages.done("send", source, "body", "-p", "n:short=7", "--session", "s")
+    assert messages.done("export", source, "--out", str(file)) == "exported 1 message\n"
+    assert messages.done("import", copy, str(file)) == "imported 1 message\n"
+    messages.done("import", copy, "-", stdin=messages.done("export", source).encode())
+    for one in messages.peeked(copy):
+        assert (one["body"], one["session_id"]) == ("body", "s")
+        assert one["application_properties"] == {"n": {"type": "short", "value": "7"}}
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_move_between_namespaces_and_purge(
+    messages: Messages, make_queue: MakeQueue, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not chosen stays; purge asks first where nobody says --yes."""
+    source, other = make_queue(), make_queue()
+    with broker.admin("fabrikam") as admin:
+        admin.create_queue(source)
+    for number in range(4):
+        messages.done("send", source, f"b{number}", "-p", f"n:int={number}")
+    elsewhere = broker.connection_string("fabrikam")
+    moved = messages.done("move", source, source, "--where", "n = 1", "--target", elsewhere)
+    assert moved == "moved 1 message\n"
+    assert messages.bodies(source, "--connection-string", elsewhere) == ["b1"]
+    assert messages.done("move", source, other, "--limit", "1") == "moved 1 message\n"
+    assert messages.bodies(other) == ["b0"]
+    asked = messages("purge", source)
+    assert (asked.code, "give --yes" in asked.err) == (1, True)
+    assert messages.done("purge", source, "--yes") == "deleted 2 messages\n"
+    assert messages.peeked(source) == []
+
+
+def test_dead_letters_are_reached_by_option_and_by_path(
+    messages: Messages, queue_name: str, broker: BrokerProcess
+) -> None:
+    """Their reason is a column of the table."""
+    with ServiceBusClient.from_connection_string(broker.connection_string("contoso")) as client:
+        with client.get_queue_sender(queue_name) as sender:
+            sender.send_messages(ServiceBusMessage("bad"))
+        with client.get_queue_receiver(queue_name) as receiver:
+            [got] = receiver.receive_messages(1, 5)
+            receiver.dead_letter_message(got, reason="Poison")
+    [shown] = messages.peeked(queue_name, "--dead-letter")
+    assert (shown["dead_letter_reason"], shown["body"]) == ("Poison", "bad")
+    assert "Poison" in messages.done("peek", f"{queue_name}/$DeadLetterQueue")
+    where = ("--where", "DeadLetterReason = 'Poison'")
+    assert messages.done("move", queue_name, queue_name, "-d", *where) == "moved 1 message\n"
+    assert messages.bodies(queue_name) == ["bad"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("peek", "nowhere"), 1, "nowhere does not exist in 127.0.0.1:"),
+        (("send", "nowhere", "x"), 1, "nowhere does not exist in 127.0.0.1:"),
+        (("move", "nowhere", "there"), 1, "nowhere does not exist"),
+        (("peek", "/"), 1, "names no entity"),
+        (("send", "t/Subscriptions/s", "x"), 2, "messages are sent to a queue or topic"),
+        (("send", "q", "x", "-p", "n:int=x"), 1, "message 1: field application_properties.n: 'x' is no int"),
+        (("send", "q", "x", "-p", "n"), 2, "NAME=VALUE or NAME:TYPE=VALUE is needed"),
+        (("send", "q", "x", "--lines"), 2, "give one of BODY, --lines and --jsonl"),
+        (("send", "q", "x", "--ttl", "5 apples"), 2, "is no duration; write seconds, or a duration such as 30s"),
+        (("import", "q", "missing.jsonl"), 1, "missing.jsonl cannot be read: No such file"),
+        (("move", "q", "q"), 1, "q is both source and destination"),
+        (("peek", "q", "-o", "xml"), 2, "xml"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(
+    messages: Messages, arguments: tuple[str, ...], code: int, text: str
+) -> None:
+    """No stack trace, and the text says what is right."""
+    outcome = messages(*arguments)
+    assert outcome.code == code, outcome.err
+    assert text in outcome.err
+
+
+def test_wrong_line_of_objects_is_named(messages: Messages, queue_name: str) -> None:
+    """Messages before it are sent: the count says how many."""
+    outcome = messages("send", queue_name, "--jsonl", stdin=b'{"body": "a"}\n{"boddy": "b"}\n')
+    assert outcome.code == 1
+    assert "message 2: field 'boddy' is not known" in outcome.err
+    assert messages.bodies(queue_name) == ["a"]
+
+
+def test_unreachable_host_is_told_as_such(messages: Messages) -> None:
+    """Whether a broker runs is a fair question on this machine only."""
+    key = "SharedAccessKeyName=k;SharedAccessKey=a2V5"
+    local = f"Endpoint=sb://127.0.0.1:1;{key};UseDevelopmentEmulator=true"
+    outcome = messages("peek", "q", "--connection-string", local)
+    assert (outcome.code, "cannot reach 127.0.0.1:1" in outcome.err) == (1, True)
+    assert "is the broker running?" in outcome.err
+    away = messages("peek", "q", "--connection-string", f"Endpoint=sb://no-such-host.invalid;{key}")
+    assert (away.code, "cannot reach no-such-host.invalid" in away.err) == (1, True)
+    assert "broker running" not in away.err
