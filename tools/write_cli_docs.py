@@ -28,7 +28,7 @@ Exit codes: 0 done · 1 it could not be done, with one line on standard error th
 Ctrl-C ends `pairbus broker` cleanly, with 0; `pairbus message` is ended by it with 130, and leaves nothing locked.
 
 Durations are seconds (`90`), have units (`30s`, `5m`, `1h30m`, `14d`), or are ISO-8601 (`PT5M`).
-`pairbus --install-completion` teaches your shell to complete commands and options; `--show-completion` prints the script.
+`pairbus --install-completion` teaches your shell to complete commands; `--show-completion` prints the script.
 
 Wherever a connection string (`CS`) is taken, `@FILE` gives the text of a file and `env:NAME` that of a variable of the
 environment. Both keep the key off the command line, where every process of the machine can read it.
