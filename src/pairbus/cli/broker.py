@@ -38,39 +38,49 @@ Examples:
 """
 
 
+Namespaces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--namespace",
+        envvar="PAIRBUS_NAMESPACES",
+        metavar="NAME=PORT",
+        help="A namespace and its port (0 = any free one). Repeat for more; in the variable, separate by spaces.",
+    ),
+]
+AllowedHosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-host",
+        envvar="PAIRBUS_ALLOWED_HOSTS",
+        metavar="NAME",
+        help="A DNS name under which clients call this broker. Repeat for more.",
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="PAIRBUS_CONFIG",
+        metavar="FILE",
+        help="Entities and keys, in the official emulator's JSON format.",
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     app.command(name="broker", epilog=EPILOG)(broker)
 
 
 def broker(
-    namespace: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="PAIRBUS_NAMESPACES",
-            metavar="NAME=PORT",
-            help="A namespace and its port (0 = any free one). Repeat for more; in the variable, separate by spaces.",
-        ),
-    ] = None,
+    namespace: Namespaces = None,
     data: Annotated[
         str, typer.Option(envvar="PAIRBUS_DATA", metavar="DIR", help="Folder for the data, or ':memory:'.")
     ] = "pairbus-data",
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="PAIRBUS_CONFIG", metavar="FILE", help="Entities and keys, in the official emulator's JSON format."
-        ),
-    ] = None,
+    config: ConfigFile = None,
     host: Annotated[
         str, typer.Option(envvar="PAIRBUS_HOST", help="Address to listen on; any but loopback needs --key.")
     ] = "127.0.0.1",
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="PAIRBUS_ALLOWED_HOSTS",
-            metavar="NAME",
-            help="A DNS name under which clients call this broker. Repeat for more.",
-        ),
-    ] = None,
+    allowed_host: AllowedHosts = None,
     listen_http: Annotated[
         list[str] | None,
         typer.Option(metavar="[NAME=]PORT", help="An extra port for HTTP: .NET looks for the emulator's on 5300."),
