@@ -26,12 +26,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "access": {"errors"},
     "faults": {"errors"},
     "control": {"errors", "process"},
+    "metrics": {"access", "errors"},
     "ledger": {"disk", "errors", "process"},
     "cost": {"errors", "ledger"},
     "report": {"cost", "errors", "ledger"},
     # the wire, and what stands on it
     "amqp": set(),
-    "broker": {"access", "amqp", "control", "disk", "errors", "faults", "ledger"},
+    "broker": {"access", "amqp", "control", "disk", "errors", "faults", "ledger", "metrics"},
     # The syphon works on raw messages: the core of pairing reads and writes them, and nothing else of the wire.
     "pairing": {"amqp", "errors"},
     # The transport says in pairing's words how a send failed (`transport/failures.py`).

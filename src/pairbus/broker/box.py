@@ -53,6 +53,8 @@ class Box:
         "Waiting, locked, or carried by a write."
         self.deferred_count = 0
         self.scheduled_count = 0
+        self.lapsed_count = 0
+        "Locks that ran out since the start."
         self.size_bytes = 0
         "Of all messages of the box, those of uncommitted sends included."
         self.shared_bytes = 0
