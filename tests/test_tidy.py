@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"access", "amqp", "broker", "client", "errors", "faults", "proxy"},
     # pieces of the client
     "sdk": {"ledger", "pairing", "process", "transport"},
-    "telemetry": {"pairing"},
+    "telemetry": {"metrics", "pairing"},
     "spool": {"amqp", "disk", "errors", "ledger", "pairing", "process", "transport"},
     "syphon": {"amqp", "errors", "ledger", "pairing", "telemetry", "transport"},
     "spark": {"access", "amqp", "disk", "errors", "ledger", "pairing", "process", "syphon", "transport"},
