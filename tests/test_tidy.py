@@ -41,8 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "proxy": {"access", "amqp", "broker", "errors", "faults"},
     "testing": {"access", "amqp", "broker", "client", "errors", "faults", "proxy"},
     # pieces of the client
-    "sdk": {"ledger", "pairing", "process", "transport"},
-    "telemetry": {"metrics", "pairing"},
+    "sdk": {"ledger", "pairing", "process", "telemetry", "transport"},
+    "telemetry": {"amqp", "metrics", "pairing"},
     "spool": {"amqp", "disk", "errors", "ledger", "pairing", "process", "transport"},
     "syphon": {"amqp", "errors", "ledger", "pairing", "telemetry", "transport"},
     "spark": {"access", "amqp", "disk", "errors", "ledger", "pairing", "process", "syphon", "transport"},
