@@ -357,6 +357,7 @@ PARENT = (0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, 1)
         (Message(data=[Message(application_properties={"traceparent": CONTEXT}, data=[b"x"]).encode()]).encode(), None),
         (b"no message", None),
     ],
+    ids=["traceparent", "older SDKs", "no context", "in the body", "no message"],
 )
 def test_context_is_read_from_the_properties_alone(message: bytes, expected: tuple[int, int, int] | None) -> None:
     """A body that looks like one says nothing about its message."""
