@@ -40,6 +40,7 @@ def register(app: typer.Typer) -> None:
 Examples:
   pairbus syphon --primary @contoso.txt --secondary @fabrikam.txt
   pairbus syphon --once --max-messages-per-second 200
+  pairbus syphon --metrics 9464
   pairbus syphon --primary-name contoso --secondary @fabrikam.txt --target @spare.txt --once
   pairbus syphon --engine spark --master local[4] --journal journal --once
   pairbus syphon --credential default --primary contoso.servicebus.windows.net --secondary HOST
@@ -120,6 +121,13 @@ WhichTtl = Annotated[
     Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell every move, pause and cause.")]
+MetricsPlace = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        help="Serve GET /metrics for Prometheus. Hosts beyond the loopback need a token in PAIRBUS_METRICS_TOKEN.",
+    ),
+]
 Checkpoint = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Spark's own notes; in the journal's folder unless said otherwise.")
 ]
@@ -162,6 +170,7 @@ def syphon(
         ),
     ] = 900,
     ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
+    metrics: MetricsPlace = None,
     credential: CredentialName = None,
     ca_file: CaFile = None,
     verbose: Verbose = False,
@@ -208,7 +217,7 @@ def syphon(
         sides = (to, (secondary, "PAIRBUS_SECONDARY"))
         places = _places(sides, master, journal, checkpoint, ledger, ca_file, credential)
         spark = SparkPump(replace(places, storage_credential=storage_credential, tables=tables), settings)
-    pumping = Pumping(home, away, settings, ledger, spark, verbose=verbose)
+    pumping = Pumping(home, away, settings, ledger, spark, verbose=verbose, metrics=metrics)
     _run(lambda: pumping.syphon(name, backlog_queue_count, once=once), once=once)
 
 
