@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pairbus.cli import MODULES
+
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src"
 
@@ -136,6 +138,7 @@ ENTRY_POINTS = {
     "pairbus.explorer",
     "pairbus.spark",
     "pairbus.testing.plugin",
+    *(f"pairbus.cli.{name}" for name in MODULES),  # imported by name, only those that a command line needs
 }
 
 # In pieces, so that this file does not contain them.

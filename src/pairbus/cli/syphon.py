@@ -103,6 +103,12 @@ WhichTtl = Annotated[
     Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell every move, pause and cause.")]
+Grace = Annotated[
+    float,
+    duration_option(
+        "--missing-destination-grace", help="How long a destination may not exist before its messages are set aside."
+    ),
+]
 Checkpoint = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Spark's own notes; in the journal's folder unless said otherwise.")
 ]
@@ -135,13 +141,7 @@ def syphon(
     checkpoint: Checkpoint = None,
     max_messages_per_second: Rate = None,
     ttl_policy: WhichTtl = Ttl.restore,
-    missing_destination_grace: Annotated[
-        float,
-        duration_option(
-            "--missing-destination-grace",
-            help="How long a destination may not exist before its messages are set aside.",
-        ),
-    ] = 900,
+    missing_destination_grace: Grace = 900,
     ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
     credential: CredentialName = None,
     ca_file: CaFile = None,
