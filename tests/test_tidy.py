@@ -141,6 +141,7 @@ ENTRY_POINTS = {
     "pairbus.explorer",
     "pairbus.spark",
     "pairbus.testing.plugin",
+    *(f"pairbus.cli.{name}" for name in MODULES),  # imported by name, only those that a command line needs
 }
 
 # In pieces, so that this file does not contain them.

@@ -121,11 +121,18 @@ WhichTtl = Annotated[
     Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell every move, pause and cause.")]
+<<<<<<< HEAD
 MetricsPlace = Annotated[
     str | None,
     typer.Option(
         metavar="[HOST:]PORT",
         help="Serve GET /metrics for Prometheus. Hosts beyond the loopback need a token in PAIRBUS_METRICS_TOKEN.",
+=======
+Grace = Annotated[
+    float,
+    duration_option(
+        "--missing-destination-grace", help="How long a destination may not exist before its messages are set aside."
+>>>>>>> messages
     ),
 ]
 Checkpoint = Annotated[
@@ -162,13 +169,7 @@ def syphon(
     checkpoint: Checkpoint = None,
     max_messages_per_second: Rate = None,
     ttl_policy: WhichTtl = Ttl.restore,
-    missing_destination_grace: Annotated[
-        float,
-        duration_option(
-            "--missing-destination-grace",
-            help="How long a destination may not exist before its messages are set aside.",
-        ),
-    ] = 900,
+    missing_destination_grace: Grace = 900,
     ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
     metrics: MetricsPlace = None,
     credential: CredentialName = None,
