@@ -121,18 +121,17 @@ WhichTtl = Annotated[
     Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell every move, pause and cause.")]
-<<<<<<< HEAD
 MetricsPlace = Annotated[
     str | None,
     typer.Option(
         metavar="[HOST:]PORT",
         help="Serve GET /metrics for Prometheus. Hosts beyond the loopback need a token in PAIRBUS_METRICS_TOKEN.",
-=======
+    ),
+]
 Grace = Annotated[
     float,
     duration_option(
         "--missing-destination-grace", help="How long a destination may not exist before its messages are set aside."
->>>>>>> messages
     ),
 ]
 Checkpoint = Annotated[
