@@ -191,9 +191,8 @@ def syphon(
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping, Settings
 
-    namespaces = Namespaces(credential, ca_file)
+    namespaces, home = Namespaces(credential, ca_file), None
     away = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
-    home = None
     if target is not None and primary_name is None and not primary:
         raise typer.BadParameter("whose backlog queues go to --target? Give --primary-name NAME, or --primary CS")
     if target is None or primary_name is None:

@@ -97,7 +97,7 @@ class StreamDriver:
         book = self.book
         book.staging.check_owner(book.owner)
         self._judge(start)
-        if book.staging.has_plan(start + 1) or book.has_abandoned(start + 1):
+        if book.has_plan(start + 1) or book.has_abandoned(start + 1):
             return Next.THERE
         if self._once and self._empty_rounds >= EMPTY_ROUNDS_MAX:
             return Next.NONE
