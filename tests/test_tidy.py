@@ -31,19 +31,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"cost", "errors", "ledger"},
     # the wire, and what stands on it
     "amqp": set(),
-    "broker": {"access", "amqp", "control", "disk", "errors", "faults", "ledger"},
+    "filters": {"amqp", "errors"},
+    "broker": {"access", "amqp", "control", "disk", "errors", "faults", "filters", "ledger"},
     # The syphon works on raw messages: the core of pairing reads and writes them, and nothing else of the wire.
     "pairing": {"amqp", "errors"},
     # The transport says in pairing's words how a send failed (`transport/failures.py`).
     "transport": {"access", "amqp", "errors", "pairing"},
     # The proxy plays the broker's faults in the broker's words, and has its certificates and its control socket.
     "proxy": {"access", "amqp", "broker", "errors", "faults"},
-    "testing": {"access", "amqp", "broker", "client", "errors", "faults", "proxy"},
+    "testing": {"access", "amqp", "broker", "client", "errors", "faults", "filters", "proxy"},
     # pieces of the client
     "sdk": {"ledger", "pairing", "process", "transport"},
     "telemetry": {"pairing"},
     "spool": {"amqp", "disk", "errors", "ledger", "pairing", "process", "transport"},
     "syphon": {"amqp", "errors", "ledger", "pairing", "telemetry", "transport"},
+    "explorer": {"amqp", "errors", "filters", "pairing", "syphon", "transport"},
     "spark": {"access", "amqp", "disk", "errors", "ledger", "pairing", "process", "syphon", "transport"},
     "client": {
         "access",
@@ -100,7 +102,7 @@ PURE = [
     "amqp/*.py",
     "pairing/*.py",
     "faults/*.py",
-    "broker/filters/*.py",
+    "filters/*.py",
     *(f"broker/{name}.py" for name in CORES_OF_THE_BROKER),
 ]
 OUTSIDE_WORLD = {
@@ -131,6 +133,7 @@ BROAD_EXCEPTS = {
 
 ENTRY_POINTS = {
     *("pairbus", "pairbus.__main__", "pairbus.broker", "pairbus.transport", "pairbus.aio", "pairbus.testing"),
+    "pairbus.explorer",
     "pairbus.spark",
     "pairbus.testing.plugin",
 }

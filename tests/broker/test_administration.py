@@ -17,11 +17,11 @@ from pairbus.broker.description import (
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.broker.filters import CompiledRule, SqlFilter, compile_rule
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.store import PutEntity, Store
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreFull
+from pairbus.filters import CompiledRule, SqlFilter, compile_rule
 
 pytestmark = pytest.mark.asyncio
 FULL = StoreFull("no space left")

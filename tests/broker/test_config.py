@@ -11,8 +11,8 @@ import pytest
 from pairbus.access.sas import LISTEN, MANAGE, SEND
 from pairbus.broker.config import NamespaceConfig, load_config, parse_config
 from pairbus.broker.description import DAY_MS, SubscriptionDescription, TopicDescription
-from pairbus.broker.filters import CorrelationFilter, SqlAction, SqlFilter
 from pairbus.errors import ConfigError
+from pairbus.filters import CorrelationFilter, SqlAction, SqlFilter
 
 EMULATOR_FILE = """\ufeff{
   // shipped with the emulator

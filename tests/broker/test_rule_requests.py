@@ -12,7 +12,7 @@ import pytest_asyncio
 from pairbus.access.sas import SEND, SharedAccessKey
 from pairbus.amqp.types import Described, Int, Long, Timestamp
 from pairbus.broker import Broker, NamespaceOptions, SubscriptionConfig, SubscriptionDescription, TopicDescription
-from pairbus.broker.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
+from pairbus.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 from pairbus.transport.client import connect
 from pairbus.transport.endpoint import Endpoint
 from pairbus.transport.errors import Refused

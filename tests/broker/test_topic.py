@@ -8,10 +8,10 @@ import pytest
 
 from pairbus.amqp.types import encode_pair
 from pairbus.broker.draft import Draft
-from pairbus.broker.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
 from pairbus.broker.publication import FILTER_FAILED
 from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal
+from pairbus.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
 from tests.broker.queue_world import DISK_FULL, PENDING, Answer
 from tests.broker.topic_world import TopicWorld, draft, text_of
 

@@ -9,12 +9,12 @@ from pairbus.amqp.types import encode, encode_string, list_of
 from pairbus.broker.box import Box, Lock
 from pairbus.broker.description import RuleDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.draft import Draft
-from pairbus.broker.filters import Filter, SqlAction, SqlFilter, TrueFilter
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.store import PutEntity, Store, entity_of
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.topic import Topic
+from pairbus.filters import Filter, SqlAction, SqlFilter, TrueFilter
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import Answer
 

@@ -20,7 +20,7 @@ from pairbus.broker.description import (
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.broker.filters import CorrelationFilter, SqlAction, SqlFilter, TrueFilter
+from pairbus.filters import CorrelationFilter, SqlAction, SqlFilter, TrueFilter
 from tests.broker.admin_world import AdminServer, serve
 from tests.cli.command import Command, Outcome
 

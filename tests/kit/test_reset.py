@@ -11,9 +11,9 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceB
 from azure.servicebus.exceptions import MessageLockLostError, MessagingEntityNotFoundError, ServiceBusError
 
 from pairbus.broker.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.filters import SqlFilter
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.errors import ConfigError, StoreFull
+from pairbus.filters import SqlFilter
 from tests.kit.world import LISTENER, World, received, world
 
 HOUR_S = 3600

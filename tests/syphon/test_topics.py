@@ -12,7 +12,7 @@ import pytest
 from pairbus.amqp.message import Message
 from pairbus.broker import QueueDescription
 from pairbus.broker.description import RuleDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.filters import SqlFilter
+from pairbus.filters import SqlFilter
 from pairbus.pairing.events import PumpPaused
 from pairbus.pairing.relay import MISSING
 from pairbus.syphon import redrive

@@ -27,12 +27,12 @@ from pairbus.broker.description import (
     path_key,
 )
 from pairbus.broker.description.rule import DEFAULT_RULE
-from pairbus.broker.filters import CorrelationFilter
 from pairbus.broker.queue import Queue
 from pairbus.broker.store import DropEntity, PutEntity, Store
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.topic import Topic
 from pairbus.errors import EntityExists, InvalidDescription, StoreError
+from pairbus.filters import CorrelationFilter
 
 logger = logging.getLogger("pairbus.broker")
 

@@ -15,8 +15,8 @@ from pairbus.broker.description import (
     TopicDescription,
 )
 from pairbus.broker.description.values import value_from_text
-from pairbus.broker.filters import CorrelationFilter, Filter, SqlAction, SqlFilter, Value
 from pairbus.errors import InvalidDescription
+from pairbus.filters import CorrelationFilter, Filter, SqlAction, SqlFilter, Value
 
 E = TypeVar("E", QueueDescription, TopicDescription, SubscriptionDescription)
 Table = dict[str, tuple[str, type, Callable[[Any], Any]]]

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pairbus.broker.box import Box
-from pairbus.broker.filters import Changed, FilterEvaluationError, MessageView
 from pairbus.broker.settlement import reason
 from pairbus.broker.store import Insert, InsertPayload, Store, StoredMessage
 from pairbus.broker.subscription import Subscription
+from pairbus.filters import Changed, FilterEvaluationError, MessageView
 
 FILTER_FAILED = "FilterEvaluationException"
 SESSION_MISSING = "Session ID is null"

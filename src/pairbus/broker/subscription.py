@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pairbus.broker.box import Box
 from pairbus.broker.description import RuleDescription, SubscriptionDescription
 from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
-from pairbus.broker.filters import CompiledRule, Rules, compile_rule
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.receiving import Receiving
 from pairbus.broker.store import IndexRow, Store, StoredMessage
 from pairbus.broker.sweep import Remains
+from pairbus.filters import CompiledRule, Rules, compile_rule
 
 
 class Rule:

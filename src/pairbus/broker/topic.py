@@ -13,7 +13,6 @@ from pairbus.broker.box import Box, deletion
 from pairbus.broker.description import TopicDescription
 from pairbus.broker.draft import Draft
 from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
-from pairbus.broker.filters import CorrelationFilter
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.publication import Publication
 from pairbus.broker.recorder import Recorder
@@ -22,6 +21,7 @@ from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, Store, Sto
 from pairbus.broker.subscription import Subscription
 from pairbus.broker.sweep import Remains
 from pairbus.errors import StoreError
+from pairbus.filters import CorrelationFilter
 
 
 class Topic:

@@ -20,6 +20,7 @@ from pairbus.amqp.message import (
     VALUE,
     section,
 )
+from pairbus.amqp.typed_text import from_text
 from pairbus.amqp.types import (
     Timestamp,
     decode,
@@ -34,7 +35,6 @@ from pairbus.amqp.types import (
 from pairbus.errors import PairbusError
 from pairbus.spark.rows import PARTITION_KEY, SCHEDULED_TIME
 from pairbus.spark.schema import COLUMN_TYPES, COLUMNS, TYPED_MAP, arrow_type, check_written_columns
-from pairbus.spark.typed_text import from_text
 
 ID_LENGTH_MAX = 128  # of message ids, session ids and partition keys: the service takes no more
 TIME_TO_LIVE_MAX_MS = 0xFFFFFFFF

@@ -22,9 +22,9 @@ from pairbus.amqp.message import (
     VALUE,
     sections,
 )
+from pairbus.amqp.typed_text import to_text
 from pairbus.amqp.types import decode
 from pairbus.spark.schema import COLUMNS, TYPED_MAP, arrow_schema, columns
-from pairbus.spark.typed_text import to_text
 
 SEQUENCE_NUMBER, ENQUEUED_TIME = "x-opt-sequence-number", "x-opt-enqueued-time"
 PARTITION_KEY, SCHEDULED_TIME = "x-opt-partition-key", "x-opt-scheduled-enqueue-time"

@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeVar
 from pairbus.broker import Broker, NamespaceOptions
 from pairbus.broker.clock import NamespaceClock
 from pairbus.broker.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.filters import SqlFilter
 from pairbus.broker.namespace import Namespace
 from pairbus.errors import ConfigError
+from pairbus.filters import SqlFilter
 from pairbus.testing.entity_settings import described_queue, described_subscription, described_topic
 from pairbus.testing.outages import Outage, ThreadFaults
 from pairbus.testing.sent import SentMessage, sent_message

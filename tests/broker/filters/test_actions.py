@@ -26,7 +26,7 @@ from pairbus.amqp.types import (
     encode_pairs,
     map_of,
 )
-from pairbus.broker.filters import (
+from pairbus.filters import (
     Changed,
     FilterEvaluationError,
     MessageView,
@@ -35,7 +35,7 @@ from pairbus.broker.filters import (
     apply,
     compile_action,
 )
-from pairbus.broker.filters.actions import SETTABLE
+from pairbus.filters.actions import SETTABLE
 from tests.broker.filters.reference import EXPRESSIONS, MESSAGES, VALUES, render
 from tests.broker.filters.world import view_of
 

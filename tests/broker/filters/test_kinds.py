@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.amqp.types import Int, Long, Timestamp
-from pairbus.broker.filters import (
+from pairbus.errors import InvalidDescription
+from pairbus.filters import (
     CorrelationFilter,
     FalseFilter,
     Filter,
@@ -26,7 +27,6 @@ from pairbus.broker.filters import (
     filter_to_json,
     type_name,
 )
-from pairbus.errors import InvalidDescription
 
 VALUES = st.one_of(
     st.text(max_size=10),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.broker.filters.like import PatternError, like
+from pairbus.filters.like import PatternError, like
 from tests.broker.filters.reference import PATTERNS, matches
 
 CASES = [

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pairbus.broker.filters import SqlAction, SqlFilter, compile_action, compile_filter
-from pairbus.broker.filters.actions import ID_LENGTH_MAX, SETTABLE
-from pairbus.broker.filters.kinds import VALUE_SIZE_MAX
-from pairbus.broker.filters.lexer import TEXT_LENGTH_MAX
-from pairbus.broker.filters.like import PATTERN_LENGTH_MAX
-from pairbus.broker.filters.operators import STRING_LENGTH_MAX
-from pairbus.broker.filters.parser import NESTING_MAX, STATEMENTS_MAX
-from pairbus.broker.filters.view import SYSTEM
+from pairbus.filters import SqlAction, SqlFilter, compile_action, compile_filter
+from pairbus.filters.actions import ID_LENGTH_MAX, SETTABLE
+from pairbus.filters.kinds import VALUE_SIZE_MAX
+from pairbus.filters.lexer import TEXT_LENGTH_MAX
+from pairbus.filters.like import PATTERN_LENGTH_MAX
+from pairbus.filters.operators import STRING_LENGTH_MAX
+from pairbus.filters.parser import NESTING_MAX, STATEMENTS_MAX
+from pairbus.filters.view import SYSTEM
 
 PAGE = (Path(__file__).parents[3] / "docs" / "filters.md").read_text(encoding="utf-8")
 

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pairbus.amqp.types import Long
-from pairbus.broker.filters import (
+from pairbus.filters import (
     FilterEvaluationError,
     FilterSyntaxError,
     SqlAction,
@@ -16,7 +16,7 @@ from pairbus.broker.filters import (
     compile_action,
     compile_filter,
 )
-from pairbus.broker.filters.view import comparable
+from pairbus.filters.view import comparable
 from tests.broker.filters.reference import CONDITIONS, MESSAGES, Failed, Tree, render, walk
 from tests.broker.filters.world import view_of
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pairbus.amqp import types
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Int, Timestamp, ULong
-from pairbus.broker.filters import (
+from pairbus.filters import (
     Copy,
     CorrelationFilter,
     FalseFilter,

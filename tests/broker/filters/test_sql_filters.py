@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from pairbus.amqp.types import Described, Float, Int, Long, Symbol, Timestamp, UInt, ULong
-from pairbus.broker.filters import FilterEvaluationError
+from pairbus.filters import FilterEvaluationError
 from tests.broker.filters.world import evaluate, view_of
 
 GUID = UUID("0f8fad5b-d9cb-469f-a165-70867728950e")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.types import Int
-from pairbus.broker.filters import (
+from pairbus.errors import InvalidDescription
+from pairbus.filters import (
     CorrelationFilter,
     FilterSyntaxError,
     SqlAction,
@@ -16,7 +17,6 @@ from pairbus.broker.filters import (
     compile_action,
     compile_filter,
 )
-from pairbus.errors import InvalidDescription
 from tests.broker.filters.world import evaluate, view_of
 
 FILTERS = [

@@ -6,7 +6,7 @@ from typing import Any
 
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import encode_pairs
-from pairbus.broker.filters import MessageView, SqlFilter, Value, compile_filter
+from pairbus.filters import MessageView, SqlFilter, Value, compile_filter
 
 
 def view_of(

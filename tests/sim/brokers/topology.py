@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from pairbus.broker.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.filters import CorrelationFilter, Filter, SqlAction, SqlFilter, TrueFilter
+from pairbus.filters import CorrelationFilter, Filter, SqlAction, SqlFilter, TrueFilter
 
 COLORS = ("red", "blue")
 SESSIONS = ("s0", "s1", "s2")

@@ -10,8 +10,8 @@ from pairbus.broker.admin.atom import Elements, Markup, entry, format_time, insi
 from pairbus.broker.admin.xml import SCHEMA, Element
 from pairbus.broker.description import RuleDescription
 from pairbus.broker.description.values import value_from_text, value_to_text
-from pairbus.broker.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter, Value
 from pairbus.errors import InvalidDescription
+from pairbus.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter, Value
 
 COMPATIBILITY_LEVEL = 20
 _CORRELATION = {

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from pairbus.broker.description.common import check_name, check_path, dump, known_values
-from pairbus.broker.filters import (
+from pairbus.errors import InvalidDescription
+from pairbus.filters import (
     CorrelationFilter,
     Filter,
     SqlAction,
@@ -21,7 +22,6 @@ from pairbus.broker.filters import (
     filter_from_json,
     filter_to_json,
 )
-from pairbus.errors import InvalidDescription
 
 DEFAULT_RULE = "$Default"
 EXPRESSION_LENGTH_MAX = 1024

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from pairbus.amqp.types import Int, Long, Timestamp
-from pairbus.broker.filters import Value, type_name
+from pairbus.filters import Value, type_name
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)

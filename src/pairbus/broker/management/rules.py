@@ -13,10 +13,10 @@ from uuid import UUID
 from pairbus.access.sas import LISTEN
 from pairbus.amqp.types import Described, Int, Long, Timestamp, ULong
 from pairbus.broker.description import RuleDescription
-from pairbus.broker.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter, Value
 from pairbus.broker.management.node import Answer, Fields, ManagementNode, Operation
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
 from pairbus.broker.subscription import Subscription
+from pairbus.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter, Value
 
 PAGE_SIZE_MAX = 100
 

@@ -23,9 +23,9 @@ from pairbus.amqp.types import (
     ULong,
     UShort,
 )
-from pairbus.broker.filters.errors import FilterEvaluationError
-from pairbus.broker.filters.operators import BOOL, GUID, INTEGER, INTEGER_MAX, INTEGER_MIN, KINDS, REAL, STRING, as_text
-from pairbus.broker.filters.view import TIMESPAN
+from pairbus.filters.errors import FilterEvaluationError
+from pairbus.filters.operators import BOOL, GUID, INTEGER, INTEGER_MAX, INTEGER_MIN, KINDS, REAL, STRING, as_text
+from pairbus.filters.view import TIMESPAN
 
 _MICROSECOND = timedelta(microseconds=1)
 _MAX_TEXT = 64  # digits of a number, characters of a date: longer texts are not looked at

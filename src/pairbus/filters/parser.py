@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pairbus.broker.filters.errors import FilterSyntaxError
-from pairbus.broker.filters.kinds import Value, check_value
-from pairbus.broker.filters.lexer import END, NAME, NUMBER, PARAMETER, QUOTED, TEXT, Token, words
-from pairbus.broker.filters.tree import (
+from pairbus.filters.errors import FilterSyntaxError
+from pairbus.filters.kinds import Value, check_value
+from pairbus.filters.lexer import END, NAME, NUMBER, PARAMETER, QUOTED, TEXT, Token, words
+from pairbus.filters.tree import (
     And,
     Arithmetic,
     Compare,

@@ -9,7 +9,7 @@ from typing import Any
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import APPLICATION_PROPERTIES, PROPERTIES, sections
 from pairbus.amqp.types import Described, Int, Long, Symbol, Timestamp, decode
-from pairbus.broker.filters.errors import FilterEvaluationError
+from pairbus.filters.errors import FilterEvaluationError
 
 PARTITION_KEY, VIA_PARTITION_KEY = "x-opt-partition-key", "x-opt-via-partition-key"
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"

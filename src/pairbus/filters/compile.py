@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
-from pairbus.broker.filters.errors import FilterEvaluationError, FilterSyntaxError
-from pairbus.broker.filters.like import PatternError, like
-from pairbus.broker.filters.operators import (
+from pairbus.filters.errors import FilterEvaluationError, FilterSyntaxError
+from pairbus.filters.like import PatternError, like
+from pairbus.filters.operators import (
     COMPARISONS,
     INTEGER,
     KINDS,
@@ -24,7 +24,7 @@ from pairbus.broker.filters.operators import (
     negated,
     unchanged,
 )
-from pairbus.broker.filters.tree import (
+from pairbus.filters.tree import (
     And,
     Arithmetic,
     Compare,
@@ -41,7 +41,7 @@ from pairbus.broker.filters.tree import (
     PropertyOf,
     Sign,
 )
-from pairbus.broker.filters.view import SYSTEM, MessageView
+from pairbus.filters.view import SYSTEM, MessageView
 
 Evaluate = Callable[[MessageView], Any]
 Test = Callable[[MessageView], bool | None]

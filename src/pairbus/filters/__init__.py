@@ -13,9 +13,9 @@ Laws of this package.
 
 from __future__ import annotations
 
-from pairbus.broker.filters.actions import Changed, CompiledAction, apply, compile_action
-from pairbus.broker.filters.errors import FilterEvaluationError, FilterSyntaxError
-from pairbus.broker.filters.kinds import (
+from pairbus.filters.actions import Changed, CompiledAction, apply, compile_action
+from pairbus.filters.errors import FilterEvaluationError, FilterSyntaxError
+from pairbus.filters.kinds import (
     CorrelationFilter,
     FalseFilter,
     Filter,
@@ -30,8 +30,8 @@ from pairbus.broker.filters.kinds import (
     filter_to_json,
     type_name,
 )
-from pairbus.broker.filters.rules import CompiledRule, Copy, Rules, compile_filter, compile_rule
-from pairbus.broker.filters.view import MessageView
+from pairbus.filters.rules import CompiledRule, Copy, Rules, compile_filter, compile_rule
+from pairbus.filters.view import MessageView
 
 __all__ = [
     "Changed",

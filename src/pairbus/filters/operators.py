@@ -28,7 +28,7 @@ from pairbus.amqp.types import (
     ULong,
     UShort,
 )
-from pairbus.broker.filters.errors import FilterEvaluationError
+from pairbus.filters.errors import FilterEvaluationError
 
 STRING_LENGTH_MAX = 32_768  # of a string that + makes: a property has at most 32 KB on Azure
 INTEGER_MIN, INTEGER_MAX, UNSIGNED_MAX = -(2**63), 2**63 - 1, 2**64 - 1

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 from pairbus.amqp.message import APPLICATION_PROPERTIES, PROPERTIES, section
 from pairbus.amqp.types import Symbol, Timestamp, encode, encode_pairs, list_of, map_of
-from pairbus.broker.filters.compile import Evaluate, compiled
-from pairbus.broker.filters.convert import converted, span_of, storable, time_of
-from pairbus.broker.filters.errors import FilterEvaluationError, FilterSyntaxError
-from pairbus.broker.filters.kinds import SqlAction
-from pairbus.broker.filters.operators import BOOL, GUID, INTEGER, KINDS, REAL, STRING, as_text
-from pairbus.broker.filters.parser import parse_action
-from pairbus.broker.filters.tree import Property, Remove, Set
-from pairbus.broker.filters.view import (
+from pairbus.filters.compile import Evaluate, compiled
+from pairbus.filters.convert import converted, span_of, storable, time_of
+from pairbus.filters.errors import FilterEvaluationError, FilterSyntaxError
+from pairbus.filters.kinds import SqlAction
+from pairbus.filters.operators import BOOL, GUID, INTEGER, KINDS, REAL, STRING, as_text
+from pairbus.filters.parser import parse_action
+from pairbus.filters.tree import Property, Remove, Set
+from pairbus.filters.view import (
     CONTENT_TYPE,
     CORRELATION_ID,
     MESSAGE_ID,

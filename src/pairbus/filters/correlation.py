@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pairbus.broker.filters.compile import Evaluate, Test, compiled
-from pairbus.broker.filters.kinds import CorrelationFilter, check_value
-from pairbus.broker.filters.operators import equal
-from pairbus.broker.filters.tree import Property
-from pairbus.broker.filters.view import SYSTEM
+from pairbus.filters.compile import Evaluate, Test, compiled
+from pairbus.filters.kinds import CorrelationFilter, check_value
+from pairbus.filters.operators import equal
+from pairbus.filters.tree import Property
+from pairbus.filters.view import SYSTEM
 
 _FIELDS = {
     "correlation_id": "correlationid",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from pairbus.broker.filters.actions import Changed, CompiledAction, apply, compile_action
-from pairbus.broker.filters.compile import Test, compiled, route_of
-from pairbus.broker.filters.correlation import compile_correlation
-from pairbus.broker.filters.errors import FilterEvaluationError
-from pairbus.broker.filters.kinds import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
-from pairbus.broker.filters.parser import parse_filter
-from pairbus.broker.filters.view import MessageView
+from pairbus.filters.actions import Changed, CompiledAction, apply, compile_action
+from pairbus.filters.compile import Test, compiled, route_of
+from pairbus.filters.correlation import compile_correlation
+from pairbus.filters.errors import FilterEvaluationError
+from pairbus.filters.kinds import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
+from pairbus.filters.parser import parse_filter
+from pairbus.filters.view import MessageView
 
 
 class Copy(NamedTuple):

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from pairbus.broker.filters.errors import FilterSyntaxError
+from pairbus.filters.errors import FilterSyntaxError
 
 TEXT_LENGTH_MAX = 1024  # of a filter or an action, as on Azure; it bounds conditions, lists and work of one rule
 

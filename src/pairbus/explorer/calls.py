@@ -1,0 +1,95 @@
+"""Calls to a namespace: repeated while the trouble may pass, and told in the words of what the user has asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from pairbus.errors import ConfigError, EntityError, EntityNotFound, PairbusError
+from pairbus.pairing.policy import BUSY_WAIT_S, Kind
+from pairbus.transport import Carrier, TransportError
+from pairbus.transport.failures import failure_of
+
+PATIENCE_S = 30.0  # for which a verb that had reached the namespace tries again
+PAUSE_MIN_S, PAUSE_MAX_S = 0.2, 5.0
+_PASSING = frozenset({Kind.COMMUNICATION, Kind.TIMEOUT, Kind.INTERNAL, Kind.BUSY})
+
+T = TypeVar("T")
+
+
+class Unreachable(PairbusError):
+    """The namespace cannot be reached. Nothing was changed by the call that failed."""
+
+
+class Patience:
+    """Decides how long failures are answered by another try: until `patience_s` have passed without a success."""
+
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
+        self._since: float | None = None
+        self._pause_s = PAUSE_MIN_S
+
+    def succeeded(self) -> None:
+        """Begin anew: something was done."""
+        self._since, self._pause_s = None, PAUSE_MIN_S
+
+    async def failed(self, error: TransportError) -> None:
+        """Wait before the next try, or raise the error: it will not pass, or the time is over."""
+        now = asyncio.get_running_loop().time()
+        self._since = now if self._since is None else self._since
+        busy = failure_of(error).kind is Kind.BUSY
+        pause_s = BUSY_WAIT_S if busy else self._pause_s
+        if not is_passing(error) or now + pause_s > self._since + self._patience_s:
+            raise error
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        await asyncio.sleep(pause_s)
+
+
+def is_passing(error: TransportError) -> bool:
+    """Tell trouble that may be over in a moment from an entity, key or message that is wrong."""
+    return failure_of(error).kind in _PASSING
+
+
+async def persevere(call: Callable[[], Awaitable[T]], patience: Patience) -> T:
+    """Make a call that is harmless to repeat until it succeeds or will not."""
+    while True:
+        try:
+            result = await call()
+        except TransportError as error:
+            await patience.failed(error)
+        else:
+            patience.succeeded()
+            return result
+
+
+def explained(error: TransportError, carrier: Carrier, path: str) -> PairbusError:
+    """Return the error in the words of a user who gave a namespace and an entity."""
+    kind, where = failure_of(error).kind, carrier.endpoint.authority
+    if kind is Kind.NOT_FOUND:
+        return EntityNotFound(f"{path} does not exist in {where}")
+    if kind is Kind.UNAUTHORIZED:
+        return ConfigError(f"{where} refuses the key or token for {path}: {error}")
+    if kind is Kind.COMMUNICATION and not carrier.is_connected:
+        return Unreachable(f"cannot reach {where}: {error}")
+    if kind is Kind.TIMEOUT and not carrier.is_connected:
+        return Unreachable(f"{where} does not answer: {error}")
+    return EntityError(f"{path} of {where}: {error}")
+
+
+async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Do the work to its end also when the caller is cancelled meanwhile; the cancellation is raised afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+        except BaseException:
+            break  # the task's own, which `result` raises
+    if cancelled:
+        if not task.cancelled() and task.exception() is not None:
+            raise asyncio.CancelledError from task.exception()
+        raise asyncio.CancelledError
+    return task.result()

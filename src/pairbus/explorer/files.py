@@ -1,0 +1,219 @@
+"""Messages as JSON lines: export writes them, import sends them again.
+
+Laws of this file.
+ 1. A line of an export has the raw bytes of its message; import sends these, without the annotations of the service.
+ 2. Import is at least once. The notes beside the file say how far it certainly came, and are written after the messages
+    before that line were accepted: an import that is repeated goes on there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pairbus.errors import ConfigError
+from pairbus.explorer.address import Address
+from pairbus.explorer.calls import Patience, explained, uninterrupted
+from pairbus.explorer.choice import Choice
+from pairbus.explorer.encoding import BadMessage, importable
+from pairbus.explorer.message import described
+from pairbus.explorer.pages import search
+from pairbus.explorer.pipeline import Pipeline
+from pairbus.explorer.progress import Progress
+from pairbus.transport import Carrier, TransportError
+
+LINE_MAX = 400 << 20  # bytes: a message of 100 MB, twice in base64 and with room
+NOTES_SUFFIX = ".pairbus-import"
+NOTES_EVERY_S = 1.0
+ANSWERS_S = 5.0  # for messages in flight when an import is interrupted
+
+
+async def export(
+    carrier: Carrier,
+    address: Address,
+    write: Callable[[str], object],
+    *,
+    choice: Choice | None = None,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> Progress:
+    """Write chosen messages as JSON lines, with their raw bytes; they stay where they are."""
+    progress = progress or Progress()
+    async for page in search(carrier, address, choice or Choice(), limit=limit, progress=progress):
+        for payload in page:
+            write(json_line(described(payload, raw=True)))
+    return progress
+
+
+def json_line(shown: dict[str, Any]) -> str:
+    """Write one object as a line."""
+    return json.dumps(shown, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """How far an import of a file into an entity came."""
+
+    destination: str
+    lines: int
+    offset: int
+    "Bytes of the file whose messages are accepted."
+    digest: str
+    "Digest of these bytes: another file of the same name is noticed."
+
+
+class ImportFile:
+    """A file of JSON lines that is imported into one entity, with notes beside it."""
+
+    def __init__(self, file: Path, destination: str, notes_file: Path | None = None) -> None:
+        self.file = file
+        self.notes_file = notes_file or file.with_name(file.name + NOTES_SUFFIX)
+        self._destination = destination
+
+    def found_notes(self) -> Notes | None:
+        """Return the notes of an earlier import; ConfigError when they are of another file or entity."""
+        try:
+            notes = Notes(**json.loads(self.notes_file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"the notes {self.notes_file} cannot be read: {error}; delete them to begin anew"
+            ) from None
+        if notes.destination != self._destination:
+            raise ConfigError(
+                f"{self.notes_file} is of an unfinished import into {notes.destination}, not into {self._destination};"
+                " finish that, or delete the notes to begin anew"
+            )
+        return notes
+
+    def write(self, notes: Notes) -> None:
+        """Write the notes so that a crash leaves the old ones or the new ones."""
+        beside = self.notes_file.with_name(self.notes_file.name + ".new")
+        try:
+            with open(beside, "w", encoding="utf-8") as file:
+                json.dump(asdict(notes), file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, self.notes_file)
+        except OSError as error:
+            raise ConfigError(f"the notes {self.notes_file} cannot be written: {error}") from None
+
+    def forget(self) -> None:
+        """Remove the notes: the import is whole."""
+        self.notes_file.unlink(missing_ok=True)
+
+
+class Lines:
+    """Lines of a file with their ends, from the beginning or from where notes say."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._file = file
+        self._name = name
+        self._digest = hashlib.blake2b(digest_size=16)
+        self.offset = 0
+        self.number = 0
+
+    def digest(self) -> str:
+        """Return the digest of everything that was read."""
+        return self._digest.hexdigest()
+
+    def skip_to(self, notes: Notes) -> None:
+        """Read over what was imported before; ConfigError when these are not the same bytes."""
+        left = notes.offset
+        while left > 0:
+            chunk = self._file.read(min(left, 1 << 20))
+            if not chunk:
+                break
+            self._digest.update(chunk)
+            left -= len(chunk)
+        if left or self.digest() != notes.digest:
+            raise ConfigError(
+                f"{self._name} was changed since its import was interrupted; delete the notes to begin anew"
+            )
+        self.offset, self.number = notes.offset, notes.lines
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        """Yield each line as an encoded message; None for an empty line. BadMessage names the line."""
+        while line := self._file.readline(LINE_MAX):
+            self._digest.update(line)
+            self.offset += len(line)
+            self.number += 1
+            yield self._message(line) if line.strip() else None
+
+    def _message(self, line: bytes) -> bytes:
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise BadMessage(f"{self._name}, line {self.number}: no JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise BadMessage(f"{self._name}, line {self.number}: a JSON object is needed, not {type(found).__name__}")
+        try:
+            return importable(found)
+        except BadMessage as error:
+            raise BadMessage(f"{self._name}, line {self.number}: {error}") from None
+
+
+async def import_file(carrier: Carrier, path: str, source: ImportFile, progress: Progress | None = None) -> Progress:
+    """Send the messages of a file, from where an earlier import was interrupted; `done` counts those of this run.
+
+    When it returns, all are accepted and the notes are gone. Otherwise the notes say how far it came.
+    """
+    progress = progress or Progress()
+    notes = source.found_notes()
+    try:
+        file = source.file.open("rb")
+    except OSError as error:
+        raise ConfigError(f"{source.file} cannot be read: {error.strerror}") from None
+    with file:
+        lines = Lines(file, str(source.file))
+        if notes is not None:
+            lines.skip_to(notes)
+            progress.note(f"goes on behind line {notes.lines}, where an earlier import was interrupted")
+        await import_lines(carrier, path, lines, progress, source)
+    source.forget()
+    return progress
+
+
+async def import_lines(
+    carrier: Carrier, path: str, lines: Lines, progress: Progress, source: ImportFile | None = None
+) -> None:
+    """Send the messages of the lines in order. Without a `source` there are no notes."""
+    pipeline, patience = Pipeline(carrier, path), Patience()
+    destination = f"{carrier.endpoint.authority}/{path}"
+    marks: deque[tuple[int, Notes]] = deque()
+    "Notes that become true when so many messages are accepted."
+    put, noted_at = 0, time.monotonic()
+
+    def note() -> None:
+        reached: Notes | None = None
+        while marks and marks[0][0] <= pipeline.accepted:
+            reached = marks.popleft()[1]
+        if source is not None and reached is not None:
+            source.write(reached)
+
+    try:
+        for payload in lines:
+            if payload is not None:
+                await pipeline.put(payload, patience)
+                put += 1
+            marks.append((put, Notes(destination, lines.number, lines.offset, lines.digest())))
+            pipeline.take_answers()
+            progress.step(done=pipeline.accepted - progress.done)
+            if time.monotonic() - noted_at >= NOTES_EVERY_S:
+                noted_at = time.monotonic()
+                note()
+        await pipeline.flush(patience)
+    except TransportError as error:
+        raise explained(error, carrier, path) from error
+    finally:
+        await uninterrupted(pipeline.give_up(ANSWERS_S))
+        progress.step(done=pipeline.accepted - progress.done)
+        note()

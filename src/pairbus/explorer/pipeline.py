@@ -1,0 +1,100 @@
+"""Sending many messages to one entity: in order, hundreds in flight, again after what passes.
+
+Law of this file. `accepted` counts from the first message on without a gap: everything before it is stored for certain,
+and everything behind it may have to be sent again. At least once, never lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+from pairbus.explorer.calls import Patience, is_passing
+from pairbus.transport import Carrier, TransportError
+
+IN_FLIGHT_MAX = 256
+IN_FLIGHT_BYTES_MAX = 16 << 20
+SEND_TIMEOUT_S = 30.0
+
+
+@dataclass(slots=True)
+class _Sent:
+    payload: bytes
+    answer: asyncio.Future[None]
+
+
+class Pipeline:
+    """Sends to one entity. One task at a time uses it."""
+
+    def __init__(self, carrier: Carrier, path: str, *, timeout_s: float = SEND_TIMEOUT_S) -> None:
+        self.accepted = 0
+        self._carrier = carrier
+        self._path = path
+        self._timeout_s = timeout_s
+        self._flying: deque[_Sent] = deque()
+        self._bytes = 0
+
+    async def put(self, payload: bytes, patience: Patience) -> None:
+        """Begin to send a message; waits while too many are in flight. TransportError: it will not be accepted."""
+        while self._flying and (len(self._flying) >= IN_FLIGHT_MAX or self._bytes + len(payload) > IN_FLIGHT_BYTES_MAX):
+            await self._settle_first(patience)
+        self._flying.append(_Sent(payload, await self._begin(payload, patience)))
+        self._bytes += len(payload)
+
+    async def flush(self, patience: Patience) -> None:
+        """Return when everything that was put is accepted."""
+        while self._flying:
+            await self._settle_first(patience)
+
+    def take_answers(self) -> None:
+        """Count what was accepted meanwhile, without waiting."""
+        while self._flying and self._flying[0].answer.done() and not self._flying[0].answer.cancelled():
+            if self._flying[0].answer.exception() is not None:
+                return
+            self._pop()
+
+    async def give_up(self, within_s: float) -> None:
+        """Wait a moment for the answers to messages in flight, so that `accepted` is as high as can be."""
+        answers = [sent.answer for sent in self._flying if not sent.answer.done()]
+        if answers:
+            await asyncio.wait(answers, timeout=within_s)
+        self.take_answers()
+        for sent in self._flying:
+            sent.answer.cancel()
+            if sent.answer.done() and not sent.answer.cancelled():
+                sent.answer.exception()
+
+    def _pop(self) -> None:
+        self._bytes -= len(self._flying.popleft().payload)
+        self.accepted += 1
+
+    async def _begin(self, payload: bytes, patience: Patience) -> asyncio.Future[None]:
+        while True:
+            try:
+                sender = await self._carrier.sender(self._path)
+                return sender.send_soon(payload, timeout_s=self._timeout_s)
+            except TransportError as error:
+                await patience.failed(error)
+
+    async def _settle_first(self, patience: Patience) -> None:
+        first = self._flying[0]
+        try:
+            await asyncio.shield(first.answer)
+        except TransportError as error:
+            if not is_passing(error):
+                raise
+            await patience.failed(error)
+            await self._send_again(patience)
+            return
+        patience.succeeded()
+        self._pop()
+
+    async def _send_again(self, patience: Patience) -> None:
+        """Send everything again that is not known to be accepted, in its order."""
+        for sent in self._flying:
+            if not sent.answer.done():
+                sent.answer.cancel()
+            elif not sent.answer.cancelled() and sent.answer.exception() is None:
+                continue
+            sent.answer = await self._begin(sent.payload, patience)

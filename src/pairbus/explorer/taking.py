@@ -1,0 +1,168 @@
+"""Taking messages out of an entity: receive under lock, act, complete. Receive, move and purge stand on it.
+
+The service gives messages in their order only, and a message can be passed over only by holding its lock. A choice of
+messages is therefore found by peeking first; then messages are received until all chosen ones were met, the others are
+held meanwhile and given back at the end.
+
+Laws of this file.
+ 1. A message is completed only after `act` has returned it.
+ 2. A batch is acted upon and completed to its end, or given back: also when the caller is cancelled.
+ 3. Messages that arrive after the beginning are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from pairbus.explorer.address import Address
+from pairbus.explorer.calls import Patience, explained, is_passing, uninterrupted
+from pairbus.explorer.choice import Choice, state_of
+from pairbus.explorer.intake import CREDIT, WAIT_S, Intake
+from pairbus.explorer.message import sequence_number_of
+from pairbus.explorer.pages import NUMBER_MAX, extent, search, walk
+from pairbus.explorer.progress import Progress
+from pairbus.transport import Carrier, Received, TransportError
+
+HELD_MAX = 20_000  # messages that are passed over and held; only their locks are kept, 20 000 × 0.3 KB
+LEFT_MAX = 1_000  # messages that are counted one by one at the end
+
+
+@dataclass(slots=True)
+class Acted:
+    """Outcome of acting upon a batch."""
+
+    done: list[Received] = field(default_factory=list)
+    "Messages to complete; the others of the batch are given back."
+    error: TransportError | None = None
+    "Why others are not done: trouble that may pass is answered by another try."
+
+
+Act = Callable[[list[Received]], Awaitable[Acted]]
+
+
+@dataclass(slots=True)
+class Taking:
+    """One run over an entity. `limit`: how many messages at most."""
+
+    carrier: Carrier
+    address: Address
+    choice: Choice
+    act: Act
+    progress: Progress
+    limit: int | None = None
+    wait_s: float = WAIT_S
+    only_present: bool = True
+    "Leave messages alone that arrive after the beginning."
+    _wanted: set[int] | None = None
+    "Sequence numbers of the chosen messages; None: all."
+    _last: int = NUMBER_MAX
+    _left: int = NUMBER_MAX
+    _held_too_many: bool = False
+
+    async def run(self) -> Progress:
+        """Take the chosen messages. PairbusError when it could not be done; counts are in the progress."""
+        self._left = NUMBER_MAX if self.limit is None else self.limit
+        try:
+            if await self._look():
+                credit = min(CREDIT, self._left) if self.choice.is_all else CREDIT
+                patience = Patience()
+                async with Intake(
+                    self.carrier, self.address, session=self.choice.session, credit=credit, wait_s=self.wait_s
+                ) as intake:
+                    await self._take(intake, patience)
+                for session in intake.locked_sessions:
+                    self.progress.note(f"session {session!r} is locked by another receiver")
+        except TransportError as error:
+            raise explained(error, self.carrier, self.address.path) from error
+        await self._count_left()
+        return self.progress
+
+    async def _look(self) -> bool:
+        """Find what is there now; False when there is nothing to take."""
+        if not self.only_present:
+            return True
+        found = await extent(self.carrier, self.address)
+        if found is None:
+            self.progress.left = 0
+            return False
+        self._last = found[1]
+        if self.choice.is_all:
+            return True
+        wanted: set[int] = set()
+        others = 0
+        self.choice.last = min(self._last, NUMBER_MAX if self.choice.last is None else self.choice.last)
+        async for page in search(self.carrier, self.address, self.choice, bodies=False):
+            for payload in page:
+                number = sequence_number_of(payload)
+                if state_of(payload) != "active":
+                    others += 1
+                elif number is not None:
+                    wanted.add(number)
+        if others:
+            self.progress.note(f"{others} of the chosen messages are deferred or scheduled, and cannot be received")
+        self._wanted = wanted
+        self.progress.total = min(len(wanted), self._left)
+        return bool(wanted)
+
+    async def _take(self, intake: Intake, patience: Patience) -> None:
+        async for messages in intake.batches(patience):
+            error = await uninterrupted(self._batch(intake, messages))
+            if error is not None:
+                if not is_passing(error):
+                    raise error
+                await patience.failed(error)
+            elif self.progress.done:
+                patience.succeeded()
+            if self._left <= 0 or (self._wanted is not None and not self._wanted):
+                return
+            if len(intake.held) > HELD_MAX:
+                self._held_too_many = True
+                return
+
+    async def _batch(self, intake: Intake, messages: list[Received]) -> TransportError | None:
+        chosen: list[Received] = []
+        for message in messages:
+            number = sequence_number_of(message.payload) or 0
+            if self.only_present and number > self._last:
+                intake.skip_rest()
+            elif len(chosen) < self._left and self._is_chosen(number, message.payload):
+                chosen.append(message)
+        acted = await self.act(chosen) if chosen else Acted()
+        uncompleted = await intake.complete(acted.done)
+        done = {message.delivery_id for message in acted.done}
+        await intake.release(message for message in chosen if message.delivery_id not in done)
+        if self._wanted is not None:
+            self._wanted -= {sequence_number_of(message.payload) or 0 for message in acted.done}
+        self._left -= len(acted.done)
+        self.progress.uncompleted += uncompleted
+        self.progress.step(done=len(acted.done), passed=len(messages) - len(chosen))
+        return acted.error
+
+    def _is_chosen(self, number: int, payload: bytes) -> bool:
+        return number in self._wanted if self._wanted is not None else self.choice.takes(payload)
+
+    async def _count_left(self) -> None:
+        progress = self.progress
+        if not self.only_present or progress.left is not None:
+            return
+        if self._wanted is not None:
+            progress.left = len(self._wanted) if self._left > 0 else 0
+        elif self._left > 0:
+            progress.left = await self._look_for_rest()
+        else:
+            progress.left = 0
+        if self._held_too_many:
+            progress.note(f"more than {HELD_MAX} messages that were not chosen lie before those that are left")
+
+    async def _look_for_rest(self) -> int:
+        left = 0
+        async for page in walk(self.carrier, self.address, last=self._last, bodies=False):
+            left += sum(state_of(payload) == "active" for payload in page)
+            others = sum(state_of(payload) != "active" for payload in page)
+            if others:
+                self.progress.note("deferred and scheduled messages are left: they cannot be received")
+            if left >= LEFT_MAX:
+                self.progress.note(f"more than {LEFT_MAX} messages are left")
+                break
+        return left

@@ -1,0 +1,293 @@
+"""Verbs that send, receive, move and delete messages. Each takes a carrier and an address, and tells its progress.
+
+Moving is at least once: a message is completed only after its copy was accepted, so that an interruption can leave a
+message in both places and never in none. Interrupted verbs leave nothing locked; called again, they go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from pairbus.amqp.types import Int, Timestamp
+from pairbus.errors import ConfigError, EntityError, EntityNotFound
+from pairbus.explorer.address import Address
+from pairbus.explorer.calls import Patience, explained, uninterrupted
+from pairbus.explorer.choice import Choice, state_of
+from pairbus.explorer.encoding import edited
+from pairbus.explorer.message import sendable, sequence_number_of, without_dead_letter_properties
+from pairbus.explorer.pages import peek
+from pairbus.explorer.pipeline import SEND_TIMEOUT_S, Pipeline
+from pairbus.explorer.progress import Progress
+from pairbus.explorer.taking import Acted, Taking
+from pairbus.transport import Carrier, Received, Refused, TransportError
+
+DELETE_COUNT = 4000  # messages that the service deletes at once
+ASKED_AT_ONCE = 100  # messages that are deleted as they are sent
+ANSWERS_S = 5.0  # for messages in flight when a verb is interrupted
+
+Payloads = Iterable[bytes] | AsyncIterable[bytes]
+
+
+async def send(carrier: Carrier, path: str, payloads: Payloads, progress: Progress | None = None) -> Progress:
+    """Send encoded messages to a queue or topic, in their order; return when all are accepted.
+
+    After an error or a cancellation `progress.done` messages from the first on are certainly stored; of those behind,
+    some may be.
+    """
+    progress = progress or Progress()
+    pipeline, patience = Pipeline(carrier, path), Patience()
+    try:
+        async for payload in _each(payloads):
+            await pipeline.put(payload, patience)
+            pipeline.take_answers()
+            progress.step(done=pipeline.accepted - progress.done)
+        await pipeline.flush(patience)
+    except TransportError as error:
+        raise explained(error, carrier, path) from error
+    finally:
+        await uninterrupted(pipeline.give_up(ANSWERS_S))
+        progress.step(done=pipeline.accepted - progress.done)
+    return progress
+
+
+async def receive(
+    carrier: Carrier,
+    address: Address,
+    take: Callable[[list[bytes]], Awaitable[None]],
+    *,
+    choice: Choice | None = None,
+    limit: int | None = None,
+    wait_s: float = 1.0,
+    progress: Progress | None = None,
+) -> Progress:
+    """Receive messages and complete them after `take` has returned: an error of it gives them back.
+
+    Ends after `limit` messages, or when none comes for `wait_s`.
+    """
+
+    async def act(messages: list[Received]) -> Acted:
+        await take([message.payload for message in messages])
+        return Acted(messages)
+
+    choice = choice or Choice()
+    only_present = not choice.is_all
+    taking = Taking(carrier, address, choice, act, progress or Progress(), limit, wait_s, only_present)
+    return await taking.run()
+
+
+async def receive_and_delete(
+    carrier: Carrier,
+    address: Address,
+    take: Callable[[list[bytes]], Awaitable[None]],
+    *,
+    limit: int,
+    session: str | None = None,
+    wait_s: float = 1.0,
+    progress: Progress | None = None,
+) -> Progress:
+    """Receive messages that the service deletes as it sends them: at most once, a broken connection loses some.
+
+    Not more than `limit` are asked for, and everything that came is given to `take` also when the caller is cancelled.
+    """
+    progress = progress or Progress()
+    try:
+        connection = await carrier.connection()
+        receiver = await connection.receiver(address.path, mode="receive-and-delete", credit=0, session=session)
+    except TransportError as error:
+        raise explained(error, carrier, address.path) from error
+
+    async def take_all(messages: list[Received]) -> None:
+        await take([message.payload for message in messages])
+        progress.step(done=len(messages))
+
+    async def rest() -> None:
+        if receiver.over is None:
+            await receiver.pause()
+        receiver.credit = 0  # nothing more is asked for; messages that are here already are gone from the entity
+        while receiver.buffered:
+            await take_all(await receiver.receive(receiver.buffered, 0.0))
+        await receiver.close()
+
+    try:
+        while progress.done < limit:
+            asked, before = min(limit - progress.done, ASKED_AT_ONCE), progress.done
+            receiver.credit = asked
+            await receiver.receive(0, wait_s)  # asks, and takes none: taking would ask for more
+            receiver.credit = 0
+            while progress.done < before + asked:
+                messages = await receiver.receive(before + asked - progress.done, wait_s)
+                if not messages:
+                    return progress
+                await uninterrupted(take_all(messages))
+    except TransportError as error:
+        raise explained(error, carrier, address.path) from error
+    finally:
+        await uninterrupted(rest())
+    return progress
+
+
+async def move(
+    source: Carrier,
+    address: Address,
+    destination: Carrier,
+    path: str,
+    *,
+    choice: Choice | None = None,
+    limit: int | None = None,
+    progress: Progress | None = None,
+    change: Callable[[bytes], bytes] = sendable,
+) -> Progress:
+    """Move messages to a queue or topic, of this namespace or another; those that arrive meanwhile stay.
+
+    Everything but the annotations of the service passes unaltered. ConfigError when source and destination are one.
+    """
+    same = source.endpoint.authority.lower() == destination.endpoint.authority.lower()
+    if same and address.path.lower() == path.strip("/").lower():
+        raise ConfigError(f"{path} is both source and destination: messages are moved to another entity or namespace")
+
+    async def act(messages: list[Received]) -> Acted:
+        return await _forward(destination, path, messages, change)
+
+    taking = Taking(source, address, choice or Choice(), act, progress or Progress(), limit)
+    try:
+        return await taking.run()
+    except EntityError as error:
+        raise type(error)(f"{error}; {taking.progress.done} messages were moved") from error
+
+
+async def _forward(
+    destination: Carrier, path: str, messages: list[Received], change: Callable[[bytes], bytes]
+) -> Acted:
+    """Send the messages in their order; those that were accepted are done."""
+    acted = Acted()
+    answers: list[asyncio.Future[None]] = []
+    try:
+        sender = await destination.sender(path)
+        for message in messages:
+            payload = change(message.payload)
+            answers.append(sender.send_soon(payload, timeout_s=SEND_TIMEOUT_S))
+    except TransportError as error:  # of the link, or a message is too large: those before it are on their way
+        acted.error = _of_destination(error, destination, path)
+    for message, outcome in zip(messages, await asyncio.gather(*answers, return_exceptions=True), strict=False):
+        if outcome is None:
+            acted.done.append(message)
+        elif isinstance(outcome, TransportError):
+            acted.error = acted.error or _of_destination(outcome, destination, path)
+        else:
+            raise outcome
+    return acted
+
+
+def _of_destination(error: TransportError, destination: Carrier, path: str) -> TransportError:
+    """Return the error with the destination in its text: two entities take part in a move."""
+    named = error.again(outcome_unknown=error.outcome_unknown)
+    named.args = (f"destination {path} of {destination.endpoint.authority}: {error}",)
+    return named
+
+
+async def resend(
+    carrier: Carrier,
+    address: Address,
+    number: int,
+    changes: Mapping[str, Any],
+    *,
+    path: str | None = None,
+    keep_original: bool = False,
+) -> None:
+    """Send a message again with some fields changed; the original is completed after the copy was accepted.
+
+    `path`: another queue or topic than its own. EntityNotFound when the message is gone; when the original cannot be
+    completed, an EntityError says that both exist.
+    """
+    path = path or address.destination
+    found = [one for one in await peek(carrier, address, number, 1) if sequence_number_of(one) == number]
+    if not found:
+        raise EntityNotFound(f"{address} has no message with the sequence number {number}")
+
+    def change(payload: bytes) -> bytes:
+        if address.is_dead_letter and "application_properties" not in changes:
+            payload = without_dead_letter_properties(payload)
+        return edited(payload, changes)
+
+    state, copy = state_of(found[0]), change(found[0])
+    try:
+        if keep_original:
+            await carrier.send(path, copy)
+        elif state == "scheduled":
+            await carrier.send(path, copy)
+            await (await carrier.management(address.destination)).cancel([number])
+        elif state == "deferred":
+            management = await carrier.management(address.path)
+            [deferred] = await management.receive_deferred([number])
+            assert deferred.lock_token is not None
+            await carrier.send(path, change(deferred.payload))
+            await management.update_disposition("completed", [deferred.lock_token])
+        else:
+            await _resend_active(carrier, address, number, path, change)
+    except TransportError as error:
+        raise explained(error, carrier, address.path) from error
+
+
+async def _resend_active(
+    carrier: Carrier, address: Address, number: int, path: str, change: Callable[[bytes], bytes]
+) -> None:
+    async def act(messages: list[Received]) -> Acted:
+        return await _forward(carrier, path, messages, change)
+
+    progress = await Taking(carrier, address, Choice(numbers=[number]), act, Progress(), 1).run()
+    if progress.uncompleted:
+        raise EntityError(f"the copy was accepted by {path}, but the original in {address} could not be completed")
+    if not progress.done:
+        raise EntityError(
+            f"message {number} of {address} could not be received: another receiver has it; nothing was sent"
+        )
+
+
+async def purge(
+    carrier: Carrier,
+    address: Address,
+    *,
+    choice: Choice | None = None,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> Progress:
+    """Delete messages for good; those that arrive meanwhile stay. The service deletes all of them in large steps."""
+    progress = progress or Progress()
+    choice = choice or Choice()
+    if choice.is_all and limit is None:
+        await _delete_together(carrier, address, progress)
+
+    async def act(messages: list[Received]) -> Acted:
+        return Acted(messages)
+
+    return await Taking(carrier, address, choice, act, progress, limit).run()
+
+
+async def _delete_together(carrier: Carrier, address: Address, progress: Progress) -> None:
+    """Ask the service to delete waiting messages; where it does not, they are received and completed afterwards."""
+    before = Timestamp(time.time_ns() // 1_000_000)
+    try:
+        management = await carrier.management(address.path)
+        while True:
+            body = {"message-count": Int(DELETE_COUNT), "enqueued-time-utc": before}
+            answer = await management.request("batch-delete-messages", body)
+            count = answer.get("message-count", 0)
+            if not count:
+                return
+            progress.step(done=int(count))
+    except Refused:
+        return  # an entity with sessions, or a service that has no such request
+    except TransportError as error:
+        raise explained(error, carrier, address.path) from error
+
+
+async def _each(payloads: Payloads) -> AsyncIterable[bytes]:
+    if isinstance(payloads, AsyncIterable):
+        async for payload in payloads:
+            yield payload
+    else:
+        for payload in payloads:
+            yield payload

@@ -1,0 +1,337 @@
+"""Verbs of the explorer on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pairbus.errors import ConfigError, EntityError, EntityNotFound
+from pairbus.explorer import (
+    Address,
+    Choice,
+    Progress,
+    cancel,
+    described,
+    encoded,
+    extent,
+    grouped,
+    move,
+    peek,
+    purge,
+    receive,
+    receive_and_delete,
+    redrive,
+    resend,
+    scheduled,
+    search,
+    send,
+    sequence_number_of,
+    session_state,
+    sessions,
+    walk,
+)
+from tests.explorer.world import LETTERS, MEETINGS, ORDERS, OTHER, World, message, world
+
+
+def numbered(*numbers: int) -> list[str]:
+    return [f"m{number}" for number in numbers]
+
+
+# ── looking ──
+
+
+async def test_peek_begins_at_any_sequence_number() -> None:
+    """Browsing goes on where a page ended, and skips what is not there."""
+    async with world() as w:
+        await w.put(*(message(number) for number in range(5)))
+        numbers = [sequence_number_of(one) or 0 for one in await peek(w.carrier, ORDERS)]
+        assert await extent(w.carrier, ORDERS) == (numbers[0], numbers[-1])
+        got = await peek(w.carrier, ORDERS, numbers[2], 2)
+        assert [described(one)["message_id"] for one in got] == numbered(2, 3)
+        assert await extent(w.carrier, OTHER) is None
+
+
+async def test_walk_yields_everything_up_to_the_last_number() -> None:
+    """The service gives at most 250 messages at once."""
+    async with world() as w:
+        await w.put(*(message(number) for number in range(600)))
+        pages = [page async for page in walk(w.carrier, ORDERS)]
+        assert [len(page) for page in pages] == [250, 250, 100]
+        last = sequence_number_of(pages[1][0])
+        assert sum([len(page) async for page in walk(w.carrier, ORDERS, last=last)]) == 251
+
+
+@pytest.mark.parametrize(
+    ("choice", "found"),
+    [
+        (Choice(where="number > 7"), (8, 9)),
+        (Choice(where="sys.MessageId = 'm3'"), (3,)),
+        (Choice(text="BODY 4"), (4,)),
+        (Choice(text="m5"), (5,)),
+        (Choice(where="number < 3", text="body 2"), (2,)),
+        (Choice(where="number LIKE 'x'"), ()),
+    ],
+    ids=["where", "system property", "body", "id", "both", "not a text"],
+)
+async def test_search_looks_into_bodies_and_properties(choice: Choice, found: tuple[int, ...]) -> None:
+    """Text in any case, and the filters of rules."""
+    async with world() as w:
+        await w.put(*(message(number) for number in range(10)))
+        pages = [page async for page in search(w.carrier, ORDERS, choice)]
+        assert [described(one)["message_id"] for page in pages for one in page] == numbered(*found)
+
+
+async def test_missing_entity_is_named() -> None:
+    """A user's slip is answered in the user's words."""
+    async with world() as w:
+        with pytest.raises(EntityNotFound, match="nowhere does not exist in"):
+            await peek(w.carrier, Address("nowhere"))
+        with pytest.raises(EntityNotFound, match="nowhere does not exist in"):
+            await send(w.carrier, "nowhere", [message(1)])
+
+
+# ── taking ──
+
+
+async def test_receive_completes_after_the_messages_were_taken() -> None:
+    """An error of the taker gives the messages back."""
+    async with world() as w:
+        await w.put(*(message(number) for number in range(5)))
+        taken: list[bytes] = []
+
+        async def take(payloads: list[bytes]) -> None:
+            taken.extend(payloads)
+
+        async def fail(payloads: list[bytes]) -> None:
+            raise EntityError("no room")
+
+        with pytest.raises(EntityError, match="no room"):
+            await receive(w.carrier, ORDERS, fail, limit=2)
+        assert await w.receivable() == numbered(0, 1, 2, 3, 4)
+        await receive(w.carrier, ORDERS, take, limit=2)
+        assert len(taken) == 2
+        assert await w.receivable() == numbered(2, 3, 4)
+
+
+async def test_receive_and_delete_takes_no_more_than_asked() -> None:
+    """Messages beyond the limit would be gone without anybody having seen them."""
+    async with world() as w:
+        await w.put(*(message(number) for number in range(300)))
+        taken: list[bytes] = []
+
+        async def take(payloads: list[bytes]) -> None:
+            taken.extend(payloads)
+
+        await receive_and_delete(w.carrier, ORDERS, take, limit=150)
+        assert len(taken) == 150
+        assert len(await w.ids()) == 150
+
+
+async def test_move_takes_chosen_messages_to_another_namespace() -> None:
+    """The others keep their place, their lock is given back and no delivery is counted."""
+    async with world() as w:
+        await w.put(*(message(number) for number in range(500)))
+        progress = await move(
+            w.carrier, ORDERS, w.elsewhere, "orders", choice=Choice(where="number >= 100 AND number < 104")
+        )
+        assert (progress.done, progress.left, progress.total) == (4, 0, 4)
+        assert await w.ids(carrier=w.elsewhere) == numbered(100, 101, 102, 103)
+        assert len(await w.receivable()) == 496
+        assert {described(one)["delivery_count"] for one in await peek(w.carrier, ORDERS, count=500)} == {0}
+
+
+async def test_moved_message_keeps_every_byte_of_its_sender() -> None:
+    """Only annotations of the service are its own."""
+    async with world() as w:
+        sent = message(1, b"\xff\x00", application={"a": 1.5}, group_id=None, subject="s")
+        await w.put(sent)
+        await move(w.carrier, ORDERS, w.carrier, "other")
+        [got] = await peek(w.carrier, OTHER)
+        assert got.endswith(sent)
+
+
+async def test_move_onto_itself_is_refused() -> None:
+    """It would never end."""
+    async with world() as w:
+        with pytest.raises(ConfigError, match="both source and destination"):
+            await move(w.carrier, ORDERS, w.carrier, "Orders")
+
+
+async def test_move_to_a_missing_entity_gives_everything_back() -> None:
+    """Nothing may be lost to a slip of the pen."""
+    async with world() as w:
+        await w.put(*(message(number) for number in range(3)))
+        with pytest.raises(EntityNotFound):
+            await move(w.carrier, ORDERS, w.carrier, "nowhere")
+        assert await w.receivable() == numbered(0, 1, 2)
+
+
+async def test_cancelled_move_leaves_nothing_locked_and_loses_nothing() -> None:
+    """A batch is brought to its end; everything else goes back at once."""
+    async with world() as w:
+        total = 2_000
+        await w.put(*(message(number) for number in range(total)))
+        progress = Progress()
+        begun = asyncio.Event()
+        progress.tell = lambda _: begun.set()
+        task = asyncio.create_task(move(w.carrier, ORDERS, w.carrier, "other", progress=progress))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        moved, left = await w.ids(OTHER), await w.receivable()
+        assert 0 < len(moved) < total
+        assert sorted(moved + left) == sorted(numbered(*range(total)))
+        await move(w.carrier, ORDERS, w.carrier, "other")
+        assert sorted(await w.ids(OTHER)) == sorted(numbered(*range(total)))
+
+
+async def test_sessions_are_moved_one_after_another() -> None:
+    """An entity that requires sessions gives messages only to the holder of one."""
+    async with world() as w:
+        await w.put(*(message(n, group_id=f"s{n % 3}") for n in range(30)), path="meetings")
+        progress = await move(w.carrier, MEETINGS, w.carrier, "other", choice=Choice(where="number < 21"))
+        assert (progress.done, progress.left) == (21, 0)
+        assert sorted(await w.ids(MEETINGS)) == sorted(numbered(*range(21, 30)))
+        await move(w.carrier, MEETINGS, w.carrier, "other", choice=Choice(session="s1"))
+        assert sorted(await w.ids(MEETINGS)) == sorted(numbered(21, 23, 24, 26, 27, 29))
+
+
+async def test_locked_session_is_told() -> None:
+    """Its messages are left, and the user learns why."""
+    async with world() as w:
+        await w.put(*(message(n, group_id=f"s{n % 2}") for n in range(4)), path="meetings")
+        holder = await w.carrier.receiver("meetings", session="s0")
+        progress = await purge(w.carrier, MEETINGS)
+        await holder.close()
+        assert (progress.done, progress.left) == (2, 2)
+        assert progress.notes == ["session 's0' is locked by another receiver"]
+
+
+async def test_purge_deletes_all_or_those_chosen() -> None:
+    """Those that were not chosen are left as they were."""
+    async with world() as w:
+        await w.put(*(message(number) for number in range(20)))
+        progress = await purge(w.carrier, ORDERS, choice=Choice(where="number % 2 = 0"))
+        assert (progress.done, progress.left) == (10, 0)
+        assert await w.receivable() == numbered(*range(1, 20, 2))
+        progress = await purge(w.carrier, ORDERS)
+        assert (progress.done, progress.left) == (10, 0)
+        assert await w.ids() == []
+
+
+# ── single messages ──
+
+
+async def test_message_is_edited_and_sent_again() -> None:
+    """The original is gone, the copy has the changes, and every other field as it was."""
+    async with world() as w:
+        await w.put(message(0), message(1, b"wrong", subject="s"), message(2))
+        number = sequence_number_of((await peek(w.carrier, ORDERS))[1])
+        assert number is not None
+        await resend(w.carrier, ORDERS, number, {"body": "right"})
+        shown = [described(one) for one in await peek(w.carrier, ORDERS)]
+        assert [one["message_id"] for one in shown] == numbered(0, 2, 1)
+        assert (shown[2]["body"], shown[2]["subject"]) == ("right", "s")
+        assert shown[2]["application_properties"] == {"number": {"type": "long", "value": "1"}}
+        with pytest.raises(EntityNotFound, match="no message with the sequence number"):
+            await resend(w.carrier, ORDERS, number, {})
+
+
+async def test_copy_that_is_refused_leaves_the_original() -> None:
+    """It is completed only after the copy was accepted."""
+    async with world() as w:
+        await w.put(message(0))
+        number = sequence_number_of((await peek(w.carrier, ORDERS))[0]) or 0
+        with pytest.raises(EntityNotFound):
+            await resend(w.carrier, ORDERS, number, {}, path="nowhere")
+        assert await w.receivable() == numbered(0)
+
+
+async def test_deferred_and_scheduled_messages_are_sent_again() -> None:
+    """Neither can be received from a link."""
+    async with world() as w:
+        await w.put(message(0))
+        receiver = await w.carrier.receiver("orders")
+        await receiver.defer(await receiver.receive(1, 5.0))
+        await receiver.close()
+        later = described(message(1)) | {"scheduled_enqueue_time": "2090-01-01T00:00:00Z"}
+        await w.put(encoded(later))
+        shown = {described(one)["state"]: described(one) for one in await peek(w.carrier, ORDERS)}
+        assert set(shown) == {"deferred", "scheduled"}
+        await resend(w.carrier, ORDERS, shown["deferred"]["sequence_number"], {"subject": "again"})
+        change = {"scheduled_enqueue_time": None}
+        await resend(w.carrier, ORDERS, shown["scheduled"]["sequence_number"], change)
+        assert sorted(await w.receivable()) == numbered(0, 1)
+
+
+async def test_scheduled_messages_are_listed_and_cancelled() -> None:
+    """By sequence number; messages that wait are not among them."""
+    async with world() as w:
+        times = [f"209{number}-01-01T00:00:00Z" for number in range(3)]
+        await w.put(*(encoded({"message_id": f"t{n}", "scheduled_enqueue_time": at}) for n, at in enumerate(times)))
+        await w.put(message(0))
+        shown = [described(one) async for page in scheduled(w.carrier, ORDERS) for one in page]
+        assert [one["scheduled_enqueue_time"] for one in shown] == [f"209{n}-01-01T00:00:00.000Z" for n in range(3)]
+        await cancel(w.carrier, ORDERS, [one["sequence_number"] for one in shown[:2]])
+        assert sorted(await w.ids()) == ["m0", "t2"]
+
+
+async def test_states_of_sessions_are_shown() -> None:
+    """Reading one takes its lock for a moment; one that another receiver has is told."""
+    async with world() as w:
+        await w.put(*(message(n, group_id=f"s{n}") for n in range(2)), path="meetings")
+        connection = await w.carrier.connection()
+        receiver = await connection.receiver("meetings", session="s1")
+        management = await connection.management("meetings")
+        await management.request("set-session-state", {"session-id": "s1", "session-state": b"half way"})
+        shown = await sessions(w.carrier, MEETINGS)
+        assert shown == [
+            {"session_id": "s0", "is_locked": False, "state": None},
+            {"session_id": "s1", "is_locked": True, "state": None},
+        ]
+        await receiver.close()
+        found = await session_state(w.carrier, MEETINGS, "s1")
+        assert found == {"is_locked": False, "state": "half way", "state_type": "text"}
+
+
+# ── dead letters ──
+
+
+async def _with_dead_letters(w: World) -> None:
+    await w.put(*(message(number) for number in range(5)))
+    await w.dead_letter(3, "Poison")
+    await w.dead_letter(2, "Expired")
+
+
+async def test_dead_letters_are_grouped_by_reason() -> None:
+    """The largest group first, with a sample of its description."""
+    async with world() as w:
+        await _with_dead_letters(w)
+        groups = await grouped(w.carrier, ORDERS)
+        assert [(group.reason, group.count, group.description) for group in groups] == [
+            ("Poison", 3, "because of Poison"),
+            ("Expired", 2, "because of Expired"),
+        ]
+
+
+async def test_dead_letters_of_one_reason_are_sent_back() -> None:
+    """Those of others stay among the dead letters."""
+    async with world() as w:
+        await _with_dead_letters(w)
+        progress = await redrive(w.carrier, ORDERS, reasons={"Expired"}, duplicate_window_s=0.0).run_once()
+        assert progress.moved == 2
+        assert await w.receivable() == numbered(3, 4)
+        assert await w.receivable(LETTERS) == numbered(0, 1, 2)
+
+
+async def test_dead_letter_is_sent_again_without_its_reason() -> None:
+    """Its next dead-lettering would else show an old one."""
+    async with world() as w:
+        await _with_dead_letters(w)
+        number = sequence_number_of((await peek(w.carrier, LETTERS))[0]) or 0
+        await resend(w.carrier, LETTERS, number, {"body": "repaired"})
+        [shown] = [described(one) for one in await peek(w.carrier, ORDERS)]
+        assert (shown["body"], set(shown["application_properties"])) == ("repaired", {"number"})
+        assert len(await w.ids(LETTERS)) == 4
