@@ -13,6 +13,7 @@ from pairbus import __version__
 from pairbus.cli import (
     broker,
     clients,
+    dashboard,
     demo,
     estimate,
     fault,
@@ -55,6 +56,7 @@ for command in (
     status,
     syphon,
     clients,
+    dashboard,
     demo,
     estimate,
     report,

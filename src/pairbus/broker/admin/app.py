@@ -2,6 +2,7 @@
 
     GET /health, GET /ca.pem            for everybody; with an Authorization header they are entities of that name
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
+    GET / of a browser, /$pairbus/page/…  the page, when the broker has one; it decides by itself who may ask
     /$pairbus/…                         Manage; faults and other switches of the broker, see `control`
     GET /$meter                         any right; operations since the start, when the broker has a meter
     GET /$namespaceinfo                 Manage
@@ -19,11 +20,11 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from pairbus.access.gate import ForeignRequest, check_request_source
 from pairbus.access.sas import MANAGE, Grant, TokenRefused
 from pairbus.broker.admin import AdminNamespace
 from pairbus.broker.admin.atom import error_body
 from pairbus.broker.admin.entities import namespace_entry
-from pairbus.broker.admin.gate import ForeignRequest, check_request_source
 from pairbus.broker.admin.resources import Call, Refused, Resources
 from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.admin.xml import MalformedEntry
@@ -34,10 +35,12 @@ from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, Sto
 BODY_SIZE_MAX = 256 * 1024  # a full description has 2 KB
 BODY_WAIT_S = 20
 SWITCHES = "$pairbus/"
+PAGE = "/$pairbus/page/"
 TOKEN_SKEW_S = 300  # the Python SDK renews a token only 60 seconds after its expiry
 
 ControlHandler = Callable[[web.Request, str], Awaitable[web.Response]]
 WebSocketHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+PageHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 logger = logging.getLogger("pairbus.broker.admin")
 
@@ -55,7 +58,7 @@ _STATUS_OF: tuple[tuple[type[Exception], int, str], ...] = (
 )
 
 
-def admin_app(
+def admin_app(  # noqa: PLR0913 - each is a part of its own, that a broker has or has not
     namespace: AdminNamespace,
     *,
     hosts: frozenset[str] = frozenset(),
@@ -64,6 +67,7 @@ def admin_app(
     meter: Meter | None = None,
     faults: NamespaceFaults | None = None,
     control: ControlHandler | None = None,
+    page: PageHandler | None = None,
     on_request: Callable[[web.Request], None] | None = None,
 ) -> web.Application:
     """The application for one namespace, to be served plain and over TLS.
@@ -79,6 +83,7 @@ def admin_app(
         meter=meter,
         faults=faults,
         control=control,
+        page=page,
         on_request=on_request,
     )
     app = web.Application(client_max_size=BODY_SIZE_MAX)
@@ -87,7 +92,7 @@ def admin_app(
 
 
 class _Routes:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - those of `admin_app`
         self,
         namespace: AdminNamespace,
         hosts: frozenset[str],
@@ -97,6 +102,7 @@ class _Routes:
         meter: Meter | None,
         faults: NamespaceFaults | None,
         control: ControlHandler | None,
+        page: PageHandler | None,
         on_request: Callable[[web.Request], None] | None,
     ) -> None:
         self._namespace = namespace
@@ -106,6 +112,7 @@ class _Routes:
         self._meter = meter
         self._faults = faults
         self._control = control
+        self._page = page
         self._on_request = on_request
         self._resources = Resources(namespace)
         self._started_ms = namespace.now_ms()
@@ -119,7 +126,11 @@ class _Routes:
         try:
             check_request_source(request.headers.getall("Host", []), request.headers.get("Origin"), self._hosts)
             if not self._wants_websocket(request):
-                answer = await self._answer(request)
+                answer: web.StreamResponse
+                if self._page is not None and _wants_page(request):
+                    answer = await self._page(request)
+                else:
+                    answer = await self._answer(request)
                 if faults is not None and faults.acts:
                     await faults.contact.http_is_open()
                     await faults.contact.http_is_late(answer.content_length or 0)
@@ -243,6 +254,14 @@ class _Routes:
             return _error(408, f"the request body did not arrive within {BODY_WAIT_S} seconds")
         logger.error("%s %s %s failed", self._namespace.name, request.method, request.path, exc_info=error)
         return _error(500, "internal error; the broker's log has the details")
+
+
+def _wants_page(request: web.Request) -> bool:
+    """Tell whether a browser asks for the page, or the page asks for something."""
+    if request.path.startswith(PAGE):
+        return True
+    is_reading = request.method in ("GET", "HEAD") and "Authorization" not in request.headers
+    return request.path == "/" and is_reading and "text/html" in request.headers.get("Accept", "")
 
 
 def _is_switch(path: str) -> bool:
