@@ -16,7 +16,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -96,7 +95,10 @@ class Page:
         except web.HTTPException as error:
             return _error(error.status, error.text or error.reason, error.headers.get("Allow"))
         except PairbusError as error:
-            return _error(next(status for kind, status in _STATUS_OF if isinstance(error, kind)), str(error))
+            # A field, a filter or an address that is wrong is a ValueError too.
+            is_wrong = isinstance(error, ValueError)
+            status = 400 if is_wrong else next(status for kind, status in _STATUS_OF if isinstance(error, kind))
+            return _error(status, str(error))
 
     async def _api(self, request: web.Request, path: str) -> web.StreamResponse:
         allowed = []
@@ -196,12 +198,30 @@ def _switch(route: str) -> Handler:
     return pass_on
 
 
-def _about(module: str, function: str) -> Handler:
+def _about_messages(function: str) -> Handler:
+    def load() -> Any:
+        from pairbus.dashboard import messages
+
+        return messages
+
+    return _lazily(load, function)
+
+
+def _about_entities(function: str) -> Handler:
+    def load() -> Any:
+        from pairbus.dashboard import entities
+
+        return entities
+
+    return _lazily(load, function)
+
+
+def _lazily(load: Callable[[], Any], function: str) -> Handler:
     """Return a handler that is imported when it is needed: the broker's page pays for messages when it shows some."""
 
     async def handle(page: Page, request: web.Request, names: dict[str, str]) -> Any:
         page.target(names["name"])
-        loaded = await in_thread("pairbus-import", import_module, f"pairbus.dashboard.{module}")
+        loaded = await in_thread("pairbus-import", load)
         return await getattr(loaded, function)(page, request, names)
 
     return handle
@@ -230,23 +250,23 @@ ROUTES: list[tuple[str, re.Pattern[str], Handler]] = [
     ("DELETE", _of_namespace("faults/(?P<number>[0-9]+)"), _switch("faults")),
     ("GET", _of_namespace("clock"), _switch("clock")),
     ("POST", _of_namespace("clock"), _switch("clock")),
-    ("GET", _of_namespace("entity"), _about("entities", "show")),
-    ("GET", _of_namespace("sessions"), _about("entities", "sessions")),
-    ("GET", _of_namespace("scheduled"), _about("entities", "scheduled_messages")),
-    ("GET", _of_namespace("rules"), _about("entities", "show_rules")),
-    ("POST", _of_namespace("match"), _about("entities", "match")),
-    ("GET", _of_namespace("messages"), _about("messages", "browse")),
-    ("GET", _of_namespace("message"), _about("messages", "read")),
-    ("GET", _of_namespace("body"), _about("messages", "body")),
-    ("GET", _of_namespace("dead-letters"), _about("messages", "dead_letters")),
-    ("GET", _of_namespace("export"), _about("messages", "export_messages")),
-    ("POST", _of_namespace("send"), _about("messages", "send_messages")),
-    ("POST", _of_namespace("resend"), _about("messages", "send_again")),
-    ("POST", _of_namespace("cancel"), _about("messages", "cancel_scheduled")),
-    ("POST", _of_namespace("redrive"), _about("messages", "begin_redrive")),
-    ("POST", _of_namespace("move"), _about("messages", "begin_move")),
-    ("POST", _of_namespace("purge"), _about("messages", "begin_purge")),
-    ("POST", _of_namespace("import"), _about("messages", "begin_import")),
+    ("GET", _of_namespace("entity"), _about_entities("show")),
+    ("GET", _of_namespace("sessions"), _about_entities("sessions")),
+    ("GET", _of_namespace("scheduled"), _about_entities("scheduled_messages")),
+    ("GET", _of_namespace("rules"), _about_entities("show_rules")),
+    ("POST", _of_namespace("match"), _about_entities("match")),
+    ("GET", _of_namespace("messages"), _about_messages("browse")),
+    ("GET", _of_namespace("message"), _about_messages("read")),
+    ("GET", _of_namespace("body"), _about_messages("body")),
+    ("GET", _of_namespace("dead-letters"), _about_messages("dead_letters")),
+    ("GET", _of_namespace("export"), _about_messages("export_messages")),
+    ("POST", _of_namespace("send"), _about_messages("send_messages")),
+    ("POST", _of_namespace("resend"), _about_messages("send_again")),
+    ("POST", _of_namespace("cancel"), _about_messages("cancel_scheduled")),
+    ("POST", _of_namespace("redrive"), _about_messages("begin_redrive")),
+    ("POST", _of_namespace("move"), _about_messages("begin_move")),
+    ("POST", _of_namespace("purge"), _about_messages("begin_purge")),
+    ("POST", _of_namespace("import"), _about_messages("begin_import")),
     ("GET", re.compile("jobs"), _jobs),
     ("GET", re.compile("jobs/(?P<number>[0-9]{1,9})"), _jobs),
     ("DELETE", re.compile("jobs/(?P<number>[0-9]{1,9})"), _cancel_job),

@@ -77,9 +77,9 @@ def opens_with_manage(keys: KeyRing) -> Opens:
     """Return the check of a token that is `KEY NAME:KEY`, or the key of the root policy alone; it must have Manage."""
 
     def opens(token: str) -> bool:
-        name, _, key = token.rpartition(":")
-        grant = keys.login(name or ROOT_KEY_NAME, key)
-        return grant is not None and MANAGE in grant.rights and not grant.entity_path
+        name, _, key = token.partition(":")
+        grants = (keys.login(ROOT_KEY_NAME, token), keys.login(name, key))
+        return any(grant is not None and MANAGE in grant.rights and not grant.entity_path for grant in grants)
 
     return opens
 
