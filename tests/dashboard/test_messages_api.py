@@ -11,8 +11,8 @@ from tests.dashboard.world import API, CHANGING, World, world
 ORDERS = "namespaces/contoso"
 
 
-async def browse(there: World, path: str = "orders", **query: Any) -> dict[str, Any]:
-    text = "&".join(f"{name}={value}" for name, value in {"path": path, **query}.items())
+async def browse(there: World, **query: Any) -> dict[str, Any]:
+    text = "&".join(f"{name}={value}" for name, value in {"path": "orders", **query}.items())
     found: dict[str, Any] = await there.get(f"{ORDERS}/messages?{text}")
     return found
 

@@ -23,15 +23,20 @@ class Unreachable(PairbusError):
 
 
 class Patience:
-    """Decides how long failures are answered by another try: until `patience_s` have passed without a success."""
+    """Decides how long failures are answered by another try: until `patience_s` have passed without a success.
+
+    A namespace that was never reached is not tried again: its name may be wrong.
+    """
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
         self._since: float | None = None
         self._pause_s = PAUSE_MIN_S
+        self._has_succeeded = False
 
     def succeeded(self) -> None:
         """Begin anew: something was done."""
+        self._has_succeeded = True
         self._since, self._pause_s = None, PAUSE_MIN_S
 
     async def failed(self, error: TransportError) -> None:
@@ -40,7 +45,7 @@ class Patience:
         self._since = now if self._since is None else self._since
         busy = failure_of(error).kind is Kind.BUSY
         pause_s = BUSY_WAIT_S if busy else self._pause_s
-        if not is_passing(error) or now + pause_s > self._since + self._patience_s:
+        if not self._has_succeeded or not is_passing(error) or now + pause_s > self._since + self._patience_s:
             raise error
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
         await asyncio.sleep(pause_s)
@@ -71,7 +76,8 @@ def explained(error: TransportError, carrier: Carrier, path: str) -> PairbusErro
     if kind is Kind.UNAUTHORIZED:
         return ConfigError(f"{where} refuses the key or token for {path}: {error}")
     if kind is Kind.COMMUNICATION and not carrier.is_connected:
-        return Unreachable(f"cannot reach {where}: {error}")
+        reason = str(error).removeprefix(f"no connection to {carrier.endpoint.host}:{carrier.endpoint.port}: ")
+        return Unreachable(f"cannot reach {where}: {reason}")
     if kind is Kind.TIMEOUT and not carrier.is_connected:
         return Unreachable(f"{where} does not answer: {error}")
     return EntityError(f"{path} of {where}: {error}")
@@ -83,11 +89,9 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
     cancelled = False
     while not task.done():
         try:
-            await asyncio.shield(task)
+            await asyncio.wait([task])
         except asyncio.CancelledError:
             cancelled = True
-        except BaseException:
-            break  # the task's own, which `result` raises
     if cancelled:
         if not task.cancelled() and task.exception() is not None:
             raise asyncio.CancelledError from task.exception()

@@ -140,6 +140,13 @@ class Lines:
             )
         self.offset, self.number = notes.offset, notes.lines
 
+    def skip_line(self) -> None:
+        """Leave one line out."""
+        line = self._file.readline(LINE_MAX)
+        self._digest.update(line)
+        self.offset += len(line)
+        self.number += bool(line)
+
     def __iter__(self) -> Iterator[bytes | None]:
         """Yield each line as an encoded message; None for an empty line. BadMessage names the line."""
         while line := self._file.readline(LINE_MAX):

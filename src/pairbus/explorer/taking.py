@@ -67,6 +67,8 @@ class Taking:
             if await self._look():
                 credit = min(CREDIT, self._left) if self.choice.is_all else CREDIT
                 patience = Patience()
+                if self.only_present:
+                    patience.succeeded()  # the look has reached the namespace
                 async with Intake(
                     self.carrier, self.address, session=self.choice.session, credit=credit, wait_s=self.wait_s
                 ) as intake:
