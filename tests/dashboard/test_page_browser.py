@@ -198,6 +198,16 @@ def test_no_element_overflows(tab: Tab, broker: BrokerProcess, width: int, colou
         assert tab.complaints == []
 
 
+def test_page_on_the_port_tells_that_the_port_is_shut(tab: Tab, broker: BrokerProcess) -> None:
+    """It cannot end the outage that took it away, so it says who can, and comes back with the port."""
+    visit(tab, page_of(broker, "#/faults"))
+    until(tab, "document.querySelectorAll('select[name=kind] option').length > 5")
+    write(tab, "#fault-form input[name=for_s]", "3s")
+    tab.ask("document.querySelector('#fault-form').requestSubmit()")
+    assert "pairbus fault clear --control" in until(tab, "document.querySelector('#banner p')?.textContent")
+    until(tab, "document.querySelector('.link.live') && !document.querySelector('#banner p')")
+
+
 def test_page_with_a_token_opens_with_it(tab: Tab, tmp_path: Path) -> None:
     """The key is asked for, kept for this tab, and never part of an address."""
     with BrokerProcess(tmp_path / "data", namespaces=("contoso",), options=("--key", "my own key")) as process:

@@ -40,6 +40,7 @@ export function morph(before, after) {
   }
   for (const { name, value } of after.attributes) if (before.getAttribute(name) !== value) before.setAttribute(name, value);
   for (const name of HANDLERS) before[name] = after[name];
+  if (before.type === "checkbox") before.checked = after.hasAttribute("checked");
   morphChildren(before, after);
 }
 

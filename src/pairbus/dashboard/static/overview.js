@@ -125,7 +125,7 @@ function entities(look, rows, redraw) {
   return section("entities", "Entities",
     h("div", { class: "tools" },
       h("input", { type: "search", id: "filter", placeholder: "Filter by name  ( / )", "aria-label": "Filter by name", value: view.filter, oninput: (event) => { view.filter = event.target.value; redraw(); } }),
-      h("label", { class: "check" }, h("input", { type: "checkbox", onchange: (event) => { view.nonEmpty = event.target.checked; redraw(); } }), "only with messages")),
+      h("label", { class: "check" }, h("input", { type: "checkbox", checked: view.nonEmpty, onchange: (event) => { view.nonEmpty = event.target.checked; redraw(); } }), "only with messages")),
     rows.length ? table("Entities", [
       { title: sortHead("Name", "path", redraw), cell: (row) => [h("a", { href: entityLink(row.namespace, row.path) }, h("bdi", {}, row.path)), h("small", {}, [row.kind, several ? row.namespace : "", isBacklog(row.path) ? "backlog queue" : "", row.sessions ? "sessions" : "", row.status && row.status !== "Active" ? row.status : ""].filter(Boolean).join(", "))] },
       column("Active", "active", (row) => (row.active === undefined ? "–" : number(row.active))),

@@ -15,7 +15,17 @@ export function outageButton(name, one) {
   const isGone = state.onBroker;
   return isOut
     ? button("End outage", () => attempt(() => Promise.all(one.faults.filter((f) => f.kind === OUTAGE).map((f) => remove(of(name, `faults/${f.id}`)))), `${name} answers again`), { class: "calm", "data-action": "end-outage", "data-namespace": name })
-    : button("Start outage", () => attempt(() => post(of(name, "faults"), { kind: OUTAGE, ...(isGone ? { for_s: 30 } : {}) }), isGone ? `${name} refuses connections for 30 s, this page included` : `${name} refuses connections`), { class: "danger", "data-action": "start-outage", "data-namespace": name, title: isGone ? "Refuses connections for 30 seconds. This page is on the same port and is away meanwhile." : "Refuses connections until the outage is ended." });
+    : button("Start outage", () => attempt(() => switchOn(name, { kind: OUTAGE, ...(isGone ? { for_s: 30 } : {}) }), isGone ? `${name} refuses connections for 30 s, this page included` : `${name} refuses connections`), { class: "danger", "data-action": "start-outage", "data-namespace": name, title: isGone ? "Refuses connections for 30 seconds. This page is on the same port and is away meanwhile." : "Refuses connections until the outage is ended." });
+}
+
+// On the port of the namespace itself an outage cuts the connection before the answer: that is what was wanted.
+async function switchOn(name, fault) {
+  try {
+    return await post(of(name, "faults"), fault);
+  } catch (error) {
+    if (state.onBroker && error.status === 0) return fault;
+    throw error;
+  }
 }
 
 export async function loadKinds(redraw) {
@@ -64,7 +74,7 @@ function add(data, kind) {
     if (name === "namespace" || text === "") continue;
     body[name] = ["probability", "count"].includes(name) || (kind.arguments.some((one) => one.name === name) && !Number.isNaN(Number(text))) ? Number(text) : text;
   }
-  return attempt(() => post(of(data.get("namespace"), "faults"), body), `${body.kind} is on`);
+  return attempt(() => switchOn(data.get("namespace"), body), `${body.kind} is on`);
 }
 
 function clock(name, one) {
