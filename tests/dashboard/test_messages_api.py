@@ -169,3 +169,27 @@ async def test_overview_has_entities_counts_and_states() -> None:
         assert found["namespaces"]["contoso"]["entities"]["orders"]["active"] == 2
         assert found["namespaces"]["contoso"]["entities"]["news/Subscriptions/all"]["kind"] == "subscription"
         assert found["on_broker"] is True
+
+
+async def test_broker_stops_at_once_although_a_page_watches() -> None:
+    """An open page must not hold up a restart."""
+    async with world() as there:
+        stream = await there.session.get(f"{there.url}{API}watch", headers=CHANGING)
+        assert (await stream.content.readline()).startswith(b"event: look")
+        await there.put(*["x"] * 50)
+        began_s = asyncio.get_running_loop().time()
+        await there.broker.stop()
+        assert asyncio.get_running_loop().time() - began_s < 1.5
+        stream.close()
+
+
+async def test_cancelled_job_loses_nothing_and_holds_nothing() -> None:
+    async with world() as there:
+        await there.put(*[f"body {at}" for at in range(500)])
+        began = await there.post(f"{ORDERS}/move", {"path": "orders", "to": "other", "where": "1 = 1"})
+        await there.ask("DELETE", f"jobs/{began['number']}")
+        job = await there.end_of(began)
+        assert job["state"] in ("cancelled", "done"), job
+        assert there.counts()[0] + there.counts("other")[0] >= 500
+        left = await there.job(f"{ORDERS}/purge", {"path": "orders"})
+        assert there.counts() == (0, 0), left

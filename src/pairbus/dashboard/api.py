@@ -106,7 +106,7 @@ class Page:
             match = pattern.fullmatch(path)
             if match is None:
                 continue
-            if request.method == method or (request.method, method) == ("HEAD", "GET"):
+            if request.method == method:
                 said = await handler(self, request, match.groupdict())
                 return said if isinstance(said, web.StreamResponse) else web.json_response(said, headers=HEADERS)
             allowed.append(method)
@@ -189,8 +189,7 @@ def _switch(route: str) -> Handler:
         target = page.target(names["name"])
         body = None if request.method in (*READING, "DELETE") else await read_object(request)
         rest = f"/{names['number']}" if names.get("number") else ""
-        method = "GET" if request.method == "HEAD" else request.method
-        said = await target.switch(method, f"{route}{rest}", body)
+        said = await target.switch(request.method, f"{route}{rest}", body)
         if request.method not in READING:
             await page.watch.refresh(target.name)
         return said

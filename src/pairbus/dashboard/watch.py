@@ -90,6 +90,11 @@ class Watch:
         self._look: dict[str, Any] = {}
         self._number = 0
 
+    @property
+    def is_at_work(self) -> bool:
+        """True while the sources are asked."""
+        return bool(self._tasks)
+
     # ── for those who ask ──
 
     async def look(self) -> dict[str, Any]:
