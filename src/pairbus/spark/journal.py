@@ -130,6 +130,18 @@ class Location:
     def has_ended(self, run: str) -> bool:
         return (self.reports(run) / "over").exists()
 
+    def begin(self, run: str, tick: int, task: int) -> None:
+        """Note that a task of a round has begun: the others share a budget with it."""
+        (self.reports(run) / f"begun-{tick}-{task}").touch()
+
+    def begun(self, run: str, tick: int) -> set[int]:
+        """Return the tasks of a round that have begun."""
+        return {int(path.name.rpartition("-")[2]) for path in self.reports(run).glob(f"begun-{tick}-*")}
+
+    def forget_begun(self, run: str, tick: int) -> None:
+        for path in self.reports(run).glob(f"begun-{tick}-*"):
+            path.unlink(missing_ok=True)
+
     def new_file(self, attempt: str, at_s: float) -> Path:
         return self.journal / f"day={day_of(at_s)}" / f"{attempt}.jsonl"
 
@@ -152,6 +164,11 @@ class Report:
     "The task ended because of its quota: there is probably more."
     problems: tuple[str, ...] = ()
     "Why messages stayed, in words."
+    task: int = 0
+    "Of its round, the same for every attempt."
+    began_ms: int = 0
+    ended_ms: int = 0
+    "Both by the clock of its host."
 
     def write(self, location: Location, run: str, attempt: str) -> None:
         """Not synced: what is lost with the power is only advice."""
@@ -159,9 +176,12 @@ class Report:
         _replace(location.reports(run) / f"{self.tick:010d}-{attempt}.json", values)
 
 
-def read_reports(location: Location, run: str, without: Container[str] = ()) -> Iterator[tuple[str, Report]]:
-    """Each with its name, in the order of ticks; `without` those of these names."""
-    for path in sorted(location.reports(run).glob("[0-9]*.json")):
+def read_reports(
+    location: Location, run: str, without: Container[str] = (), tick: int | None = None
+) -> Iterator[tuple[str, Report]]:
+    """Each with its name, in the order of ticks; `without` those of these names, and of one `tick` only."""
+    pattern = "[0-9]*.json" if tick is None else f"{tick:010d}-*.json"
+    for path in sorted(location.reports(run).glob(pattern)):
         if path.name not in without:
             values = json.loads(path.read_text(encoding="utf-8"))
             yield path.name, Report(**{**values, "problems": tuple(values["problems"])})
