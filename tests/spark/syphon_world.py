@@ -51,10 +51,11 @@ class SyphonWorld:
     def secondary(self) -> BrokerProcess:
         return self.away_broker or self.broker
 
-    def divert(self, count: int, *paths: str, queue: int = 0, size: int = 20) -> None:
-        asyncio.run(self._divert(count, paths, queue, size))
+    def divert(self, count: int, *paths: str, queue: int = 0, size: int = 20, sender: str | None = None) -> None:
+        """With `sender`, as one with `ordered=True` does it."""
+        asyncio.run(self._divert(count, paths, queue, size, sender))
 
-    async def _divert(self, count: int, paths: tuple[str, ...], queue: int, size: int) -> None:
+    async def _divert(self, count: int, paths: tuple[str, ...], queue: int, size: int, orderer: str | None) -> None:
         async with Carrier(self.secondary.connection_string("fabrikam")) as carrier:
             sender = await carrier.sender(f"{BACKLOG}/{self.first_queue + queue}")
             for page in range(0, count, PAGE):
@@ -66,7 +67,11 @@ class SyphonWorld:
                     self.sent[message_id] = (path, payload)
                     if not sender.sendable:
                         await sender.ready()
-                    answers.append(sender.send_nowait(wrap(payload, Away(path))))
+                    answers.append(
+                        sender.send_nowait(
+                            wrap(payload, Away(path, sender=orderer, counter=number if orderer else None))
+                        )
+                    )
                 await asyncio.gather(*answers)
 
     def found(self, *paths: str) -> dict[str, list[bytes]]:

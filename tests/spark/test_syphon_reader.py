@@ -24,7 +24,7 @@ from pairbus.pairing.relay import Fate, SyphonSettings
 from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.journal import DEAD_LETTERED, Location, Report, read_reports
 from pairbus.spark.lane import Job
-from pairbus.spark.looks import check, count_left
+from pairbus.spark.looks import check, count_left, find_new
 from pairbus.spark.missing import FORGOTTEN_S, SharedDestinations
 from pairbus.spark.rounds import Quotas
 from pairbus.spark.syphon_source import SCHEMA, SyphonReader
@@ -365,3 +365,28 @@ def test_locks_that_are_shorter_than_the_work_are_kept_all_the_same(tmp_path: Pa
         end, rows = round_of(reader, {"tick": 0})
         assert (end, len(rows), world.waiting()) == ({"tick": 1}, 70, 0)
         assert world.check("orders") == 0
+
+
+def test_messages_of_ordered_senders_stay_and_are_named(world: SyphonWorld) -> None:
+    """They may lie in several queues, which tasks drain independently: the in-process syphon keeps their order."""
+    world.divert(40, "orders")
+    world.divert(5, "bills", sender="till-7")
+    job = world.job()
+    _, rows = round_of(world.reader(job), {"tick": 0})
+    assert Counter(row["destination"] for row in rows) == {"orders": 40}
+    (report,) = reports_of(job)
+    assert (report.moved, report.held, report.more) == (40, 5, False)
+    assert "ordered sender, for 'bills'" in report.problems[0] and "--engine local" in report.problems[0]
+    assert world.waiting() == 5
+    assert world.found("bills") == {"bills": []}
+
+
+def test_new_backlog_queues_are_found_without_a_list(world: SyphonWorld) -> None:
+    """By opening a link to the next index: no Manage claim, no operation that is billed."""
+    known = [f"{BACKLOG}/{index}" for index in range(80) if index != 4]
+    before = world.operations()
+    found = find_new(world.job(), "contoso", known)
+    assert found == [f"{BACKLOG}/4", *[f"{BACKLOG}/{index}" for index in range(80, 90)]]
+    assert find_new(world.job(), "contoso", known + found) == []
+    assert find_new(world.job(), "northwind", []) == []
+    assert world.operations() == before

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from pairbus.cli.standard import say
 from pairbus.errors import ConfigError
+from pairbus.spark.rounds import Quotas
 from pairbus.spark.session import LIGHT_JAVA, local_session
 from pairbus.spark.syphon_job import SparkGone, redrive, syphon
 from pairbus.syphon import Progress, SyphonSettings
@@ -63,6 +64,8 @@ class Places:
     secondary: str
     credential: str | None = None
     "Name of a credential, when primary and secondary are hosts."
+    tasks: int | None = None
+    "That run at once; None: as many as Spark says."
 
 
 class SparkPump:
@@ -79,7 +82,15 @@ class SparkPump:
         self._job: SparkSyphon | None = None
         self._stopping = asyncio.Event()
 
-    def syphon(self, queues: Mapping[str, int | None], told: Callable[[str], None], *, once: bool) -> SparkPump:
+    def syphon(
+        self,
+        queues: Mapping[str, int | None],
+        told: Callable[[str], None],
+        *,
+        once: bool,
+        primary_name: str | None,
+    ) -> SparkPump:
+        """Prepare a drain; with `primary_name`, also of its backlog queues that are created later."""
         places, settings = self._places, self._settings
         self._told, self._queues = told, len(queues)
         self._make = lambda spark: syphon(
@@ -88,6 +99,7 @@ class SparkPump:
             secondary=places.secondary,
             journal=places.journal,
             queues=queues,
+            primary_name=primary_name,
             once=once,
             max_messages_per_second=settings.max_messages_per_second,
             ttl_policy=settings.ttl_policy,
@@ -96,6 +108,7 @@ class SparkPump:
             checkpoint=places.checkpoint,
             ledger=places.ledger,
             ca_file=None if places.ca_file is None else str(places.ca_file),
+            quotas=Quotas(tasks=places.tasks),
         )
         return self
 
@@ -126,6 +139,7 @@ class SparkPump:
             checkpoint=places.checkpoint,
             ledger=places.ledger,
             ca_file=None if places.ca_file is None else str(places.ca_file),
+            quotas=Quotas(tasks=places.tasks),
         )
         return self
 
@@ -139,6 +153,11 @@ class SparkPump:
         self._stopping.set()
         if self._job is not None:
             await asyncio.to_thread(self._job.stop, grace_s)
+
+    def adopt(self, queues: Iterable[str]) -> None:
+        """Drain these queues, too."""
+        if self._job is not None:
+            self._job.adopt(dict.fromkeys(queues))
 
     def progress(self) -> Progress:
         if self._job is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +40,7 @@ Examples:
   pairbus syphon --primary @contoso.txt --secondary @fabrikam.txt
   pairbus syphon --once --max-messages-per-second 200
   pairbus syphon --primary-name contoso --secondary @fabrikam.txt --target @spare.txt --once
-  pairbus syphon --engine spark --master local[4] --journal journal --once
+  pairbus syphon --engine spark --master local[4] --once
   pairbus syphon --credential default --primary contoso.servicebus.windows.net --secondary HOST
 \b
 {KEPT_OFF.format(variables="PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET")} {ENTRA}"""
@@ -83,7 +84,14 @@ Master = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs; only
 Journal = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="Of --engine spark, and needed by it: a folder that all its hosts share, for its journal."
+        metavar="DIR",
+        help="Of --engine spark: a folder that all its hosts share, for its journal. On one machine not needed.",
+    ),
+]
+Tasks = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Of --engine spark: how many tasks run at once, and share the budget; as many as Spark says."
     ),
 ]
 Target = Annotated[
@@ -132,6 +140,7 @@ def syphon(
     master: Master = MASTER,
     journal: Journal = None,
     checkpoint: Checkpoint = None,
+    tasks: Tasks = None,
     max_messages_per_second: Rate = None,
     ttl_policy: WhichTtl = Ttl.restore,
     missing_destination_grace: Annotated[
@@ -175,15 +184,16 @@ def syphon(
         ttl_policy=ttl_policy.value,
         max_messages_per_second=max_messages_per_second,
     )
-    _check_engine(engine, journal, checkpoint)
+    _check_engine(engine, journal, checkpoint, tasks)
     spark = None
     if engine is Engine.spark:
         from pairbus.cli.spark_pump import SparkPump
 
         to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
         sides = (to, (secondary, "PAIRBUS_SECONDARY"))
+        journal = journal or _default_journal(master, away.authority, home.authority)
         places = _places(sides, master, journal, checkpoint, ledger, ca_file, credential)
-        spark = SparkPump(places, settings)
+        spark = SparkPump(replace(places, tasks=tasks), settings)
     pumping = Pumping(home, away, settings, ledger, spark, verbose=verbose)
     _run(lambda: pumping.syphon(name, backlog_queue_count, once=once), once=once)
 
@@ -225,6 +235,7 @@ def redrive(
     master: Master = MASTER,
     journal: Journal = None,
     checkpoint: Checkpoint = None,
+    tasks: Tasks = None,
     max_messages_per_second: Rate = None,
     ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
     credential: CredentialName = None,
@@ -252,15 +263,21 @@ def redrive(
         home = namespaces.side(target, "--target", "PAIRBUS_TARGET")
     namespaces.check()
     settings = Settings(max_messages_per_second=max_messages_per_second)
-    _check_engine(engine, journal, checkpoint)
+    _check_engine(engine, journal, checkpoint, tasks)
     spark = None
     if engine is Engine.spark:
         from pairbus.cli.spark_pump import SparkPump
 
         back = (source, "PAIRBUS_CONNECTION_STRING")
         sides = ((target, "PAIRBUS_TARGET") if target is not None else back, back)
+        from pairbus.pairing.redriving import queue_of_dead_letters
+        from pairbus.pairing.relay import entity_of_dead_letters
+
+        path = queue_of_dead_letters(queue)
+        entity = to or entity_of_dead_letters(path)
+        journal = journal or _default_journal(master, origin.authority, path, home.authority, entity)
         places = _places(sides, master, journal, checkpoint, ledger, ca_file, credential)
-        spark = SparkPump(places, settings)
+        spark = SparkPump(replace(places, tasks=tasks), settings)
     pumping = Pumping(home, origin, settings, ledger, spark, verbose=verbose)
     _run(
         lambda: pumping.redrive(queue, to, once=not follow, duplicate_window_s=duplicate_window, new_ids=new_ids),
@@ -268,15 +285,30 @@ def redrive(
     )
 
 
-def _check_engine(engine: Engine, journal: Path | None, checkpoint: Path | None) -> None:
-    if engine is not Engine.spark and (journal is not None or checkpoint is not None):
-        raise typer.BadParameter("--journal and --checkpoint are of --engine spark, which was not asked for")
+def _check_engine(engine: Engine, journal: Path | None, checkpoint: Path | None, tasks: int | None) -> None:
+    if engine is not Engine.spark and any(given is not None for given in (journal, checkpoint, tasks)):
+        raise typer.BadParameter("--journal, --checkpoint and --tasks are of --engine spark, which was not asked for")
+
+
+def _default_journal(master: str, *names: str) -> Path:
+    """Return the journal's folder on one machine, and say where it is."""
+    from pairbus.cli.standard import say
+    from pairbus.spark.defaults import is_local_master
+    from pairbus.spark.syphon_job import default_journal
+
+    if not is_local_master(master):
+        raise typer.BadParameter(
+            f"--engine spark on {master} needs --journal DIR, a folder that all hosts of Spark share"
+        )
+    journal = default_journal(*names)
+    say(f"the journal is in {journal}")
+    return journal
 
 
 def _places(
     sides: tuple[tuple[str | None, str], tuple[str | None, str]],
     master: str,
-    journal: Path | None,
+    journal: Path,
     checkpoint: Path | None,
     ledger: Path | None,
     ca_file: Path | None,
@@ -285,8 +317,6 @@ def _places(
     """Say where Spark finds the secrets. `sides`: how home and away were given, and their variables."""
     from pairbus.cli.spark_pump import Places, place_of
 
-    if journal is None:
-        raise typer.BadParameter("--engine spark needs --journal DIR, a folder that all hosts of Spark share")
     texts = [connection_string(given, variable, variable) for given, variable in sides]
     if credential is not None:
         if any("=" in text for text in texts):

@@ -69,7 +69,7 @@ class Watch:
     async def _poll(self, queue: str) -> None:
         """Make poll after poll until something arrives. What cannot be polled is asked for ever more rarely."""
         pause = Pause(PAUSE_S, UNHEALTHY_MAX_S)
-        ends = None
+        ends, told = None, ""
         async with Borrowed(self._job.secondary, self._job.ca_file) as away:
             while True:
                 began = time.monotonic()
@@ -82,7 +82,9 @@ class Watch:
                         pause.reset()
                         continue
                     pause_s = pause.next()
-                    logger.warning("%s cannot be polled, again in %.0f s: %s", queue, pause_s, error)
+                    if str(error) != told:
+                        logger.warning("%s cannot be polled, again in %.0f s: %s", queue, pause_s, error)
+                    told = str(error)
                     await asyncio.sleep(pause_s)
                 else:
                     pause.reset()
