@@ -190,9 +190,8 @@ def syphon(
         from pairbus.cli.spark_pump import SparkPump
 
         to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
-        sides = (to, (secondary, "PAIRBUS_SECONDARY"))
-        journal = journal or _default_journal(master, away.authority, home.authority)
-        places = _places(sides, master, journal, checkpoint, ledger, ca_file, credential)
+        sides, names = (to, (secondary, "PAIRBUS_SECONDARY")), (away.authority, home.authority)
+        places = _places(sides, names, master, journal, checkpoint, ledger, ca_file, credential)
         spark = SparkPump(replace(places, tasks=tasks), settings)
     pumping = Pumping(home, away, settings, ledger, spark, verbose=verbose)
     _run(lambda: pumping.syphon(name, backlog_queue_count, once=once), once=once)
@@ -270,19 +269,23 @@ def redrive(
 
         back = (source, "PAIRBUS_CONNECTION_STRING")
         sides = ((target, "PAIRBUS_TARGET") if target is not None else back, back)
-        from pairbus.pairing.redriving import queue_of_dead_letters
-        from pairbus.pairing.relay import entity_of_dead_letters
-
-        path = queue_of_dead_letters(queue)
-        entity = to or entity_of_dead_letters(path)
-        journal = journal or _default_journal(master, origin.authority, path, home.authority, entity)
-        places = _places(sides, master, journal, checkpoint, ledger, ca_file, credential)
+        names = (origin.authority, *_route(queue, to, home.authority))
+        places = _places(sides, names, master, journal, checkpoint, ledger, ca_file, credential)
         spark = SparkPump(replace(places, tasks=tasks), settings)
     pumping = Pumping(home, origin, settings, ledger, spark, verbose=verbose)
     _run(
         lambda: pumping.redrive(queue, to, once=not follow, duplicate_window_s=duplicate_window, new_ids=new_ids),
         once=not follow,
     )
+
+
+def _route(queue: str, to: str | None, authority: str) -> tuple[str, str, str]:
+    """Return whose dead letters go where."""
+    from pairbus.pairing.redriving import queue_of_dead_letters
+    from pairbus.pairing.relay import entity_of_dead_letters
+
+    path = queue_of_dead_letters(queue)
+    return path, authority, to or entity_of_dead_letters(path)
 
 
 def _check_engine(engine: Engine, journal: Path | None, checkpoint: Path | None, tasks: int | None) -> None:
@@ -307,16 +310,20 @@ def _default_journal(master: str, *names: str) -> Path:
 
 def _places(
     sides: tuple[tuple[str | None, str], tuple[str | None, str]],
+    names: tuple[str, ...],
     master: str,
-    journal: Path,
+    journal: Path | None,
     checkpoint: Path | None,
     ledger: Path | None,
     ca_file: Path | None,
     credential: str | None,
 ) -> Places:
-    """Say where Spark finds the secrets. `sides`: how home and away were given, and their variables."""
+    """Say where Spark finds the secrets. `sides`: how home and away were given, and their variables. `names`: what a
+    journal that is not given is called by."""
     from pairbus.cli.spark_pump import Places, place_of
 
+    if journal is None:
+        journal = _default_journal(master, *names)
     texts = [connection_string(given, variable, variable) for given, variable in sides]
     if credential is not None:
         if any("=" in text for text in texts):
