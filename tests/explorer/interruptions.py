@@ -20,12 +20,13 @@ import sys
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pairbus.explorer import Address, described, send, walk
-from pairbus.transport import Carrier
+from pairbus.transport import Carrier, Received
 from tests.brokers import BrokerProcess
 from tests.explorer.world import message
 
@@ -158,7 +159,7 @@ class Rounds:
             left = await _ids(carrier, address)
             arrived = await _ids(carrier, Address(destination))
             receiver = await carrier.receiver(address.path, credit=self._count)
-            free = []
+            free: list[Received] = []
             while len(free) < len(left) and (batch := await receiver.receive(self._count, 1.0)):
                 free += batch
             await receiver.pause()  # else what is released comes back to this link
@@ -171,7 +172,11 @@ async def _ids(carrier: Carrier, address: Address) -> list[str]:
     return [described(one)["message_id"] async for page in walk(carrier, address, bodies=False) for one in page]
 
 
-_PREPARED: dict[str, Callable[..., object]] = {"move": Rounds.move, "import": Rounds.import_, "redrive": Rounds.redrive}
+_PREPARED: dict[str, Callable[..., Coroutine[Any, Any, list[str]]]] = {
+    "move": Rounds.move,
+    "import": Rounds.import_,
+    "redrive": Rounds.redrive,
+}
 
 
 def play(rounds: int, verbs: tuple[str, ...], count: int, seed: int, folder: Path) -> dict[str, Found]:

@@ -35,7 +35,7 @@ import pytest
 
 from pairbus.ledger import Ledger
 from pairbus.spark import Quotas, compact, syphon
-from pairbus.spark.lane import LOCK_MIN_S
+from pairbus.spark.rounds import LOCK_MIN_S
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier
 from tests.brokers import BrokerProcess

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from pairbus.cli.standard import say
 from pairbus.errors import ConfigError
+from pairbus.spark.rounds import Quotas
 from pairbus.spark.session import LIGHT_JAVA, local_session
 from pairbus.spark.syphon_job import SparkGone, redrive, syphon
 from pairbus.storage.locations import is_url
@@ -69,6 +70,8 @@ class Places:
     "What opens a journal in an object store."
     tables: str | None = None
     "Where the table of moves goes; None: into the journal's folder."
+    tasks: int | None = None
+    "That run at once; None: as many as Spark says."
 
 
 class SparkPump:
@@ -85,7 +88,15 @@ class SparkPump:
         self._job: SparkSyphon | None = None
         self._stopping = asyncio.Event()
 
-    def syphon(self, queues: Mapping[str, int | None], told: Callable[[str], None], *, once: bool) -> SparkPump:
+    def syphon(
+        self,
+        queues: Mapping[str, int | None],
+        told: Callable[[str], None],
+        *,
+        once: bool,
+        primary_name: str | None,
+    ) -> SparkPump:
+        """Prepare a drain; with `primary_name`, also of its backlog queues that are created later."""
         places, settings = self._places, self._settings
         self._told, self._queues = told, len(queues)
         self._make = lambda spark: syphon(
@@ -94,6 +105,7 @@ class SparkPump:
             secondary=places.secondary,
             journal=places.journal,
             queues=queues,
+            primary_name=primary_name,
             once=once,
             max_messages_per_second=settings.max_messages_per_second,
             ttl_policy=settings.ttl_policy,
@@ -103,6 +115,7 @@ class SparkPump:
             checkpoint=places.checkpoint,
             ledger=places.ledger,
             ca_file=None if places.ca_file is None else str(places.ca_file),
+            quotas=Quotas(tasks=places.tasks),
         )
         return self
 
@@ -134,6 +147,7 @@ class SparkPump:
             checkpoint=places.checkpoint,
             ledger=places.ledger,
             ca_file=None if places.ca_file is None else str(places.ca_file),
+            quotas=Quotas(tasks=places.tasks),
         )
         return self
 
@@ -147,6 +161,11 @@ class SparkPump:
         self._stopping.set()
         if self._job is not None:
             await asyncio.to_thread(self._job.stop, grace_s)
+
+    def adopt(self, queues: Iterable[str]) -> None:
+        """Drain these queues, too."""
+        if self._job is not None:
+            self._job.adopt(dict.fromkeys(queues))
 
     def progress(self) -> Progress:
         if self._job is None:

@@ -10,6 +10,7 @@ print(drain.progress(), drain.left)
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import tempfile
@@ -25,6 +26,7 @@ from pairbus.pairing.options import TtlPolicy, checked_name, primary_name_of
 from pairbus.pairing.redriving import Redriving, queue_of_dead_letters
 from pairbus.pairing.relay import SyphonSettings, entity_of_dead_letters
 from pairbus.spark.connections import Secret
+from pairbus.spark.defaults import is_local_master, state_folder
 from pairbus.spark.journal import Location
 from pairbus.spark.lane import Job
 from pairbus.spark.looks import check
@@ -38,7 +40,10 @@ if TYPE_CHECKING:
 
     from pairbus.spark.supervisor import SparkSyphon
 
+logger = logging.getLogger("pairbus.spark")
+
 Folder = str | PathLike[str]
+BACKLOG_QUEUES = 10
 QUOTAS = Quotas()
 
 
@@ -51,10 +56,10 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     *,
     primary: str,
     secondary: str,
-    journal: Folder,
+    journal: Folder | None = None,
     primary_name: str | None = None,
     queues: Mapping[str, int | None] | Sequence[str] | None = None,
-    backlog_queue_count: int = 10,
+    backlog_queue_count: int | None = None,
     once: bool = False,
     max_messages_per_second: float | None = None,
     ttl_policy: TtlPolicy = "restore",
@@ -72,25 +77,38 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     `@FILE`. Or, with `credential`, the hosts of the namespaces: `default` is DefaultAzureCredential of azure-identity,
     `MODULE:CALLABLE` whatever that function makes, called in each process that connects. `journal`: a folder that all
     hosts share, or a path in Azure Blob or ADLS Gen2 (`abfss://…`, `https://…`), which `storage_credential` opens, and
-    then, on a cluster, with a `checkpoint`; `docs/spark-syphon.md` says what is in it. `queues`: paths, or paths with
-    the time of their creation in milliseconds; without them the backlog queues 0 … `backlog_queue_count`-1.
+    then, on a cluster, with a `checkpoint`; `docs/spark-syphon.md` says what is in it; on a local master a folder in
+    the user's state folder, unless it is given. `queues`: paths, or paths with the time of their creation in
+    milliseconds; without them the backlog queues 0 … `backlog_queue_count`-1; without both 0 … 9. Backlog queues that
+    are created later are found where no count is given, and with `queues` only where the `primary_name` is given too.
     ConfigError for what is wrong, before any message is touched.
     """
     away = Secret.parse(secondary, "secondary", credential)
     home = Secret.parse(primary, "primary", credential)
+    grows = primary_name
     if queues is None:
         try:
             name = checked_name(primary_name) if primary_name else primary_name_of(home.endpoint().authority)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        queues = [queue_path(name, index) for index in range(backlog_queue_count)]
+        queues = [queue_path(name, index) for index in range(backlog_queue_count or BACKLOG_QUEUES)]
+        grows = name
     settings = SyphonSettings(
         missing_destination_grace_s=missing_destination_grace,
         ttl_policy=ttl_policy,
         max_messages_per_second=max_messages_per_second,
     )
-    job = Job(home, away, location_of(journal, storage_credential), "", settings, ca_file, _folder(ledger))
-    return _start(spark, job, queues, quotas, once=once, checkpoint=checkpoint)
+    location = _location(spark, journal, storage_credential, away.endpoint().authority, home.endpoint().authority)
+    job = Job(home, away, location, "", settings, ca_file, _folder(ledger))
+    return _start(
+        spark,
+        job,
+        queues,
+        quotas,
+        once=once,
+        checkpoint=checkpoint,
+        primary_name=None if backlog_queue_count else grows,
+    )
 
 
 def redrive(  # noqa: PLR0913 - each is a setting of its own
@@ -98,7 +116,7 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
     queue: str,
     *,
     source: str,
-    journal: Folder,
+    journal: Folder | None = None,
     to: str | None = None,
     target: str | None = None,
     once: bool = True,
@@ -125,7 +143,9 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
     queue = queue_of_dead_letters(queue)
     entity = to or entity_of_dead_letters(queue)
     letters = Redriving(entity, f"{origin.endpoint().authority}/{queue}", duplicate_window, new_ids)
-    job = Job(home, origin, location_of(journal, storage_credential), "", settings, ca_file, _folder(ledger), letters)
+    names = (origin.endpoint().authority, queue, home.endpoint().authority, entity)
+    location = _location(spark, journal, storage_credential, *names)
+    job = Job(home, origin, location, "", settings, ca_file, _folder(ledger), letters)
     return _start(spark, job, [queue], quotas, once=once, checkpoint=checkpoint)
 
 
@@ -137,6 +157,7 @@ def _start(
     *,
     once: bool,
     checkpoint: Folder | None,
+    primary_name: str | None = None,
 ) -> SparkSyphon:
     from pairbus.spark.supervisor import SparkSyphon
 
@@ -153,12 +174,25 @@ def _start(
         spark,
         job,
         known,
-        quotas if quotas.tasks is not None else replace(quotas, tasks=_slots(spark.conf.get("spark.master") or "")),
+        quotas if quotas.tasks is not None else replace(quotas, tasks=slots_of(spark)),
         once=once,
-        checkpoint=str(checkpoint or _checkpoint(job.location, spark.conf.get("spark.master") or "")),
+        checkpoint=str(checkpoint or _checkpoint(spark, job.location)),
+        primary_name=primary_name,
     )
     syphon.start()
     return syphon
+
+
+def _location(spark: SparkSession, journal: Folder | None, credential: str | None, *names: str) -> Location:
+    if journal is None:
+        if not is_local_master(spark.conf.get("spark.master", None)):
+            raise ConfigError(
+                "journal: Spark does not run on a local master: give a folder that all its hosts share, or a path in"
+                " Azure Blob or ADLS Gen2"
+            )
+        journal = default_journal(*names)
+        logger.warning("the journal is in %s", journal)
+    return location_of(journal, credential)
 
 
 def location_of(journal: Folder, credential: str | None) -> Location:
@@ -177,11 +211,11 @@ def location_of(journal: Folder, credential: str | None) -> Location:
     return location
 
 
-def _checkpoint(location: Location, master: str) -> Folder:
+def _checkpoint(spark: SparkSession, location: Location) -> Folder:
     """Where Spark notes its ticks. Those are all that is in it: a checkpoint that is lost loses nothing."""
     if location.folder is not None:
         return location.folder / "checkpoint"
-    if _slots(master) is None:
+    if not is_local_master(spark.conf.get("spark.master", None)):
         raise ConfigError(
             f"checkpoint: with a journal in {location.root} a cluster needs a checkpoint of its own, where its Spark"
             " can write"
@@ -189,15 +223,25 @@ def _checkpoint(location: Location, master: str) -> Folder:
     return tempfile.mkdtemp(prefix="pairbus-checkpoint-")
 
 
+def default_journal(*names: str) -> Path:
+    """Return the journal's folder on one machine for what is drained, and into what."""
+    return state_folder("journal", *names)
+
+
 def _folder(folder: Folder | None) -> str | None:
     return None if folder is None else str(Path(folder).absolute())
 
 
-def _slots(master: str) -> int | None:
-    """Tasks at once of a local master; None when a cluster decides."""
-    if master == "local":
-        return 1
-    found = re.match(r"local\[(\d+|\*)", master)
-    if found is None:
-        return None
-    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])
+def slots_of(spark: SparkSession) -> int | None:
+    """Return how many tasks run at once, as far as Spark says it; None: the rounds will show it."""
+    conf = spark.conf
+    master = conf.get("spark.master", None)
+    if master is not None and is_local_master(master):
+        found = re.match(r"local(?:\[(\d+|\*))?", master)
+        slots = found[1] if found is not None else None
+        return (os.cpu_count() or 1) if slots == "*" else int(slots or 1)
+    executors, cores = conf.get("spark.executor.instances", None), conf.get("spark.executor.cores", None)
+    if executors and cores:
+        return int(executors) * int(cores) // int(conf.get("spark.task.cpus", None) or 1) or None
+    most = conf.get("spark.cores.max", None)
+    return int(most) if most else None
