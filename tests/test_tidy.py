@@ -28,13 +28,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "access": {"errors"},
     "faults": {"errors"},
     "control": {"errors", "process"},
+    "metrics": {"access", "errors"},
     "ledger": {"disk", "errors", "process"},
     "cost": {"errors", "ledger"},
     "report": {"cost", "errors", "ledger"},
     # the wire, and what stands on it
     "amqp": set(),
     "filters": {"amqp", "errors"},
-    "broker": {"access", "amqp", "control", "disk", "errors", "faults", "filters", "ledger"},
+    "broker": {"access", "amqp", "control", "disk", "errors", "faults", "filters", "ledger", "metrics"},
     # The syphon works on raw messages: the core of pairing reads and writes them, and nothing else of the wire.
     "pairing": {"amqp", "errors"},
     # The transport says in pairing's words how a send failed (`transport/failures.py`).
@@ -43,8 +44,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "proxy": {"access", "amqp", "broker", "errors", "faults"},
     "testing": {"access", "amqp", "broker", "client", "errors", "faults", "filters", "proxy"},
     # pieces of the client
-    "sdk": {"ledger", "pairing", "process", "transport"},
-    "telemetry": {"pairing"},
+    "sdk": {"ledger", "pairing", "process", "telemetry", "transport"},
+    "telemetry": {"amqp", "metrics", "pairing"},
     "spool": {"amqp", "disk", "errors", "ledger", "pairing", "process", "transport"},
     "syphon": {"amqp", "errors", "ledger", "pairing", "telemetry", "transport"},
     # Of the transport only how a credential is named.
@@ -140,6 +141,7 @@ ENTRY_POINTS = {
     "pairbus.explorer",
     "pairbus.spark",
     "pairbus.testing.plugin",
+    *(f"pairbus.cli.{name}" for name in MODULES),  # imported by name, only those that a command line needs
 }
 
 # In pieces, so that this file does not contain them.

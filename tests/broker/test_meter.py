@@ -302,11 +302,13 @@ async def test_the_rows_are_those_of_the_ledger_and_say_who_wrote_them(tmp_path:
     assert row.time == "2026-03-01T12:00:00.000Z"
 
 
-async def test_a_broker_without_a_meter_counts_nothing(tmp_path: Path) -> None:
-    """And does not answer for one."""
+async def test_broker_without_a_folder_counts_in_memory_alone() -> None:
+    """The page of metrics has the sums; no file is written."""
     options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))
-    async with Broker([options], data=None) as broker:
-        assert broker.namespace("contoso").meter is None
+    async with Broker([options], data=None) as broker, await connect(broker.connection_string("contoso")) as connection:
+        await (await connection.sender("orders")).send(message(1))
+        assert counted(broker, "send") == (1, 1, len(message(1)))
+        assert broker._ledger is None
 
 
 async def test_a_meter_without_a_disk_disturbs_nobody(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import os
 import threading
 import time
 import uuid
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.brokers import BrokerProcess
+from tests.conftest import MakeQueue
 from tests.spark.campaign import campaign, committed_files
 from tests.spark.processes import java_of, kill_source_runners, kill_workers
 from tests.spark.queues import bodies_in, put, text_message
@@ -41,10 +43,11 @@ def test_each_message_comes_once_in_every_round_of_kills(storage: str, tmp_path:
 
 @pytest.mark.node
 def test_each_message_comes_once_on_blob_when_processes_and_storage_die(
-    spark: SparkSession, broker: BrokerProcess, queue_name: str, azurite: Azurite, tmp_path: Path
+    spark: SparkSession, broker: BrokerProcess, make_queue: MakeQueue, azurite: Azurite, tmp_path: Path
 ) -> None:
     """A worker, the source process and the storage, each in the middle of the work; tasks are not tried twice here, so
     the query fails, and another one goes on."""
+    queue_name = make_queue(lock_duration=timedelta(seconds=5))  # what a dead task had locked must come again soon
     secret = tmp_path / "storage.txt"
     secret.write_text(azurite.connection_string)
     container = azurite.new_container(f"t-{uuid.uuid4().hex[:12]}")

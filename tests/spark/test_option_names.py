@@ -101,6 +101,14 @@ def test_what_is_so_anyway_may_be_said() -> None:
     assert parse(**PEEK, startingOffsets="latest", failOnDataLoss="false").start_of("o") is None
 
 
+def test_a_table_without_options_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no connection string stands in the usual variable."""
+    monkeypatch.delenv("PAIRBUS_CONNECTION_STRING")
+    with pytest.raises(ConfigError, match=r"no connection string in .* If this is a table: .* WITH \(…\)"):
+        parse()
+    ServiceBusDataSource({"provider": "servicebus", "owner": "me"}).schema()
+
+
 def test_create_table_is_refused_when_it_is_created() -> None:
     """Spark asks for the schema then, with options that only tables have, and drops the user's afterwards."""
     with pytest.raises(ConfigError, match="use CREATE TEMPORARY VIEW"):

@@ -21,6 +21,7 @@ from pairbus.access.hosts import in_url, is_loopback
 from pairbus.access.sas import KeyRing, SharedAccessKey
 from pairbus.amqp.connection import Trace
 from pairbus.broker.admin.app import admin_app
+from pairbus.broker.admin.metrics import MetricsPage
 from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.certificate import ca_path, server_context
 from pairbus.broker.config import load_config
@@ -28,6 +29,7 @@ from pairbus.broker.config_entities import SubscriptionConfig
 from pairbus.broker.control import SOCKET_NAME, ControlSocket, control_of
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.meter import Meter
+from pairbus.broker.metrics import namespace_families
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.recorder import Recorder
 from pairbus.broker.server import Port
@@ -250,7 +252,6 @@ class Broker:
 
     def _recover(self, options: NamespaceOptions, loop: asyncio.AbstractEventLoop) -> None:
         keys = KeyRing([*self._root_key(options), *options.keys])
-        meter = None if self._ledger is None else Meter(self._ledger, options.name)
         store = self._store(options.name, loop)
         namespace = Namespace(
             options.name,
@@ -258,7 +259,7 @@ class Broker:
             keys,
             loop=loop,
             now_ms=self._now_ms,
-            meter=meter,
+            meter=Meter(self._ledger, options.name),
             strictness=self._strictness,
             operations_per_s=options.operations_per_s,
             recorder=Recorder() if self._record_sends else None,
@@ -280,6 +281,9 @@ class Broker:
             meter=namespace.meter,
             faults=namespace.faults,
             control=control_of(namespace),
+            metrics=MetricsPage(
+                lambda: namespace_families(namespace, port.connections(), port.opened_count), is_loopback(self._host)
+            ),
         )
         await port.open(self._host, options.port, app, options.extra_ports)
         self._ports[options.name.lower()] = port

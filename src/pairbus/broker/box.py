@@ -53,6 +53,8 @@ class Box:
         "Waiting, locked, or carried by a write."
         self.deferred_count = 0
         self.scheduled_count = 0
+        self.lapsed_count = 0
+        "Locks that ran out since the start."
         self.size_bytes = 0
         "Bytes of all messages of the box, including those of uncommitted sends."
         self.shared_bytes = 0

@@ -60,7 +60,8 @@ class Meter:
     Queues come and go: from `KEYS_MAX` keys on, what is new is added up under `OTHERS`. The ledger keeps the names.
     """
 
-    def __init__(self, ledger: Ledger, namespace: str) -> None:
+    def __init__(self, ledger: Ledger | None, namespace: str) -> None:
+        """`ledger`: where rows are written; None: only `totals` are kept."""
         self.totals: dict[tuple[str, MeterKind, str], list[int]] = {}
         "(entity, kind, outcome) → operations, billable operations, bytes."
         self._ledger = ledger
@@ -121,9 +122,10 @@ class Meter:
         ]
 
     def _count(self, entity: str, kind: MeterKind, outcome: str, count: int, billable: int, size_bytes: int) -> None:
-        self._ledger.meter(
-            None, self._namespace, entity, kind, size_bytes, count, outcome, cause=None, billable=billable
-        )
+        if self._ledger is not None:
+            self._ledger.meter(
+                None, self._namespace, entity, kind, size_bytes, count, outcome, cause=None, billable=billable
+            )
         totals = self.totals.get((entity, kind, outcome))
         if totals is None and len(self.totals) >= KEYS_MAX:
             entity = OTHERS

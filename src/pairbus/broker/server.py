@@ -63,6 +63,8 @@ class Port:
         self._tls = tls
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
+        self.opened_count = 0
+        "Connections that were accepted since the start."
         self._is_refusing = False
         self._turning: asyncio.Task[None] | None = None
         "Brings the listeners into line with `_is_refusing`."
@@ -232,6 +234,7 @@ class Port:
                 logger.warning("%s: a connection could not be accepted: %s", self.namespace.name, error)
                 await asyncio.sleep(0.1)
                 continue
+            self.opened_count += 1
             if self._connection_count() >= CONNECTIONS_MAX:
                 logger.warning(
                     "%s: %d connections are open; one more was turned away", self.namespace.name, CONNECTIONS_MAX
@@ -245,6 +248,11 @@ class Port:
         """Count connections: undecided ones, AMQP, and HTTP with its web sockets."""
         assert self._runner is not None and self._runner.server is not None
         return len(self._tasks) + len(self.doors) + len(self._runner.server.connections)
+
+    def connections(self) -> dict[str, int]:
+        """Count the open connections by protocol: AMQP, and HTTP with its web sockets."""
+        assert self._runner is not None and self._runner.server is not None
+        return {"amqp": len(self.doors), "http": len(self._runner.server.connections)}
 
     async def _welcome(self, client: socket.socket) -> None:
         """TLS or not, by the first byte."""

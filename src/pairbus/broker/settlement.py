@@ -309,6 +309,7 @@ class Settlement:
         """Locks that have ended count as deliveries, like abandoning."""
         changes = [self._change(box, lock.message, Outcome.ABANDON, b"") for lock in box.locks.lapse(now_ms, CHUNK_MAX)]
         if changes:
+            box.lapsed_count += len(changes)
             self._commits.then(self._lapsed, box, changes)
 
     def _lapsed(self, box: Box, changes: list[Change], error: StoreError | None) -> None:

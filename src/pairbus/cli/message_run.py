@@ -105,7 +105,10 @@ async def _carried(
     try:
         async with AsyncExitStack() as opened:
             carriers = [await opened.enter_async_context(carrier_of(side)) for side in sides]
-            return await work(carriers)
+            result = await work(carriers)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, lambda: None)  # it is done: what is left is to say so
+            return result
     except asyncio.CancelledError:
         if not told:
             raise

@@ -14,6 +14,7 @@ from azure.core.exceptions import AzureError
 
 from pairbus.cli.backlogs import Backlogs, ask_duplicate_window, carrier_of, counts
 from pairbus.cli.left import NOTHING_LEFT, Left, look
+from pairbus.cli.syphon_metrics import SyphonMetrics
 from pairbus.cli.telling import Tally, Telling, many
 from pairbus.client.sides import Side
 from pairbus.control.syphons import SyphonControl
@@ -64,7 +65,9 @@ class Pumping:
         spark: SparkPump | None = None,
         *,
         verbose: bool = False,
+        metrics: str | None = None,
     ) -> None:
+        """`metrics`: PORT or HOST:PORT of the page of metrics. ConfigError when it is neither."""
         self._home = home
         self._away = away
         self._settings = settings
@@ -74,6 +77,7 @@ class Pumping:
         self._tally = Tally(0.0 if spark is None else SPARK_LAG_S)
         self._backlogs = Backlogs(away, self._warn, self._meter_list)
         self._pump: Pump | None = None
+        self._metrics = None if metrics is None else SyphonMetrics(metrics, away.name, self._look)
 
     async def syphon(self, primary_name: str, count: int | None, *, once: bool) -> bool:
         """Drain the backlog queues of a primary; True when something that was asked for had to stay."""
@@ -141,6 +145,7 @@ class Pumping:
         if counted is not None:
             self._telling.counts = True
             self._telling.counted = self._tally.counted(*counts(counted[1], drained), pump.progress(), time.monotonic())
+        await self._serve_metrics()
         loop = asyncio.get_running_loop()
         control = None if primary_name is None else self._open_control(loop, pump, primary_name)
         stop = asyncio.Event()
@@ -171,12 +176,23 @@ class Pumping:
             await asyncio.gather(home.close(), away.close(), return_exceptions=True)
             if control is not None:
                 control.close()
-            if self._ledger is not None:
-                self._ledger.close(2.0)
+            await self._end_records()
         stayed = self._telling.summary(pump.progress(), left, once=once, stopped=stop.is_set())
         if unread is not None:
             raise unread
         return stayed
+
+    async def _serve_metrics(self) -> None:
+        """Open the port of the page of metrics, if there is to be one, and tell where it is."""
+        if self._metrics is not None:
+            await self._metrics.port.open()
+            self._telling.line(f"metrics: {self._metrics.port.url}")
+
+    async def _end_records(self) -> None:
+        if self._metrics is not None:
+            await self._metrics.port.close()
+        if self._ledger is not None:
+            self._ledger.close(2.0)
 
     def _open_control(self, loop: asyncio.AbstractEventLoop, pump: Pump, primary_name: str) -> SyphonControl | None:
         """Open a control socket; a syphon goes on without one."""
@@ -255,7 +271,15 @@ class Pumping:
     def _warn(self, text: str) -> None:
         self._telling.line(text, "WARNING")
 
+    def _look(self) -> tuple[Progress, int | None]:
+        """Return the progress, and how many messages wait as far as that is known."""
+        assert self._pump is not None
+        now, counted = self._pump.progress(), self._telling.counted
+        return now, None if counted is None else counted.waiting(now)
+
     def _heard(self, event: Event) -> None:
+        if self._metrics is not None:
+            self._metrics.heard(event)
         if self._ledger is not None:
             self._ledger.record(event, time.time())
         assert self._pump is not None

@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
 Examples:
   pairbus syphon --primary @contoso.txt --secondary @fabrikam.txt
   pairbus syphon --once --max-messages-per-second 200
+  pairbus syphon --metrics 9464
   pairbus syphon --primary-name contoso --secondary @fabrikam.txt --target @spare.txt --once
   pairbus syphon --engine spark --master local[4] --once
   pairbus syphon --credential default --primary contoso.servicebus.windows.net --secondary HOST
@@ -111,6 +112,13 @@ PrimaryName = Annotated[
     str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
 ]
 Once = Annotated[bool, typer.Option("--once", help="Move the messages that are there when it begins, then end.")]
+MetricsPlace = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        help="Serve GET /metrics for Prometheus. Hosts beyond the loopback need a token in PAIRBUS_METRICS_TOKEN.",
+    ),
+]
 Grace = Annotated[
     float,
     duration_option(
@@ -166,6 +174,7 @@ def syphon(
     ttl_policy: WhichTtl = Ttl.restore,
     missing_destination_grace: Grace = 900,
     ledger: LedgerFolder = None,
+    metrics: MetricsPlace = None,
     credential: CredentialName = None,
     ca_file: CaFile = None,
     verbose: Verbose = False,
@@ -186,9 +195,8 @@ def syphon(
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping, Settings
 
-    namespaces = Namespaces(credential, ca_file)
+    namespaces, home = Namespaces(credential, ca_file), None
     away = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
-    home = None
     if target is not None and primary_name is None and not primary:
         raise typer.BadParameter("whose backlog queues go to --target? Give --primary-name NAME, or --primary CS")
     if target is None or primary_name is None:
@@ -212,7 +220,7 @@ def syphon(
         to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
         sides, names = (to, (secondary, "PAIRBUS_SECONDARY")), (away.authority, home.authority)
         spark = SparkPump(choice.places(sides, names, ledger, ca_file, credential), settings)
-    pumping = Pumping(home, away, settings, ledger, spark, verbose=verbose)
+    pumping = Pumping(home, away, settings, ledger, spark, verbose=verbose, metrics=metrics)
     _run(lambda: pumping.syphon(name, backlog_queue_count, once=once), once=once)
 
 

@@ -24,7 +24,6 @@ from typing import Any, cast
 
 from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError
 
-from pairbus import telemetry
 from pairbus.client.errors import ClientClosed, ScheduleWhileFailedOver
 from pairbus.client.outgoing import BATCH_LIMIT, THE_PRIMARY, Outgoing, parcels
 from pairbus.client.results import Origin, Results, closed_meanwhile, error_of
@@ -49,6 +48,7 @@ from pairbus.pairing.sending import (
     sending,
 )
 from pairbus.sdk.failures import failure_of_transport
+from pairbus.telemetry import operations
 from pairbus.transport import Carrier, Silence, Timeout, TransportError
 
 logger = logging.getLogger("pairbus")
@@ -83,6 +83,7 @@ class Sends:
 
     # ── a send ──
 
+    @operations.send
     async def send(self, origin: Origin, going: Outgoing, timeout_s: float) -> Receipt:
         """Return where the messages are stored: the primary, a backlog queue or the spool; raise when nowhere."""
         state, sender, began = self._state, origin.sender, self._clock()
@@ -154,13 +155,7 @@ class Sends:
         if type(attempt) is ToPrimary:
             return await self._to_primary(origin, going, attempt)
         assert type(attempt) is ToBacklog
-        if not telemetry.is_traced():
-            return await self._to_backlog(origin, going, attempt)
-        with telemetry.span("divert", {telemetry.DESTINATION: origin.path}) as span:
-            reply = await self._to_backlog(origin, going, attempt)
-            if reply.failure is not None:
-                telemetry.failed(span, reply.failure.text, reply.failure.error)
-            return reply
+        return await self._to_backlog(origin, going, attempt)
 
     async def _pause(self, command: Pause) -> Reply:
         with suppress(TimeoutError):
@@ -202,6 +197,7 @@ class Sends:
             going.unanswered(THE_PRIMARY)
         return Reply(self._clock(), failure, is_alive)
 
+    @operations.divert
     async def _to_backlog(self, origin: Origin, going: Outgoing, attempt: ToBacklog) -> Reply:
         """Send the rest as wrapped copies; messages that the queue stored are taken off and told, however this ends."""
         queue, first_at = attempt.queue, attempt.first_attempt_at
@@ -273,6 +269,7 @@ class Sends:
 
     # ── requests ──
 
+    @operations.request
     async def request(self, origin: Origin, going: Outgoing | None, ask: Request, timeout_s: float) -> Any:
         """Ask the primary something by the failure table of a send; ScheduleWhileFailedOver when it is away."""
 

@@ -28,6 +28,7 @@ from pairbus.sdk.encoding import encode
 from pairbus.sdk.failures import failure_of
 from pairbus.sdk.messages import body_size
 from pairbus.sdk.watchdog import guarded
+from pairbus.telemetry import operations
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 Meter = Callable[[str, int, int, str], None]
@@ -142,6 +143,7 @@ class _SkipsPings(ServiceBusReceiver):
         finally:
             self._until = outer
 
+    @operations.receive
     def receive_messages(self, max_message_count: int | None = 1, max_wait_time: float | None = None) -> Messages:
         self._until = deadline = _deadline(self._max_wait_time, max_wait_time)
         try:
@@ -169,6 +171,7 @@ class _SkipsPings(ServiceBusReceiver):
                 return wanted
             sequence_number = int(pings[-1].sequence_number or 0) + 1
 
+    @operations.receive
     def _inner_next(self, wait_time: float | None = None) -> ServiceBusReceivedMessage:
         while True:
             with _Metered(self, "receive"):
@@ -185,11 +188,13 @@ class _SkipsPings(ServiceBusReceiver):
             except (ServiceBusError, ValueError) as error:
                 _ping_stays(error)
 
+    @operations.settle
     def _settle_message_with_retry(self, *args: Any, **kwargs: Any) -> Any:
         settle = partial(super()._settle_message_with_retry, *args, **kwargs)
         with _Metered(self, "complete"):
             return self._within(SETTLE_S, settle)
 
+    @operations.ask
     def _mgmt_request_response_with_retry(self, mgmt_operation: bytes, *args: Any, **kwargs: Any) -> Any:
         kind = _OPERATIONS.get(mgmt_operation, "management")
         ask = partial(super()._mgmt_request_response_with_retry, mgmt_operation, *args, **kwargs)
@@ -204,6 +209,7 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
     _meter: Meter = staticmethod(_no_meter)
     _check_client: Callable[[], None] = staticmethod(lambda: None)
 
+    @operations.receive
     async def receive_messages(self, max_message_count: int | None = 1, max_wait_time: float | None = None) -> Messages:
         deadline = _deadline(self._max_wait_time, max_wait_time)
         while True:
@@ -228,6 +234,7 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
                 return wanted
             sequence_number = int(pings[-1].sequence_number or 0) + 1
 
+    @operations.receive
     async def _inner_anext(self, wait_time: float | None = None) -> ServiceBusReceivedMessage:
         while True:
             with _Metered(self, "receive"):
@@ -244,11 +251,13 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
             except (ServiceBusError, ValueError) as error:
                 _ping_stays(error)
 
+    @operations.settle
     async def _settle_message_with_retry(self, *args: Any, **kwargs: Any) -> Any:
         with _Metered(self, "complete"):
             settling = super()._settle_message_with_retry(*args, **kwargs)  # type: ignore[no-untyped-call]
             return await self._within(SETTLE_S, settling)
 
+    @operations.ask
     async def _mgmt_request_response_with_retry(self, mgmt_operation: bytes, *args: Any, **kwargs: Any) -> Any:
         kind = _OPERATIONS.get(mgmt_operation, "management")
         with _Metered(self, kind):

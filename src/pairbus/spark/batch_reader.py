@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pairbus.amqp.types import Int, Long
 from pairbus.errors import PairbusError
-from pairbus.spark.listing import entities_of
+from pairbus.spark.entities import entities_of
 from pairbus.spark.options import Options
 from pairbus.spark.perseverance import persevere
 from pairbus.spark.rows import enqueued_ms_of, sequence_number_of, to_columns

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable
 
 from pairbus.errors import ConfigError
-from pairbus.spark.listing import entities_of
 from pairbus.spark.options import Options
 from pairbus.transport import TransportError
 
@@ -16,6 +15,15 @@ ONE_ENTITY = "batch"
 "The only key in offsets of a stream that receives from one entity."
 
 logger = logging.getLogger("pairbus.spark")
+
+
+def entities_of(options: Options) -> tuple[str, ...]:
+    """Return the entities to read: those of the option entity, or all that match entityPattern now, in order."""
+    if options.entity_pattern is None:
+        return options.entities
+    from pairbus.spark.listing import matching_entities  # the SDK, which no process loads for nothing
+
+    return matching_entities(options, options.entity_pattern)
 
 
 class Entities:

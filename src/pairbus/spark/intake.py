@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import PROPERTIES, sections
@@ -104,9 +105,10 @@ class SealTracker:
         self._over = False
         self._read(entry for entry in map(staging.entry, share.unsure) if entry is not None)
 
-    def is_decided(self) -> bool:
-        """Read on in the log: whether this partition is sealed, or its batch over. Otherwise `known` is up to date."""
-        entries = list(self.staging.entries_after(self._head))
+    def is_decided(self, at_most: int | None = None) -> bool:
+        """Read on in the log: whether this partition is sealed, or its batch over. Otherwise `known` is up to date, or,
+        after so many entries, a step nearer."""
+        entries = list(islice(self.staging.entries_after(self._head), at_most))
         for entry in entries:
             self._head = entry.number
             self._over = self._over or (entry.ends and entry.batch >= self.share.batch)
@@ -154,7 +156,7 @@ class SealTracker:
                 spans,
             )
             if not self.staging.append(entry):
-                if self.is_decided():
+                if self.is_decided(at_most=1):  # this entry is there; after it there is most likely none
                     return None
                 continue
             if not self._is_late() or self.staging.has_plan(self.share.batch):

@@ -22,11 +22,8 @@ CONNECT_WAIT_S = 10
 READ_WAIT_S = 60
 
 
-def entities_of(options: Options) -> tuple[str, ...]:
-    """Return the entities to read: those of the option entity, or all that match entityPattern now, in order."""
-    pattern = options.entity_pattern
-    if pattern is None:
-        return options.entities
+def matching_entities(options: Options, pattern: str) -> tuple[str, ...]:
+    """Return all queues and subscriptions that match now, in order; ConfigError when there are none."""
     found = sorted(path for path in _paths(options) if matches(path, pattern))
     if not found:
         raise ConfigError(

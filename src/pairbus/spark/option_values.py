@@ -42,6 +42,11 @@ class Values:
             if self._given.setdefault(option.name, value) != value:
                 raise ConfigError(f"option {option.name} is given twice, as {before} and as {name}, and not the same")
 
+    @property
+    def any_given(self) -> bool:
+        """True when the user has given any option of the format."""
+        return bool(self._given)
+
     def __contains__(self, name: str) -> bool:
         return name in self._given
 

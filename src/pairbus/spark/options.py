@@ -73,7 +73,12 @@ class Options:
         values = Values(given)
         secret = _secret(values)
         transport: TransportKind = "websocket" if values.text("transport") == "websocket" else "tcp"
-        endpoint = secret.endpoint(transport)
+        try:
+            endpoint = secret.endpoint(transport)
+        except ConfigError as error:
+            if values.any_given:
+                raise
+            raise ConfigError(f"{error}. If this is a table: {LOST_IN_TABLES}") from None
         secret.token_credential()
         entities = _entities(values, endpoint, use)
         options = cls(

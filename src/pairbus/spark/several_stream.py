@@ -91,8 +91,12 @@ class SeveralStreamReader(BatchReader):
         if not ready:
             return start
         chosen = self._entities.in_turn(ready, most)
-        for entity in chosen:
-            self._reader(entity).on_driver().allot(*self._share(most, len(chosen)))
+        for entity in ready:
+            driver = self._reader(entity).on_driver()
+            if entity in chosen:
+                driver.allot(*self._share(most, len(chosen)))
+            else:
+                driver.postpone()
         return dict(sorted({**start, **{entity: before[entity] + 1 for entity in chosen}}.items()))
 
     def _ready(self, before: Offset) -> list[str]:

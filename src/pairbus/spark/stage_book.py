@@ -46,6 +46,8 @@ class StageBook:
         self.head = 0
         self._seals: list[Entry] = []
         "Of batches after `committed`."
+        self._planned: set[int] = set()
+        "Batches after `committed` whose plan this driver has seen or made."
         self._retention_s = retention_s
         self._clean_at = float("-inf")
         self._began = time.time()
@@ -91,8 +93,7 @@ class StageBook:
 
     def commit(self, batch: int) -> None:
         """Spark has it: no task seals in it any more, late as it may come. Nothing when it was no batch of ours."""
-        self.refresh()
-        if batch > self.committed and self.staging.has_plan(batch):
+        if batch > self.committed and self.has_plan(batch):
             self._end("commit", batch)
             self.clean(time.time())
 
@@ -100,9 +101,13 @@ class StageBook:
         """Whether there are sealed messages of batches before this one that Spark never committed."""
         return any(seal.rows for seal in self._seals if seal.batch < batch)
 
+    def has_plan(self, batch: int) -> bool:
+        """The storage is asked only when there may be one that this driver has not made."""
+        return batch in self._planned or (batch <= self._last_batch and self.staging.has_plan(batch))
+
     def plan(self, batch: int, shares: list[int]) -> Plan:
         """The plan of a batch; made now if there is none, and the same ever after."""
-        found = self.staging.plan(batch)
+        found = self.staging.plan(batch) if batch <= self._last_batch else None
         if found is None and batch <= self.committed:
             raise ConfigError(
                 f"option stagingLocation: {self.staging.location} has no stage of batch {batch} any more, which was"
@@ -111,6 +116,7 @@ class StageBook:
         if found is None:
             found = self._new_plan(batch, shares)
         self._last_batch = max(self._last_batch, batch)
+        self._planned = {known for known in self._planned if known > self.committed} | {batch}
         return Plan(batch, found["head"], tuple(found["shares"]), tuple(found["adopted"]))
 
     def _new_plan(self, batch: int, shares: list[int]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from pairbus.storage.opening import PATIENCE_S, check_access, open_storage
 
 VISIBLE_S = 10.0  # how long a network file system may hide a new file from another host
 LOOK_S = 0.2
-OWNER_SEEN_S = 30.0  # a worker that has seen who has the location looks again after that
+OWNER_SEEN_S = 300.0  # a worker that has seen who has the location looks again after that
 OPTION = "option stagingLocation"
 _DONE = b"{}"  # of an object that says all by its name
 

@@ -62,6 +62,8 @@ class StreamDriver:
         self._parts = options.partitions
         self._max_bytes = options.max_bytes_per_batch
         self._judged = -1
+        self._nothing_after = -1
+        "The batch after which nothing was planned or left behind: only the queue can have more."
         self._empty_rounds = 0
         self._look_at = float("-inf")
         self._resolve_at = float("-inf")
@@ -90,19 +92,26 @@ class StreamDriver:
 
     def look(self, start: int) -> Next:
         """Tell whether there is a batch after `start`; ask the queue if that is due."""
+        if start == self._nothing_after and self.wait_s > 0:
+            return Next.NOT_YET  # without a call to the storage: Spark asks many times in a second
         book = self.book
         book.staging.check_owner(book.owner)
         self._judge(start)
-        if book.staging.has_plan(start + 1) or book.has_abandoned(start + 1):
+        if book.has_plan(start + 1) or book.has_abandoned(start + 1):
             return Next.THERE
         if self._once and self._empty_rounds >= EMPTY_ROUNDS_MAX:
             return Next.NONE
+        self._nothing_after = start
         if self.wait_s > 0:
             return Next.NOT_YET
         self._resolve()
         self._found = self._view.first(self._options.patience_s)
         self._look_at = time.monotonic() + self._options.idle_poll_s
         return Next.NONE if self._found is None or self._is_later(self._found) else Next.THERE
+
+    def postpone(self) -> None:
+        """Look again at once: the batch that was found is left out for now."""
+        self._look_at = float("-inf")
 
     @property
     def wait_s(self) -> float:

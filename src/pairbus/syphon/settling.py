@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 
+from pairbus import telemetry
 from pairbus.amqp.types import Timestamp
 from pairbus.pairing.aliases import MISSING_SINCE
 from pairbus.pairing.at_home import Identity, sequence_number_of
@@ -38,6 +40,16 @@ class Settling:
 
     def _at(self, places: Iterable[int]) -> list[Received]:
         return [self._received[place] for place in places]
+
+    def _span(self, disposition: str, places: list[int]) -> AbstractContextManager[object]:
+        """Return the span of a settlement in the backlog queue, with links to its messages."""
+        facts: dict[str, telemetry.Attribute] = {
+            telemetry.TYPE: "settle",
+            telemetry.DESTINATION: self._queue,
+            telemetry.DISPOSITION: disposition,
+            telemetry.BATCH: len(places),
+        }
+        return telemetry.span(disposition, facts, (self._received[place].payload for place in places))
 
     def hold(self, items: list[Item]) -> None:
         raise NotImplementedError
@@ -89,7 +101,8 @@ class Settling:
     async def _complete(self, items: list[Item]) -> list[Item]:
         """Return the messages that are gone from the queue. The others are remembered: they will be received again."""
         try:
-            await self._link.complete(self._at(item.place for item in items))
+            with self._span("complete", [item.place for item in items]):
+                await self._link.complete(self._at(item.place for item in items))
         except TransportError as error:
             return self._not_completed(items, error)
         self._trust.proven = True
@@ -137,7 +150,8 @@ class Settling:
             shared.publish(Stayed(self._queue, len(places), named, reason, description))
             return
         try:
-            await self._link.dead_letter(self._at(places), reason, description)
+            with self._span("dead_letter", places):
+                await self._link.dead_letter(self._at(places), reason, description)
         except TransportError as error:
             self.stop(f"a message could not be dead-lettered, and will come again: {error}", error)
             self._meter_settled(len(places), failure_of(error).kind.value)

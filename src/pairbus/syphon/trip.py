@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pairbus import telemetry
 from pairbus.errors import ConfigError
 from pairbus.pairing.policy import MESSAGE_FAULTS, Kind
 from pairbus.pairing.relay import Chunk, Fate, Item, key_of, rounds
@@ -142,9 +143,14 @@ class Trip(Settling):
         while left:
             chunks, began = left.pop(0), self._shared.clock()
             last = turn.over if turn is not None and not left else None
-            errors, unsent = await send_at_once(
-                self._shared, sender, chunks, self._locks_end, lambda: self._too_late, last
-            )
+            facts = {telemetry.TYPE: "send", telemetry.DESTINATION: path, telemetry.QUEUE: self._queue}
+            with telemetry.span("move", facts, (item.payload for chunk in chunks for item in chunk)) as span:
+                errors, unsent = await send_at_once(
+                    self._shared, sender, chunks, self._locks_end, lambda: self._too_late, last
+                )
+                for error in errors:
+                    if error is not None:
+                        telemetry.failed(span, str(error), error)
             sent = list(zip(chunks, errors, strict=False))
             accepted = [item for chunk, error in sent if error is None for item in chunk]
             if accepted:

@@ -6,7 +6,7 @@ messaging conventions where those have one; `docs/telemetry.md` lists all names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Literal
 
+from pairbus.telemetry.context import links_to
 from pairbus.telemetry.counters import FAILED_OVER, HEALTHY, HELD_OVER, SUSPECT, Snapshot
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 SYSTEM = "messaging.system"
 DESTINATION = "messaging.destination.name"
 OPERATION = "messaging.operation.name"
+TYPE = "messaging.operation.type"
+SUBSCRIPTION = "messaging.destination.subscription.name"
+DISPOSITION = "messaging.servicebus.disposition_status"
+BATCH = "messaging.batch.message_count"
+QUEUE = "pairbus.backlog.queue"
 CLIENT = "messaging.client.id"
 PLACE = "pairbus.place"
 ERROR = "error.type"
@@ -96,7 +102,7 @@ def register(client: str, counters: Callable[[], Snapshot]) -> Callable[[], None
 
     A reader's thread calls `counters` some times a minute.
     """
-    if not _available():
+    if not available():
         return _nothing
     _make_instruments()
     source_id = next(_source_ids)
@@ -108,24 +114,32 @@ def register(client: str, counters: Callable[[], Snapshot]) -> Callable[[], None
     return unregister
 
 
-def span(operation: str, attributes: Mapping[str, Attribute]) -> AbstractContextManager[object]:
+def span(
+    operation: str, attributes: Mapping[str, Attribute], messages: Iterable[bytes] = ()
+) -> AbstractContextManager[object]:
     """A span around something rare: a diverted send, a ping, a pass of the syphon.
+
+    `messages`: encoded messages, to whose own spans it has links; they are read only when the application traces.
 
     Its name is the operation and, where the attributes have one, the destination. An exception that passes through is
     recorded and marks the span as failed; for an error that is returned call `failed`.
     """
     if not is_traced():
         return _NO_SPAN
+    from opentelemetry.trace import SpanKind
+
     destination = attributes.get(DESTINATION)
     return _tracer().start_as_current_span(
         operation if destination is None else f"{operation} {destination}",
+        kind=SpanKind.CLIENT,
         attributes={SYSTEM: "servicebus", OPERATION: operation, **attributes},
+        links=links_to(messages),
     )
 
 
 def failed(span: object, reason: str, error: BaseException | None) -> None:
     """Mark a span of `span` as failed, for code that returns an error and does not raise it."""
-    if not _available():
+    if not available():
         return
     from opentelemetry.trace import Span, Status, StatusCode
 
@@ -143,7 +157,8 @@ def _nothing() -> None:
 
 
 @cache
-def _available() -> bool:
+def available() -> bool:
+    """True when the API of OpenTelemetry is installed."""
     try:
         return find_spec("opentelemetry.metrics") is not None and find_spec("opentelemetry.trace") is not None
     except ModuleNotFoundError:  # no package of OpenTelemetry is installed
@@ -152,7 +167,7 @@ def _available() -> bool:
 
 def is_traced() -> bool:
     """True when the application has OpenTelemetry and set a tracer provider; without one spans would be dropped."""
-    if not _available():
+    if not available():
         return False
     from opentelemetry import trace
 

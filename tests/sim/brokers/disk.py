@@ -106,6 +106,7 @@ class DiskStore:
     ) -> None:
         """`committed()` is told after each commit, before the broker hears of it."""
         self.hindrance: Hindrance | None = None
+        self.commit_times = None
         self._platter = platter
         self._loop = loop
         self._dice = dice

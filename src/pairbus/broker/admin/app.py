@@ -1,6 +1,8 @@
 """The HTTP side of a namespace: administration, health, the CA certificate, and the door to the web socket.
 
     GET /health, GET /ca.pem            for everybody; with an Authorization header they are entities of that name
+    GET /metrics                        the same, where the broker listens on the loopback; see `pairbus.broker.metrics`
+    GET /$metrics                       Listen; the same page everywhere
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
     /$pairbus/…                         Manage; faults and other switches of the broker, see `control`
     GET /$meter                         any right; operations since the start, when the broker has a meter
@@ -24,6 +26,7 @@ from pairbus.broker.admin import AdminNamespace
 from pairbus.broker.admin.atom import error_body
 from pairbus.broker.admin.entities import namespace_entry
 from pairbus.broker.admin.gate import ForeignRequest, check_request_source
+from pairbus.broker.admin.metrics import MetricsPage
 from pairbus.broker.admin.resources import Call, Refused, Resources
 from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.admin.xml import MalformedEntry
@@ -55,7 +58,7 @@ _STATUS_OF: tuple[tuple[type[Exception], int, str], ...] = (
 )
 
 
-def admin_app(
+def admin_app(  # noqa: PLR0913 - each is a part of its own
     namespace: AdminNamespace,
     *,
     hosts: frozenset[str] = frozenset(),
@@ -65,6 +68,7 @@ def admin_app(
     faults: NamespaceFaults | None = None,
     control: ControlHandler | None = None,
     on_request: Callable[[web.Request], None] | None = None,
+    metrics: MetricsPage | None = None,
 ) -> web.Application:
     """The application for one namespace, to be served plain and over TLS.
 
@@ -80,6 +84,7 @@ def admin_app(
         faults=faults,
         control=control,
         on_request=on_request,
+        metrics=metrics,
     )
     app = web.Application(client_max_size=BODY_SIZE_MAX)
     app.router.add_route("*", "/{path:.*}", routes.handle)
@@ -87,7 +92,7 @@ def admin_app(
 
 
 class _Routes:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part of its own
         self,
         namespace: AdminNamespace,
         hosts: frozenset[str],
@@ -98,6 +103,7 @@ class _Routes:
         faults: NamespaceFaults | None,
         control: ControlHandler | None,
         on_request: Callable[[web.Request], None] | None,
+        metrics: MetricsPage | None,
     ) -> None:
         self._namespace = namespace
         self._hosts = hosts
@@ -107,6 +113,7 @@ class _Routes:
         self._faults = faults
         self._control = control
         self._on_request = on_request
+        self._metrics = metrics
         self._resources = Resources(namespace)
         self._started_ms = namespace.now_ms()
 
@@ -144,7 +151,11 @@ class _Routes:
                 return await self._health()
             if path == "ca.pem" and self._ca_pem:
                 return web.Response(body=self._ca_pem, content_type="application/x-pem-file")
+            if path == "metrics" and self._metrics is not None:
+                return await self._metrics.answer(None)
         grant = self._authorize(request, path)
+        if reading and path == "$metrics" and self._metrics is not None:  # before the faults: they must not hide it
+            return await self._metrics.answer(grant)
         is_lost = False
         try:
             if self._faults is not None and self._faults.acts:

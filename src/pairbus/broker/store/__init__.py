@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from pairbus.broker.store.commit_times import CommitTimes
 from pairbus.errors import StoreError
 
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2  # also the wire values of x-opt-message-state
@@ -327,6 +328,11 @@ class Store(Protocol):
 
     hindrance: Hindrance | None
     "Asked before each commit; None: nothing is in the way."
+
+    @property
+    def commit_times(self) -> CommitTimes | None:
+        """Return how long commits take; None: there is no disk."""
+        ...
 
     def recover(self) -> Recovered:
         """Read what is there. Called once, before anything else."""

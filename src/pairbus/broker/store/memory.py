@@ -31,6 +31,7 @@ from pairbus.broker.store import (
     Write,
     entity_of,
 )
+from pairbus.broker.store.commit_times import CommitTimes
 from pairbus.errors import StoreError
 
 _GONE: Any = object()
@@ -63,6 +64,7 @@ class MemoryStore:
 
     def __init__(self, schedule: Callable[[Callable[[], None]], object] | None = None) -> None:
         self.hindrance: Hindrance | None = None
+        self.commit_times: CommitTimes | None = None
         self._schedule = schedule
         self._descriptions: dict[int, str] = {}
         "Descriptions by entity; a dropped entity that is not erased has an empty text."

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from pairbus.broker.store import Done, Hindrance, IndexRow, PayloadRow, Recovered, StateRow, StoredMessage, Write
+from pairbus.broker.store.commit_times import CommitTimes
 from pairbus.broker.store.committer import Committer, Totals
 from pairbus.broker.store.folder import is_store_file, own
 from pairbus.broker.store.group import Group
@@ -55,6 +56,7 @@ class SqliteStore:
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self.hindrance: Hindrance | None = None
+        self.commit_times = CommitTimes()
         self._folder = folder
         self._path = folder / FILE_NAME
         self._loop = loop
@@ -197,6 +199,7 @@ class SqliteStore:
             self._tell(group, self._closed)
             return
         self._in_flight = group
+        self.commit_times.begin()
         if self.hindrance is None:
             self._writer().commit(group)
         else:
@@ -217,6 +220,7 @@ class SqliteStore:
 
     def _finished(self, group: Group, error: StoreError | None) -> None:
         self._in_flight = None
+        self.commit_times.end(is_durable=error is None)
         if self._group.steps:
             self._hand_over()  # before the callbacks, so that the writer works while they run
         self._tell(group, error)

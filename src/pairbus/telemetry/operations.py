@@ -1,0 +1,262 @@
+"""Operations of clients by OpenTelemetry's messaging conventions: how long each took, and how many messages came.
+
+Decorators for the few functions through which every operation goes. Without OpenTelemetry they return the function as
+it is; where the application has no meter provider or no metrics reader, an operation pays for one look at a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache, wraps
+from inspect import iscoroutinefunction
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from pairbus.pairing.pings import CONTENT_TYPE
+from pairbus.telemetry import (
+    DESTINATION,
+    DISPOSITION,
+    ERROR,
+    OPERATION,
+    PLACE,
+    SUBSCRIPTION,
+    SYSTEM,
+    TYPE,
+    Attribute,
+    available,
+    failed,
+    is_traced,
+    span,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Counter, Histogram
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Seconds, as the conventions have them.
+BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+ATTRIBUTES_KEPT = 4096
+LOOK_S = 1.0  # between two looks for a metrics reader
+RECORDED = (
+    ("messaging.client.operation.duration", "histogram", "s", "Duration of one operation of a client"),
+    ("messaging.client.consumed.messages", "counter", "{message}", "Messages that were delivered to the application"),
+)
+"Name, kind, unit and description of the instruments that are told of each operation as it ends."
+
+_REQUESTS = {
+    b"com.microsoft:peek-message": ("peek", "receive"),
+    b"com.microsoft:receive-by-sequence-number": ("receive_deferred", "receive"),
+    b"com.microsoft:renew-lock": ("renew_lock", None),
+    b"com.microsoft:renew-session-lock": ("renew_session_lock", None),
+}
+"Requests of a receiver that are measured: name and type of the operation."
+
+
+class Operation(NamedTuple):
+    """Facts about an operation that are known when it begins."""
+
+    name: str
+    type: str | None
+    path: str
+    disposition: str | None = None
+
+
+class Ended(NamedTuple):
+    """Facts that are known when it has ended."""
+
+    messages: int = 0
+    "Messages that were delivered to the application."
+    place: str | None = None
+
+
+Begin = Callable[..., Operation | None]
+"Gets the arguments of the function; None: this call is not measured."
+End = Callable[[Operation | None, Any], Ended]
+"Gets the operation, and what the function returned."
+
+
+class Recording:
+    """Whether anybody reads what is recorded: asked once a second until it is so, and then for good."""
+
+    def __init__(self) -> None:
+        self._is_on = False
+        self._look_at = 0.0
+
+    def is_on(self) -> bool:
+        if not self._is_on and (now := monotonic()) >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._is_on = _has_reader()
+        return self._is_on
+
+
+_recording = Recording()
+
+
+def _has_reader() -> bool:
+    from opentelemetry import metrics
+
+    provider = metrics.get_meter_provider()
+    if type(provider).__module__.startswith("opentelemetry.metrics"):  # those of the API itself drop everything
+        return False
+    readers = getattr(provider, "_metric_readers", None)  # in an older SDK they are in its configuration
+    if readers is None:
+        readers = getattr(getattr(provider, "_sdk_config", None), "metric_readers", None)
+    return readers is None or bool(readers)  # another SDK does not tell: it is told everything
+
+
+def _measured(begin: Begin, end: End = lambda operation, returned: Ended()) -> Callable[[Function], Function]:
+    """Make a decorator that records each call of a function or a coroutine function."""
+
+    def decorate(function: Function) -> Function:
+        if not available():
+            return function
+
+        @wraps(function)
+        def measured(*args: Any, **kwargs: Any) -> Any:
+            if not _recording.is_on():
+                return function(*args, **kwargs)
+            operation, began = begin(*args, **kwargs), perf_counter()
+            try:
+                returned = function(*args, **kwargs)
+            except BaseException as error:
+                _record(operation, began, Ended(), error)
+                raise
+            _record(operation, began, end(operation, returned), None)
+            return returned
+
+        @wraps(function)
+        async def measured_async(*args: Any, **kwargs: Any) -> Any:
+            if not _recording.is_on():
+                return await function(*args, **kwargs)
+            operation, began = begin(*args, **kwargs), perf_counter()
+            try:
+                returned = await function(*args, **kwargs)
+            except BaseException as error:
+                _record(operation, began, Ended(), error)
+                raise
+            _record(operation, began, end(operation, returned), None)
+            return returned
+
+        return measured_async if iscoroutinefunction(function) else measured  # type: ignore[return-value]
+
+    return decorate
+
+
+def _record(operation: Operation | None, began: float, ended: Ended, error: BaseException | None) -> None:
+    if operation is None:
+        return
+    if isinstance(error, StopIteration | StopAsyncIteration):  # the end of an iteration: no message came
+        error = None
+    duration, consumed = _instruments()
+    attributes = _attributes(operation, ended.place, None if error is None else type(error).__qualname__)
+    duration.record(perf_counter() - began, attributes)
+    if ended.messages:
+        consumed.add(ended.messages, attributes)
+
+
+@lru_cache(ATTRIBUTES_KEPT)
+def _attributes(operation: Operation, place: str | None, error: str | None) -> Mapping[str, Attribute]:
+    topic, _, subscription = operation.path.partition("/Subscriptions/")
+    found = {
+        SYSTEM: "servicebus",
+        OPERATION: operation.name,
+        TYPE: operation.type,
+        DESTINATION: topic,
+        SUBSCRIPTION: subscription or None,
+        DISPOSITION: operation.disposition,
+        PLACE: place,
+        ERROR: error,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@cache
+def _instruments() -> tuple[Histogram, Counter]:
+    """Create the instruments once per process; they follow the meter provider that is set later."""
+    from opentelemetry import metrics
+
+    from pairbus import __version__
+
+    meter = metrics.get_meter("pairbus", __version__)
+    (name, _, unit, text), (consumed, _, consumed_unit, consumed_text) = RECORDED
+    try:
+        duration = meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=BOUNDS)
+    except TypeError:  # an API before 1.30: the application's views have the bounds then
+        duration = meter.create_histogram(name, unit, text)
+    return duration, meter.create_counter(consumed, consumed_unit, consumed_text)
+
+
+# ── sends ──
+
+
+def _send(_: Any, origin: Any, *__: Any) -> Operation:
+    return Operation("send", "send", origin.path)
+
+
+def _request(_: Any, origin: Any, going: Any, *__: Any) -> Operation:
+    """A request with messages schedules them; one without cancels."""
+    return (
+        Operation("cancel_scheduled", None, origin.path)
+        if going is None
+        else Operation("schedule", "send", origin.path)
+    )
+
+
+send = _measured(_send, lambda _, receipt: Ended(place=receipt.where.value))
+"Of a coroutine `(self, origin, …)` that returns a receipt."
+request = _measured(_request)
+"Of a coroutine `(self, origin, messages or None, …)`."
+
+
+def divert(function: Function) -> Function:
+    """Put a span around an attempt at a backlog queue, `(self, origin, going, …)`, with links to its messages."""
+    if not available():
+        return function
+
+    @wraps(function)
+    async def diverted(self: Any, origin: Any, going: Any, attempt: Any) -> Any:
+        if not is_traced():
+            return await function(self, origin, going, attempt)
+        facts: dict[str, Attribute] = {TYPE: "send", DESTINATION: origin.path}
+        with span("divert", facts, list(going.payloads)) as current:
+            reply = await function(self, origin, going, attempt)
+            if reply.failure is not None:
+                failed(current, reply.failure.text, reply.failure.error)
+            return reply
+
+    return diverted  # type: ignore[return-value]
+
+
+# ── receivers ──
+
+
+def _settle(receiver: Any, message: Any, settlement: str, *_: Any, **__: Any) -> Operation | None:
+    if getattr(message, "content_type", None) == CONTENT_TYPE:  # a ping, which the application never sees
+        return None
+    status = settlement.replace("-", "_")
+    return Operation(status, "settle", receiver.entity_path, status)
+
+
+def _ask(receiver: Any, asked: bytes, *_: Any, **__: Any) -> Operation | None:
+    known = _REQUESTS.get(asked)
+    return None if known is None else Operation(*known, receiver.entity_path)
+
+
+def _receive(receiver: Any, *_: Any, **__: Any) -> Operation:
+    return Operation("receive", "receive", receiver.entity_path)
+
+
+def _came(operation: Operation | None, returned: Any) -> Ended:
+    """Count messages; those of a peek are looked at, and not delivered."""
+    if operation is None or operation.name not in ("receive", "receive_deferred"):
+        return Ended()
+    return Ended(len(returned) if isinstance(returned, Sequence) else 1)
+
+
+receive = _measured(_receive, _came)
+"Of a method of a receiver that returns messages, or one."
+settle = _measured(_settle)
+"Of a method `(self, message, settlement, …)` of a receiver."
+ask = _measured(_ask, _came)
+"Of a method `(self, name of a request, …)` of a receiver."
