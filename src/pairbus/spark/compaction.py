@@ -57,24 +57,45 @@ def compact(
     May run while a syphon does: what is written meanwhile comes with the next run. With `journal_kept_days` the journal
     of older days is removed, once it is in the table.
     """
+    from pairbus.spark.driver_side import DriverSide
+
+    driver = DriverSide(spark)
     place = Location(Path(location).absolute())
-    ledger = _read_ledgers(spark, ledgers)
-    moves = _moves(spark, place, ledger)
+    ledger = _read_ledgers(spark, driver.call(_ledger_files, [os.fspath(folder) for folder in ledgers]))
+    moves = _moves(spark, place, ledger, driver.call(_found, place))
     written, days = (0, ()) if moves is None else _write(moves, place.root / "moves", SCHEMA)
     ledger_rows = 0 if ledger is None else _write(ledger, place.root / "ledger", LEDGER_SCHEMA)[0]
     if journal_kept_days is not None:
-        _close_days(place, datetime.now(UTC) - timedelta(days=max(journal_kept_days, 1)))
+        driver.call(_close_days, place, datetime.now(UTC) - timedelta(days=max(journal_kept_days, 1)))
     return Compacted(written, ledger_rows, days)
 
 
 # ── what is known ──
 
 
-def _moves(spark: SparkSession, place: Location, ledger: DataFrame | None) -> DataFrame | None:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Files of a location, looked for where the driver is."""
+
+    has_lines: bool
+    closed: list[str]
+    "Days whose journal was removed."
+    has_moves: bool
+
+
+def _found(place: Location) -> _Found:
+    return _Found(
+        any(place.journal.glob("day=*/*.jsonl")),
+        sorted(path.name.removeprefix(_CLOSED) for path in place.journal.glob(f"{_CLOSED}*")),
+        (place.root / "moves").is_dir(),
+    )
+
+
+def _moves(spark: SparkSession, place: Location, ledger: DataFrame | None, found: _Found) -> DataFrame | None:
     from pyspark.sql import functions as F
 
     parts = []
-    if any(place.journal.glob("day=*/*.jsonl")):
+    if found.has_lines:
         rows = spark.read.option("basePath", str(place.journal)).schema(JOURNAL_DDL).json(str(place.journal / "day=*"))
         rows = rows.where(F.col("at_ms").isNotNull())  # a line that a kill has torn is null throughout
         parts.append(_once(rows))
@@ -86,8 +107,8 @@ def _moves(spark: SparkSession, place: Location, ledger: DataFrame | None) -> Da
     if not parts:
         return None
     moves = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-    closed = sorted(path.name.removeprefix(_CLOSED) for path in place.journal.glob(f"{_CLOSED}*"))
-    if closed and (place.root / "moves").is_dir():
+    closed = found.closed
+    if closed and found.has_moves:
         before = spark.read.parquet(str(place.root / "moves")).where(F.col("day").isin(closed[-CLOSED_DAYS_COMPARED:]))
         same = [moves[name].eqNullSafe(before[name]) for name in KEY]
         moves = moves.where(~F.col("day").isin(closed)).join(before, same, "left_anti")
@@ -163,10 +184,13 @@ def _timed(moves: DataFrame) -> DataFrame:
     )
 
 
-def _read_ledgers(spark: SparkSession, folders: Sequence[Folder]) -> DataFrame | None:
+def _ledger_files(folders: Sequence[str]) -> list[str]:
+    return [str(path) for folder in folders for path in sorted(Path(folder).absolute().glob("*.jsonl"))]
+
+
+def _read_ledgers(spark: SparkSession, paths: list[str]) -> DataFrame | None:
     from pyspark.sql import functions as F
 
-    paths = [str(path) for folder in folders for path in sorted(Path(folder).absolute().glob("*.jsonl"))]
     if not paths:
         return None
     numbers = {"schema", "pid", "count", "billable_operations", "bytes", "rows"}

@@ -7,16 +7,18 @@
 | a start and a limit for the next batch | the reader remembers the start; Trigger.AvailableNow is one batch     |
 | (4.0, 4.1)                             | only, and `pairbus.spark.drain` repeats it until nothing is left      |
 | registering a format twice (4.0)       | the second time is left out                                           |
+| Java in this process (Spark Connect)   | the driver is asked by `driver_side.py`; py4j is never imported        |
 
 A managed platform brings its own PySpark, with parts of later versions in it: hence no version number is compared.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import datasource
 from pyspark.sql.datasource import (
     DataSource,
@@ -102,6 +104,20 @@ else:
             return self.tasks(start, end)
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect: its driver is in another process, and there is no Java here."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def knows_format(spark: SparkSession, name: str) -> bool:
+    """Whether a session knows a format, found by itself or registered. Costs the start of a Python process."""
+    try:
+        _ = spark.read.format(name).load().schema
+    except AnalysisException as error:
+        return _condition(error) != "DATA_SOURCE_NOT_FOUND"
+    return True
+
+
 def register_format(spark: SparkSession, kind: type[DataSource]) -> None:
     """Make a format known to a session, where it is not known already."""
     try:
@@ -109,6 +125,39 @@ def register_format(spark: SparkSession, kind: type[DataSource]) -> None:
     except AnalysisException as error:
         if _condition(error) != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+
+
+def _java_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of the bridge to Java; none where there is no such bridge."""
+    if importlib.util.find_spec("py4j") is None:
+        return ()
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    return (Py4JError,)
+
+
+def _grpc_errors() -> tuple[type[Exception], ...]:
+    if importlib.util.find_spec("grpc") is None:
+        return ()
+    from grpc import RpcError  # type: ignore[import-untyped]
+
+    return (RpcError,)
+
+
+_GRPC_ERRORS = _grpc_errors()
+SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, ConnectionError, *_java_errors(), *_GRPC_ERRORS)
+"Errors that a call of Spark's ends with, whether Java is here or elsewhere."
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether one of SPARK_ERRORS says that the driver is no more: its Java has ended, or knows no such session."""
+    if isinstance(error, (ConnectionError, *_GRPC_ERRORS)) or type(error).__name__ in _GONE:
+        return True
+    return isinstance(error, PySparkException) and (_condition(error) or "").startswith("INVALID_HANDLE")
+
+
+_GONE = {"Py4JNetworkError", "SparkConnectGrpcException", "RetriesExceeded"}
+"Names of classes: which of them exist depends on what is installed. None of them has a subclass that counts."
 
 
 def _condition(error: Any) -> str | None:

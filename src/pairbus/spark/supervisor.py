@@ -14,12 +14,10 @@ from collections import Counter, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-
 from pairbus.errors import PairbusError
-from pairbus.spark.features import register_format
-from pairbus.spark.journal import read_reports
+from pairbus.spark.driver_side import DriverSide
+from pairbus.spark.features import SPARK_ERRORS, is_gone, register_format
+from pairbus.spark.journal import Location, Report, read_reports
 from pairbus.spark.lane import Job
 from pairbus.spark.looks import count_left
 from pairbus.spark.rounds import Pause, Quotas
@@ -63,6 +61,7 @@ class SparkSyphon:
         self.left: int | None = None
         "Of a single drain that is over: messages that are still in the queues, locked ones included."
         self._spark = spark
+        self._driver = DriverSide(spark)
         self._job = job
         self._queues = queues
         self._quotas = quotas
@@ -115,7 +114,7 @@ class SparkSyphon:
         try:
             self._supervise()
             if self._once and not self._stopping.is_set():
-                self.left = count_left(self._job, self._queues)
+                self.left = self._driver.call(count_left, self._job, list(self._queues))
         except BaseException as error:
             self._failure = error
             if not isinstance(error, Exception):
@@ -130,13 +129,13 @@ class SparkSyphon:
         while not self._stopping.is_set():
             moved_before = self._moved
             job = replace(self._job, run=uuid.uuid4().hex[:12])
-            job.location.prepare(job.run)
             try:
+                self._driver.call(job.location.prepare, job.run)
                 self._follow(job)
                 return
-            except (Py4JNetworkError, ConnectionError) as error:
-                raise SparkGone(f"the Java process of Spark has ended: {error}") from None
-            except (PySparkException, Py4JError) as error:
+            except SPARK_ERRORS as error:
+                if is_gone(error):
+                    raise SparkGone(f"the Java process of Spark has ended: {_line(error)}") from None
                 if self._moved > moved_before:
                     failures = 0
                     pause.reset()
@@ -158,8 +157,8 @@ class SparkSyphon:
         heard: set[str] = set()
         try:
             while not query.awaitTermination(POLL_S):
-                self._hear(job, heard)
-                if self._stopping.is_set() or job.location.has_ended(job.run):
+                has_ended = self._hear(job, heard)
+                if self._stopping.is_set() or has_ended:
                     self._end(job, query)
                     return
         finally:
@@ -174,13 +173,15 @@ class SparkSyphon:
         return writer.trigger(processingTime=AT_ONCE if self._once else TRIGGER).start()
 
     def _end(self, job: Job, query: StreamingQuery) -> None:
-        job.location.ask_to_stop(job.run)
+        self._driver.call(job.location.ask_to_stop, job.run)
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < self._stop_at - KILL_S:
             time.sleep(END_POLL_S)
         query.stop()
 
-    def _hear(self, job: Job, heard: set[str]) -> None:
-        for name, report in read_reports(job.location, job.run, without=heard):
+    def _hear(self, job: Job, heard: set[str]) -> bool:
+        """Take in the reports that are new; True when the query has said that it is over."""
+        reports, has_ended = self._driver.call(look_at_reports, job.location, job.run, heard)
+        for name, report in reports:
             heard.add(name)
             self._moved += report.moved
             self._dead_lettered += report.dead_lettered
@@ -188,6 +189,7 @@ class SparkSyphon:
             self.problems.update(report.problems)
             held = self._blocked.get(report.tick, 0) + report.held
             self._blocked = {report.tick: held}
+        return has_ended
 
     def _rate(self) -> float:
         now = time.monotonic()
@@ -196,6 +198,11 @@ class SparkSyphon:
         then, moved_then = self._samples[0] if self._samples else (now, self._moved)
         self._samples.append((now, self._moved))
         return (self._moved - moved_then) / (now - then) if now > then else 0.0
+
+
+def look_at_reports(location: Location, run: str, heard: set[str]) -> tuple[list[tuple[str, Report]], bool]:
+    """Return the reports that were not heard yet, and whether a single drain is over; called where the driver is."""
+    return list(read_reports(location, run, without=heard)), location.has_ended(run)
 
 
 def _line(error: BaseException) -> str:

@@ -32,6 +32,7 @@ from pairbus.spark.rounds import Quotas
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pairbus.spark.driver_side import DriverSide
     from pairbus.spark.supervisor import SparkSyphon
 
 Folder = str | PathLike[str]
@@ -68,13 +69,17 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     `MODULE:CALLABLE` whatever that function makes, called in each process that connects. `journal`: a folder that all
     hosts share; `docs/spark-syphon.md` says what is in it. `queues`: paths, or paths with the time of their creation in
     milliseconds; without them the backlog queues 0 … `backlog_queue_count`-1.
+    With a session of Spark Connect all of these are places on its server, and nothing of them is needed here.
     ConfigError for what is wrong, before any message is touched.
     """
+    from pairbus.spark.driver_side import DriverSide
+
+    driver = DriverSide(spark)
     away = Secret.parse(secondary, "secondary", credential)
     home = Secret.parse(primary, "primary", credential)
     if queues is None:
         try:
-            name = checked_name(primary_name) if primary_name else primary_name_of(home.endpoint().authority)
+            name = checked_name(primary_name) if primary_name else primary_name_of(driver.call(authority_of, home))
         except ValueError as error:
             raise ConfigError(str(error)) from None
         queues = [queue_path(name, index) for index in range(backlog_queue_count)]
@@ -83,8 +88,8 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
         ttl_policy=ttl_policy,
         max_messages_per_second=max_messages_per_second,
     )
-    job = Job(home, away, _location(journal), "", settings, ca_file, _folder(ledger))
-    return _start(spark, job, queues, quotas, once=once, checkpoint=checkpoint)
+    job = Job(home, away, _location(driver, journal), "", settings, ca_file, _folder(driver, ledger))
+    return _start(spark, driver, job, queues, quotas, once=once, checkpoint=checkpoint)
 
 
 def redrive(  # noqa: PLR0913 - each is a setting of its own
@@ -112,18 +117,22 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
     remembers message ids, 0 that it does not; None, which is taken for a week, that it is not known. With `new_ids` it
     goes under another id, and has its own in the application property `x-pairbus-original-message-id`.
     """
+    from pairbus.spark.driver_side import DriverSide
+
+    driver = DriverSide(spark)
     origin = Secret.parse(source, "source", credential)
     home = origin if target is None else Secret.parse(target, "target", credential)
     settings = SyphonSettings(max_messages_per_second=max_messages_per_second)
     queue = queue_of_dead_letters(queue)
     entity = to or entity_of_dead_letters(queue)
-    letters = Redriving(entity, f"{origin.endpoint().authority}/{queue}", duplicate_window, new_ids)
-    job = Job(home, origin, _location(journal), "", settings, ca_file, _folder(ledger), letters)
-    return _start(spark, job, [queue], quotas, once=once, checkpoint=checkpoint)
+    letters = Redriving(entity, f"{driver.call(authority_of, origin)}/{queue}", duplicate_window, new_ids)
+    job = Job(home, origin, _location(driver, journal), "", settings, ca_file, _folder(driver, ledger), letters)
+    return _start(spark, driver, job, [queue], quotas, once=once, checkpoint=checkpoint)
 
 
 def _start(
     spark: SparkSession,
+    driver: DriverSide,
     job: Job,
     queues: Mapping[str, int | None] | Sequence[str],
     quotas: Quotas,
@@ -138,15 +147,14 @@ def _start(
     known = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
     if not known:
         raise ConfigError("there are no queues to drain")
-    for secret in (job.primary, job.secondary):
-        secret.endpoint()
-        secret.token_credential()
-    check(job, known)
+    driver.call(_check, job, list(known))
     syphon = SparkSyphon(
         spark,
         job,
         known,
-        quotas if quotas.tasks is not None else replace(quotas, tasks=_slots(spark.conf.get("spark.master") or "")),
+        quotas
+        if quotas.tasks is not None
+        else replace(quotas, tasks=driver.call(_slots, spark.conf.get("spark.master", "") or "")),
         once=once,
         checkpoint=str(checkpoint or job.location.checkpoint),
     )
@@ -154,14 +162,37 @@ def _start(
     return syphon
 
 
-def _location(journal: Folder) -> Location:
+def authority_of(secret: Secret) -> str:
+    """Return host, or host and port, of a namespace; called where the driver is."""
+    return secret.endpoint().authority
+
+
+def _check(job: Job, queues: list[str]) -> None:
+    """Raise ConfigError for what no waiting will heal; called where the driver is."""
+    for secret in (job.primary, job.secondary):
+        secret.endpoint()
+        secret.token_credential()
+    check(job, queues)
+
+
+def _location(driver: DriverSide, journal: Folder) -> Location:
     if "://" in os.fspath(journal):
         raise ConfigError(f"journal: {journal} is not a folder; mount the storage, and give the path of the mount")
-    return Location(Path(journal).absolute())
+    return Location(_absolute(driver, "journal", journal))
 
 
-def _folder(folder: Folder | None) -> str | None:
-    return None if folder is None else str(Path(folder).absolute())
+def _folder(driver: DriverSide, ledger: Folder | None) -> str | None:
+    return None if ledger is None else str(_absolute(driver, "ledger", ledger))
+
+
+def _absolute(driver: DriverSide, name: str, folder: Folder) -> Path:
+    """Return a path that means the same in every process. ConfigError for one that is relative to this one only."""
+    if driver.is_elsewhere and not Path(folder).is_absolute():
+        raise ConfigError(
+            f"{name}: {folder} is relative to a folder of this host; with Spark Connect give an absolute path,"
+            " which is one of the server"
+        )
+    return Path(folder).absolute()
 
 
 def _slots(master: str) -> int | None:

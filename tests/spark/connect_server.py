@@ -1,0 +1,126 @@
+"""A Spark Connect server on this machine: a Java process of its own that listens on loopback only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pairbus.spark import find_java
+from pairbus.spark.session import LIGHT_JAVA, LOCAL_CONF
+
+START_S = 180.0  # it takes eight seconds; the rest is for a machine busy with other things
+STOP_S = 20.0
+LOOK_S = 0.2
+HOST = "127.0.0.1"
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+CONF = {
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": LIGHT_JAVA,
+    "spark.connect.grpc.binding.address": HOST,
+}
+
+
+class ConnectServer:
+    """Use it as a context manager: leaving it ends the server.
+
+    `python` has the Spark of the server, and is the interpreter of its processes. They have `environment` and none of
+    this process's variables of Pairbus, and work in `folder`, not in the folder of this process.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        environment: Mapping[str, str],
+        python: str = sys.executable,
+        master: str = "local[2,1]",
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        self.remote = ""
+        self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
+        self._environment = environment
+        self._python = python
+        self._master = master
+        self._conf = LOCAL_CONF | CONF | dict(conf or {})
+
+    def __enter__(self) -> ConnectServer:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        port = _free_port()
+        settings = self._conf | {
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+        }
+        given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+        home = _spark_home(self._python)
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [f"{home}/bin/spark-submit", "--class", SERVER, "--master", self._master, *given],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._variables(home),
+            )
+        try:
+            self._wait_for(port)
+        except BaseException:
+            self.__exit__()
+            raise
+        self.remote = f"sc://{HOST}:{port}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "connect-server.log"
+
+    def log(self) -> str:
+        """Return what the server has said."""
+        return self._log.read_text(errors="replace")
+
+    def _variables(self, home: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PAIRBUS_", "SPARK_"))}
+        own = {"JAVA_HOME": str(find_java().home), "SPARK_HOME": home, "SPARK_LOCAL_IP": HOST}
+        pythons = {"PYSPARK_PYTHON": self._python, "PYSPARK_DRIVER_PYTHON": self._python}
+        return {**kept, **own, **pythons, **self._environment}
+
+    def _wait_for(self, port: int) -> None:
+        deadline = time.monotonic() + START_S
+        assert self.process is not None
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                socket.create_connection((HOST, port), 1.0).close()
+                return
+            except OSError:
+                time.sleep(LOOK_S)
+        raise AssertionError(f"the Connect server did not start:\n{self.log()[-4000:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def _spark_home(python: str) -> str:
+    """Return the folder of the pyspark of an interpreter."""
+    ask = "import os, pyspark; print(os.path.dirname(pyspark.__file__))"
+    asked = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True)
+    return asked.stdout.strip()
