@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -11,7 +12,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from pairbus.spark import find_java
 from pairbus.spark.session import LIGHT_JAVA, LOCAL_CONF
 
 START_S = 180.0  # it takes eight seconds; the rest is for a machine busy with other things
@@ -58,15 +58,15 @@ class ConnectServer:
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
         }
         given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-        home = _spark_home(self._python)
+        variables = self._variables()
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [f"{home}/bin/spark-submit", "--class", SERVER, "--master", self._master, *given],
+                [f"{variables['SPARK_HOME']}/bin/spark-submit", "--class", SERVER, "--master", self._master, *given],
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self._variables(home),
+                env=variables,
             )
         try:
             self._wait_for(port)
@@ -94,11 +94,10 @@ class ConnectServer:
         """Return what the server has said."""
         return self._log.read_text(errors="replace")
 
-    def _variables(self, home: str) -> dict[str, str]:
+    def _variables(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PAIRBUS_", "SPARK_"))}
-        own = {"JAVA_HOME": str(find_java().home), "SPARK_HOME": home, "SPARK_LOCAL_IP": HOST}
         pythons = {"PYSPARK_PYTHON": self._python, "PYSPARK_DRIVER_PYTHON": self._python}
-        return {**kept, **own, **pythons, **self._environment}
+        return {**kept, **_homes(self._python), "SPARK_LOCAL_IP": HOST, **pythons, **self._environment}
 
     def _wait_for(self, port: int) -> None:
         deadline = time.monotonic() + START_S
@@ -119,8 +118,12 @@ def _free_port() -> int:
         return port
 
 
-def _spark_home(python: str) -> str:
-    """Return the folder of the pyspark of an interpreter."""
-    ask = "import os, pyspark; print(os.path.dirname(pyspark.__file__))"
+def _homes(python: str) -> dict[str, str]:
+    """Return the folders of the pyspark of an interpreter, and of the Java that it finds."""
+    ask = (
+        "import json, os, pyspark; from pairbus.spark import find_java;"
+        "print(json.dumps({'SPARK_HOME': os.path.dirname(pyspark.__file__), 'JAVA_HOME': str(find_java().home)}))"
+    )
     asked = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True)
-    return asked.stdout.strip()
+    homes: dict[str, str] = json.loads(asked.stdout)
+    return homes

@@ -210,7 +210,7 @@ def test_a_schema_that_leaves_columns_out_is_enough(
 @pytest.mark.spark
 @pytest.mark.parametrize("enabled", ["true", "false"])
 def test_filters_are_right_whether_spark_pushes_them_or_not(
-    spark: SparkSession, broker: BrokerProcess, queue_name: str, enabled: str
+    spark: SparkSession, broker: BrokerProcess, queue_name: str, enabled: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same frame serves several queries: by default no filter of one stays for the next."""
     put(broker, queue_name, [text_message(f"m{number}") for number in range(1, 101)])
@@ -224,7 +224,8 @@ def test_filters_are_right_whether_spark_pushes_them_or_not(
             "sequence_number > 90 AND enqueued_time > timestamp'2000-01-01 00:00:00' AND message_id <> 'm95'"
         )
         assert pushed.count() == 9
-        plan = pushed._jdf.queryExecution().toString()
+        pushed.explain(True)
+        plan = capsys.readouterr().out
         assert ("> 90" in plan.split("== Physical Plan ==")[1]) == (enabled == "false"), plan
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

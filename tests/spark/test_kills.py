@@ -202,6 +202,7 @@ def check_moves(spark: SparkSession, world: SyphonWorld, kills: int) -> None:
 # ── the tests ──
 
 
+@pytest.mark.classic
 def test_a_worker_and_then_java_are_killed_under_a_stream_and_a_syphon(spark: SparkSession, tmp_path: Path) -> None:
     """In a Spark of their own that tries tasks again. After the end of its Java another Spark goes on."""
     with syphon_world(tmp_path, queues=QUEUES, lock_s=LOCK_S, orders={}, safe=DETECTS) as world:

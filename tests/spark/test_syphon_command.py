@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.cli import main
+from pairbus.cli.spark_place import SparkPlace
 from pairbus.cli.spark_pump import place_of
 
 CS = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
@@ -49,4 +50,4 @@ def test_executors_are_told_a_place_and_never_a_key(
 ) -> None:
     """What was given in the clear to a command on one machine reaches its workers by their environment."""
     monkeypatch.setenv("PAIRBUS_PRIMARY", "")
-    assert place_of(given, CS, "PAIRBUS_PRIMARY", master) == place
+    assert place_of(given, CS, "PAIRBUS_PRIMARY", SparkPlace(master, None)) == place

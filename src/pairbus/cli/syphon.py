@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, connection_string
+from pairbus.cli.spark_place import Master, Remote, SparkPlace, spark_place
 from pairbus.cli.trust import CaFile
 from pairbus.errors import ConfigError
 from pairbus.pairing.options import RANGES
@@ -17,8 +18,6 @@ from pairbus.transport.loops import run
 
 if TYPE_CHECKING:
     from pairbus.cli.spark_pump import Places
-
-MASTER = "local[*]"
 
 
 class Engine(StrEnum):
@@ -40,6 +39,7 @@ Examples:
   pairbus syphon --once --max-messages-per-second 200
   pairbus syphon --primary-name contoso --secondary @fabrikam.txt --target @spare.txt --once
   pairbus syphon --engine spark --master local[4] --journal journal --once
+  pairbus syphon --engine spark --remote sc://HOST --journal /mnt/pairbus --primary env:CONTOSO --secondary env:FABRIKAM
   pairbus syphon --credential default --primary contoso.servicebus.windows.net --secondary HOST
 \b
 {KEPT_OFF.format(variables="PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET")} {ENTRA}"""
@@ -79,7 +79,6 @@ QueueCount = Annotated[
     ),
 ]
 WhichEngine = Annotated[Engine, typer.Option(help="local: in this process; spark: as a Spark job.")]
-Master = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs; only with --engine spark.")]
 Journal = Annotated[
     Path | None,
     typer.Option(
@@ -129,7 +128,8 @@ def syphon(
         bool, typer.Option("--once", help="Move the messages that are there when it begins, then end.")
     ] = False,
     engine: WhichEngine = Engine.local,
-    master: Master = MASTER,
+    master: Master = None,
+    remote: Remote = None,
     journal: Journal = None,
     checkpoint: Checkpoint = None,
     max_messages_per_second: Rate = None,
@@ -158,7 +158,8 @@ def syphon(
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping, Settings
 
-    namespaces = Namespaces(credential, ca_file)
+    where = spark_place(master, remote if engine is Engine.spark else None)
+    namespaces = _namespaces(where, credential, ca_file, once=once)
     away = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
     home = None
     if target is not None and primary_name is None and not primary:
@@ -182,8 +183,8 @@ def syphon(
 
         to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
         sides = (to, (secondary, "PAIRBUS_SECONDARY"))
-        places = _places(sides, master, journal, checkpoint, ledger, ca_file, credential)
-        spark = SparkPump(places, settings)
+        places = _places(sides, where, journal, checkpoint, ledger, ca_file, credential)
+        spark = SparkPump(places, settings, namespaces)
     pumping = Pumping(home, away, settings, ledger, spark, verbose=verbose)
     _run(lambda: pumping.syphon(name, backlog_queue_count, once=once), once=once)
 
@@ -222,7 +223,8 @@ def redrive(
         ),
     ] = None,
     engine: WhichEngine = Engine.local,
-    master: Master = MASTER,
+    master: Master = None,
+    remote: Remote = None,
     journal: Journal = None,
     checkpoint: Checkpoint = None,
     max_messages_per_second: Rate = None,
@@ -243,7 +245,8 @@ def redrive(
     """
     from pairbus.cli.pumping import Pumping, Settings
 
-    namespaces = Namespaces(credential, ca_file)
+    where = spark_place(master, remote if engine is Engine.spark else None)
+    namespaces = _namespaces(where, credential, ca_file, once=not follow)
     if namespace is not None:
         source = namespaces.host(namespace, "--namespace")
     origin = namespaces.side(source, "--connection-string", "PAIRBUS_CONNECTION_STRING")
@@ -259,13 +262,29 @@ def redrive(
 
         back = (source, "PAIRBUS_CONNECTION_STRING")
         sides = ((target, "PAIRBUS_TARGET") if target is not None else back, back)
-        places = _places(sides, master, journal, checkpoint, ledger, ca_file, credential)
-        spark = SparkPump(places, settings)
+        places = _places(sides, where, journal, checkpoint, ledger, ca_file, credential)
+        spark = SparkPump(places, settings, namespaces)
     pumping = Pumping(home, origin, settings, ledger, spark, verbose=verbose)
     _run(
         lambda: pumping.redrive(queue, to, once=not follow, duplicate_window_s=duplicate_window, new_ids=new_ids),
         once=not follow,
     )
+
+
+def _namespaces(where: SparkPlace, credential: str | None, ca_file: Path | None, *, once: bool) -> Namespaces:
+    """Return what makes the sides of a command: with a Spark Connect server, that server, which has the secrets."""
+    if where.remote is None:
+        return Namespaces(credential, ca_file)
+    from pairbus.cli.spark_pump import APP, again, has_restarted
+    from pairbus.cli.spark_server import ServerNamespaces
+    from pairbus.spark.syphon_job import SparkGone
+
+    try:
+        return ServerNamespaces(where.open(APP), credential, ca_file)
+    except ConfigError as error:
+        if not has_restarted():
+            raise
+        again(SparkGone(str(error)), once=once)  # it was there before, so it is being started again
 
 
 def _check_engine(engine: Engine, journal: Path | None, checkpoint: Path | None) -> None:
@@ -275,7 +294,7 @@ def _check_engine(engine: Engine, journal: Path | None, checkpoint: Path | None)
 
 def _places(
     sides: tuple[tuple[str | None, str], tuple[str | None, str]],
-    master: str,
+    where: SparkPlace,
     journal: Path | None,
     checkpoint: Path | None,
     ledger: Path | None,
@@ -287,6 +306,9 @@ def _places(
 
     if journal is None:
         raise typer.BadParameter("--engine spark needs --journal DIR, a folder that all hosts of Spark share")
+    if where.remote is not None:
+        home, away = (given or "" for given, _ in sides)
+        return Places(where, journal, checkpoint, ledger, ca_file, home, away, credential)
     texts = [connection_string(given, variable, variable) for given, variable in sides]
     if credential is not None:
         if any("=" in text for text in texts):
@@ -294,9 +316,9 @@ def _places(
         home, away = texts
     else:
         home, away = (
-            place_of(given, text, variable, master) for (given, variable), text in zip(sides, texts, strict=True)
+            place_of(given, text, variable, where) for (given, variable), text in zip(sides, texts, strict=True)
         )
-    return Places(master, journal, checkpoint, ledger, ca_file, home, away, credential)
+    return Places(where, journal, checkpoint, ledger, ca_file, home, away, credential)
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, bool]], *, once: bool) -> None:
