@@ -18,6 +18,7 @@ START_S = 180.0  # it takes eight seconds; the rest is for a machine busy with o
 STOP_S = 20.0
 LOOK_S = 0.2
 HOST = "127.0.0.1"
+MASTER = "local[2,1]"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 CONF = {
     "spark.driver.memory": "512m",
@@ -30,7 +31,7 @@ class ConnectServer:
     """Use it as a context manager: leaving it ends the server.
 
     `python` has the Spark of the server, and is the interpreter of its processes. They have `environment` and none of
-    this process's variables of Pairbus, and work in `folder`, not in the folder of this process.
+    this process's variables of Pairbus. `port`: 0 is any that is free.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class ConnectServer:
         *,
         environment: Mapping[str, str],
         python: str = sys.executable,
-        master: str = "local[2,1]",
+        port: int = 0,
         conf: Mapping[str, str] | None = None,
     ) -> None:
         self.remote = ""
@@ -47,12 +48,12 @@ class ConnectServer:
         self.process: subprocess.Popen[bytes] | None = None
         self._environment = environment
         self._python = python
-        self._master = master
+        self._port = port or _free_port()
         self._conf = LOCAL_CONF | CONF | dict(conf or {})
 
     def __enter__(self) -> ConnectServer:
         self.folder.mkdir(parents=True, exist_ok=True)
-        port = _free_port()
+        port = self._port
         settings = self._conf | {
             "spark.connect.grpc.binding.port": str(port),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
@@ -61,7 +62,7 @@ class ConnectServer:
         variables = self._variables()
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [f"{variables['SPARK_HOME']}/bin/spark-submit", "--class", SERVER, "--master", self._master, *given],
+                [f"{variables['SPARK_HOME']}/bin/spark-submit", "--class", SERVER, "--master", MASTER, *given],
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

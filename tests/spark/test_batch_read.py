@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pairbus.errors import ConfigError, EntityNotFound, PairbusError
 from pairbus.spark import batch_reader
@@ -226,7 +226,8 @@ def test_filters_are_right_whether_spark_pushes_them_or_not(
         assert pushed.count() == 9
         pushed.explain(True)
         plan = capsys.readouterr().out
-        assert ("> 90" in plan.split("== Physical Plan ==")[1]) == (enabled == "false"), plan
+        pushes = enabled == "true" and hasattr(DataSourceReader, "pushFilters")  # Spark 4.0 cannot
+        assert ("> 90" in plan.split("== Physical Plan ==")[1]) != pushes, plan
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
