@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pairbus.ledger import Ledger
-from pairbus.spark import Quotas, compact, syphon
+from pairbus.spark import Quotas, compact, drain, syphon
 from pairbus.spark.lane import LOCK_MIN_S
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier
