@@ -9,17 +9,21 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pairbus.cli import main
 from pairbus.errors import ConfigError
-from pairbus.spark import open_session
+from pairbus.spark import features, open_session, register
 from tests.brokers import BrokerProcess
 from tests.spark.connect_client import AWAY, BROKER, HOME
 from tests.spark.connect_server import ConnectServer
 from tests.spark.queues import dead_letter, messages_in, put, text_message
 from tests.spark.syphon_world import SyphonWorld, syphon_world
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 WITHIN_S = 400.0  # for what takes half a minute, on a machine that is busy with other things
 PYTHON = os.environ.get("PAIRBUS_TESTS_CONNECT", sys.executable)
@@ -91,7 +95,7 @@ def test_all_of_the_library_works_from_a_client_without_files_or_secrets(
 def test_commands_drain_and_redrive_on_a_server(
     world: SyphonWorld, broker: BrokerProcess, queue_name: str, tmp_path: Path
 ) -> None:
-    """The secrets are where the server is; a server that is started again is waited for."""
+    """The secrets are where the server is, and an error says what is missing there."""
     world.divert(200, "orders")
     put(broker, queue_name, [text_message(f"m{number}") for number in range(5)])
     dead_letter(broker, queue_name, 5)
@@ -182,3 +186,13 @@ def test_a_missing_package_is_named_when_the_format_is_used() -> None:
         [sys.executable, "-c", WITHOUT_PYARROW], capture_output=True, text=True, timeout=60, check=True
     ).stdout
     assert "format servicebus cannot be used" in said and "pyarrow" in said and "pip install 'pairbus[spark]'" in said
+
+
+@pytest.mark.spark
+def test_registering_what_spark_has_found_does_nothing(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark warns of a format that replaces one that it has found by itself."""
+    registered: list[str] = []
+    monkeypatch.setattr(features, "register_format", lambda _, kind: registered.append(kind.name()))
+    register(spark)
+    assert registered == []
+    assert not features.knows_format(spark, "pairbus-unknown")

@@ -107,7 +107,6 @@ def local_session(app_name: str, master: str = "local[2]", **conf: str) -> Spark
     except ImportError as error:
         raise ConfigError(f"pyspark is missing ({error}): pip install 'pairbus[spark-local]'") from None
     prepare_environment()
-    os.environ.pop(REMOTE, None)  # PySpark would go there, whatever else it is told
     is_new = SparkContext._active_spark_context is None
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in (LOCAL_CONF | _OWN_CLASSIC | {"spark.sql.warehouse.dir": _warehouse()} | conf).items():
