@@ -153,11 +153,13 @@ def is_gone(error: Exception) -> bool:
     """Whether one of SPARK_ERRORS says that the driver is no more: its Java has ended, or knows no such session."""
     if isinstance(error, (ConnectionError, *_GRPC_ERRORS)) or type(error).__name__ in _GONE:
         return True
-    return isinstance(error, PySparkException) and (_condition(error) or "").startswith("INVALID_HANDLE")
+    return isinstance(error, PySparkException) and (_condition(error) or "").partition(".")[0] in _NO_SESSION
 
 
 _GONE = {"Py4JNetworkError", "SparkConnectGrpcException", "RetriesExceeded"}
 "Names of classes: which of them exist depends on what is installed. None of them has a subclass that counts."
+_NO_SESSION = {"INVALID_HANDLE", "NO_ACTIVE_SESSION", "DATA_SOURCE_NOT_FOUND"}
+"Conditions of a server that was started again: it knows neither the session nor what was registered with it."
 
 
 def _condition(error: Any) -> str | None:
