@@ -14,7 +14,7 @@ A managed platform brings its own PySpark, with parts of later versions in it: h
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -127,33 +127,22 @@ def register_format(spark: SparkSession, kind: type[DataSource]) -> None:
             raise
 
 
-def _java_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of the bridge to Java; none where there is no such bridge."""
-    if importlib.util.find_spec("py4j") is None:
-        return ()
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
-    return (Py4JError,)
-
-
-def _grpc_errors() -> tuple[type[Exception], ...]:
-    if importlib.util.find_spec("grpc") is None:
-        return ()
-    from grpc import RpcError  # type: ignore[import-untyped]
-
-    return (RpcError,)
-
-
-_GRPC_ERRORS = _grpc_errors()
-SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, ConnectionError, *_java_errors(), *_GRPC_ERRORS)
-"Errors that a call of Spark's ends with, whether Java is here or elsewhere."
+def spark_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that a call of Spark's can end with, whether Java is beside this process or elsewhere."""
+    return (PySparkException, ConnectionError, *_loaded("py4j.protocol", "Py4JError"), *_loaded("grpc", "RpcError"))
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether one of SPARK_ERRORS says that the driver is no more: its Java has ended, or knows no such session."""
-    if isinstance(error, (ConnectionError, *_GRPC_ERRORS)) or type(error).__name__ in _GONE:
+    """Whether one of these errors says that the driver is no more: its Java has ended, or knows no such session."""
+    if isinstance(error, (ConnectionError, *_loaded("grpc", "RpcError"))) or type(error).__name__ in _GONE:
         return True
     return isinstance(error, PySparkException) and (_condition(error) or "").partition(".")[0] in _NO_SESSION
+
+
+def _loaded(module: str, name: str) -> tuple[type[Exception], ...]:
+    """Return a class of a module that this process uses; none when it does not, and then nobody raises it here."""
+    found = sys.modules.get(module)
+    return () if found is None else (getattr(found, name),)
 
 
 _GONE = {"Py4JNetworkError", "SparkConnectGrpcException", "RetriesExceeded"}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pairbus.errors import PairbusError
 from pairbus.spark.driver_side import DriverSide
-from pairbus.spark.features import SPARK_ERRORS, is_gone, register_format
+from pairbus.spark.features import is_gone, register_format, spark_errors
 from pairbus.spark.journal import Location, Report, read_reports
 from pairbus.spark.lane import Job
 from pairbus.spark.looks import count_left
@@ -133,7 +133,7 @@ class SparkSyphon:
                 self._driver.call(job.location.prepare, job.run)
                 self._follow(job)
                 return
-            except SPARK_ERRORS as error:
+            except spark_errors() as error:
                 if is_gone(error):
                     raise SparkGone(f"the Java process of Spark has ended: {_line(error)}") from None
                 if self._moved > moved_before:
