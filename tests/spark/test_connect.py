@@ -9,13 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pairbus.cli import main
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, LedgerNewer, PairbusError
 from pairbus.spark import features, open_session, register
+from pairbus.spark.driver_side import CallSource, answer_of, options_of
+from pairbus.transport.errors import ConnectionLost
 from tests.brokers import BrokerProcess
 from tests.spark.connect_client import AWAY, BROKER, HOME
 from tests.spark.connect_server import ConnectServer
@@ -163,6 +165,33 @@ def test_a_connection_string_is_not_sent_to_a_server() -> None:
             server_secret(given, "--primary", "PAIRBUS_PRIMARY", None)
         assert "c2VjcmV0" not in str(told.value)
     assert server_secret("@/run/secret", "--primary", "PAIRBUS_PRIMARY", None).source == "@/run/secret"
+
+
+# ── calls where the driver is ──
+
+
+@pytest.mark.parametrize(
+    ("raised", "arrives"),
+    [
+        (ConfigError("not so"), ConfigError),
+        (LedgerNewer("upgrade"), LedgerNewer),
+        (ConnectionLost("gone", condition="amqp:x"), PairbusError),
+        (FileNotFoundError(2, "no such file"), FileNotFoundError),
+    ],
+)
+def test_a_call_brings_back_what_it_returned_or_raised(raised: Exception, arrives: type[Exception]) -> None:
+    """Who calls must not care where the driver is; an error that cannot be pickled still says its words."""
+
+    def there(function: Any, *arguments: Any) -> Any:
+        return answer_of(CallSource(options_of(function, *arguments)).schema())
+
+    assert there(os.path.join, "a", "b") == os.path.join("a", "b")
+    with pytest.raises(arrives, match=str(raised.args[-1])):
+        there(raise_it, raised)
+
+
+def raise_it(error: Exception) -> None:
+    raise error
 
 
 # ── what Spark finds by itself ──

@@ -73,18 +73,26 @@ class DriverSide:
             register_format(self._spark, CallSource)
             self._is_known = True
         # Numbered, because a server remembers the answers to questions that are alike.
-        reader = self._spark.read.format(FORMAT).options(
-            call=_dumped((function, arguments, named)), id=uuid.uuid4().hex
-        )
+        reader = self._spark.read.format(FORMAT).options(**options_of(function, *arguments, **named))
         try:
             schema = reader.load().schema
         except PySparkException as error:
             raise _explained(error) from None
-        done, result = _loaded(schema[RESULT].metadata[RESULT])
-        if not done:
-            raise result
-        answer: T = result
+        answer: T = answer_of(schema)
         return answer
+
+
+def options_of(function: Callable[..., object], *arguments: object, **named: object) -> dict[str, str]:
+    """Return a call as options. It has a number, because a server remembers the answers to questions that are alike."""
+    return {"call": _dumped((function, arguments, named)), "id": uuid.uuid4().hex}
+
+
+def answer_of(schema: StructType) -> Any:
+    """Return, or raise, what the call came to."""
+    is_done, result = _loaded(schema[RESULT].metadata[RESULT])
+    if not is_done:
+        raise result
+    return result
 
 
 def _explained(error: PySparkException) -> Exception:
