@@ -100,6 +100,12 @@ Host = Annotated[
 WhichTtl = Annotated[
     Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
 ]
+Grace = Annotated[
+    float, typer.Option(min=0, help="Seconds that a destination may not exist before its messages are set aside.")
+]
+PrimaryName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell every move, pause and cause.")]
 Checkpoint = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Spark's own notes; in the journal's folder unless said otherwise.")
@@ -120,9 +126,7 @@ def syphon(
         ),
     ] = None,
     target: Target = None,
-    primary_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
-    ] = None,
+    primary_name: PrimaryName = None,
     backlog_queue_count: QueueCount = None,
     once: Annotated[
         bool, typer.Option("--once", help="Move the messages that are there when it begins, then end.")
@@ -134,9 +138,7 @@ def syphon(
     checkpoint: Checkpoint = None,
     max_messages_per_second: Rate = None,
     ttl_policy: WhichTtl = Ttl.restore,
-    missing_destination_grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that a destination may not exist before its messages are set aside.")
-    ] = 900,
+    missing_destination_grace: Grace = 900,
     ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
     credential: CredentialName = None,
     ca_file: CaFile = None,
