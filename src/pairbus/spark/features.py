@@ -113,8 +113,8 @@ def knows_format(spark: SparkSession, name: str) -> bool:
     """Whether a session knows a format, found by itself or registered. Costs the start of a Python process."""
     try:
         _ = spark.read.format(name).load().schema
-    except AnalysisException as error:
-        return _condition(error) != "DATA_SOURCE_NOT_FOUND"
+    except spark_errors() as error:  # of no format it is one of Java's own, not of PySpark's
+        return "DATA_SOURCE_NOT_FOUND" not in str(error)
     return True
 
 
