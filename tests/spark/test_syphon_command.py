@@ -8,6 +8,7 @@ import pytest
 
 from pairbus.cli import main
 from pairbus.cli.spark_options import default_journal_on
+from pairbus.cli.spark_place import SparkPlace
 from pairbus.cli.spark_pump import place_of
 
 CS = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
@@ -56,7 +57,7 @@ def test_executors_are_told_a_place_and_never_a_key(
 ) -> None:
     """What was given in the clear to a command on one machine reaches its workers by their environment."""
     monkeypatch.setenv("PAIRBUS_PRIMARY", "")
-    assert place_of(given, CS, "PAIRBUS_PRIMARY", master) == place
+    assert place_of(given, CS, "PAIRBUS_PRIMARY", SparkPlace(master, None)) == place
 
 
 def test_a_journal_on_one_machine_has_a_default_place_that_is_told(
@@ -65,8 +66,8 @@ def test_a_journal_on_one_machine_has_a_default_place_that_is_told(
     """One for each pair, in the user's state folder; nothing is made before Spark runs."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("PAIRBUS_PRIMARY", "")
-    one = default_journal_on("local[4]", ("fabrikam", "contoso"))
-    other = default_journal_on("local", ("fabrikam", "northwind"))
+    one = default_journal_on(SparkPlace("local[4]", None), ("fabrikam", "contoso"))
+    other = default_journal_on(SparkPlace("local", None), ("fabrikam", "northwind"))
     assert one != other and one.parent == other.parent == tmp_path / "pairbus" / "journal"
     assert f"the journal is in {one}" in capsys.readouterr().err
     assert not (tmp_path / "pairbus").exists()

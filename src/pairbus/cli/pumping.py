@@ -75,7 +75,10 @@ class Pumping:
         self._spark = spark
         self._telling = Telling(home.name, away.name, verbose=verbose)
         self._tally = Tally(0.0 if spark is None else SPARK_LAG_S)
+        self._server = None if spark is None else spark.server
         self._backlogs = Backlogs(away, self._warn, self._meter_list)
+        if self._server is not None:
+            self._backlogs = self._server.backlogs(away, self._warn)
         self._pump: Pump | None = None
         self._metrics = None if metrics is None else SyphonMetrics(metrics, away.name, self._look)
 
@@ -106,7 +109,10 @@ class Pumping:
         queue, window_s = queue_of_dead_letters(queue), duplicate_window_s
         if window_s is None:
             path = to or entity_of_dead_letters(queue)
-            window_s = await ask_duplicate_window(self._home, path, self._warn, self._meter_home, new_ids=new_ids)
+            if self._server is not None:
+                window_s = await self._server.duplicate_window(self._home, path, self._warn, new_ids=new_ids)
+            else:
+                window_s = await ask_duplicate_window(self._home, path, self._warn, self._meter_home, new_ids=new_ids)
 
         def make(home: Carrier, away: Carrier) -> Pump:
             if self._spark is not None:

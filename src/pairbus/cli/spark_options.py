@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pairbus.cli.secrets import connection_string
+from pairbus.cli.spark_place import MASTER, SparkPlace
 
 if TYPE_CHECKING:
     from pairbus.cli.spark_pump import Places
-
-MASTER = "local[*]"
 
 
 class Engine(StrEnum):
@@ -23,7 +22,6 @@ class Engine(StrEnum):
 
 
 WhichEngine = Annotated[Engine, typer.Option(help="local: in this process; spark: as a Spark job.")]
-Master = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs; only with --engine spark.")]
 Journal = Annotated[
     str | None,
     typer.Option(
@@ -65,7 +63,7 @@ class SparkOptions:
     """Values of the options."""
 
     engine: Engine
-    master: str
+    where: SparkPlace
     journal: str | None
     storage_credential: str | None
     tables: str | None
@@ -91,21 +89,12 @@ class SparkOptions:
     ) -> Places:
         """Say where Spark finds everything. `sides`: home and away. `names`: what a journal that is not given is called
         by."""
-        from pairbus.cli.spark_pump import Places, place_of
+        from pairbus.cli.spark_pump import Places
 
-        journal = self.journal or str(default_journal_on(self.master, names))
-        texts = [connection_string(given, variable, variable) for given, variable in sides]
-        if credential is not None:
-            if any("=" in text for text in texts):
-                raise typer.BadParameter("--engine spark with --credential takes hosts only, no connection strings")
-            home, away = texts
-        else:
-            home, away = (
-                place_of(given, text, variable, self.master)
-                for (given, variable), text in zip(sides, texts, strict=True)
-            )
+        journal = self.journal or str(default_journal_on(self.where, names))
+        home, away = self._sides(sides, credential)
         return Places(
-            self.master,
+            self.where,
             journal,
             self.checkpoint,
             ledger,
@@ -118,16 +107,35 @@ class SparkOptions:
             self.tasks,
         )
 
+    def _sides(self, sides: tuple[Given, Given], credential: str | None) -> tuple[str, str]:
+        """Return where Spark finds the secrets of home and away, or their hosts."""
+        from pairbus.cli.spark_pump import place_of
 
-def default_journal_on(master: str, names: tuple[str, ...]) -> Path:
+        if self.where.remote is not None:
+            home, away = (given or "" for given, _ in sides)
+            return home, away
+        texts = [connection_string(given, variable, variable) for given, variable in sides]
+        if credential is not None:
+            if any("=" in text for text in texts):
+                raise typer.BadParameter("--engine spark with --credential takes hosts only, no connection strings")
+            home, away = texts
+        else:
+            home, away = (
+                place_of(given, text, variable, self.where)
+                for (given, variable), text in zip(sides, texts, strict=True)
+            )
+        return home, away
+
+
+def default_journal_on(where: SparkPlace, names: tuple[str, ...]) -> Path:
     """Return the journal's folder on one machine, and say where it is."""
     from pairbus.cli.standard import say
     from pairbus.spark.defaults import is_local_master
     from pairbus.spark.syphon_job import default_journal
 
-    if not is_local_master(master):
+    if where.remote is not None or not is_local_master(where.master or MASTER):
         raise typer.BadParameter(
-            f"--engine spark on {master} needs --journal DIR, a folder that all hosts of Spark share, or a path in"
+            f"--engine spark on {where} needs --journal DIR, a folder that all hosts of Spark share, or a path in"
             " Azure Blob or ADLS Gen2"
         )
     journal = default_journal(*names)

@@ -13,17 +13,16 @@ from pairbus.cli.durations import duration_option
 from pairbus.cli.loop import run
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces
 from pairbus.cli.spark_options import (
-    MASTER,
     Checkpoint,
     Engine,
     Journal,
-    Master,
     SparkOptions,
     StorageCredential,
     Tables,
     Tasks,
     WhichEngine,
 )
+from pairbus.cli.spark_place import Master, Remote, SparkPlace, spark_place
 from pairbus.cli.trust import CaFile
 from pairbus.errors import ConfigError
 from pairbus.pairing.options import RANGES
@@ -44,6 +43,7 @@ Examples:
   pairbus syphon --metrics 9464
   pairbus syphon --primary-name contoso --secondary @fabrikam.txt --target @spare.txt --once
   pairbus syphon --engine spark --master local[4] --once
+  pairbus syphon --engine spark --remote sc://HOST --journal /mnt/pairbus --primary env:CONTOSO --secondary env:FABRIKAM
   pairbus syphon --credential default --primary contoso.servicebus.windows.net --secondary HOST
 \b
 {KEPT_OFF.format(variables="PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET")} {ENTRA}"""
@@ -164,7 +164,8 @@ def syphon(
     backlog_queue_count: QueueCount = None,
     once: Once = False,
     engine: WhichEngine = Engine.local,
-    master: Master = MASTER,
+    master: Master = None,
+    remote: Remote = None,
     journal: Journal = None,
     storage_credential: StorageCredential = None,
     tables: Tables = None,
@@ -195,7 +196,8 @@ def syphon(
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping, Settings
 
-    namespaces, home = Namespaces(credential, ca_file), None
+    where = spark_place(master, remote if engine is Engine.spark else None)
+    namespaces, home = _namespaces(where, credential, ca_file, once=once), None
     away = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
     if target is not None and primary_name is None and not primary:
         raise typer.BadParameter("whose backlog queues go to --target? Give --primary-name NAME, or --primary CS")
@@ -211,7 +213,7 @@ def syphon(
         ttl_policy=ttl_policy.value,
         max_messages_per_second=max_messages_per_second,
     )
-    choice = SparkOptions(engine, master, journal, storage_credential, tables, checkpoint, tasks)
+    choice = SparkOptions(engine, where, journal, storage_credential, tables, checkpoint, tasks)
     choice.check()
     spark = None
     if engine is Engine.spark:
@@ -219,7 +221,7 @@ def syphon(
 
         to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
         sides, names = (to, (secondary, "PAIRBUS_SECONDARY")), (away.authority, home.authority)
-        spark = SparkPump(choice.places(sides, names, ledger, ca_file, credential), settings)
+        spark = SparkPump(choice.places(sides, names, ledger, ca_file, credential), settings, namespaces)
     pumping = Pumping(home, away, settings, ledger, spark, verbose=verbose, metrics=metrics)
     _run(lambda: pumping.syphon(name, backlog_queue_count, once=once), once=once)
 
@@ -234,7 +236,8 @@ def redrive(
     new_ids: NewIds = False,
     duplicate_window: DuplicateWindow = None,
     engine: WhichEngine = Engine.local,
-    master: Master = MASTER,
+    master: Master = None,
+    remote: Remote = None,
     journal: Journal = None,
     storage_credential: StorageCredential = None,
     tables: Tables = None,
@@ -258,7 +261,8 @@ def redrive(
     """
     from pairbus.cli.pumping import Pumping, Settings
 
-    namespaces = Namespaces(credential, ca_file)
+    where = spark_place(master, remote if engine is Engine.spark else None)
+    namespaces = _namespaces(where, credential, ca_file, once=not follow)
     if namespace is not None:
         source = namespaces.host(namespace, "--namespace")
     origin = namespaces.side(source, "--connection-string", "PAIRBUS_CONNECTION_STRING")
@@ -267,7 +271,7 @@ def redrive(
         home = namespaces.side(target, "--target", "PAIRBUS_TARGET")
     namespaces.check()
     settings = Settings(max_messages_per_second=max_messages_per_second)
-    choice = SparkOptions(engine, master, journal, storage_credential, tables, checkpoint, tasks)
+    choice = SparkOptions(engine, where, journal, storage_credential, tables, checkpoint, tasks)
     choice.check()
     spark = None
     if engine is Engine.spark:
@@ -276,12 +280,28 @@ def redrive(
         back = (source, "PAIRBUS_CONNECTION_STRING")
         sides = ((target, "PAIRBUS_TARGET") if target is not None else back, back)
         names = (origin.authority, *_route(queue, to, home.authority))
-        spark = SparkPump(choice.places(sides, names, ledger, ca_file, credential), settings)
+        spark = SparkPump(choice.places(sides, names, ledger, ca_file, credential), settings, namespaces)
     pumping = Pumping(home, origin, settings, ledger, spark, verbose=verbose)
     _run(
         lambda: pumping.redrive(queue, to, once=not follow, duplicate_window_s=duplicate_window, new_ids=new_ids),
         once=not follow,
     )
+
+
+def _namespaces(where: SparkPlace, credential: str | None, ca_file: Path | None, *, once: bool) -> Namespaces:
+    """Return what makes the sides of a command: with a Spark Connect server, that server, which has the secrets."""
+    if where.remote is None:
+        return Namespaces(credential, ca_file)
+    from pairbus.cli.spark_pump import APP, again, has_restarted
+    from pairbus.cli.spark_server import ServerNamespaces
+    from pairbus.spark.syphon_job import SparkGone
+
+    try:
+        return ServerNamespaces(where.open(APP), credential, ca_file)
+    except ConfigError as error:
+        if not has_restarted():
+            raise
+        again(SparkGone(str(error)), once=once)  # it was there before, so it is being started again
 
 
 def _route(queue: str, to: str | None, authority: str) -> tuple[str, str, str]:

@@ -16,11 +16,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-
 from pairbus.errors import PairbusError
-from pairbus.spark.features import register_format
+from pairbus.spark.driver_side import DriverSide
+from pairbus.spark.features import is_gone, register_format, spark_errors
+from pairbus.spark.journal import Location, Report
 from pairbus.spark.lane import Job
 from pairbus.spark.looks import count_left, find_new
 from pairbus.spark.rounds import Pause, Quotas
@@ -66,6 +65,7 @@ class SparkSyphon:
         self.left: int | None = None
         "Of a single drain that is over: messages that are still in the queues, locked ones included."
         self._spark = spark
+        self._driver = DriverSide(spark)
         self._job = job
         self._queues = queues
         self._quotas = quotas
@@ -126,7 +126,7 @@ class SparkSyphon:
         try:
             self._supervise()
             if self._once and not self._stopping.is_set():
-                self.left = count_left(self._job, self._queues)
+                self.left = self._driver.call(count_left, self._job, list(self._queues))
         except BaseException as error:
             self._failure = error
             if not isinstance(error, Exception):
@@ -143,14 +143,14 @@ class SparkSyphon:
             self._adopted = {}
             moved_before = self._moved
             job = replace(self._job, run=uuid.uuid4().hex[:12])
-            job.location.prepare(job.run)
             try:
+                self._driver.call(job.location.prepare, job.run)
                 self._follow(job)
                 if not self._adopted:
                     return
-            except (Py4JNetworkError, ConnectionError) as error:
-                raise SparkGone(f"the Java process of Spark has ended: {error}") from None
-            except (PySparkException, Py4JError) as error:
+            except spark_errors() as error:
+                if is_gone(error):
+                    raise SparkGone(f"the Java process of Spark has ended: {_line(error)}") from None
                 if self._moved > moved_before:
                     failures = 0
                     pause.reset()
@@ -168,11 +168,12 @@ class SparkSyphon:
 
     def _follow(self, job: Job) -> None:
         """One query, to its end."""
+        pause_s = max(POLL_S, math.ceil(self._driver.call(look_s_of, job.location)))
         query = self._start_query(job)
         heard: set[str] = set()
         looks_at = time.monotonic() + NEW_QUEUES_S
         try:
-            while not query.awaitTermination(max(POLL_S, math.ceil(job.location.storage.look_s))):
+            while not query.awaitTermination(pause_s):
                 has_ended = self._hear(job, heard)
                 if time.monotonic() >= looks_at:
                     self._look_for_queues()
@@ -186,7 +187,7 @@ class SparkSyphon:
     def _look_for_queues(self) -> None:
         if self._primary_name is None:
             return
-        new = find_new(self._job, self._primary_name, self._queues)
+        new = self._driver.call(find_new, self._job, self._primary_name, list(self._queues))
         if new:
             logger.warning("new backlog queues: %s", ", ".join(new))
             self.adopt(dict.fromkeys(new))
@@ -200,7 +201,7 @@ class SparkSyphon:
         return writer.trigger(processingTime=AT_ONCE).start()
 
     def _end(self, job: Job, query: StreamingQuery) -> None:
-        job.location.ask_to_stop(job.run)
+        self._driver.call(job.location.ask_to_stop, job.run)
         # A stop has its time; a query that is started anew waits for its round.
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < self._stop_at - KILL_S:
             time.sleep(END_POLL_S)
@@ -208,8 +209,8 @@ class SparkSyphon:
 
     def _hear(self, job: Job, heard: set[str]) -> bool:
         """Take in the reports that are new; True when the query has said that it is over."""
-        look = job.location.look(job.run)
-        for name, report in look.read_reports(without=heard):
+        reports, has_ended = self._driver.call(look_at_reports, job.location, job.run, heard)
+        for name, report in reports:
             heard.add(name)
             self._moved += report.moved
             self._dead_lettered += report.dead_lettered
@@ -217,7 +218,7 @@ class SparkSyphon:
             self.problems.update(report.problems)
             held = self._blocked.get(report.tick, 0) + report.held
             self._blocked = {report.tick: held}
-        return look.has_ended
+        return has_ended
 
     def _rate(self) -> float:
         now = time.monotonic()
@@ -226,6 +227,17 @@ class SparkSyphon:
         then, moved_then = self._samples[0] if self._samples else (now, self._moved)
         self._samples.append((now, self._moved))
         return (self._moved - moved_then) / (now - then) if now > then else 0.0
+
+
+def look_at_reports(location: Location, run: str, heard: set[str]) -> tuple[list[tuple[str, Report]], bool]:
+    """Return the reports that were not heard yet, and whether a single drain is over; called where the driver is."""
+    look = location.look(run)
+    return list(look.read_reports(without=heard)), look.has_ended
+
+
+def look_s_of(location: Location) -> float:
+    """Return the pause between two looks at the storage; called where the driver is, which has its package."""
+    return location.storage.look_s
 
 
 def _line(error: BaseException) -> str:
