@@ -24,6 +24,9 @@ LOOPED = 10_000  # messages for the plain SDK, which is slower
 BACKLOG_QUEUES, ENTITIES = 10, 20
 DEADLINE_S = 900.0
 RATIO_WANTED = 0.7
+BUDGET, BUDGET_COUNT = 500.0, 20_000
+BUDGETED = ((1, 1), (10, 1), (4, 2), (10, 2), (10, 8))  # queues and tasks, of which two run at once
+BUDGET_WANTED = 0.1
 SHOVEL = "shovels over TCP"
 
 
@@ -39,13 +42,22 @@ class Drained:
 
 
 @dataclass(frozen=True)
+class Budgeted:
+    """A drain with a budget."""
+
+    queues: int
+    tasks: int
+    per_second: float
+
+
+@dataclass(frozen=True)
 class Framed:
     way: str
     count: int
     per_second: float
 
 
-Told = TypeVar("Told", Drained, Framed)
+Told = TypeVar("Told", Drained, Framed, Budgeted)
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,7 @@ class SparkResults:
     drained: list[Drained]
     grown: list[Drained]
     framed: list[Framed]
+    budgeted: list[Budgeted]
     note: str
 
 
@@ -76,8 +89,9 @@ def measure_spark(rounds: int) -> SparkResults:
         drained = [_median(taken) for taken in samples.values()]
         grown = [_tell(world.on_spark(count)) for count in SIZES]
         framed = world.frames()
+        budgeted = [_tell(world.with_budget(queues, tasks)) for queues, tasks in BUDGETED]
     note = f"RabbitMQ {rabbitmq.version()}" if reason is None else f"RabbitMQ was not measured: {reason}"
-    return SparkResults(drained, grown, framed, note)
+    return SparkResults(drained, grown, framed, budgeted, note)
 
 
 class _World:
@@ -104,6 +118,13 @@ class _World:
         cpu = self._cpu_seconds() - before + told["cpu_seconds"]
         return Drained("syphon on Spark", count, told["per_second"], cpu / count * 1e6, told["peak_mb"])
 
+    def with_budget(self, queues: int, tasks: int) -> Budgeted:
+        work = self._fill(BUDGET_COUNT, self._queues[:queues])
+        told = self._spark(
+            SparkWork("drain", work.primary, work.secondary, work.queues, BUDGET_COUNT, budget=BUDGET, tasks=tasks)
+        )
+        return Budgeted(queues, tasks, told["per_second"])
+
     def frames(self) -> list[Framed]:
         """Measure source and sink: the source peeks, then stages what the sink sent; the SDK receives what it sent."""
         primary = self._home.connection_string
@@ -118,9 +139,9 @@ class _World:
         }
         return [_tell(Framed(way, work.count, self._spark(work)["per_second"])) for way, work in pieces.items()]
 
-    def _fill(self, count: int) -> SyphonWork:
+    def _fill(self, count: int, queues: list[str] | None = None) -> SyphonWork:
         primary, secondary = self._home.connection_string, self._away.connection_string
-        work = SyphonWork("drain", primary, secondary, self._queues, self._entities, count)
+        work = SyphonWork("drain", primary, secondary, queues or self._queues, self._entities, count)
         run_syphon(replace(work, kind="fill"))
         return work
 
@@ -161,4 +182,13 @@ def spark_tables(results: SparkResults) -> list[Table]:
     framed = Table("1 KB messages", "messages", "messages /s")
     for one in results.framed:
         framed.add_row(one.way, f"{one.count:,}", f"{one.per_second:,.0f}")
-    return [drained, grown, framed]
+    return [drained, grown, framed, _budget_table(results.budgeted)]
+
+
+def _budget_table(budgeted: list[Budgeted]) -> Table:
+    table = Table(f"{BUDGET_COUNT:,} home, {BUDGET:.0f}/s allowed", "messages /s", "of the budget", "wanted")
+    for each in budgeted:
+        way = f"{each.queues} queues, {each.tasks} tasks, 2 at once"
+        wanted = f"{1 - BUDGET_WANTED:.1f} to {1 + BUDGET_WANTED:.1f}"
+        table.add_row(way, f"{each.per_second:,.0f}", f"{each.per_second / BUDGET:.3f}", wanted)
+    return table

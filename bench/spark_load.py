@@ -22,6 +22,7 @@ from pyarrow import parquet
 from bench.load import BODY_SIZE
 from bench.procstat import cpu_seconds, descendants, peak_rss_bytes
 from pairbus.spark import local_session, syphon
+from pairbus.spark.rounds import Quotas
 from pairbus.spark.session import LIGHT_JAVA
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class SparkWork:
     secondary: str = ""
     queues: list[str] = field(default_factory=list)
     count: int = 0
+    budget: float | None = None
+    "Messages a second of a drain."
+    tasks: int | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -77,6 +81,8 @@ def drain(spark: SparkSession, work: SparkWork, folder: Path) -> dict[str, float
         queues=work.queues,
         journal=folder,
         once=True,
+        max_messages_per_second=work.budget,
+        quotas=Quotas(tasks=work.tasks),
     )
     job.wait()
     seconds = time.perf_counter() - began

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pairbus.cli.left import Left
-from pairbus.cli.telling import Counted, Telling, summary_line
+from pairbus.cli.telling import Counted, Tally, Telling, summary_line
 from pairbus.pairing.events import (
     DeadLettered,
     DestinationSkipped,
@@ -130,3 +131,21 @@ def test_warnings_are_marked_as_such(capsys: pytest.CaptureFixture[str]) -> None
     teller.heard(NotCompleted("q", 3, "No space left"), lambda: START)
     teller.line("new backlog queues: q")
     assert [line.split()[1] for line in teller.said()] == ["WARNING", "WARNING", "INFO"]
+
+
+def test_a_count_and_a_progress_that_lags_behind_add_up() -> None:
+    """Tasks of Spark tell at their end: "50000 waiting, 50000 moved" of 50000 must not be, nor 0 and 0."""
+    tally = Tally(20.0)
+
+    def sums(now_s: float, in_queues: int, moved: int, moved_later: int) -> tuple[int, int]:
+        counted = tally.counted(in_queues, 1, replace(START, moved=moved), now_s)
+        later = replace(START, moved=moved_later)
+        return counted.waiting(replace(START, moved=moved)) + moved, counted.waiting(later) + moved_later
+
+    assert sums(0.0, 50_000, 0, 0) == (50_000, 50_000)
+    assert sums(5.0, 20_000, 0, 40_000) == (50_000, 50_000), "30000 were on no report yet"
+    assert sums(30.0, 0, 40_000, 50_000) == (50_000, 50_000)
+    assert sums(60.0, 700, 50_000, 50_000) == (50_700, 50_700), "new messages"
+    assert sums(90.0, 0, 50_000, 50_000) == (50_700, 50_700), "they may be on their way"
+    assert sums(120.0, 0, 50_000, 50_000) == (50_000, 50_000), "somebody else has moved them"
+    assert Tally(0.0).counted(7, 1, replace(START, moved=3), 0.0).waiting(replace(START, moved=5)) == 5

@@ -1,4 +1,7 @@
-"""One Spark for all tests of this folder: it takes ten seconds to start and half a gigabyte to run."""
+"""One Spark for all tests of this folder: it takes ten seconds to start and half a gigabyte to run.
+
+With the variable CONNECT it is a Spark Connect server in a process of its own, and this process has no Java.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pairbus.spark import local_session
-from pairbus.spark.session import LIGHT_JAVA, write_plain_checkpoints
+from pairbus.spark.session import LIGHT_JAVA, PLAIN_CHECKPOINTS, open_session, set_log_level, write_plain_checkpoints
 from tests.brokers import BrokerProcess
+from tests.spark import processes
+from tests.spark.connect_server import ConnectServer
 from tests.storage.fixtures import azurite, location
 
 if TYPE_CHECKING:
@@ -20,6 +25,8 @@ __all__ = ["azurite", "location"]
 
 BROKER_VARIABLE = "PAIRBUS_TESTS_OF_SPARK"
 "Environment variable that holds the connection string of the shared broker."
+CONNECT = "PAIRBUS_TESTS_CONNECT"
+"Environment variable that holds the interpreter of a Connect server; not set: tests have a session of their own."
 BROKER_PLACE = f"env:{BROKER_VARIABLE}"
 "For the option connectionString."
 
@@ -29,13 +36,32 @@ TEST_CONF = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Over Connect, leave out what starts a Java of its own, or asks for the one of this process."""
+    if CONNECT in os.environ:
+        for item in items:
+            if item.get_closest_marker("classic"):
+                item.add_marker(pytest.mark.skip(reason="needs a Java in this process or beside it"))
+
+
 @pytest.fixture(scope="session")
 def spark(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Fails fast: no task is tried twice. Its processes inherit BROKER_VARIABLE and a state folder."""
-    os.environ[BROKER_VARIABLE] = broker.connection_string()
-    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    state = str(tmp_path_factory.mktemp("state"))
+    os.environ |= {BROKER_VARIABLE: broker.connection_string(), "XDG_STATE_HOME": state}
+    if CONNECT in os.environ:
+        environment = {BROKER_VARIABLE: broker.connection_string(), "XDG_STATE_HOME": state}
+        conf = {"spark.sql.streaming.checkpointFileManagerClass": PLAIN_CHECKPOINTS[0]}
+        folder = tmp_path_factory.mktemp("connect")
+        with ConnectServer(folder, environment=environment, python=os.environ[CONNECT], conf=conf) as server:
+            session = open_session("tests", remote=server.remote)
+            assert server.process is not None
+            processes.connect_server = server.process.pid
+            yield session
+            session.stop()
+        return
     session = local_session("tests", "local[2,1]", **TEST_CONF)
-    session.sparkContext.setLogLevel("ERROR")
+    set_log_level(session, "ERROR")
     write_plain_checkpoints(session)
     yield session
     session.stop()

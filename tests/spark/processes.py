@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 SOURCE_RUNNER = "python_streaming_source_runner"
 
 
+connect_server: int | None = None
+"Process id of the Connect server, when the tests have one."
+
+
 def java_of(spark: SparkSession) -> int:
+    """Return the process id of a session's Java."""
+    if connect_server is not None:
+        return connect_server
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     return int(gateway.proc.pid)

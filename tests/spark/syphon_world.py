@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -50,10 +51,11 @@ class SyphonWorld:
     def secondary(self) -> BrokerProcess:
         return self.away_broker or self.broker
 
-    def divert(self, count: int, *paths: str, queue: int = 0, size: int = 20) -> None:
-        asyncio.run(self._divert(count, paths, queue, size))
+    def divert(self, count: int, *paths: str, queue: int = 0, size: int = 20, sender: str | None = None) -> None:
+        """With `sender`, as one with `ordered=True` does it."""
+        asyncio.run(self._divert(count, paths, queue, size, sender))
 
-    async def _divert(self, count: int, paths: tuple[str, ...], queue: int, size: int) -> None:
+    async def _divert(self, count: int, paths: tuple[str, ...], queue: int, size: int, orderer: str | None) -> None:
         async with Carrier(self.secondary.connection_string("fabrikam")) as carrier:
             sender = await carrier.sender(f"{BACKLOG}/{self.first_queue + queue}")
             for page in range(0, count, PAGE):
@@ -65,7 +67,11 @@ class SyphonWorld:
                     self.sent[message_id] = (path, payload)
                     if not sender.sendable:
                         await sender.ready()
-                    answers.append(sender.send_nowait(wrap(payload, Away(path))))
+                    answers.append(
+                        sender.send_nowait(
+                            wrap(payload, Away(path, sender=orderer, counter=number if orderer else None))
+                        )
+                    )
                 await asyncio.gather(*answers)
 
     def found(self, *paths: str) -> dict[str, list[bytes]]:
@@ -108,6 +114,20 @@ class SyphonWorld:
         with self.secondary.admin("fabrikam") as admin:
             return admin.get_queue_runtime_properties(f"{BACKLOG}/{self.first_queue + queue}").active_message_count or 0
 
+    def operations(self) -> Counter[str]:
+        """Operations on the backlog queues since the start, by kind, as a metered broker counts them."""
+        port, headers = (
+            self.secondary.ports["fabrikam"],
+            {"Authorization": self.secondary.token("", namespace="fabrikam")},
+        )
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/$meter", headers=headers)
+        counted: Counter[str] = Counter()
+        with urllib.request.urlopen(request) as answer:
+            for row in json.load(answer):
+                if (row["entity"] or "").startswith(BACKLOG):
+                    counted[row["kind"]] += row["count"]
+        return counted
+
     def journaled(self) -> list[dict[str, Any]]:
         lines = [line for file in sorted(self.location.glob("journal/*/*.jsonl")) for line in file.open()]
         return [json.loads(line) for line in lines if line.endswith("\n")]
@@ -149,11 +169,18 @@ class SyphonWorld:
 
 @contextmanager
 def syphon_world(
-    folder: Path, *, queues: int = 2, lock_s: int = 60, apart: bool = False, **home_queues: Any
+    folder: Path,
+    *,
+    queues: int = 2,
+    lock_s: int = 60,
+    apart: bool = False,
+    metered: bool = False,
+    **home_queues: Any,
 ) -> Iterator[SyphonWorld]:
     """`apart`: a broker process for each namespace, so that one of them can die."""
     with ExitStack() as ends, pytest.MonkeyPatch.context() as environment:
-        broker = ends.enter_context(BrokerProcess(folder / "data", strict=True))
+        options = ("--meter", str(folder / "meter")) if metered else ()
+        broker = ends.enter_context(BrokerProcess(folder / "data", options=options, strict=True))
         world = SyphonWorld(broker, folder / "location")
         if apart:
             world.away_broker = ends.enter_context(

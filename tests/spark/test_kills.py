@@ -34,15 +34,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pairbus.ledger import Ledger
-from pairbus.spark import Quotas, compact, syphon
-from pairbus.spark.lane import LOCK_MIN_S
+from pairbus.spark import Quotas, compact, drain, syphon
+from pairbus.spark.rounds import LOCK_MIN_S
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier
 from tests.brokers import BrokerProcess
 from tests.spark.conftest import BROKER_VARIABLE
 from tests.spark.processes import java_of, kill_source_runners, kill_workers
 from tests.spark.queues import bodies_in, put, text_message
-from tests.spark.stream_query import start
+from tests.spark.stream_query import start, writer
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ class Reading:
         put(self._broker, "stream", [text_message(body.decode()) for body in bodies])
         self.sent += bodies
 
-    def start(self, spark: SparkSession, *, once: bool = False) -> StreamingQuery:
-        return start(spark, "stream", self.folder, once=once, connection=f"@{self._place}")
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        return start(spark, "stream", self.folder, once=False, connection=f"@{self._place}")
 
     def seals(self) -> int:
         log = self.folder / "staging" / "log"
@@ -124,7 +124,7 @@ class Reading:
 
     def check(self, spark: SparkSession, taken: list[bytes] | None = None) -> None:
         """A last run; then every message is in the table, or was taken by somebody else, and nowhere twice."""
-        assert self.start(spark, once=True).awaitTermination(int(WITHIN_S))
+        drain(writer(spark, "stream", self.folder, connection=f"@{self._place}"))
         rows = spark.read.parquet(str(self.folder / "out")).select("body").collect()
         assert sorted([bytes(row.body) for row in rows] + (taken or [])) == self.sent
         assert self.left() == 0
@@ -202,6 +202,7 @@ def check_moves(spark: SparkSession, world: SyphonWorld, kills: int) -> None:
 # ── the tests ──
 
 
+@pytest.mark.classic
 def test_a_worker_and_then_java_are_killed_under_a_stream_and_a_syphon(spark: SparkSession, tmp_path: Path) -> None:
     """In a Spark of their own that tries tasks again. After the end of its Java another Spark goes on."""
     with syphon_world(tmp_path, queues=QUEUES, lock_s=LOCK_S, orders={}, safe=DETECTS) as world:
@@ -221,9 +222,9 @@ def test_a_worker_and_then_java_are_killed_under_a_stream_and_a_syphon(spark: Sp
                 os.kill(java, signal.SIGKILL)
             finally:
                 child.kill()
-        drain = syphon(spark, **options, once=True)
+        moving = syphon(spark, **options, once=True)
         reading.check(spark)
-        assert drain.wait(WITHIN_S) and drain.left == 0
+        assert moving.wait(WITHIN_S) and moving.left == 0
         check_moves(spark, world, kills=2)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pairbus.errors import ConfigError
 from pairbus.spark import compact
-from pairbus.spark.journal import MOVED, Location, Row, encode_rows, read_reports
+from pairbus.spark.journal import MOVED, Location, Row, encode_rows
 from pairbus.spark.journal_rows import close_days, find
 from pairbus.spark.syphon_job import location_of
 from tests.spark.syphon_world import SyphonWorld, syphon_world
@@ -46,7 +46,7 @@ def test_every_message_is_in_the_journal_when_it_is_home(world: SyphonWorld, pla
     found = find(place)
     lines = b"".join(place.storage.get(f"journal/{name}") or b"" for name in found.names).splitlines()
     assert {json.loads(line)["message_id"] for line in lines} == world.sent.keys() and len(lines) == 30
-    assert sum(report.moved for _, report in read_reports(place, job.run)) == 30
+    assert sum(report.moved for _, report in place.look(job.run).read_reports()) == 30
     assert world.check("orders") == 0
     close_days(place, "9999-01-01")
     assert find(place).names == [] and len(find(place).closed) == 1

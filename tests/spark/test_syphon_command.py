@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from pairbus.cli import main
+from pairbus.cli.spark_options import default_journal_on
+from pairbus.cli.spark_place import SparkPlace
 from pairbus.cli.spark_pump import place_of
 
 CS = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
@@ -15,9 +17,15 @@ CS = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;U
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["syphon", "--primary", CS, "--secondary", CS], "--engine spark needs --journal"),
+        (
+            ["syphon", "--primary", CS, "--secondary", CS, "--master", "spark://h:7077"],
+            "spark://h:7077 needs --journal",
+        ),
         (["syphon", "--primary", CS, "--secondary", CS, "--journal", "j", "--master", "spark://h:7077"], "@FILE"),
-        (["redrive", "orders", "--connection-string", CS], "--engine spark needs --journal"),
+        (
+            ["redrive", "orders", "--connection-string", CS, "--master", "yarn"],
+            "--engine spark on yarn needs --journal",
+        ),
         (["redrive", "orders", "--connection-string", "env:NOT_SET"], "environment variable NOT_SET is not set"),
     ],
 )
@@ -49,4 +57,23 @@ def test_executors_are_told_a_place_and_never_a_key(
 ) -> None:
     """What was given in the clear to a command on one machine reaches its workers by their environment."""
     monkeypatch.setenv("PAIRBUS_PRIMARY", "")
-    assert place_of(given, CS, "PAIRBUS_PRIMARY", master) == place
+    assert place_of(given, CS, "PAIRBUS_PRIMARY", SparkPlace(master, None)) == place
+
+
+def test_a_journal_on_one_machine_has_a_default_place_that_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each pair, in the user's state folder; nothing is made before Spark runs."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("PAIRBUS_PRIMARY", "")
+    one = default_journal_on(SparkPlace("local[4]", None), ("fabrikam", "contoso"))
+    other = default_journal_on(SparkPlace("local", None), ("fabrikam", "northwind"))
+    assert one != other and one.parent == other.parent == tmp_path / "pairbus" / "journal"
+    assert f"the journal is in {one}" in capsys.readouterr().err
+    assert not (tmp_path / "pairbus").exists()
+
+
+def test_options_of_spark_are_refused_without_spark(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["syphon", "--primary", CS, "--secondary", CS, "--primary-name", "contoso", "--tasks", "4"])
+    assert "--tasks are of --engine spark" in " ".join(capsys.readouterr().err.split())

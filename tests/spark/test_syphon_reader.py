@@ -23,9 +23,9 @@ from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import Fate, SyphonSettings
 from pairbus.spark.connections import Borrowed, Secret, run
-from pairbus.spark.journal import DEAD_LETTERED, Report, read_reports
+from pairbus.spark.journal import DEAD_LETTERED, Report
 from pairbus.spark.lane import Job
-from pairbus.spark.looks import check, count_left
+from pairbus.spark.looks import check, count_left, find_new
 from pairbus.spark.missing import FORGOTTEN_S, SharedDestinations
 from pairbus.spark.rounds import Quotas
 from pairbus.spark.syphon_source import SCHEMA, SyphonReader
@@ -38,7 +38,7 @@ IN_FLIGHT_MAX = (AHEAD + 1) * LOAD_MAX  # of one lane: those on their way and on
 
 @pytest.fixture(scope="module")
 def broker_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SyphonWorld]:
-    with syphon_world(tmp_path_factory.mktemp("syphon"), queues=90, orders={}, bills={}) as world:
+    with syphon_world(tmp_path_factory.mktemp("syphon"), queues=90, metered=True, orders={}, bills={}) as world:
         yield world
 
 
@@ -67,7 +67,7 @@ def round_of(reader: SyphonReader, start: dict[str, int]) -> tuple[dict[str, int
 
 
 def reports_of(job: Job) -> list[Report]:
-    return [report for _, report in read_reports(job.location, job.run)]
+    return [report for _, report in job.location.look(job.run).read_reports()]
 
 
 def test_a_round_brings_everything_home_and_yields_what_is_in_the_journal(world: SyphonWorld) -> None:
@@ -88,11 +88,33 @@ def test_a_round_brings_everything_home_and_yields_what_is_in_the_journal(world:
     assert round_of(reader, end) == (end, [])
 
 
-def test_an_empty_backlog_makes_no_tick_and_few_looks(world: SyphonWorld) -> None:
-    """Spark asks every second; most questions are answered without asking the namespace."""
-    reader = world.reader()
-    assert [reader.next_offset({"tick": 3}, None) for _ in range(50)] == [{"tick": 3}] * 50
+def test_an_idle_queue_costs_one_receive_for_each_poll(world: SyphonWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polls of 15 minutes: 4 receives an hour, 960 a day for ten queues, however often Spark asks."""
+    monkeypatch.setattr("pairbus.spark.syphon_source.ANSWER_S", 0.05)
+    before = world.operations()
+    settings = SyphonSettings(poll_s=1.0)
+    reader, began = world.reader(world.job(settings=settings), queues=2), time.monotonic()
+    while time.monotonic() - began < 3.5:
+        assert reader.next_offset({"tick": 3}, None) == {"tick": 3}
+    reader.stop()
     assert reader.partitions({"tick": 3}, {"tick": 3}) == []
+    done = world.operations() - before
+    assert done.keys() == {"empty receive"}
+    assert 6 <= done["empty receive"] <= 8, "two queues, three polls and the one that was ended"
+    assert SyphonSettings().poll_s == 900.0
+
+
+def test_what_arrives_starts_a_round_and_was_never_taken_away(world: SyphonWorld) -> None:
+    """The poll gives it back before the round begins, as if it had not been delivered; others go on being polled."""
+    reader, end = world.reader(queues=3), {"tick": 0}
+    for _ in range(2):
+        assert round_of(reader, end) == (end, []), "nothing is there"
+        world.divert(2, "orders", queue=1)
+        end, rows = round_of(reader, end)
+        assert [row["queue"] for row in rows] == [f"{BACKLOG}/{world.first_queue + 1}"] * 2
+    reader.stop()
+    assert end == {"tick": 2}
+    assert world.check("orders") == 0
 
 
 def test_no_tick_while_the_primary_cannot_be_reached(world: SyphonWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +314,8 @@ def test_operations_are_metered_into_a_ledger(world: SyphonWorld, tmp_path: Path
     counted: Counter[str] = Counter()
     for row in read(tmp_path / "ledger"):
         counted[row.kind] += row.count or 1
-    assert (counted["send"], counted["complete"], counted["moved"]) == (30, 30, 30)
+    assert (counted["send"], counted["moved"]) == (30, 30)
+    assert counted["complete"] == 31, "the poll that found the first message gave it back"
 
 
 def test_no_key_travels_with_options_or_tasks(world: SyphonWorld) -> None:
@@ -347,3 +370,28 @@ def test_locks_that_are_shorter_than_the_work_are_kept_all_the_same(tmp_path: Pa
         end, rows = round_of(reader, {"tick": 0})
         assert (end, len(rows), world.waiting()) == ({"tick": 1}, 70, 0)
         assert world.check("orders") == 0
+
+
+def test_messages_of_ordered_senders_stay_and_are_named(world: SyphonWorld) -> None:
+    """They may lie in several queues, which tasks drain independently: the in-process syphon keeps their order."""
+    world.divert(40, "orders")
+    world.divert(5, "bills", sender="till-7")
+    job = world.job()
+    _, rows = round_of(world.reader(job), {"tick": 0})
+    assert Counter(row["destination"] for row in rows) == {"orders": 40}
+    (report,) = reports_of(job)
+    assert (report.moved, report.held, report.more) == (40, 5, False)
+    assert "ordered sender, for 'bills'" in report.problems[0] and "--engine local" in report.problems[0]
+    assert world.waiting() == 5
+    assert world.found("bills") == {"bills": []}
+
+
+def test_new_backlog_queues_are_found_without_a_list(world: SyphonWorld) -> None:
+    """By opening a link to the next index: no Manage claim, no operation that is billed."""
+    known = [f"{BACKLOG}/{index}" for index in range(80) if index != 4]
+    before = world.operations()
+    found = find_new(world.job(), "contoso", known)
+    assert found == [f"{BACKLOG}/4", *[f"{BACKLOG}/{index}" for index in range(80, 90)]]
+    assert find_new(world.job(), "contoso", known + found) == []
+    assert find_new(world.job(), "northwind", []) == []
+    assert world.operations() == before

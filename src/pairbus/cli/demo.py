@@ -21,7 +21,7 @@ import typer
 
 from pairbus.cli.broker import check_extra
 from pairbus.cli.outputs import check_output
-from pairbus.cli.syphon import Engine
+from pairbus.cli.spark_options import Engine
 from pairbus.errors import PairbusError
 
 if TYPE_CHECKING:

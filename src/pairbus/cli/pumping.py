@@ -15,7 +15,7 @@ from azure.core.exceptions import AzureError
 from pairbus.cli.backlogs import Backlogs, ask_duplicate_window, carrier_of, counts
 from pairbus.cli.left import NOTHING_LEFT, Left, look
 from pairbus.cli.syphon_metrics import SyphonMetrics
-from pairbus.cli.telling import Counted, Telling, many
+from pairbus.cli.telling import Tally, Telling, many
 from pairbus.client.sides import Side
 from pairbus.control.syphons import SyphonControl
 from pairbus.errors import ConfigError
@@ -39,6 +39,7 @@ COUNT_S = 5.0  # between two counts of waiting messages, while some are moved or
 IDLE_COUNT_S = POLL_S  # and while none are: each count is billed
 COUNT_LOOK_S = 1.0  # between two questions whether a count is due
 STOP_S = 15.0  # for messages on their way when the command is told to end
+SPARK_LAG_S = 20.0  # within which tasks of Spark tell what they have moved: they last ten seconds
 LOOK_S = 10.0  # for a look at the messages that are left
 STOPPED_LOOK_S = 1.0  # of a command that is told to end
 
@@ -73,7 +74,11 @@ class Pumping:
         self._ledger = None if ledger is None or spark is not None else Ledger(ledger, client="syphon")
         self._spark = spark
         self._telling = Telling(home.name, away.name, verbose=verbose)
+        self._tally = Tally(0.0 if spark is None else SPARK_LAG_S)
+        self._server = None if spark is None else spark.server
         self._backlogs = Backlogs(away, self._warn, self._meter_list)
+        if self._server is not None:
+            self._backlogs = self._server.backlogs(away, self._warn)
         self._pump: Pump | None = None
         self._metrics = None if metrics is None else SyphonMetrics(metrics, away.name, self._look)
 
@@ -90,7 +95,8 @@ class Pumping:
 
         def make(home: Carrier, away: Carrier) -> Pump:
             if self._spark is not None:
-                return self._spark.syphon(queues, self._telling.problem, once=once)
+                grows = primary_name if count is None else None
+                return self._spark.syphon(queues, self._telling.problem, once=once, primary_name=grows)
             return Syphon(home, away, list(queues), settings=self._settings, publish=self._heard, meter=self._meter)
 
         counted = None if listed is None else (primary_name, listed)
@@ -103,7 +109,10 @@ class Pumping:
         queue, window_s = queue_of_dead_letters(queue), duplicate_window_s
         if window_s is None:
             path = to or entity_of_dead_letters(queue)
-            window_s = await ask_duplicate_window(self._home, path, self._warn, self._meter_home, new_ids=new_ids)
+            if self._server is not None:
+                window_s = await self._server.duplicate_window(self._home, path, self._warn, new_ids=new_ids)
+            else:
+                window_s = await ask_duplicate_window(self._home, path, self._warn, self._meter_home, new_ids=new_ids)
 
         def make(home: Carrier, away: Carrier) -> Pump:
             if self._spark is not None:
@@ -141,7 +150,7 @@ class Pumping:
         self._pump = pump = make(home, away)
         if counted is not None:
             self._telling.counts = True
-            self._telling.counted = Counted(*counts(counted[1], drained), pump.progress())
+            self._telling.counted = self._tally.counted(*counts(counted[1], drained), pump.progress(), time.monotonic())
         await self._serve_metrics()
         loop = asyncio.get_running_loop()
         control = None if primary_name is None else self._open_control(loop, pump, primary_name)
@@ -236,7 +245,7 @@ class Pumping:
                 continue
             if not once:
                 self._adopt(pump, queues, primary_name, [queue.name for queue in found])
-            telling.counted = Counted(*counts(found, queues), progress)
+            telling.counted = self._tally.counted(*counts(found, queues), progress, now)
 
     def _adopt(self, pump: Pump, queues: list[str], primary_name: str, found: list[str]) -> None:
         """Drain backlog queues, too, that were created since the last look."""
@@ -246,10 +255,9 @@ class Pumping:
         queues += new
         if isinstance(pump, Syphon):
             pump.adopt(new)
-            self._telling.line(f"new backlog queues: {', '.join(new)}")
-        else:
-            names = ", ".join(new)
-            self._telling.line(f"new backlog queues, which are drained when this command is started again: {names}")
+        elif self._spark is not None:
+            self._spark.adopt(new)
+        self._telling.line(f"new backlog queues: {', '.join(new)}")
 
     # ── telling ──
 

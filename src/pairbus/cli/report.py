@@ -14,6 +14,7 @@ import typer
 
 from pairbus.cli.estimate import GEO, Counting
 from pairbus.cli.outputs import check_output
+from pairbus.cli.spark_place import Remote, SparkPlace, spark_place
 from pairbus.cli.table import print_table
 from pairbus.errors import ConfigError, PairbusError
 
@@ -31,7 +32,6 @@ Examples:
   pairbus report host-a/ledger host-b/ledger --json report.json --parquet tables
   pairbus report ledger --journey order-17
 """
-MASTER = "local[*]"
 STDERR = 2
 
 
@@ -71,11 +71,13 @@ def report(
     journey: Annotated[
         str | None, typer.Option(metavar="ID", help="Only print the journey of the message with this id, hop by hop.")
     ] = None,
+    remote: Remote = None,
 ) -> None:
     """Report outages, availability and the cost of pairing, from the ledgers of any number of clients and syphons.
 
     Prints a summary, and writes an HTML page with plots to the file of --out. Damaged lines are named, and the others
-    are used. All amounts of money are estimates. Needs Spark on this machine: pip install 'pairbus[spark-local]'.
+    are used. All amounts of money are estimates. Needs Spark on this machine: pip install 'pairbus[spark-local]';
+    or, with --remote, a Spark Connect server that has the ledgers: pip install 'pairbus[spark-connect]'.
     """
     # Imported when needed: other commands should not wait for it.
     from pairbus.cost.pricing import load
@@ -87,7 +89,7 @@ def report(
     if parquet is not None and not parquet.parent.is_dir():
         raise ConfigError(f"--parquet {parquet}: the folder {parquet.parent} does not exist")
     sources = find_sources(ledgers)  # before Spark is started, which takes seconds
-    with _progress() as told, _spark(told, sources.session_conf()) as spark:
+    with _progress() as told, _spark(told, spark_place(None, remote), sources.session_conf()) as spark:
         from pairbus.report.job import make_report
         from pairbus.report.journey import journey as hops_of
 
@@ -127,13 +129,13 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def _spark(told: Callable[[str], None], conf: dict[str, str]) -> Iterator[SparkSession]:
-    from pairbus.spark.session import local_session
+def _spark(told: Callable[[str], None], where: SparkPlace, conf: dict[str, str]) -> Iterator[SparkSession]:
+    from pairbus.spark.session import set_log_level
 
-    told(f"starting Spark on {MASTER}")
+    told(f"starting Spark on {where}" if where.remote is None else f"using {where}")
     with _aside():
-        session = local_session("pairbus report", MASTER, **conf)
-        session.sparkContext.setLogLevel("ERROR")
+        session = where.open("pairbus report", conf)
+        set_log_level(session, "ERROR")
     try:
         yield session
     finally:

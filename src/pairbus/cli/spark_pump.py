@@ -9,15 +9,17 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
 
+from pairbus.cli.spark_place import MASTER, SparkPlace
 from pairbus.cli.standard import say
 from pairbus.errors import ConfigError
-from pairbus.spark.session import LIGHT_JAVA, local_session
+from pairbus.spark.rounds import Quotas
+from pairbus.spark.session import LIGHT_JAVA, set_log_level
 from pairbus.spark.syphon_job import SparkGone, redrive, syphon
 from pairbus.storage.locations import is_url
 from pairbus.syphon import Progress, SyphonSettings
@@ -25,8 +27,11 @@ from pairbus.syphon import Progress, SyphonSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pairbus.cli.secrets import Namespaces
+    from pairbus.cli.spark_server import ServerNamespaces
     from pairbus.spark.supervisor import SparkSyphon
 
+APP = "pairbus syphon"
 LOOK_S = 0.5
 COMPACT_S = 3600.0
 RESTARTS = "PAIRBUS_SYPHON_RESTARTS"
@@ -36,15 +41,15 @@ RESTART_MAX_S = 60.0
 T = TypeVar("T")
 
 
-def place_of(given: str | None, text: str, variable: str, master: str) -> str:
+def place_of(given: str | None, text: str, variable: str, spark: SparkPlace) -> str:
     """Where Spark's workers find a connection string: in its file, or in the environment that they inherit or have."""
     if given is not None and given.startswith("@"):
         return f"@{Path(given[1:]).absolute()}"
     if given is not None and given.startswith("env:"):
         return given
-    if not master.startswith("local"):
+    if not spark.is_local:
         raise ConfigError(
-            f"{variable}: executors of {master} do not see the environment of this command: give the connection string"
+            f"{variable}: executors of {spark} do not see the environment of this command: give the connection string"
             " as @FILE, a file that is on every host, or as env:NAME, a variable that every executor has too"
         )
     os.environ[variable] = text
@@ -55,7 +60,7 @@ def place_of(given: str | None, text: str, variable: str, master: str) -> str:
 class Places:
     """Where things are."""
 
-    master: str
+    spark: SparkPlace
     journal: str
     "A folder, or a URL."
     checkpoint: Path | None
@@ -69,12 +74,16 @@ class Places:
     "What opens a journal in an object store."
     tables: str | None = None
     "Where the table of moves goes; None: into the journal's folder."
+    tasks: int | None = None
+    "That run at once; None: as many as Spark says."
 
 
 class SparkPump:
     """The same face as a `Syphon` has. Spark is started by `run` or `run_once`."""
 
-    def __init__(self, places: Places, settings: SyphonSettings) -> None:
+    def __init__(self, places: Places, settings: SyphonSettings, namespaces: Namespaces) -> None:
+        self.server = None if places.spark.remote is None else cast("ServerNamespaces", namespaces)
+        "The Connect server, when that is where Spark is."
         self._places = places
         self._settings = settings
         self._make: Callable[[SparkSession], SparkSyphon] | None = None
@@ -85,7 +94,15 @@ class SparkPump:
         self._job: SparkSyphon | None = None
         self._stopping = asyncio.Event()
 
-    def syphon(self, queues: Mapping[str, int | None], told: Callable[[str], None], *, once: bool) -> SparkPump:
+    def syphon(
+        self,
+        queues: Mapping[str, int | None],
+        told: Callable[[str], None],
+        *,
+        once: bool,
+        primary_name: str | None,
+    ) -> SparkPump:
+        """Prepare a drain; with `primary_name`, also of its backlog queues that are created later."""
         places, settings = self._places, self._settings
         self._told, self._queues = told, len(queues)
         self._make = lambda spark: syphon(
@@ -94,6 +111,7 @@ class SparkPump:
             secondary=places.secondary,
             journal=places.journal,
             queues=queues,
+            primary_name=primary_name,
             once=once,
             max_messages_per_second=settings.max_messages_per_second,
             ttl_policy=settings.ttl_policy,
@@ -103,6 +121,7 @@ class SparkPump:
             checkpoint=places.checkpoint,
             ledger=places.ledger,
             ca_file=None if places.ca_file is None else str(places.ca_file),
+            quotas=Quotas(tasks=places.tasks),
         )
         return self
 
@@ -134,6 +153,7 @@ class SparkPump:
             checkpoint=places.checkpoint,
             ledger=places.ledger,
             ca_file=None if places.ca_file is None else str(places.ca_file),
+            quotas=Quotas(tasks=places.tasks),
         )
         return self
 
@@ -148,6 +168,11 @@ class SparkPump:
         if self._job is not None:
             await asyncio.to_thread(self._job.stop, grace_s)
 
+    def adopt(self, queues: Iterable[str]) -> None:
+        """Drain these queues, too."""
+        if self._job is not None:
+            self._job.adopt(dict.fromkeys(queues))
+
     def progress(self) -> Progress:
         if self._job is None:
             return Progress(queues=self._queues, moved=0, per_s=0.0, blocked=0, dead_lettered=0, errors=0)
@@ -155,7 +180,7 @@ class SparkPump:
         return now if self._job.left is None else replace(now, blocked=self._job.left)
 
     async def _work(self) -> None:
-        say(f"starting Spark on {self._places.master}")
+        say(f"starting Spark on {self._places.spark}" if self.server is None else f"using {self._places.spark}")
         self._job = await self._unless_stopping(self._begin)
         compact_at = time.monotonic() + COMPACT_S
         while self._job is not None and not await asyncio.to_thread(self._job.wait, LOOK_S):
@@ -169,8 +194,11 @@ class SparkPump:
 
     def _begin(self) -> SparkSyphon:
         assert self._make is not None
-        self._spark = local_session("pairbus syphon", self._places.master, **_conf(self._places.master))
-        self._spark.sparkContext.setLogLevel("ERROR")
+        if self.server is not None:
+            self._spark = self.server.spark
+        else:
+            self._spark = self._places.spark.open(APP, _conf(self._places.spark.master or MASTER))
+            set_log_level(self._spark, "ERROR")
         return self._make(self._spark)
 
     def _compact(self) -> None:
@@ -234,6 +262,11 @@ def _conf(master: str) -> dict[str, str]:
 def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[..., Any], *arguments: Any) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(call, *arguments)
+
+
+def has_restarted() -> bool:
+    """Whether this process was started by `again`."""
+    return RESTARTS in os.environ
 
 
 def again(gone: SparkGone, *, once: bool) -> NoReturn:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pairbus.cli.durations import duration_option
 from pairbus.cli.loop import run
-from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, connection_string
+from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces
+from pairbus.cli.spark_options import (
+    Checkpoint,
+    Engine,
+    Journal,
+    SparkOptions,
+    StorageCredential,
+    Tables,
+    Tasks,
+    WhichEngine,
+)
+from pairbus.cli.spark_place import Master, Remote, SparkPlace, spark_place
 from pairbus.cli.trust import CaFile
 from pairbus.errors import ConfigError
 from pairbus.pairing.options import RANGES
-
-if TYPE_CHECKING:
-    from pairbus.cli.spark_pump import Places
-
-MASTER = "local[*]"
-
-
-class Engine(StrEnum):
-    local = "local"
-    spark = "spark"
 
 
 class Ttl(StrEnum):
@@ -42,7 +42,8 @@ Examples:
   pairbus syphon --once --max-messages-per-second 200
   pairbus syphon --metrics 9464
   pairbus syphon --primary-name contoso --secondary @fabrikam.txt --target @spare.txt --once
-  pairbus syphon --engine spark --master local[4] --journal journal --once
+  pairbus syphon --engine spark --master local[4] --once
+  pairbus syphon --engine spark --remote sc://HOST --journal /mnt/pairbus --primary env:CONTOSO --secondary env:FABRIKAM
   pairbus syphon --credential default --primary contoso.servicebus.windows.net --secondary HOST
 \b
 {KEPT_OFF.format(variables="PAIRBUS_PRIMARY, PAIRBUS_SECONDARY and PAIRBUS_TARGET")} {ENTRA}"""
@@ -81,30 +82,6 @@ QueueCount = Annotated[
         help="Queues 0 … N-1, without asking for a list; needs only Listen and Send.",
     ),
 ]
-WhichEngine = Annotated[Engine, typer.Option(help="local: in this process; spark: as a Spark job.")]
-Master = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs; only with --engine spark.")]
-Journal = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR|URL",
-        help="Of --engine spark, and needed by it: a folder that all its hosts share, or a path in Azure Blob or ADLS"
-        " Gen2, for its journal.",
-    ),
-]
-StorageCredential = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PLACE",
-        help="What opens a journal in Azure: env:NAME or @FILE with a connection string or a SAS token, default,"
-        " MODULE:CALLABLE. env:PAIRBUS_STORAGE if that is set, else default.",
-    ),
-]
-Tables = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH", help="Where Spark writes the table of moves; in the journal's folder unless said otherwise."
-    ),
-]
 Target = Annotated[
     str | None,
     typer.Option(
@@ -121,6 +98,20 @@ WhichTtl = Annotated[
     Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell every move, pause and cause.")]
+Primary = Annotated[
+    str | None,
+    typer.Option(envvar="PAIRBUS_PRIMARY", metavar="CS|HOST", help="Connection string of the primary, @FILE, or host."),
+]
+Secondary = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PAIRBUS_SECONDARY", metavar="CS|HOST", help="Connection string of the secondary, @FILE, or host."
+    ),
+]
+PrimaryName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
+]
+Once = Annotated[bool, typer.Option("--once", help="Move the messages that are there when it begins, then end.")]
 MetricsPlace = Annotated[
     str | None,
     typer.Option(
@@ -134,42 +125,56 @@ Grace = Annotated[
         "--missing-destination-grace", help="How long a destination may not exist before its messages are set aside."
     ),
 ]
-Checkpoint = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Spark's own notes; in the journal's folder unless said otherwise.")
+LedgerFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")]
+Letters = Annotated[str, typer.Argument(help="Queue, or TOPIC/Subscriptions/NAME, whose dead letters to send again.")]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--connection-string", envvar="PAIRBUS_CONNECTION_STRING", metavar="CS", help="Connection string, or @FILE."
+    ),
+]
+To = Annotated[str | None, typer.Option(metavar="ENTITY", help="Another entity than the one they came from.")]
+OtherNamespace = Annotated[
+    str | None, typer.Option(envvar="PAIRBUS_TARGET", metavar="CS|HOST", help="Another namespace to send them to.")
+]
+Follow = Annotated[bool, typer.Option("--follow", help="Go on until stopped, instead of once.")]
+NewIds = Annotated[
+    bool,
+    typer.Option(
+        "--new-ids",
+        help="Dead letters that the entity may remember go under another message id;"
+        " the old one becomes the application property x-pairbus-original-message-id.",
+    ),
+]
+DuplicateWindow = Annotated[
+    float | None,
+    duration_option(
+        "--duplicate-window",
+        help="For how long the entity remembers message ids; 0: it does not. Asked for when not given,"
+        " which needs the Manage claim; taken for a week when that fails.",
+    ),
 ]
 
 
 def syphon(
-    primary: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PAIRBUS_PRIMARY", metavar="CS|HOST", help="Connection string of the primary, @FILE, or host."
-        ),
-    ] = None,
-    secondary: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PAIRBUS_SECONDARY", metavar="CS|HOST", help="Connection string of the secondary, @FILE, or host."
-        ),
-    ] = None,
+    primary: Primary = None,
+    secondary: Secondary = None,
     target: Target = None,
-    primary_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
-    ] = None,
+    primary_name: PrimaryName = None,
     backlog_queue_count: QueueCount = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="Move the messages that are there when it begins, then end.")
-    ] = False,
+    once: Once = False,
     engine: WhichEngine = Engine.local,
-    master: Master = MASTER,
+    master: Master = None,
+    remote: Remote = None,
     journal: Journal = None,
     storage_credential: StorageCredential = None,
     tables: Tables = None,
     checkpoint: Checkpoint = None,
+    tasks: Tasks = None,
     max_messages_per_second: Rate = None,
     ttl_policy: WhichTtl = Ttl.restore,
     missing_destination_grace: Grace = 900,
-    ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
+    ledger: LedgerFolder = None,
     metrics: MetricsPlace = None,
     credential: CredentialName = None,
     ca_file: CaFile = None,
@@ -191,7 +196,8 @@ def syphon(
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping, Settings
 
-    namespaces, home = Namespaces(credential, ca_file), None
+    where = spark_place(master, remote if engine is Engine.spark else None)
+    namespaces, home = _namespaces(where, credential, ca_file, once=once), None
     away = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
     if target is not None and primary_name is None and not primary:
         raise typer.BadParameter("whose backlog queues go to --target? Give --primary-name NAME, or --primary CS")
@@ -207,59 +213,38 @@ def syphon(
         ttl_policy=ttl_policy.value,
         max_messages_per_second=max_messages_per_second,
     )
-    _check_engine(engine, journal, checkpoint, storage_credential, tables)
+    choice = SparkOptions(engine, where, journal, storage_credential, tables, checkpoint, tasks)
+    choice.check()
     spark = None
     if engine is Engine.spark:
         from pairbus.cli.spark_pump import SparkPump
 
         to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
-        sides = (to, (secondary, "PAIRBUS_SECONDARY"))
-        places = _places(sides, master, journal, checkpoint, ledger, ca_file, credential)
-        spark = SparkPump(replace(places, storage_credential=storage_credential, tables=tables), settings)
+        sides, names = (to, (secondary, "PAIRBUS_SECONDARY")), (away.authority, home.authority)
+        spark = SparkPump(choice.places(sides, names, ledger, ca_file, credential), settings, namespaces)
     pumping = Pumping(home, away, settings, ledger, spark, verbose=verbose, metrics=metrics)
     _run(lambda: pumping.syphon(name, backlog_queue_count, once=once), once=once)
 
 
 def redrive(
-    queue: Annotated[str, typer.Argument(help="Queue, or TOPIC/Subscriptions/NAME, whose dead letters to send again.")],
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--connection-string", envvar="PAIRBUS_CONNECTION_STRING", metavar="CS", help="Connection string, or @FILE."
-        ),
-    ] = None,
+    queue: Letters,
+    source: Source = None,
     namespace: Host = None,
-    to: Annotated[
-        str | None, typer.Option(metavar="ENTITY", help="Another entity than the one they came from.")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(envvar="PAIRBUS_TARGET", metavar="CS|HOST", help="Another namespace to send them to.")
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until stopped, instead of once.")] = False,
-    new_ids: Annotated[
-        bool,
-        typer.Option(
-            "--new-ids",
-            help="Dead letters that the entity may remember go under another message id;"
-            " the old one becomes the application property x-pairbus-original-message-id.",
-        ),
-    ] = False,
-    duplicate_window: Annotated[
-        float | None,
-        duration_option(
-            "--duplicate-window",
-            help="For how long the entity remembers message ids; 0: it does not. Asked for when not given,"
-            " which needs the Manage claim; taken for a week when that fails.",
-        ),
-    ] = None,
+    to: To = None,
+    target: OtherNamespace = None,
+    follow: Follow = False,
+    new_ids: NewIds = False,
+    duplicate_window: DuplicateWindow = None,
     engine: WhichEngine = Engine.local,
-    master: Master = MASTER,
+    master: Master = None,
+    remote: Remote = None,
     journal: Journal = None,
     storage_credential: StorageCredential = None,
     tables: Tables = None,
     checkpoint: Checkpoint = None,
+    tasks: Tasks = None,
     max_messages_per_second: Rate = None,
-    ledger: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")] = None,
+    ledger: LedgerFolder = None,
     credential: CredentialName = None,
     ca_file: CaFile = None,
     verbose: Verbose = False,
@@ -276,7 +261,8 @@ def redrive(
     """
     from pairbus.cli.pumping import Pumping, Settings
 
-    namespaces = Namespaces(credential, ca_file)
+    where = spark_place(master, remote if engine is Engine.spark else None)
+    namespaces = _namespaces(where, credential, ca_file, once=not follow)
     if namespace is not None:
         source = namespaces.host(namespace, "--namespace")
     origin = namespaces.side(source, "--connection-string", "PAIRBUS_CONNECTION_STRING")
@@ -285,15 +271,16 @@ def redrive(
         home = namespaces.side(target, "--target", "PAIRBUS_TARGET")
     namespaces.check()
     settings = Settings(max_messages_per_second=max_messages_per_second)
-    _check_engine(engine, journal, checkpoint, storage_credential, tables)
+    choice = SparkOptions(engine, where, journal, storage_credential, tables, checkpoint, tasks)
+    choice.check()
     spark = None
     if engine is Engine.spark:
         from pairbus.cli.spark_pump import SparkPump
 
         back = (source, "PAIRBUS_CONNECTION_STRING")
         sides = ((target, "PAIRBUS_TARGET") if target is not None else back, back)
-        places = _places(sides, master, journal, checkpoint, ledger, ca_file, credential)
-        spark = SparkPump(replace(places, storage_credential=storage_credential, tables=tables), settings)
+        names = (origin.authority, *_route(queue, to, home.authority))
+        spark = SparkPump(choice.places(sides, names, ledger, ca_file, credential), settings, namespaces)
     pumping = Pumping(home, origin, settings, ledger, spark, verbose=verbose)
     _run(
         lambda: pumping.redrive(queue, to, once=not follow, duplicate_window_s=duplicate_window, new_ids=new_ids),
@@ -301,37 +288,29 @@ def redrive(
     )
 
 
-def _check_engine(engine: Engine, *of_spark: object | None) -> None:
-    if engine is not Engine.spark and any(given is not None for given in of_spark):
-        raise typer.BadParameter(
-            "--journal, --checkpoint, --storage-credential and --tables are of --engine spark, which was not asked for"
-        )
+def _namespaces(where: SparkPlace, credential: str | None, ca_file: Path | None, *, once: bool) -> Namespaces:
+    """Return what makes the sides of a command: with a Spark Connect server, that server, which has the secrets."""
+    if where.remote is None:
+        return Namespaces(credential, ca_file)
+    from pairbus.cli.spark_pump import APP, again, has_restarted
+    from pairbus.cli.spark_server import ServerNamespaces
+    from pairbus.spark.syphon_job import SparkGone
+
+    try:
+        return ServerNamespaces(where.open(APP), credential, ca_file)
+    except ConfigError as error:
+        if not has_restarted():
+            raise
+        again(SparkGone(str(error)), once=once)  # it was there before, so it is being started again
 
 
-def _places(
-    sides: tuple[tuple[str | None, str], tuple[str | None, str]],
-    master: str,
-    journal: str | None,
-    checkpoint: Path | None,
-    ledger: Path | None,
-    ca_file: Path | None,
-    credential: str | None,
-) -> Places:
-    """Say where Spark finds the secrets. `sides`: how home and away were given, and their variables."""
-    from pairbus.cli.spark_pump import Places, place_of
+def _route(queue: str, to: str | None, authority: str) -> tuple[str, str, str]:
+    """Return whose dead letters go where."""
+    from pairbus.pairing.redriving import queue_of_dead_letters
+    from pairbus.pairing.relay import entity_of_dead_letters
 
-    if journal is None:
-        raise typer.BadParameter("--engine spark needs --journal DIR, a folder that all hosts of Spark share")
-    texts = [connection_string(given, variable, variable) for given, variable in sides]
-    if credential is not None:
-        if any("=" in text for text in texts):
-            raise typer.BadParameter("--engine spark with --credential takes hosts only, no connection strings")
-        home, away = texts
-    else:
-        home, away = (
-            place_of(given, text, variable, master) for (given, variable), text in zip(sides, texts, strict=True)
-        )
-    return Places(master, journal, checkpoint, ledger, ca_file, home, away, credential)
+    path = queue_of_dead_letters(queue)
+    return path, authority, to or entity_of_dead_letters(path)
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, bool]], *, once: bool) -> None:

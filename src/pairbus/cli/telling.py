@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -45,6 +45,35 @@ class Counted:
         """Return how many messages wait now: moved and dead-lettered ones have left, blocked ones are still there."""
         left = _left_queues(now) - _left_queues(self.then)
         return max(self.messages - left, now.blocked + now.uncompleted)
+
+
+class Tally:
+    """The sum of messages that are or were in the queues, from counts and from a progress that lags behind.
+
+    Tasks of Spark tell what they have moved at their end. A count and the progress of the same moment then do not add
+    up: messages are missing from both. A later progress has them, and perhaps messages that were there at the count.
+    """
+
+    def __init__(self, lag_s: float) -> None:
+        self._lag_s = lag_s
+        self._counts: deque[tuple[float, int]] = deque()
+        "Times and results of the counts since, and of the last one before, `lag_s` ago."
+        self._sum: int | None = None
+
+    def counted(self, messages: int, queues: int, progress: Progress, now: float) -> Counted:
+        """Take a count, and the progress of the same moment, into account."""
+        left = _left_queues(progress)
+        self._counts.append((now, messages))
+        while len(self._counts) > 1 and self._counts[1][0] <= now - self._lag_s:
+            self._counts.popleft()
+        at, earlier = self._counts[0]
+        at_least, at_most = messages + left, earlier + left
+        if self._sum is None or self._lag_s == 0:
+            self._sum = at_least
+        elif at <= now - self._lag_s:
+            self._sum = min(self._sum, at_most)
+        self._sum = max(self._sum, at_least)
+        return Counted(self._sum - left, queues, progress)
 
 
 def _left_queues(progress: Progress) -> int:

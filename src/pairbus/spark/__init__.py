@@ -1,4 +1,4 @@
-"""Spark: `format("servicebus")` as source and sink, and a session on this machine.
+"""Spark: `format("servicebus")` as source and sink, and sessions on this machine or of a Connect server.
 
     from pairbus.spark import local_session
 
@@ -12,7 +12,7 @@ from pairbus.spark.compaction import Compacted, compact
 from pairbus.spark.draining import drain
 from pairbus.spark.java import Java, find_java
 from pairbus.spark.rounds import Quotas
-from pairbus.spark.session import local_session, register
+from pairbus.spark.session import local_session, open_session, register, remote_session
 from pairbus.spark.syphon_job import SparkGone, redrive, syphon
 
 __all__ = [
@@ -24,7 +24,9 @@ __all__ = [
     "drain",
     "find_java",
     "local_session",
+    "open_session",
     "redrive",
     "register",
+    "remote_session",
     "syphon",
 ]

@@ -26,11 +26,13 @@ from pairbus.ledger import SCHEMA as LEDGER_SCHEMA
 from pairbus.ledger.rows import Row as LedgerRow
 from pairbus.spark.journal import MOVED, SCHEMA, Location
 from pairbus.spark.journal_rows import close_days, find, read_rows
-from pairbus.spark.syphon_job import location_of
+from pairbus.spark.syphon_job import absolute, locate
 from pairbus.storage.locations import is_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from pairbus.spark.driver_side import DriverSide
 
 Folder = str | os.PathLike[str]
 
@@ -63,22 +65,25 @@ def compact(
     of older days is removed, once it is in the table. `tables`: where the tables go, any path that Spark can write; the
     location itself unless it is in an object store, which `storage_credential` opens.
     """
-    place = location_of(location, storage_credential)
-    to = _tables_of(place, tables)
-    ledger = _read_ledgers(spark, ledgers)
-    moves = _moves(spark, place, to, ledger)
+    from pairbus.spark.driver_side import DriverSide
+
+    driver = DriverSide(spark)
+    place = locate(driver, location, storage_credential)
+    to = _tables_of(driver, place, tables)
+    ledger = _read_ledgers(spark, driver.call(_ledger_files, [os.fspath(folder) for folder in ledgers]))
+    moves = _moves(spark, driver, place, to, ledger)
     written, days = (0, ()) if moves is None else _write(moves, f"{to}/moves", SCHEMA)
     ledger_rows = 0 if ledger is None else _write(ledger, f"{to}/ledger", LEDGER_SCHEMA)[0]
     if journal_kept_days is not None:
         before = datetime.now(UTC) - timedelta(days=max(journal_kept_days, 1))
-        close_days(place, before.strftime("%Y-%m-%d"))
+        driver.call(close_days, place, before.strftime("%Y-%m-%d"))
     return Compacted(written, ledger_rows, days)
 
 
-def _tables_of(place: Location, tables: Folder | None) -> str:
+def _tables_of(driver: DriverSide, place: Location, tables: Folder | None) -> str:
     if tables is not None:
         text = os.fspath(tables)
-        return text if is_url(text) else str(Path(text).absolute())
+        return text if is_url(text) else str(absolute(driver, "tables", text))
     if place.folder is None:
         raise ConfigError(
             f"tables: the journal is in {place.root}, where Spark may not write: say where the tables of moves go"
@@ -86,14 +91,21 @@ def _tables_of(place: Location, tables: Folder | None) -> str:
     return str(place.folder)
 
 
+def _has_moves(to: str) -> bool:
+    """Whether there is a table to compare with; called where the driver is."""
+    return is_url(to) or Path(to, "moves").is_dir()
+
+
 # ── what is known ──
 
 
-def _moves(spark: SparkSession, place: Location, to: str, ledger: DataFrame | None) -> DataFrame | None:
+def _moves(
+    spark: SparkSession, driver: DriverSide, place: Location, to: str, ledger: DataFrame | None
+) -> DataFrame | None:
     from pyspark.sql import functions as F
 
     parts = []
-    found = find(place)
+    found = driver.call(find, place)
     rows = read_rows(spark, place, found)
     if rows is not None:
         parts.append(_once(rows))
@@ -106,7 +118,8 @@ def _moves(spark: SparkSession, place: Location, to: str, ledger: DataFrame | No
         return None
     moves = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
     closed = found.closed
-    if closed and (is_url(to) or Path(to, "moves").is_dir()):
+    has_moves: bool = driver.call(_has_moves, to)
+    if closed and has_moves:
         before = spark.read.parquet(f"{to}/moves").where(F.col("day").isin(closed[-CLOSED_DAYS_COMPARED:]))
         same = [moves[name].eqNullSafe(before[name]) for name in KEY]
         moves = moves.where(~F.col("day").isin(closed)).join(before, same, "left_anti")
@@ -182,10 +195,13 @@ def _timed(moves: DataFrame) -> DataFrame:
     )
 
 
-def _read_ledgers(spark: SparkSession, folders: Sequence[Folder]) -> DataFrame | None:
+def _ledger_files(folders: Sequence[str]) -> list[str]:
+    return [str(path) for folder in folders for path in sorted(Path(folder).absolute().glob("*.jsonl"))]
+
+
+def _read_ledgers(spark: SparkSession, paths: list[str]) -> DataFrame | None:
     from pyspark.sql import functions as F
 
-    paths = [str(path) for folder in folders for path in sorted(Path(folder).absolute().glob("*.jsonl"))]
     if not paths:
         return None
     numbers = {"schema", "pid", "count", "billable_operations", "bytes", "rows"}

@@ -7,16 +7,18 @@
 | a start and a limit for the next batch | the reader remembers the start; Trigger.AvailableNow is one batch     |
 | (4.0, 4.1)                             | only, and `pairbus.spark.drain` repeats it until nothing is left      |
 | registering a format twice (4.0)       | the second time is left out                                           |
+| Java in this process (Spark Connect)   | the driver is asked by `driver_side.py`; py4j is never imported        |
 
 A managed platform brings its own PySpark, with parts of later versions in it: hence no version number is compared.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import datasource
 from pyspark.sql.datasource import (
     DataSource,
@@ -102,6 +104,20 @@ else:
             return self.tasks(start, end)
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect: its driver is in another process, and there is no Java here."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def knows_format(spark: SparkSession, name: str) -> bool:
+    """Whether a session knows a format, found by itself or registered. Costs the start of a Python process."""
+    try:
+        _ = spark.read.format(name).load().schema
+    except spark_errors() as error:  # of no format it is one of Java's own, not of PySpark's
+        return "DATA_SOURCE_NOT_FOUND" not in str(error)
+    return True
+
+
 def register_format(spark: SparkSession, kind: type[DataSource]) -> None:
     """Make a format known to a session, where it is not known already."""
     try:
@@ -109,6 +125,30 @@ def register_format(spark: SparkSession, kind: type[DataSource]) -> None:
     except AnalysisException as error:
         if _condition(error) != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that a call of Spark's can end with, whether Java is beside this process or elsewhere."""
+    return (PySparkException, ConnectionError, *_loaded("py4j.protocol", "Py4JError"), *_loaded("grpc", "RpcError"))
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether one of these errors says that the driver is no more: its Java has ended, or knows no such session."""
+    if isinstance(error, (ConnectionError, *_loaded("grpc", "RpcError"))) or type(error).__name__ in _GONE:
+        return True
+    return isinstance(error, PySparkException) and (_condition(error) or "").partition(".")[0] in _NO_SESSION
+
+
+def _loaded(module: str, name: str) -> tuple[type[Exception], ...]:
+    """Return a class of a module that this process uses; none when it does not, and then nobody raises it here."""
+    found = sys.modules.get(module)
+    return () if found is None else (getattr(found, name),)
+
+
+_GONE = {"Py4JNetworkError", "SparkConnectGrpcException", "RetriesExceeded"}
+"Names of classes: which of them exist depends on what is installed. None of them has a subclass that counts."
+_NO_SESSION = {"INVALID_HANDLE", "NO_ACTIVE_SESSION", "DATA_SOURCE_NOT_FOUND"}
+"Conditions of a server that was started again: it knows neither the session nor what was registered with it."
 
 
 def _condition(error: Any) -> str | None:

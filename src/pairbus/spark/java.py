@@ -114,12 +114,14 @@ def _write_script(path: Path, text: str) -> None:
 
 
 def prepare_environment() -> Java:
-    """Set JAVA_HOME and PYSPARK_PYTHON of this process, from which Spark's own processes inherit them.
+    """Set JAVA_HOME and PYSPARK_PYTHON of this process for a Spark of its own, whose processes inherit them.
 
     PYSPARK_PYTHON is always this interpreter: without it Spark takes `python3` of PATH, which may have none of our
-    packages, and fails with a text that says nothing about it.
+    packages, and fails with a text that says nothing about it. SPARK_REMOTE is removed: Spark would go to that server,
+    or refuse to start, whatever else it is told.
     """
     java = find_java()
+    os.environ.pop("SPARK_REMOTE", None)
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     return java

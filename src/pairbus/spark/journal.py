@@ -33,7 +33,7 @@ from pairbus.storage.opening import check_access, open_storage
 SCHEMA = 1
 MOVED, DEAD_LETTERED = "moved", "dead-lettered"
 JOURNAL, MISSING = "journal/", "missing/"
-_MARK = "location.json"
+_MARK, _STOP, _OVER = "location.json", "stop", "over"
 _DONE = b"{}"  # of an object that says all by its name
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -117,23 +117,67 @@ class Location:
             )
 
     def ask_to_stop(self, run: str) -> None:
-        self.storage.put(_of_run(run, "stop"), _DONE)
+        self.storage.put(_of_run(run, _STOP), _DONE)
 
     def is_asked_to_stop(self, run: str) -> bool:
-        return self.storage.exists(_of_run(run, "stop"))
+        return self.storage.exists(_of_run(run, _STOP))
 
     def end(self, run: str) -> None:
         """Note that a single drain has found nothing more to do."""
-        self.storage.put(_of_run(run, "over"), _DONE)
+        self.storage.put(_of_run(run, _OVER), _DONE)
 
-    def has_ended(self, run: str) -> bool:
-        return self.storage.exists(_of_run(run, "over"))
+    def begin(self, run: str, tick: int, task: int) -> None:
+        """Note that a task of a round has begun: the others share a budget with it."""
+        self.storage.put(_of_run(run, f"begun-{tick}-{task}"), _DONE)
 
-    def forget_report(self, run: str, name: str) -> None:
+    def forget(self, run: str, name: str) -> None:
+        """Remove a report, or a note of a task that has begun."""
         self.storage.delete(_of_run(run, name))
 
     def new_record(self, attempt: str, at_s: float) -> Appender:
         return self.storage.appender(f"{JOURNAL}day={day_of(at_s)}/{attempt}.jsonl")
+
+    def look(self, run: str) -> RunLook:
+        """Look once at the run: one call of the storage, where each may cost money."""
+        return RunLook(self, run, self.storage.list(_of_run(run, "")))
+
+
+@dataclass(frozen=True, slots=True)
+class RunLook:
+    """The objects of a run at one time."""
+
+    location: Location
+    run: str
+    names: list[str]
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        return _STOP in self.names
+
+    @property
+    def has_ended(self) -> bool:
+        return _OVER in self.names
+
+    @property
+    def reports(self) -> list[str]:
+        """Return the names of the reports, in the order of ticks."""
+        return [name for name in self.names if name[:1].isdigit() and name.endswith(".json")]
+
+    def begun(self, tick: int) -> dict[int, str]:
+        """Return the tasks of a round that have begun, each with the name of its note."""
+        start = f"begun-{tick}-"
+        return {int(name.removeprefix(start)): name for name in self.names if name.startswith(start)}
+
+    def read_reports(self, without: Container[str] = (), tick: int | None = None) -> Iterator[tuple[str, Report]]:
+        """Each with its name, in the order of ticks; `without` those of these names; of one tick alone if it is
+        given."""
+        start = "" if tick is None else f"{tick:010d}-"
+        for name in self.reports:
+            if name not in without and name.startswith(start):
+                data = self.location.storage.get(_of_run(self.run, name))
+                if data is not None:
+                    values = json.loads(data)
+                    yield name, Report(**{**values, "problems": tuple(values["problems"])})
 
 
 def _of_run(run: str, name: str) -> str:
@@ -158,31 +202,16 @@ class Report:
     "The task ended because of its quota: there is probably more."
     problems: tuple[str, ...] = ()
     "Why messages stayed, in words."
+    task: int = 0
+    "Of its round, the same for every attempt."
+    began_ms: int = 0
+    ended_ms: int = 0
+    "Both by the clock of its host."
 
     def write(self, location: Location, run: str, attempt: str) -> None:
         """Not synced: what is lost with the power is only advice."""
         values = {name: getattr(self, name) for name in self.__slots__}
         location.storage.put(_of_run(run, f"{self.tick:010d}-{attempt}.json"), _to_json(values).encode())
-
-
-def report_names(location: Location, run: str) -> list[str]:
-    """In the order of ticks."""
-    names = location.storage.list(_of_run(run, ""))
-    return [name for name in names if name[:1].isdigit() and name.endswith(".json")]
-
-
-def read_reports(
-    location: Location, run: str, without: Container[str] = (), tick: int | None = None
-) -> Iterator[tuple[str, Report]]:
-    """Each with its name, in the order of ticks; `without` those of these names; of one tick alone if it is given."""
-    start = "" if tick is None else f"{tick:010d}-"
-    storage = location.storage
-    for name in report_names(location, run):
-        if name not in without and name.startswith(start):
-            data = storage.get(_of_run(run, name))
-            if data is not None:
-                values = json.loads(data)
-                yield name, Report(**{**values, "problems": tuple(values["problems"])})
 
 
 class Journal:

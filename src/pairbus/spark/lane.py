@@ -13,15 +13,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, cast
 
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.at_home import AtHome, sequence_number_of
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, Stayed
-from pairbus.pairing.pace import Budget
 from pairbus.pairing.reader import Reader
 from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import Item, SyphonSettings, Tide
@@ -36,7 +35,7 @@ from pairbus.spark.journal import (
     encode_rows,
 )
 from pairbus.spark.missing import SharedDestinations
-from pairbus.syphon.loads import AHEAD
+from pairbus.spark.shares import Lane, Share, TaskPlan, sharers
 from pairbus.syphon.presence import Presence
 from pairbus.syphon.pump import Pump
 from pairbus.syphon.shared import Opener, Shared
@@ -44,7 +43,6 @@ from pairbus.transport import Carrier, Received, TransportError
 
 PROBLEMS_MAX = 10
 FLUSH_S = 1.0
-LOCK_MIN_S = 5.0  # of a queue at Service Bus
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,77 +68,129 @@ class Job:
         return Reader().unwrap if self.redriving is None else self.redriving.opener(_wall_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """What one pump is to do."""
-
-    tick: int
-    queue: str
-    number: int
-    "Of several that share a queue."
-    queue_created_ms: int | None
-    max_messages: int
-    max_s: float
-    wait_s: float
-    "For the first message, and for the next one."
-    per_s: float | None = None
-    "Its share of the budget."
-
-
-async def drain(job: Job, lanes: Sequence[Lane], attempt: str) -> list[Row]:
-    """Bring home what there is, within the quotas of the lanes. OSError when the journal cannot be written, before
+async def drain(job: Job, plan: TaskPlan, attempt: str) -> list[Row]:
+    """Bring home what there is, within the quotas of the plan. OSError when the journal cannot be written, before
     anything is received; ConfigError when a secret or the location is missing on this host."""
     await asyncio.to_thread(job.location.check_shared, job.run)
     async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
         journal = Journal(job.location.new_record(attempt, time.time()))
+        task = _Task(job, plan, attempt, journal)
         try:
-            drainings = [_Draining(job, lane, attempt, home, away, journal) for lane in lanes]
-            async with asyncio.TaskGroup() as running:
-                for draining in drainings:
-                    running.create_task(draining.run())
+            drainings = [_Draining(task, lane, home, away) for lane in plan.lanes]
+            await task.run(drainings)
         finally:
             await journal.close()
     if job.ledger is not None:
-        await asyncio.to_thread(_ledger(job.ledger).flush, FLUSH_S)  # Spark ends its workers without a word
+        await asyncio.to_thread(ledger_of(job.ledger).flush, FLUSH_S)  # Spark ends its workers without a word
     for index, draining in enumerate(drainings):
         await asyncio.to_thread(draining.report().write, job.location, job.run, f"{attempt}-{index}")
     return [row for draining in drainings for row in draining.rows]
 
 
-class _Share(Budget):
-    """A pump's part of the budget. It begins empty: many short tasks must not each begin with a burst."""
+class _Task:
+    """What the lanes of a task have in common: its time, its share of the budget, its journal."""
 
-    def __init__(self, per_s: float | None) -> None:
-        super().__init__(per_s)
-        self.was_busy = False
-        self._tokens = 0.0
+    def __init__(self, job: Job, plan: TaskPlan, attempt: str, journal: Journal) -> None:
+        self.job = job
+        self.plan = plan
+        self.attempt = attempt
+        self.journal = journal
+        self.share = Share(plan.per_s, plan.tasks, time.monotonic())
+        self.stopping = asyncio.Event()
+        self.asked_to_stop = False
+        self.began_ms = _wall_ms()
+        self._moved = 0
+        self._running: list[_Draining] = []
+        self._began = time.monotonic()
+        self._ended: dict[str, Report] = {}
+        "Reports of other tasks of the round."
 
-    def busy(self, now: float, asked_at: float = float("inf")) -> None:
-        self.was_busy = True
-        super().busy(now, asked_at)
+    async def run(self, drainings: list[_Draining]) -> None:
+        self._running = list(drainings)
+        if self._shares:
+            await asyncio.to_thread(self.job.location.begin, self.job.run, self.plan.tick, self.plan.number)
+            await self._look()
+        timer = asyncio.get_running_loop().call_later(self.plan.max_s, self.stopping.set)
+        watch = asyncio.create_task(self._watch())
+        try:
+            async with asyncio.TaskGroup() as running:
+                for draining in drainings:
+                    running.create_task(self._run(draining))
+        finally:
+            timer.cancel()
+            watch.cancel()
+
+    async def _run(self, draining: _Draining) -> None:
+        await draining.run()
+        self._running.remove(draining)
+        for other in self._running:
+            other.shared_by(len(self._running))
+
+    def moved(self, count: int) -> None:
+        self._moved += count
+        if self._moved >= self.plan.max_messages:
+            self.stopping.set()
+
+    async def _watch(self) -> None:
+        """Look for a stop on its way from the driver, because a task that Spark ends itself is killed in the middle of
+        its work; and for other tasks that have ended, whose share of the budget is free."""
+        while not self.asked_to_stop:
+            await asyncio.sleep(self.job.location.storage.look_s)
+            self.asked_to_stop = await self._look()
+        self.stopping.set()
+
+    @property
+    def _shares(self) -> bool:
+        return self.plan.per_s is not None and self.plan.tasks > 1
+
+    async def _look(self) -> bool:
+        """Look at the run with as few calls as can be; True when the driver asks for a stop."""
+        location, run, plan = self.job.location, self.job.run, self.plan
+        if not self._shares:
+            return await asyncio.to_thread(location.is_asked_to_stop, run)
+        look = await asyncio.to_thread(location.look, run)
+        self._ended.update(await asyncio.to_thread(lambda: list(look.read_reports(self._ended, plan.tick))))
+        now = time.monotonic()
+        running = sharers(plan, look.begun(plan.tick).keys(), self._ended.values(), now - self._began)
+        self.share.shared_by(running, now)
+        return look.is_asked_to_stop
+
+
+class _Unordered(Tide):
+    """The order of lanes, which tasks do not keep: their messages stay, and `met` is called.
+
+    A sender's messages may lie in several queues, and those of one queue are moved by task after task: none of them
+    knows what the others hold under their locks.
+    """
+
+    def __init__(self, queue: str, met: Callable[[list[Item]], None]) -> None:
+        super().__init__([queue])
+        self._met = met
+
+    def may_go(self, queue: str, items: list[Item]) -> int:
+        self._met(items)
+        return 0
 
 
 class _Draining:
     """One lane."""
 
-    def __init__(self, job: Job, lane: Lane, attempt: str, home: Carrier, away: Carrier, journal: Journal) -> None:
+    def __init__(self, task: _Task, lane: Lane, home: Carrier, away: Carrier) -> None:
         self.rows: list[Row] = []
-        self._job = job
+        self._task = task
+        self._job = job = task.job
         self._lane = lane
-        self._attempt = attempt
+        self._attempt = task.attempt
         self._moved = 0
         self._errors = 0
         self._problems: Counter[str] = Counter()
         self._stopping = asyncio.Event()
-        self._asked_to_stop = False
         self._names = {"primary": home.endpoint.authority, "secondary": away.endpoint.authority}
-        self._ledger = None if job.ledger is None else _ledger(job.ledger)
-        self._journal = journal
-        self._share = _Share(lane.per_s)
-        shared = Shared(
+        self._ledger = None if job.ledger is None else ledger_of(job.ledger)
+        self._shared = Shared(
             home,
             away,
-            replace(job.settings, batch_max=_batch_max(job.settings.batch_max, lane.per_s)),
+            job.settings,
             self._heard,
             self._meter,
             time.monotonic,
@@ -148,50 +198,60 @@ class _Draining:
             job.new_opener,
             dead_letters=job.redriving is None,
             destinations=_destinations(job, home),
-            budget=self._share,
-            tide=Tide([lane.queue]),
+            budget=task.share,
+            tide=_Unordered(lane.queue, self._met_order),
             presence=Presence(job.settings.retry_interval_s),
             at_home=_at_home.setdefault(away.endpoint.authority, AtHome()),
-            may_follow=False,  # a task is shorter than a lock; order is kept within a round
+            pumps=len(task.plan.lanes),
+            may_follow=False,
             marks=False,  # the shared folder remembers what is missing
             trusts=True,
             before_complete=self._note,
         )
-        self._pump = Pump(shared, lane.queue, self._stopping, job.sub_queue)
+        self._pump = Pump(self._shared, lane.queue, self._stopping, job.sub_queue)
+
+    def shared_by(self, pumps: int) -> None:
+        """So many pumps of the task still share the budget."""
+        self._shared.pumps = pumps
 
     async def run(self) -> None:
-        timer = asyncio.get_running_loop().call_later(self._lane.max_s, self._stopping.set)
-        watch = asyncio.create_task(self._watch())
+        told = asyncio.create_task(self._until_told())
         try:
-            await self._pump.run_once(self._lane.wait_s, later=True)
+            await self._pump.run_once(self._task.plan.wait_s, later=True)
         except TransportError as error:
             self._errors += 1
             self._problems[f"{self._lane.queue}: {error}"] += 1
         finally:
-            timer.cancel()
-            watch.cancel()
+            told.cancel()
+
+    async def _until_told(self) -> None:
+        await self._task.stopping.wait()
+        self._stopping.set()
 
     def report(self) -> Report:
+        task = self._task
         return Report(
-            tick=self._lane.tick,
+            tick=task.plan.tick,
             queue=self._lane.queue,
             moved=self._moved,
             dead_lettered=self._pump.dead_lettered,
             held=self._pump.blocked,
             errors=self._errors + self._pump.errors,
-            busy=self._share.was_busy,
-            more=self._stopping.is_set() and not self._asked_to_stop,
+            busy=task.share.was_busy,
+            more=task.stopping.is_set() and self._stopping.is_set() and not task.asked_to_stop,
             problems=tuple(problem for problem, _ in self._problems.most_common(PROBLEMS_MAX)),
+            task=task.plan.number,
+            began_ms=task.began_ms,
+            ended_ms=_wall_ms(),
         )
 
-    async def _watch(self) -> None:
-        """A stop on its way from the driver: a task that Spark ends itself is killed in the middle of its work."""
-        while True:
-            await asyncio.sleep(self._job.location.storage.look_s)
-            if await asyncio.to_thread(self._job.location.is_asked_to_stop, self._job.run):
-                self._asked_to_stop = True
-                self._stopping.set()
-                return
+    def _met_order(self, items: list[Item]) -> None:
+        home = items[0].home
+        self._problems[
+            f"{self._lane.queue} has messages of an ordered sender, for '{home.path}': Spark does not keep their order,"
+            " so they stay; `pairbus syphon --engine local` brings them home in order"
+        ] += 1
+        self._stopping.set()
 
     async def _note(self, path: str, messages: list[tuple[Item, Received]]) -> None:
         lane, now_ms = self._lane, _wall_ms()
@@ -212,11 +272,10 @@ class _Draining:
             )
             for (_, home, payload), received in messages
         ]
-        await self._journal.append(encode_rows(rows))
+        await self._task.journal.append(encode_rows(rows))
         self.rows += rows
         self._moved += len(rows)
-        if self._moved >= lane.max_messages:
-            self._stopping.set()
+        self._task.moved(len(rows))
 
     def _heard(self, event: Event) -> None:
         if self._ledger is not None:
@@ -247,7 +306,7 @@ class _Draining:
             f"{event.reason}: {event.description}",
         )
         self.rows.append(row)
-        self._journal.append_soon(encode_rows([row]))
+        self._task.journal.append_soon(encode_rows([row]))
 
     def _meter(
         self, side: Literal["primary", "secondary"], entity: str, kind: str, count: int, size_bytes: int, outcome: str
@@ -255,12 +314,6 @@ class _Draining:
         if self._ledger is not None:
             known = cast(MeterKind, kind)
             self._ledger.meter(side, self._names[side], entity, known, size_bytes, count, outcome, cause="syphon")
-
-
-def _batch_max(most: int, per_s: float | None) -> int:
-    """All batches that a pump has in hand must go within half of the shortest lock: a task has not the time to learn
-    how long it is, and one that begins with too many would hold them all back, and so would the next."""
-    return most if per_s is None else max(1, min(most, int(per_s * LOCK_MIN_S / 2 / (AHEAD + 2))))
 
 
 # ── what a worker keeps from one task to the next ──
@@ -281,7 +334,7 @@ def _destinations(job: Job, home: Carrier) -> SharedDestinations:
     return known
 
 
-def _ledger(folder: str) -> Ledger:
+def ledger_of(folder: str) -> Ledger:
     if folder not in _ledgers:
         _ledgers[folder] = Ledger(folder, client="syphon")
     return _ledgers[folder]

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import logging
+from collections.abc import Container, Iterable
 
 from pairbus.errors import ConfigError
 from pairbus.pairing.at_home import sequence_number_of
+from pairbus.pairing.backlog import queue_path
 from pairbus.pairing.envelope import Home
+from pairbus.pairing.options import RANGES
 from pairbus.pairing.policy import Kind
 from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.lane import Job
 from pairbus.transport import Carrier, Refused, TransportError
 from pairbus.transport.failures import failure_of
 
+logger = logging.getLogger("pairbus.spark")
+
 TIMEOUT_S = 10.0
+FIND_S = 3.0  # for a look at the next indexes
+AHEAD = 10  # indexes after a missing queue at which others may be: one may have been deleted
 PAGE = 250
 COUNT_MAX = 100_000  # messages that are counted by looking at each
 
@@ -58,6 +66,42 @@ async def _check(job: Job, queues: list[str]) -> None:
 def _refuse_key(side: str, secret: Secret, error: TransportError) -> None:
     if failure_of(error).kind is Kind.UNAUTHORIZED:
         raise ConfigError(f"{side}: {secret} is refused: {error}")
+
+
+def find_new(job: Job, primary_name: str, known: Container[str]) -> list[str]:
+    """Return backlog queues that are not known yet: a link is opened to the next index, and to those left out before.
+
+    Opening a link is not an operation that is billed. While the secondary cannot be asked there are none.
+    """
+    return run(_find_new(job, primary_name, known))
+
+
+async def _find_new(job: Job, primary_name: str, known: Container[str]) -> list[str]:
+    found: list[str] = []
+    index = 0
+    try:
+        async with asyncio.timeout(FIND_S), Borrowed(job.secondary, job.ca_file) as away:
+            while index < RANGES["backlog_queue_count"].most:
+                path = queue_path(primary_name, index)
+                index += 1
+                if path in known:
+                    continue
+                if await _is_there(away, path):
+                    found.append(path)
+                elif not any(queue_path(primary_name, later) in known for later in range(index, index + AHEAD)):
+                    break
+    except (TransportError, TimeoutError) as error:
+        logger.info("new backlog queues cannot be looked for: %s", error)
+    return found
+
+
+async def _is_there(away: Carrier, path: str) -> bool:
+    try:
+        link = await away.receiver(path, credit=0)
+    except Refused:
+        return False
+    await link.close()
+    return True
 
 
 def count_left(job: Job, queues: Iterable[str]) -> int:

@@ -1,14 +1,14 @@
 """When the Spark syphon makes its next round, and with which quotas. Pure: time is an argument, in seconds.
 
-A round is a micro-batch. Between rounds the driver looks: is the primary there, is there anything in the queues? Every
-look costs one peek for each queue of which it is not known that there is more.
+A round is a micro-batch. Between rounds the driver asks: is the primary there, is there anything in the queues? For a
+single drain it peeks, otherwise a `Watch` has long polls under way; queues that are known to have more need neither.
 
-| what happened                          | the next look, or round          | of a single drain                        |
+| what happened                          | the next round                   | of a single drain                        |
 | -------------------------------------- | -------------------------------- | ---------------------------------------- |
-| the round moved something              | at once                          | at once                                  |
+| the round moved something              | at once, if there is more        | at once                                  |
 | the round moved nothing                | after 1, 2, 4 … 120 s            | within 5 s; over when messages were held |
 |                                        |                                  | back, or nothing came for `patience_s`   |
-| nothing is in the queues               | after 1, 2, 4 … `idle_max_s`     | over                                     |
+| nothing is in the queues               | when something arrives           | over                                     |
 | primary or secondary cannot be reached | after 1, 2, 4 … 30 s             | an error                                 |
 """
 
@@ -19,12 +19,16 @@ from dataclasses import dataclass
 
 from pairbus.pairing.pace import PAUSE_MAX_S, Budget
 from pairbus.spark.journal import Report
-from pairbus.spark.lane import Lane
+from pairbus.spark.shares import Account, Lane, TaskPlan, ran_at_once
+from pairbus.syphon.loads import AHEAD
 
 PAUSE_S = 1.0
 ONCE_PAUSE_MAX_S = 5.0
 UNHEALTHY_MAX_S = 30.0
 WAIT_S, WAIT_MAX_S = 0.25, 5.0  # in a task, for messages that must be there: they have been seen
+LEARNT_ROUNDS = 30
+LOCK_MIN_S = 5.0  # of a queue at Service Bus
+IN_HAND = AHEAD + 2  # batches that a pump has in hand, of one message at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,9 @@ class Quotas:
     lanes: int = 1
     "Pumps for each queue. More than one gives up the order of messages."
     tasks: int | None = None
-    "Of a round, sharing the pumps; None: as many as run at once with a local master, otherwise one for each pump."
+    "That run at once and share the pumps of a round; None: as many as Spark says, or as the first round shows."
     max_messages: int = 100_000
     max_s: float = 10.0
-    idle_max_s: float = 60.0
     patience_s: float = 75.0
     "Of a single drain, for messages that somebody else has locked; more than the lock of a backlog queue."
 
@@ -64,8 +67,14 @@ class Rounds:
         self._quotas = quotas
         self._once = once
         self._budget = Budget(max_messages_per_s)
+        self._account = Account()
+        self._learnt: int | None = None
+        "Tasks that ran at once where more were planned."
+        self._learnt_for = 0
+        "Rounds for which that is taken for true: it may have been a task that was tried again."
+        self._left_out: frozenset[str] = frozenset()
+        "Queues with messages that the last round was too small for."
         self._fruitless = Pause(PAUSE_S, ONCE_PAUSE_MAX_S if once else PAUSE_MAX_S)
-        self._idle = Pause(PAUSE_S, quotas.idle_max_s)
         self._unhealthy = Pause(PAUSE_S, UNHEALTHY_MAX_S)
         self._wait = Pause(WAIT_S, WAIT_MAX_S)
         self._wait_s = self._wait.next()
@@ -89,22 +98,20 @@ class Rounds:
     def nothing_there(self, now: float) -> None:
         self._unhealthy.reset()
         self._fruitless.reset()
-        self._next_at = now + self._idle.next()
+        self._next_at = now
         self.is_over = self._once
 
     def something_there(self, now: float) -> None:
         self._unhealthy.reset()
-        self._idle.reset()
         if self._moved_at is None:
             self._moved_at = now  # patience begins with the first look
 
     def ended(self, reports: Iterable[Report], now: float) -> None:
         """A round is over."""
         reports = list(reports)
-        self.more = frozenset(report.queue for report in reports if report.more)
+        self.more = self._left_out | {report.queue for report in reports if report.more}
         self._held = self._held or any(report.held for report in reports)
-        if any(report.busy for report in reports):
-            self._budget.busy(now)
+        self._settle(reports, now)
         if any(report.moved or report.dead_lettered for report in reports):
             self._moved_at = now
             self._fruitless.reset()
@@ -118,19 +125,44 @@ class Rounds:
         waited_s = now - (now if self._moved_at is None else self._moved_at)
         self.is_over = self._once and (self._held or waited_s >= self._quotas.patience_s)
 
-    def tasks(self, tick: int, queues: list[tuple[str, int | None]], now: float) -> list[list[Lane]]:
-        """The lanes of each task of a round over these queues (each with the time of its creation).
+    def _settle(self, reports: list[Report], now: float) -> None:
+        """Account for what the round has spent, and learn how many tasks ran at once."""
+        found = ran_at_once(reports)
+        self._learnt_for -= 1
+        if found is not None:
+            self._learnt, self._learnt_for = found, LEARNT_ROUNDS
+        elif not self.more or self._learnt_for <= 0:
+            self._learnt = None
+        rate = self._budget.rate_per_s(now)
+        if rate is not None:
+            moved = sum(report.moved for report in reports)
+            self._account.spent(moved, rate, now, all_used=bool(self.more))
+        if any(report.busy for report in reports):
+            self._budget.busy(now)
 
-        Budget and quota are shared out: the lanes of a round run at once, those of a task in one process.
+    def tasks(self, tick: int, queues: list[tuple[str, int | None]], now: float) -> list[TaskPlan]:
+        """Plan a round over these queues, each with the time of its creation.
+
+        The lanes of a task run at once in one process, and share its part of quota and budget.
         """
         quotas, rate = self._quotas, self._budget.rate_per_s(now)
-        count = len(queues) * quotas.lanes
-        tasks = max(min(count, quotas.tasks or count), 1)
-        per_s = None if rate is None else rate / max(count, 1)
-        max_messages = max(quotas.max_messages // -(-count // tasks), 1) if count else quotas.max_messages
-        lanes = [
-            Lane(tick, queue, number, created_ms, max_messages, quotas.max_s, self._wait_s, per_s)
-            for number in range(quotas.lanes)
-            for queue, created_ms in queues
+        queues = self._few_enough(tick, queues, rate)
+        lanes = [Lane(queue, number, created_ms) for number in range(quotas.lanes) for queue, created_ms in queues]
+        slots = self._learnt or quotas.tasks
+        count = max(min(len(lanes), slots or len(lanes)), 1)
+        per_s = None if rate is None else self._account.rate(rate, quotas.max_s, now)
+        return [
+            TaskPlan(tick, index, count, mine, quotas.max_messages, quotas.max_s, self._wait_s, per_s)
+            for index in range(count)
+            if (mine := tuple(lanes[index::count]))
         ]
-        return [lanes[index::tasks] for index in range(tasks) if lanes[index::tasks]]
+
+    def _few_enough(
+        self, tick: int, queues: list[tuple[str, int | None]], rate: float | None
+    ) -> list[tuple[str, int | None]]:
+        """Leave queues out, in turns, when the budget is so low that locks of messages in hand would run out."""
+        most = len(queues) if rate is None else max(int(rate * LOCK_MIN_S / 2 / IN_HAND / self._quotas.lanes), 1)
+        first = tick * most % len(queues) if most < len(queues) else 0
+        turned = queues[first:] + queues[:first]
+        self._left_out = frozenset(queue for queue, _ in turned[most:])
+        return turned[:most]

@@ -7,21 +7,21 @@ told to the caller comes from the reports of the tasks.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import uuid
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-
 from pairbus.errors import PairbusError
-from pairbus.spark.features import register_format
-from pairbus.spark.journal import read_reports
+from pairbus.spark.driver_side import DriverSide
+from pairbus.spark.features import is_gone, register_format, spark_errors
+from pairbus.spark.journal import Location, Report
 from pairbus.spark.lane import Job
-from pairbus.spark.looks import count_left
+from pairbus.spark.looks import count_left, find_new
 from pairbus.spark.rounds import Pause, Quotas
 from pairbus.spark.syphon_job import SparkGone
 from pairbus.spark.syphon_source import FORMAT, SyphonSource, options_of
@@ -35,8 +35,8 @@ logger = logging.getLogger("pairbus.spark")
 
 POLL_S = 1
 END_POLL_S = 0.1
-TRIGGER = "1 second"  # between two questions whether there is something to do; most are answered without a look
-AT_ONCE = "0 seconds"  # a single drain waits in the source, until there is a next round or none ever
+AT_ONCE = "0 seconds"  # the source waits: for a moment, and in a single drain until there is a round or none ever
+NEW_QUEUES_S = 60.0  # between two looks for new backlog queues
 RESTART_S, RESTART_MAX_S = 1.0, 60.0
 FAILURES_MAX = 5  # of a single drain, in a row, none of which moved anything
 RATE_WINDOW_S = 30.0
@@ -56,18 +56,24 @@ class SparkSyphon:
         *,
         once: bool,
         checkpoint: str,
+        primary_name: str | None = None,
     ) -> None:
+        """With `primary_name`, its backlog queues that are created later are drained too."""
         self.problems: Counter[str] = Counter()
         "Why messages stayed and queries failed, and how often it was told."
         self.restarts = 0
         self.left: int | None = None
         "Of a single drain that is over: messages that are still in the queues, locked ones included."
         self._spark = spark
+        self._driver = DriverSide(spark)
         self._job = job
         self._queues = queues
         self._quotas = quotas
         self._once = once
         self._checkpoint = checkpoint
+        self._primary_name = None if once else primary_name
+        self._adopted: dict[str, int | None] = {}
+        "Queues that the present query does not know."
         self._moved = self._dead_lettered = self._errors = 0
         self._blocked: dict[int, int] = {}
         "Of the last round, by its tick."
@@ -99,6 +105,11 @@ class SparkSyphon:
         if self._thread.is_alive():
             self._over.wait(timeout_s + KILL_S)
 
+    def adopt(self, queues: Mapping[str, int | None]) -> None:
+        """Drain these queues, too: the query is started anew with them, after its round."""
+        new = {queue: created_ms for queue, created_ms in queues.items() if queue not in self._queues}
+        self._adopted = {**self._adopted, **new}
+
     def progress(self) -> Progress:
         return Progress(
             queues=len(self._queues),
@@ -115,7 +126,7 @@ class SparkSyphon:
         try:
             self._supervise()
             if self._once and not self._stopping.is_set():
-                self.left = count_left(self._job, self._queues)
+                self.left = self._driver.call(count_left, self._job, list(self._queues))
         except BaseException as error:
             self._failure = error
             if not isinstance(error, Exception):
@@ -128,15 +139,18 @@ class SparkSyphon:
         pause = Pause(RESTART_S, RESTART_MAX_S)
         failures = 0
         while not self._stopping.is_set():
+            self._queues.update(self._adopted)
+            self._adopted = {}
             moved_before = self._moved
             job = replace(self._job, run=uuid.uuid4().hex[:12])
-            job.location.prepare(job.run)
             try:
+                self._driver.call(job.location.prepare, job.run)
                 self._follow(job)
-                return
-            except (Py4JNetworkError, ConnectionError) as error:
-                raise SparkGone(f"the Java process of Spark has ended: {error}") from None
-            except (PySparkException, Py4JError) as error:
+                if not self._adopted:
+                    return
+            except spark_errors() as error:
+                if is_gone(error):
+                    raise SparkGone(f"the Java process of Spark has ended: {_line(error)}") from None
                 if self._moved > moved_before:
                     failures = 0
                     pause.reset()
@@ -154,16 +168,29 @@ class SparkSyphon:
 
     def _follow(self, job: Job) -> None:
         """One query, to its end."""
+        pause_s = max(POLL_S, math.ceil(self._driver.call(look_s_of, job.location)))
         query = self._start_query(job)
         heard: set[str] = set()
+        looks_at = time.monotonic() + NEW_QUEUES_S
         try:
-            while not query.awaitTermination(POLL_S):
-                self._hear(job, heard)
-                if self._stopping.is_set() or job.location.has_ended(job.run):
+            while not query.awaitTermination(pause_s):
+                has_ended = self._hear(job, heard)
+                if time.monotonic() >= looks_at:
+                    self._look_for_queues()
+                    looks_at = time.monotonic() + NEW_QUEUES_S
+                if self._stopping.is_set() or self._adopted or has_ended:
                     self._end(job, query)
                     return
         finally:
             self._hear(job, heard)
+
+    def _look_for_queues(self) -> None:
+        if self._primary_name is None:
+            return
+        new = self._driver.call(find_new, self._job, self._primary_name, list(self._queues))
+        if new:
+            logger.warning("new backlog queues: %s", ", ".join(new))
+            self.adopt(dict.fromkeys(new))
 
     def _start_query(self, job: Job) -> StreamingQuery:
         options = options_of(job, self._quotas, list(self._queues.items()), once=self._once)
@@ -171,16 +198,19 @@ class SparkSyphon:
         # The rows end here: the journal has them all, and those that Spark gets lack what a kill has lost.
         writer = stream.writeStream.format("noop").option("checkpointLocation", self._checkpoint)
         # Not AvailableNow for a single drain: Spark 4.0 and 4.1 would end it after one round.
-        return writer.trigger(processingTime=AT_ONCE if self._once else TRIGGER).start()
+        return writer.trigger(processingTime=AT_ONCE).start()
 
     def _end(self, job: Job, query: StreamingQuery) -> None:
-        job.location.ask_to_stop(job.run)
+        self._driver.call(job.location.ask_to_stop, job.run)
+        # A stop has its time; a query that is started anew waits for its round.
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < self._stop_at - KILL_S:
             time.sleep(END_POLL_S)
         query.stop()
 
-    def _hear(self, job: Job, heard: set[str]) -> None:
-        for name, report in read_reports(job.location, job.run, without=heard):
+    def _hear(self, job: Job, heard: set[str]) -> bool:
+        """Take in the reports that are new; True when the query has said that it is over."""
+        reports, has_ended = self._driver.call(look_at_reports, job.location, job.run, heard)
+        for name, report in reports:
             heard.add(name)
             self._moved += report.moved
             self._dead_lettered += report.dead_lettered
@@ -188,6 +218,7 @@ class SparkSyphon:
             self.problems.update(report.problems)
             held = self._blocked.get(report.tick, 0) + report.held
             self._blocked = {report.tick: held}
+        return has_ended
 
     def _rate(self) -> float:
         now = time.monotonic()
@@ -196,6 +227,17 @@ class SparkSyphon:
         then, moved_then = self._samples[0] if self._samples else (now, self._moved)
         self._samples.append((now, self._moved))
         return (self._moved - moved_then) / (now - then) if now > then else 0.0
+
+
+def look_at_reports(location: Location, run: str, heard: set[str]) -> tuple[list[tuple[str, Report]], bool]:
+    """Return the reports that were not heard yet, and whether a single drain is over; called where the driver is."""
+    look = location.look(run)
+    return list(look.read_reports(without=heard)), look.has_ended
+
+
+def look_s_of(location: Location) -> float:
+    """Return the pause between two looks at the storage; called where the driver is, which has its package."""
+    return location.storage.look_s
 
 
 def _line(error: BaseException) -> str:

@@ -10,6 +10,7 @@ print(drain.progress(), drain.left)
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import tempfile
@@ -25,6 +26,7 @@ from pairbus.pairing.options import TtlPolicy, checked_name, primary_name_of
 from pairbus.pairing.redriving import Redriving, queue_of_dead_letters
 from pairbus.pairing.relay import SyphonSettings, entity_of_dead_letters
 from pairbus.spark.connections import Secret
+from pairbus.spark.defaults import is_local_master, state_folder
 from pairbus.spark.journal import Location
 from pairbus.spark.lane import Job
 from pairbus.spark.looks import check
@@ -36,9 +38,13 @@ from pairbus.storage.secret import StorageSecret
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pairbus.spark.driver_side import DriverSide
     from pairbus.spark.supervisor import SparkSyphon
 
+logger = logging.getLogger("pairbus.spark")
+
 Folder = str | PathLike[str]
+BACKLOG_QUEUES = 10
 QUOTAS = Quotas()
 
 
@@ -51,10 +57,10 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     *,
     primary: str,
     secondary: str,
-    journal: Folder,
+    journal: Folder | None = None,
     primary_name: str | None = None,
     queues: Mapping[str, int | None] | Sequence[str] | None = None,
-    backlog_queue_count: int = 10,
+    backlog_queue_count: int | None = None,
     once: bool = False,
     max_messages_per_second: float | None = None,
     ttl_policy: TtlPolicy = "restore",
@@ -72,25 +78,36 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     `@FILE`. Or, with `credential`, the hosts of the namespaces: `default` is DefaultAzureCredential of azure-identity,
     `MODULE:CALLABLE` whatever that function makes, called in each process that connects. `journal`: a folder that all
     hosts share, or a path in Azure Blob or ADLS Gen2 (`abfss://…`, `https://…`), which `storage_credential` opens, and
-    then, on a cluster, with a `checkpoint`; `docs/spark-syphon.md` says what is in it. `queues`: paths, or paths with
-    the time of their creation in milliseconds; without them the backlog queues 0 … `backlog_queue_count`-1.
+    then, on a cluster, with a `checkpoint`; `docs/spark-syphon.md` says what is in it; on a local master a folder in
+    the user's state folder, unless it is given. `queues`: paths, or paths with the time of their creation in
+    milliseconds; without them the backlog queues 0 … `backlog_queue_count`-1; without both 0 … 9. Backlog queues that
+    are created later are found where no count is given, and with `queues` only where the `primary_name` is given too.
+    With a session of Spark Connect all of these are places on its server, and nothing of them is needed here.
     ConfigError for what is wrong, before any message is touched.
     """
+    from pairbus.spark.driver_side import DriverSide
+
+    driver = DriverSide(spark)
     away = Secret.parse(secondary, "secondary", credential)
     home = Secret.parse(primary, "primary", credential)
+    grows = primary_name
     if queues is None:
         try:
-            name = checked_name(primary_name) if primary_name else primary_name_of(home.endpoint().authority)
+            name = checked_name(primary_name) if primary_name else primary_name_of(driver.call(authority_of, home))
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        queues = [queue_path(name, index) for index in range(backlog_queue_count)]
+        queues = [queue_path(name, index) for index in range(backlog_queue_count or BACKLOG_QUEUES)]
+        grows = name
     settings = SyphonSettings(
         missing_destination_grace_s=missing_destination_grace,
         ttl_policy=ttl_policy,
         max_messages_per_second=max_messages_per_second,
     )
-    job = Job(home, away, location_of(journal, storage_credential), "", settings, ca_file, _folder(ledger))
-    return _start(spark, job, queues, quotas, once=once, checkpoint=checkpoint)
+    names = (driver.call(authority_of, away), driver.call(authority_of, home)) if journal is None else ()
+    location = _location(spark, driver, journal, storage_credential, names)
+    job = Job(home, away, location, "", settings, ca_file, _folder(driver, ledger))
+    grows = None if backlog_queue_count else grows
+    return _start(spark, driver, job, queues, quotas, once=once, checkpoint=checkpoint, primary_name=grows)
 
 
 def redrive(  # noqa: PLR0913 - each is a setting of its own
@@ -98,7 +115,7 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
     queue: str,
     *,
     source: str,
-    journal: Folder,
+    journal: Folder | None = None,
     to: str | None = None,
     target: str | None = None,
     once: bool = True,
@@ -119,24 +136,32 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
     remembers message ids, 0 that it does not; None, which is taken for a week, that it is not known. With `new_ids` it
     goes under another id, and has its own in the application property `x-pairbus-original-message-id`.
     """
+    from pairbus.spark.driver_side import DriverSide
+
+    driver = DriverSide(spark)
     origin = Secret.parse(source, "source", credential)
     home = origin if target is None else Secret.parse(target, "target", credential)
     settings = SyphonSettings(max_messages_per_second=max_messages_per_second)
     queue = queue_of_dead_letters(queue)
     entity = to or entity_of_dead_letters(queue)
-    letters = Redriving(entity, f"{origin.endpoint().authority}/{queue}", duplicate_window, new_ids)
-    job = Job(home, origin, location_of(journal, storage_credential), "", settings, ca_file, _folder(ledger), letters)
-    return _start(spark, job, [queue], quotas, once=once, checkpoint=checkpoint)
+    authority = driver.call(authority_of, origin)
+    letters = Redriving(entity, f"{authority}/{queue}", duplicate_window, new_ids)
+    names = (authority, queue, driver.call(authority_of, home), entity) if journal is None else ()
+    location = _location(spark, driver, journal, storage_credential, names)
+    job = Job(home, origin, location, "", settings, ca_file, _folder(driver, ledger), letters)
+    return _start(spark, driver, job, [queue], quotas, once=once, checkpoint=checkpoint)
 
 
 def _start(
     spark: SparkSession,
+    driver: DriverSide,
     job: Job,
     queues: Mapping[str, int | None] | Sequence[str],
     quotas: Quotas,
     *,
     once: bool,
     checkpoint: Folder | None,
+    primary_name: str | None = None,
 ) -> SparkSyphon:
     from pairbus.spark.supervisor import SparkSyphon
 
@@ -145,20 +170,51 @@ def _start(
     known = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
     if not known:
         raise ConfigError("there are no queues to drain")
-    for secret in (job.primary, job.secondary):
-        secret.endpoint()
-        secret.token_credential()
-    check(job, known)
+    driver.call(_check, job, list(known))
     syphon = SparkSyphon(
         spark,
         job,
         known,
-        quotas if quotas.tasks is not None else replace(quotas, tasks=_slots(spark.conf.get("spark.master") or "")),
+        quotas if quotas.tasks is not None else replace(quotas, tasks=slots_of(spark, driver)),
         once=once,
-        checkpoint=str(checkpoint or _checkpoint(job.location, spark.conf.get("spark.master") or "")),
+        checkpoint=str(checkpoint or _checkpoint(spark, driver, job.location)),
+        primary_name=primary_name,
     )
     syphon.start()
     return syphon
+
+
+def authority_of(secret: Secret) -> str:
+    """Return host, or host and port, of a namespace; called where the driver is."""
+    return secret.endpoint().authority
+
+
+def _check(job: Job, queues: list[str]) -> None:
+    """Raise ConfigError for what no waiting will heal; called where the driver is."""
+    for secret in (job.primary, job.secondary):
+        secret.endpoint()
+        secret.token_credential()
+    check(job, queues)
+
+
+def _location(
+    spark: SparkSession, driver: DriverSide, journal: Folder | None, credential: str | None, names: Sequence[str]
+) -> Location:
+    if journal is None:
+        if not is_local_master(spark.conf.get("spark.master", None)):
+            raise ConfigError(
+                "journal: Spark does not run on a local master: give a folder that all its hosts share, or a path in"
+                " Azure Blob or ADLS Gen2"
+            )
+        journal = driver.call(default_journal, *names)
+        logger.warning("the journal is in %s", journal)
+    return locate(driver, journal, credential)
+
+
+def locate(driver: DriverSide, journal: Folder, credential: str | None) -> Location:
+    """Read where a journal is, as `location_of` does where the driver is."""
+    text = os.fspath(journal)
+    return driver.call(location_of, text if is_url(text) else str(absolute(driver, "journal", text)), credential)
 
 
 def location_of(journal: Folder, credential: str | None) -> Location:
@@ -177,27 +233,52 @@ def location_of(journal: Folder, credential: str | None) -> Location:
     return location
 
 
-def _checkpoint(location: Location, master: str) -> Folder:
+def _checkpoint(spark: SparkSession, driver: DriverSide, location: Location) -> Folder:
     """Where Spark notes its ticks. Those are all that is in it: a checkpoint that is lost loses nothing."""
     if location.folder is not None:
         return location.folder / "checkpoint"
-    if _slots(master) is None:
+    if driver.is_elsewhere or not is_local_master(spark.conf.get("spark.master", None)):
         raise ConfigError(
-            f"checkpoint: with a journal in {location.root} a cluster needs a checkpoint of its own, where its Spark"
-            " can write"
+            f"checkpoint: with a journal in {location.root} a cluster, or a Spark Connect server, needs a checkpoint of"
+            " its own, where its Spark can write"
         )
     return tempfile.mkdtemp(prefix="pairbus-checkpoint-")
 
 
-def _folder(folder: Folder | None) -> str | None:
-    return None if folder is None else str(Path(folder).absolute())
+def default_journal(*names: str) -> Path:
+    """Return the journal's folder on one machine for what is drained, and into what."""
+    return state_folder("journal", *names)
 
 
-def _slots(master: str) -> int | None:
-    """Tasks at once of a local master; None when a cluster decides."""
-    if master == "local":
-        return 1
-    found = re.match(r"local\[(\d+|\*)", master)
-    if found is None:
-        return None
-    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])
+def _folder(driver: DriverSide, ledger: Folder | None) -> str | None:
+    return None if ledger is None else str(absolute(driver, "ledger", ledger))
+
+
+def absolute(driver: DriverSide, name: str, folder: Folder) -> Path:
+    """Return a path that means the same in every process. ConfigError for one that is relative to this one only."""
+    if driver.is_elsewhere and not Path(folder).is_absolute():
+        raise ConfigError(
+            f"{name}: {folder} is relative to a folder of this host; with Spark Connect give an absolute path,"
+            " which is one of the server"
+        )
+    return Path(folder).absolute()
+
+
+def _cores() -> int:
+    """Return the cores of this host; called where the driver is."""
+    return os.cpu_count() or 1
+
+
+def slots_of(spark: SparkSession, driver: DriverSide) -> int | None:
+    """Return how many tasks run at once, as far as Spark says it; None: the rounds will show it."""
+    conf = spark.conf
+    master = conf.get("spark.master", None)
+    if master is not None and is_local_master(master):
+        found = re.match(r"local(?:\[(\d+|\*))?", master)
+        slots = found[1] if found is not None else None
+        return driver.call(_cores) if slots == "*" else int(slots or 1)
+    executors, cores = conf.get("spark.executor.instances", None), conf.get("spark.executor.cores", None)
+    if executors and cores:
+        return int(executors) * int(cores) // int(conf.get("spark.task.cpus", None) or 1) or None
+    most = conf.get("spark.cores.max", None)
+    return int(most) if most else None

@@ -14,6 +14,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict
 from typing import Any
 
@@ -26,14 +27,18 @@ from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.features import BatchReader, Offset
-from pairbus.spark.journal import Location, Row, read_reports, report_names
-from pairbus.spark.lane import Job, Lane, drain
+from pairbus.spark.journal import Location, Row
+from pairbus.spark.lane import Job, drain
 from pairbus.spark.looks import peek
 from pairbus.spark.rounds import Quotas, Rounds
+from pairbus.spark.shares import TaskPlan
+from pairbus.spark.watch import Watch
 from pairbus.transport import Carrier, Refused, TransportError
 
 FORMAT = "pairbus-syphon"
 SLEEP_S = 0.25
+ANSWER_S = 1.0  # after which Spark is told that there is nothing: it may want to stop
+GATHER_S = 0.1  # after the first arrival, for those in other queues
 ROUNDS_KEPT = 100  # whose reports stay readable for whoever shows the progress
 
 logger = logging.getLogger("pairbus.spark")
@@ -90,10 +95,10 @@ class SyphonSource(DataSource):
         return SyphonReader(json.loads(self.options["job"]))
 
 
-class LanesPartition(InputPartition):
-    def __init__(self, lanes: list[Lane]) -> None:
-        super().__init__(lanes[0].tick)
-        self.lanes = lanes
+class TaskPartition(InputPartition):
+    def __init__(self, plan: TaskPlan) -> None:
+        super().__init__(plan.tick)
+        self.plan = plan
 
 
 class SyphonReader(BatchReader):
@@ -119,6 +124,13 @@ class SyphonReader(BatchReader):
         "Where something was at the last look."
         self._judged = 0
         "The last round whose reports were read."
+        self._watch: Watch | None = None
+        self._stop_seen = False
+        self._stop_look_at = float("-inf")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Workers get no links."""
+        return {**self.__dict__, "_watch": None}
 
     # ── the driver ──
 
@@ -132,58 +144,102 @@ class SyphonReader(BatchReader):
         """
         tick = start["tick"]
         self._judge(tick)
-        while not self._rounds.is_over and not self._job.location.is_asked_to_stop(self._job.run):
+        is_next = self._look_until_over() if self._once else self._await_arrival()
+        return {"tick": tick + 1} if is_next else start
+
+    def _look_until_over(self) -> bool:
+        """Whether a single drain has another round."""
+        while not self._rounds.is_over and not self._is_asked_to_stop():
             if self._rounds.pause_s(time.monotonic()) > 0:
-                if not self._once:
-                    break
                 time.sleep(SLEEP_S)
-                continue
-            if self._look():
-                return {"tick": tick + 1}
+            elif self._look():
+                return True
         if self._rounds.is_over:
             self._job.location.end(self._job.run)
-        return start
+        return False
+
+    def _await_arrival(self) -> bool:
+        """Whether there is a round now; waits a moment for it."""
+        if self._watch is None:
+            self._watch = Watch(self._job)
+        rounds, watch = self._rounds, self._watch
+        deadline = time.monotonic() + ANSWER_S
+        watch.keep(self._queues.keys() - rounds.more)
+        while not self._is_asked_to_stop():
+            left_s = max(deadline - time.monotonic(), 0.0)
+            if (pause_s := rounds.pause_s(time.monotonic())) > 0:
+                time.sleep(min(pause_s, left_s))
+            elif rounds.more or watch.arrived(left_s):
+                there = rounds.more | watch.arrived(0.0 if rounds.more else GATHER_S)
+                if self._begin(there):
+                    watch.forget(there)
+                    return True
+            if not left_s:
+                break
+        return False
+
+    def _begin(self, there: AbstractSet[str]) -> bool:
+        """Whether a round over these queues may begin. The circuit breaker: no tick, no task while home is away."""
+        try:
+            run(self._reach_home())
+        except TransportError as error:
+            self._warn(error)
+            return False
+        self._waiting = [queue for queue in self._queues if queue in there]
+        self._rounds.something_there(time.monotonic())
+        return True
+
+    def _is_asked_to_stop(self) -> bool:
+        """Look for the driver's word, but not more often than the storage likes: an idle syphon asks for ever."""
+        location, now = self._job.location, time.monotonic()
+        if not self._stop_seen and now >= self._stop_look_at:
+            self._stop_look_at = now + location.storage.look_s
+            self._stop_seen = location.is_asked_to_stop(self._job.run)
+        return self._stop_seen
 
     def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Once for each round. After a restart Spark repeats an open round without a look: then all queues."""
         if end["tick"] <= start["tick"]:
             return []
         queues = [(queue, self._queues[queue]) for queue in self._waiting]
-        return [LanesPartition(lanes) for lanes in self._rounds.tasks(end["tick"], queues, time.monotonic())]
+        return [TaskPartition(plan) for plan in self._rounds.tasks(end["tick"], queues, time.monotonic())]
 
     def commit(self, end: Offset) -> None:
         """Nothing is kept for a repetition."""
 
     def stop(self) -> None:
-        """Connections end with the process."""
+        """End the polls; connections end with the process."""
+        if self._watch is not None:
+            self._watch.end()
 
     def _judge(self, tick: int) -> None:
         if tick == self._judged:
             return
         self._judged = tick
-        location, run = self._job.location, self._job.run
-        of_this = [report for _, report in read_reports(location, run, tick=tick)]
+        look = self._job.location.look(self._job.run)
+        of_this = [report for _, report in look.read_reports(tick=tick)]
         if of_this:  # none: the round was another run's
             self._rounds.ended(of_this, time.monotonic())
-        for name in report_names(location, run):
-            if int(name.partition("-")[0]) < tick - ROUNDS_KEPT:
-                location.forget_report(run, name)
+        old = [name for name in look.reports if int(name.partition("-")[0]) < tick - ROUNDS_KEPT]
+        for name in (*old, *look.begun(tick).values()):
+            self._job.location.forget(self._job.run, name)
 
     def _look(self) -> bool:
-        """Whether there is something to do. The circuit breaker: no tick, no task, no lock while a side is away."""
-        try:
-            self._waiting = run(self._find())
-        except TransportError as error:
-            if self._once:
-                raise
-            pause_s = self._rounds.unhealthy(time.monotonic())
-            logger.warning("no round for %.0f s: %s", pause_s, error)
-            return False
+        """Whether a single drain finds something to do."""
+        self._waiting = run(self._find())
         if not self._waiting:
             self._rounds.nothing_there(time.monotonic())
             return False
         self._rounds.something_there(time.monotonic())
         return True
+
+    def _warn(self, error: TransportError) -> None:
+        pause_s = self._rounds.unhealthy(time.monotonic())
+        logger.warning("no round for %.0f s: %s", pause_s, error)
+
+    async def _reach_home(self) -> None:
+        async with Borrowed(self._job.primary, self._job.ca_file) as home:
+            await home.connection()
 
     async def _find(self) -> list[str]:
         """The queues in which there is something. Raises TransportError when either namespace cannot be reached."""
@@ -209,11 +265,11 @@ class SyphonReader(BatchReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """All of the work first, then one batch of rows: nothing is locked while Spark takes its time with them."""
-        assert isinstance(partition, LanesPartition)
+        assert isinstance(partition, TaskPartition)
         context = TaskContext.get()
         where = "0-0" if context is None else f"{context.partitionId()}-{context.attemptNumber()}"
-        attempt = f"{self._job.run}-{partition.lanes[0].tick}-{where}-{secrets.token_hex(4)}"
-        rows = run(drain(self._job, partition.lanes, attempt))
+        attempt = f"{self._job.run}-{partition.plan.tick}-{where}-{secrets.token_hex(4)}"
+        rows = run(drain(self._job, partition.plan, attempt))
         if rows:
             columns = [
                 pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)

@@ -1,0 +1,143 @@
+"""Options that `pairbus syphon` and `pairbus redrive` have for Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pairbus.cli.secrets import connection_string
+from pairbus.cli.spark_place import MASTER, SparkPlace
+
+if TYPE_CHECKING:
+    from pairbus.cli.spark_pump import Places
+
+
+class Engine(StrEnum):
+    local = "local"
+    spark = "spark"
+
+
+WhichEngine = Annotated[Engine, typer.Option(help="local: in this process; spark: as a Spark job.")]
+Journal = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR|URL",
+        help="Of --engine spark: a folder that all its hosts share, or a path in Azure Blob or ADLS Gen2, for its"
+        " journal. On one machine not needed.",
+    ),
+]
+StorageCredential = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLACE",
+        help="What opens a journal in Azure: env:NAME or @FILE with a connection string or a SAS token, default,"
+        " MODULE:CALLABLE. env:PAIRBUS_STORAGE if that is set, else default.",
+    ),
+]
+Tables = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH", help="Where Spark writes the table of moves; in the journal's folder unless said otherwise."
+    ),
+]
+Checkpoint = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Spark's own notes; in the journal's folder unless said otherwise.")
+]
+Tasks = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Of --engine spark: how many tasks run at once, and share the budget; as many as Spark says."
+    ),
+]
+
+Given = tuple[str | None, str]
+"A connection string or host as it was given, and the variable that could have given it."
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Values of the options."""
+
+    engine: Engine
+    where: SparkPlace
+    journal: str | None
+    storage_credential: str | None
+    tables: str | None
+    checkpoint: Path | None
+    tasks: int | None
+
+    def check(self) -> None:
+        """Refuse options of Spark that would have no effect."""
+        of_spark = (self.journal, self.storage_credential, self.tables, self.checkpoint, self.tasks)
+        if self.engine is not Engine.spark and any(given is not None for given in of_spark):
+            raise typer.BadParameter(
+                "--journal, --storage-credential, --tables, --checkpoint and --tasks are of --engine spark, which was"
+                " not asked for"
+            )
+
+    def places(
+        self,
+        sides: tuple[Given, Given],
+        names: tuple[str, ...],
+        ledger: Path | None,
+        ca_file: Path | None,
+        credential: str | None,
+    ) -> Places:
+        """Say where Spark finds everything. `sides`: home and away. `names`: what a journal that is not given is called
+        by."""
+        from pairbus.cli.spark_pump import Places
+
+        journal = self.journal or str(default_journal_on(self.where, names))
+        home, away = self._sides(sides, credential)
+        return Places(
+            self.where,
+            journal,
+            self.checkpoint,
+            ledger,
+            ca_file,
+            home,
+            away,
+            credential,
+            self.storage_credential,
+            self.tables,
+            self.tasks,
+        )
+
+    def _sides(self, sides: tuple[Given, Given], credential: str | None) -> tuple[str, str]:
+        """Return where Spark finds the secrets of home and away, or their hosts."""
+        from pairbus.cli.spark_pump import place_of
+
+        if self.where.remote is not None:
+            home, away = (given or "" for given, _ in sides)
+            return home, away
+        texts = [connection_string(given, variable, variable) for given, variable in sides]
+        if credential is not None:
+            if any("=" in text for text in texts):
+                raise typer.BadParameter("--engine spark with --credential takes hosts only, no connection strings")
+            home, away = texts
+        else:
+            home, away = (
+                place_of(given, text, variable, self.where)
+                for (given, variable), text in zip(sides, texts, strict=True)
+            )
+        return home, away
+
+
+def default_journal_on(where: SparkPlace, names: tuple[str, ...]) -> Path:
+    """Return the journal's folder on one machine, and say where it is."""
+    from pairbus.cli.standard import say
+    from pairbus.spark.defaults import is_local_master
+    from pairbus.spark.syphon_job import default_journal
+
+    if where.remote is not None or not is_local_master(where.master or MASTER):
+        raise typer.BadParameter(
+            f"--engine spark on {where} needs --journal DIR, a folder that all hosts of Spark share, or a path in"
+            " Azure Blob or ADLS Gen2"
+        )
+    journal = default_journal(*names)
+    say(f"the journal is in {journal}")
+    return journal

@@ -1,0 +1,127 @@
+"""What a round gives to each of its tasks: queues, quotas, a share of the budget. Time is an argument, in seconds.
+
+The budget belongs to the round. The tasks that run have equal shares of it, and the lanes of a task have its share in
+common: what a task or a lane does not need any more goes to the others. What a round leaves, because of the pause after
+it or because a worker started late, raises the next one by a few percent; what it spent too much lowers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from pairbus.pairing.pace import Budget
+from pairbus.spark.journal import Report
+
+LIFT = 0.08  # of the budget, by which a round may go faster to make up for what is left of it
+CREDIT_MAX_S = 5.0  # of the budget that are made up for
+START_S = 2.0  # within which all tasks of a round begin, if there is a slot for each
+SKEW_MS = 500  # by which the clocks of two hosts may differ
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One pump of a task."""
+
+    queue: str
+    number: int
+    "Of several that share a queue."
+    queue_created_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """One task of a round: what it is to do, and how much."""
+
+    tick: int
+    number: int
+    tasks: int
+    "Of the round."
+    lanes: tuple[Lane, ...]
+    max_messages: int
+    max_s: float
+    wait_s: float
+    "For the first message, and for the next one."
+    per_s: float | None = None
+    "Budget of the whole round."
+
+
+class Share(Budget):
+    """A task's part of the budget. It begins empty: many short tasks must not each begin with a burst."""
+
+    def __init__(self, per_s: float | None, tasks: int, now: float) -> None:
+        super().__init__(None if per_s is None else per_s / tasks)
+        self.was_busy = False
+        self._all_per_s = per_s
+        self._tokens = 0.0
+        self._at_s = now
+
+    def busy(self, now: float, asked_at: float = float("inf")) -> None:
+        self.was_busy = True
+        super().busy(now, asked_at)
+
+    def shared_by(self, tasks: int, now: float) -> None:
+        """So many tasks run at once from now on."""
+        if self._all_per_s is None or self._max_per_s is None:
+            return
+        self._advance(now, self._max_per_s)
+        max_per_s = self._all_per_s / tasks
+        self._rate_per_s *= max_per_s / self._max_per_s
+        self._max_per_s = max_per_s
+
+
+def sharers(plan: TaskPlan, begun: AbstractSet[int], ended: Iterable[Report], age_s: float) -> int:
+    """Return how many tasks share the budget of a round: those that run, and at first those that will begin soon.
+
+    Where one of them has run for that long, the others have begun by then, or wait for a slot.
+    """
+    ended = list(ended)
+    over = {report.task for report in ended} - {plan.number}
+    if age_s < START_S and not any(map(_was_long, ended)):
+        return max(plan.tasks - len(over), 1)
+    return len((begun - over) | {plan.number})
+
+
+class Account:
+    """The budget from round to round: what was allowed, and what was spent of it."""
+
+    def __init__(self) -> None:
+        self._credit = 0.0
+        "Messages that were allowed and not moved; negative: moved and not allowed."
+        self._at: float | None = None
+
+    def rate(self, per_s: float, round_s: float, now: float) -> float:
+        """Return the budget of a round that begins now, from the budget as it is and what is left from before."""
+        self._allow(per_s, now)
+        self._credit = min(self._credit, per_s * CREDIT_MAX_S)
+        share = self._credit / round_s
+        return max(min(per_s + share, per_s * (1 + LIFT)), per_s / 2)
+
+    def spent(self, messages: int, per_s: float, now: float, *, all_used: bool) -> None:
+        """A round is over. Unless `all_used`, queues ran empty, and what is left is not made up for."""
+        self._allow(per_s, now)
+        self._credit -= messages
+        if not all_used:
+            self._credit = min(self._credit, 0.0)
+            self._at = None
+
+    def _allow(self, per_s: float, now: float) -> None:
+        if self._at is not None:
+            self._credit += per_s * max(now - self._at, 0.0)
+        self._at = now
+
+
+def ran_at_once(reports: Iterable[Report]) -> int | None:
+    """Return how many tasks Spark runs at once, if a round has shown it: one of its tasks began only when another had
+    ended that had run for long. None when it has not."""
+    reports = list(reports)
+    spans = {report.task: (report.began_ms, report.ended_ms) for report in reports}
+    ends = [report.ended_ms for report in reports if _was_long(report)]
+    if not ends or all(began < min(ends) - SKEW_MS for began, _ in spans.values()):
+        return None
+    return max(sum(other <= began < end for other, end in spans.values()) for began, _ in spans.values())
+
+
+def _was_long(report: Report) -> bool:
+    return report.ended_ms - report.began_ms >= START_S * 1000
