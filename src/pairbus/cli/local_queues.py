@@ -53,11 +53,11 @@ def local_queues(connection_string: str, ca_file: Path | None = None) -> list[Lo
     authority = f"{in_url(given.host)}:{given.port or DEFAULT_PORT}"
     token = sign(f"https://{authority}/", given.key_name, given.key, int(time.time()) + TOKEN_S)
     try:
-        certificate = None if ca_file is not None else fetch_ca(authority, WAIT_S).decode("ascii")
+        certificate = None if ca_file is not None else fetch_ca(authority, WAIT_S).decode("ascii", "ignore")
         trusted = ssl.create_default_context(cafile=ca_file, cadata=certificate)
         with closing(HTTPSConnection(authority, timeout=WAIT_S, context=trusted)) as connection:
             return list(_listed(connection, token))
-    except (OSError, HTTPException, ElementTree.ParseError, _Refused):
+    except (OSError, HTTPException, ElementTree.ParseError, ValueError, _Refused):
         return None
 
 
