@@ -110,6 +110,30 @@ def test_it_prints_a_line_for_each_namespace_and_then_ready(tmp_path: Path) -> N
     assert names == {"contoso", "fabrikam", "ca.pem", "server.pem", "server.key"}
 
 
+def test_on_a_terminal_it_tells_commands_that_work(tmp_path: Path) -> None:
+    """Also with a key that a shell would take apart. Elsewhere standard error stays empty, as the test above says."""
+    terminal, its_end = os.openpty()
+    arguments = ["--namespace", "a=0", "--data", ":memory:", "--log-level", "error"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pairbus", "broker", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=its_end,
+        env={**os.environ, "TMPDIR": str(tmp_path), "PAIRBUS_KEY": "it's $HOME"},
+    ) as process:
+        os.close(its_end)
+        try:
+            told = b""
+            while b"peek orders" not in told:
+                told += os.read(terminal, 4096)
+            lines = told.decode().partition("in another terminal:")[2].replace("\r", "")
+            script = f'set -e\npairbus() {{ "{sys.executable}" -m pairbus "$@"; }}\n{lines}'
+            tried = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+            assert (tried.returncode, "hello" in tried.stdout) == (0, True), tried
+        finally:
+            process.kill()
+            os.close(terminal)
+
+
 def test_ctrl_c_is_a_clean_end_too(tmp_path: Path) -> None:
     """Without a traceback: it is how most people stop it."""
     with broker("--namespace", "a=0", "--data", tmp_path) as running:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ import pytest
 from pairbus import __version__
 from pairbus.access.sas import SharedAccessKey
 from pairbus.broker.description import QueueDescription
+from pairbus.cli.admin_client import administration
+from pairbus.cli.local_queues import PAGE_SIZE, LocalQueue, local_queues
 from pairbus.errors import StoreFull
 from tests.broker.admin_world import LISTEN_KEY, ROOT_KEY, AdminServer, serve
 from tests.cli.command import Command, Outcome
@@ -124,6 +126,56 @@ def test_list_is_sorted_and_leaves_out_empty_queues(pairbus: Command, server: Ad
     by_size = pairbus("queue", "list", "--sort", "size", "--json")
     assert [queue["name"] for queue in json.loads(by_size.out)] == ["a", "c", "b"]
     assert pairbus("queue", "list", "--sort", "colour").code == 2
+
+
+def test_a_broker_on_this_machine_is_listed_as_the_sdk_would(server: AdminServer) -> None:
+    """Page by page, with every count."""
+    for number in range(PAGE_SIZE * 2):  # a full last page is followed by an empty one
+        server.namespace.add(f"q{number}")
+    server.namespace.counts["q7"] = {
+        "active": 5,
+        "dead_lettered": 1,
+        "scheduled": 2,
+        "deferred": 3,
+        "transfer": 4,
+        "transfer_dead_lettered": 6,
+        "size_bytes": 77,
+    }
+    with administration(server.connection_string()) as client:
+        status_of = {queue.name: str(queue.status) for queue in client.list_queues()}
+        runtime = {queue.name: queue for queue in client.list_queues_runtime_properties()}
+    names = [field.name for field in fields(LocalQueue) if field.name != "status"]
+    expected = [
+        LocalQueue(status=status_of[queue.name], **{name: getattr(queue, name) for name in names})
+        for queue in runtime.values()
+    ]
+    assert local_queues(server.connection_string()) == expected
+    assert len(expected) == PAGE_SIZE * 2
+
+
+def test_a_broker_on_this_machine_is_listed_without_the_sdk(server: AdminServer) -> None:
+    """An operator's most frequent command should not wait for imports."""
+    server.namespace.add("orders")
+    code = """if True:
+        import sys
+        from pairbus.cli import main
+        try:
+            main(["queue", "list"])
+        finally:
+            print(sorted({"azure", "aiohttp", "rich"} & set(sys.modules)))
+    """
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert listed.stdout.splitlines()[1:] == ["orders\tActive\t0\t0\t0\t0\t0", "[]"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [("UseDevelopmentEmulator=true", ""), ("localhost", "broker.test"), ("SAS_KEY_VALUE", "wrong")],
+    ids=["another service", "another machine", "a wrong key"],
+)
+def test_what_is_no_listing_of_this_machine_is_left_to_the_sdk(server: AdminServer, changed: tuple[str, str]) -> None:
+    """It has the words for every error, and the ways through proxies."""
+    assert local_queues(server.connection_string().replace(*changed)) is None
 
 
 def test_in_a_terminal_a_listing_is_a_table(
@@ -283,7 +335,9 @@ def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    assert pairbus("queue", "list").err == ""
+    server.namespace.add("orders")
+    assert pairbus("queue", "list").code == 0
+    assert pairbus("queue", "show", "orders").code == 0  # through the SDK
 
 
 @pytest.mark.parametrize(

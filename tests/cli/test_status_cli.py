@@ -79,8 +79,10 @@ class Pair:
             ServiceBusClient.from_connection_string(self.secondary.connection_string) as client,
             client.get_queue_receiver(f"{NAME}/x-servicebus-transfer/0") as receiver,
         ):
-            for message in receiver.receive_messages(number, max_wait_time=5):
-                receiver.dead_letter_message(message, reason=reason)
+            while number:
+                for message in receiver.receive_messages(number, max_wait_time=5):
+                    receiver.dead_letter_message(message, reason=reason)
+                    number -= 1
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -179,28 +179,27 @@ _PREPARED: dict[str, Callable[..., Coroutine[Any, Any, list[str]]]] = {
 }
 
 
-def play(rounds: int, verbs: tuple[str, ...], count: int, seed: int, folder: Path) -> dict[str, Found]:
-    """Play rounds of each verb; return the counts."""
+def play(rounds: int, count: int, seed: int, folder: Path) -> Iterator[dict[str, Found]]:
+    """Play rounds of each verb; yield the counts so far after each round."""
     with BrokerProcess(folder / "data", namespaces=("contoso",)) as broker:
         played = Rounds(broker, folder, count, seed)
         for _ in range(rounds):
-            for verb in verbs:
+            for verb in VERBS:
                 played.run(verb)
-    return {verb: played.found[verb] for verb in verbs}
+            yield played.found
 
 
 def main() -> None:
-    """Play, and print a line for each verb; exits with 1 when a message was lost."""
+    """Play, and print a line for each verb after each round; exits with 1 when a message was lost or left locked."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--messages", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = play(given.rounds, VERBS, given.messages, given.seed, Path(folder))
-    for verb, counts in found.items():
-        print(f"{verb}: {counts}")
-    sys.exit(any(counts.lost for counts in found.values()))
+        for found in play(given.rounds, given.messages, given.seed, Path(folder)):
+            print(*(f"{verb}: {counts}" for verb, counts in found.items()), sep="\n", flush=True)
+    sys.exit(any(counts.lost or counts.locked for counts in found.values()))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import re
+import shlex
 import signal
 import sys
 from dataclasses import replace
@@ -245,7 +246,7 @@ def _suggest(connection_string: str) -> None:
         return
     lines = (
         "try next, in another terminal:",
-        f"  export PAIRBUS_CONNECTION_STRING='{connection_string}'",
+        f"  export PAIRBUS_CONNECTION_STRING={shlex.quote(connection_string)}",
         "  pairbus queue create orders",
         "  pairbus message send orders 'hello'",
         "  pairbus message peek orders",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from pairbus.cli import entity_options as options
-from pairbus.cli.connection import connected
+from pairbus.cli.connection import connected, listing
+from pairbus.cli.table import is_terminal
 from pairbus.errors import EntityNotFound
 
 _app = options.group("Create, list, show, update and delete queues.")
@@ -100,9 +100,9 @@ Examples:
   pairbus queue list --non-empty --sort dead-lettered
 """,
 )
-@connected
+@listing
 def list_queues(
-    client: Any,
+    found: list[tuple[str, Any]],
     prefix: options.Prefix = "",
     non_empty: Annotated[bool, typer.Option("--non-empty", help="Only queues with messages in them.")] = False,
     sort: Annotated[
@@ -115,22 +115,20 @@ def list_queues(
 
     On a terminal the totals are the last line of the table; elsewhere they are a line on standard error.
     """
-    status_of = {queue.name: str(queue.status) for queue in client.list_queues()}
     queues = [
-        {"name": queue.name, "status": status_of[queue.name], **_counts(queue)}
-        for queue in client.list_queues_runtime_properties()
-        # A queue created between the two listings is missing in the first: it will be in the next answer.
-        if queue.name in status_of and queue.name.lower().startswith(prefix.lower())
+        {"name": queue.name, "status": status, **_counts(queue)}
+        for status, queue in found
+        if queue.name.lower().startswith(prefix.lower())
     ]
     if non_empty:
         queues = [queue for queue in queues if any(queue[count] for count in COUNTS[:-1])]
     column = _SORTED.get(sort, sort.value)
     queues.sort(key=lambda queue: (-queue[column] if column in COUNTS else queue[column].lower(), queue["name"]))
     totals = {count: sum(queue[count] for queue in queues) for count in COUNTS}
-    if not as_json and sys.stdout.isatty():
+    if not as_json and is_terminal():
         queues.append({"name": f"{len(queues)} in all", "status": "-", **totals})
     options.print_entities(COLUMNS, queues, as_json)
-    if not as_json and not sys.stdout.isatty():
+    if not as_json and not is_terminal():
         shown = ", ".join(f"{total} {count.replace('_', ' ')}" for count, total in totals.items())
         typer.echo(f"{len(queues)} in all: {shown}", err=True)
 
