@@ -28,7 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "control": {"errors", "process"},
     "ledger": {"disk", "errors", "process"},
     "cost": {"errors", "ledger"},
-    "report": {"cost", "errors", "ledger"},
+    "ledger_table": {"errors", "ledger"},
+    "report": {"cost", "errors", "ledger", "ledger_table"},
     # the wire, and what stands on it
     "amqp": set(),
     "broker": {"access", "amqp", "control", "disk", "errors", "faults", "ledger"},

@@ -16,6 +16,7 @@ from pairbus.cli import (
     demo,
     estimate,
     fault,
+    ledger,
     namespace,
     pair,
     proxy,
@@ -58,6 +59,7 @@ for command in (
     demo,
     estimate,
     report,
+    ledger,
     spool,
     store,
 ):

@@ -87,7 +87,7 @@ def report(
     if parquet is not None and not parquet.parent.is_dir():
         raise ConfigError(f"--parquet {parquet}: the folder {parquet.parent} does not exist")
     sources = find_sources(ledgers)  # before Spark is started, which takes seconds
-    with _progress() as told, _spark(told, sources.session_conf()) as spark:
+    with progress() as told, spark_session(told, "pairbus report", sources.session_conf()) as spark:
         from pairbus.report.job import make_report
         from pairbus.report.journey import journey as hops_of
 
@@ -113,7 +113,7 @@ def report(
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
+def progress() -> Iterator[Callable[[str], None]]:
     """Show the current step on standard error: in one changing line on a terminal, elsewhere in a line for each."""
     from rich.console import Console
 
@@ -127,12 +127,12 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def _spark(told: Callable[[str], None], conf: dict[str, str]) -> Iterator[SparkSession]:
+def spark_session(told: Callable[[str], None], name: str, conf: dict[str, str]) -> Iterator[SparkSession]:
     from pairbus.spark.session import local_session
 
     told(f"starting Spark on {MASTER}")
     with _aside():
-        session = local_session("pairbus report", MASTER, **conf)
+        session = local_session(name, MASTER, **conf)
         session.sparkContext.setLogLevel("ERROR")
     try:
         yield session
