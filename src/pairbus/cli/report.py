@@ -79,19 +79,22 @@ def report(
     """
     # Imported when needed: other commands should not wait for it.
     from pairbus.cost.pricing import load
-    from pairbus.report.sources import find_sources
+    from pairbus.ledger_table.listing import is_here
+    from pairbus.report.sources import LARGE_CONF, find_sources
 
     sheet, geo = load(prices), load(GEO)
     check_output("--out", out)
     check_output("--json", json_file)
     if parquet is not None and not parquet.parent.is_dir():
         raise ConfigError(f"--parquet {parquet}: the folder {parquet.parent} does not exist")
-    sources = find_sources(ledgers)  # before Spark is started, which takes seconds
-    with progress() as told, spark_session(told, "pairbus report", sources.session_conf()) as spark:
+    # Before Spark is started, which takes seconds; but only Spark finds what is not on this machine.
+    sources = find_sources(ledgers) if all(is_here(None, name) for name in ledgers) else None
+    conf = LARGE_CONF if sources is None else sources.session_conf()
+    with progress() as told, spark_session(told, "pairbus report", conf) as spark:
         from pairbus.report.job import make_report
         from pairbus.report.journey import journey as hops_of
 
-        told(f"reading {sources.files} file{'s' if sources.files != 1 else ''}")
+        told("reading" if sources is None else f"reading {sources.files} file{'s' if sources.files != 1 else ''}")
         if journey is not None:
             hops = hops_of(spark, ledgers, journey)
         else:

@@ -91,7 +91,7 @@ def compact_ledgers(
         opened = replace(before, round=before.round + 1, pending=tuple(sorted({*grown, *before.pending})))
         write_manifest(spark, place, opened)
         rows = _add(spark, read, place, before)
-        entries = {key: Entry(grown[key].path, grown[key].size, mark["end"]) for key, mark in marks.items()}
+        entries = {key: _entry(grown[key], before.files.get(key), mark) for key, mark in marks.items()}
         write_manifest(
             spark, place, replace(opened, round=opened.round + 1, files={**before.files, **entries}, pending=())
         )
@@ -227,6 +227,10 @@ def _marks(read: DataFrame) -> dict[str, Any]:
         if row["newer"]:
             raise LedgerNewer(f"{row['source']}: {row['newer']} rows are of a later version of Pairbus: upgrade it")
     return {row["source"]: row for row in rows}
+
+
+def _entry(file: Found, before: Entry | None, mark: Any) -> Entry:
+    return Entry(file.path, file.size, mark["end"], mark["damaged"] + (0 if before is None else before.damaged))
 
 
 # ── adding ──

@@ -38,6 +38,8 @@ class Entry:
     "Size of the file when it was read last."
     position: int
     "Bytes of it that are in the table: the end of its last whole line."
+    damaged: int = 0
+    "Lines among them that cannot be used, and are not in the table."
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,8 @@ def _source(sources: Sources, rows: Pass) -> Source:
     return Source(
         files=sources.files,
         rows=sum(piece.rows for piece in rows.pieces),
-        damaged=places.damaged,
-        damage=(*sources.damage, *places.shown),
+        damaged=places.damaged + sources.lines_left_out,
+        damage=(*sources.damage, *sources.left_out, *places.shown),
         lost_rows=sum(piece.lost for piece in rows.pieces),
         clock_jumps=places.clock_jumps,
     )

@@ -45,6 +45,9 @@ class Sources:
     "Files that are not read, because a table has all their lines."
     taken: dict[str, int] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
+    left_out: tuple[Damage, ...] = ()
+    "Files of which compaction left damaged lines out."
+    lines_left_out: int = 0
     is_known: bool = True
     "False when a table has no manifest, so that only its rows tell which lines it has."
 
@@ -102,6 +105,7 @@ def find_sources(ledgers: Sequence[str | PathLike[str]], spark: SparkSession | N
         len(lines) - len(left),
         taken,
         limits,
+        *_left_out(manifests),
         is_known,
     )
 
@@ -122,6 +126,13 @@ def _manifests(
         if not tables:
             plain.append(name)
     return manifests, others, plain
+
+
+def _left_out(manifests: Sequence[Manifest]) -> tuple[tuple[Damage, ...], int]:
+    """Files with damaged lines that are in no table, and the number of these lines."""
+    files = [entry for manifest in manifests for entry in manifest.files.values() if entry.damaged]
+    shown = (Damage(entry.path, 0, f"{entry.damaged} damaged lines were left out by compaction") for entry in files)
+    return tuple(shown), sum(entry.damaged for entry in files)
 
 
 def _sort_in(key: str, file: Found, problem: str, files: dict[str, Found], damage: dict[str, Damage]) -> None:
