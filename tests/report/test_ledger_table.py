@@ -138,6 +138,9 @@ def test_views_tell_what_the_report_tells(spark: SparkSession, sheet: PriceSheet
     from pairbus.ledger_table import compact_ledgers, register_views
 
     RandomWorld(3).write(tmp_path / "ledger")
+    for file in (tmp_path / "ledger").glob("*.jsonl"):  # rows of a later version would stop the compaction
+        lines = [line for line in file.read_bytes().splitlines(keepends=True) if not is_newer(line)]
+        file.write_bytes(b"".join(lines))
     made = report_of(spark, sheet, tmp_path / "ledger")
     done = compact_ledgers(spark, [tmp_path / "ledger"], tmp_path / "table")
     assert done.damaged > 0
@@ -153,9 +156,17 @@ def test_views_tell_what_the_report_tells(spark: SparkSession, sheet: PriceSheet
         (each.entity, ms(each.begins), each.recovered and ms(each.recovered), each.forced, each.reason, each.clients)
         for each in made.availability.outages
     ]
-    lines = spark.sql("SELECT sum(operations), count(*) FROM bill_lines WHERE kind <> 'complete'").collect()[0]
-    assert tuple(lines) == (made.bill.total.operations, len(made.bill.lines))
+    totals = spark.sql("SELECT sum(operations), count(*) FROM bill_lines WHERE kind <> 'complete'").collect()[0]
+    assert tuple(totals) == (made.bill.total.operations, len(made.bill.lines))
     assert spark.sql("SELECT count_if(moves > 1) FROM moves").collect()[0][0] == made.availability.total.duplicated
+
+
+def is_newer(line: bytes) -> bool:
+    try:
+        usable(line)
+    except ValueError as error:
+        return str(error).startswith("unknown version")
+    return False
 
 
 def ms(text: str) -> int:
