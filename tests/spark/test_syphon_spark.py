@@ -130,7 +130,7 @@ def test_what_is_wrong_is_said_before_anything_starts(spark: SparkSession, world
         start(spark, world, secondary=world.broker.connection_string("fabrikam"))
     with pytest.raises(ConfigError, match=r"primary: .*no/such/file"):
         start(spark, world, primary="@/no/such/file")
-    with pytest.raises(ConfigError, match="journal: .*S3 is not supported yet"):
+    with pytest.raises(ConfigError, match=r"journal: .*S3 is not supported yet"):
         start(spark, world, journal="s3://bucket")
     with pytest.raises(ConfigError, match="none of the 4 queues can be read"):
         start(spark, world, primary_name="northwind")

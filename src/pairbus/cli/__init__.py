@@ -40,6 +40,7 @@ MODULES = (
     "demo",
     "estimate",
     "report",
+    "ledger",
     "spool",
     "store",
 )
