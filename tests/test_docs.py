@@ -309,7 +309,7 @@ def test_every_logger_of_a_client_is_on_the_page() -> None:
             names = re.findall(r"getLogger\((.+?)\)", file.read_text(encoding="utf-8"))
             found |= {module if name == "__name__" else name.strip('"') for name in names}
     levels = section("docs/failover.md", "Logs, repr, counters").split("WARNING")[0]
-    elsewhere = ("pairbus.broker", "pairbus.proxy", "pairbus.spark")
+    elsewhere = ("pairbus.broker", "pairbus.dashboard", "pairbus.proxy", "pairbus.spark")
     assert set(re.findall(r"`(pairbus[\w.]*)`", levels)) == {one for one in found if not one.startswith(elsewhere)}
 
 

@@ -68,6 +68,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         "transport",
     },
     "aio": {"client"},
+    "dashboard": {
+        "access",
+        "amqp",
+        "broker",
+        "client",
+        "control",
+        "cost",
+        "errors",
+        "explorer",
+        "faults",
+        "pairing",
+        "transport",
+    },
 }
 MAY_IMPORT |= {
     "cli": set(MAY_IMPORT) - {"testing"},

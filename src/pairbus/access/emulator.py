@@ -11,6 +11,7 @@ import http.client
 from pairbus.errors import ConfigError
 
 DEFAULT_PORT = 5672
+WELL_KNOWN_KEY = "SAS_KEY_VALUE"  # the official emulator's; good enough on loopback, refused elsewhere
 CA_SIZE_MAX = 64 * 1024  # a certificate has less than 1 KB
 
 

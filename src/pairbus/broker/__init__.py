@@ -16,7 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
+from aiohttp import web
+
+from pairbus.access import emulator
 from pairbus.access.hosts import in_url, is_loopback
 from pairbus.access.sas import KeyRing, SharedAccessKey
 from pairbus.amqp.connection import Trace
@@ -57,8 +61,8 @@ __all__ = [
 logger = logging.getLogger("pairbus.broker")
 
 ROOT_KEY_NAME = "RootManageSharedAccessKey"
+WELL_KNOWN_KEY = emulator.WELL_KNOWN_KEY
 LEDGER_CLOSE_S = 2.0  # what stopping grants the last rows of the meter
-WELL_KNOWN_KEY = "SAS_KEY_VALUE"  # the official emulator's; good enough on loopback, refused elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,26 @@ class NamespaceOptions:
     "Operations beyond this rate are refused as server-busy; None: as many as come."
 
 
+class BrokerPage(Protocol):
+    """The page of one namespace, on its port."""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request of a browser."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+MakePage = Callable[[Namespace, Callable[[], str], str, frozenset[str]], BrokerPage]
+"(namespace, its connection string, address of the broker, names under which it is called) → its page."
+
+
 class Broker:
     """Namespaces on one machine. `data=None` keeps everything in memory; `meter` is a folder for what was counted.
 
     `strict`: behave on the wire as Azure does, in every respect or in those of a `Strictness`. `record_sends`: keep the
-    last messages that were accepted, for assertions of tests.
+    last messages that were accepted, for assertions of tests. `page` makes the page of each namespace for browsers, as
+    `pairbus.dashboard.lazy.lazy_page` does; None: there is no page.
     """
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own
@@ -102,6 +121,7 @@ class Broker:
         trace: Trace | None = None,
         strict: bool | Strictness = False,
         record_sends: bool = False,
+        page: MakePage | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         if not namespaces:
@@ -122,6 +142,8 @@ class Broker:
             strict = LIKE_AZURE if strict else LENIENT
         self._strictness = strict
         self._record_sends = record_sends
+        self._make_page = page
+        self._pages: dict[str, BrokerPage] = {}
         self._now_ms = now_ms
         self._meter = meter
         self._ledger: Ledger | None = None
@@ -200,6 +222,9 @@ class Broker:
         control, self._control = self._control, None
         if control is not None:
             await control.close()
+        pages, self._pages = self._pages, {}
+        for page in pages.values():
+            await page.close()
         namespaces, ports = list(self._namespaces.values()), list(self._ports.values())
         self._namespaces.clear()
         self._ports.clear()
@@ -242,6 +267,9 @@ class Broker:
             known = ", ".join(options.name for options in self._options)
             raise ConfigError(f"there is no namespace {name!r}; there are: {known}")
         self._options = kept
+        page = self._pages.pop(name.lower(), None)
+        if page is not None:
+            await page.close()
         namespace, port = self._namespaces.pop(name.lower(), None), self._ports.pop(name.lower(), None)
         await _close([] if namespace is None else [namespace], [] if port is None else [port], at_once=at_once)
 
@@ -272,9 +300,15 @@ class Broker:
         namespace = self._namespaces[options.name.lower()]
         await _create_missing(namespace, options)
         port = Port(namespace, loop=loop, tls=tls, trace=self._trace)
+        hosts = frozenset({options.name, self._host, *self._hosts})
+        page = None
+        if self._make_page is not None:
+            page = self._make_page(namespace, lambda: self.connection_string(options.name), self._host, hosts)
+            self._pages[options.name.lower()] = page
         app = admin_app(
             namespace,
-            hosts=frozenset({options.name, self._host, *self._hosts}),
+            hosts=hosts,
+            page=None if page is None else page.handle,
             ca_pem=self.ca_file.read_bytes(),
             websocket=port.web_socket,
             on_request=port.on_request,

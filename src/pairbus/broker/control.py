@@ -22,6 +22,7 @@ from aiohttp import web
 
 from pairbus.broker.kit import answer_kit
 from pairbus.broker.namespace import Namespace
+from pairbus.broker.overview import overview
 from pairbus.control.sockets import has_unix_sockets, listen
 from pairbus.errors import ConfigError, EntityNotFound, FaultNotFound, InvalidFault, PairbusError
 from pairbus.faults import Active, Fault
@@ -91,8 +92,16 @@ async def _kit(namespace: Namespace, request: web.Request, rest: tuple[str, ...]
     return web.json_response(said, status=status)
 
 
+async def _overview(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> Any:
+    """GET: entities with their counts, faults, clock and meter."""
+    if request.method != "GET" or rest:
+        raise web.HTTPMethodNotAllowed(request.method, ["GET"])
+    return overview(namespace)
+
+
 ROUTES: dict[str, Route] = {
     "faults": answer_faults,
+    "overview": _overview,
     "clock": _kit,
     "reset": _kit,
 }

@@ -35,6 +35,7 @@ MODULES = (
     "proxy",
     "pair",
     "status",
+    "dashboard",
     "syphon",
     "clients",
     "demo",

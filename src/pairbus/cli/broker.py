@@ -118,6 +118,7 @@ def broker(
     if not data:
         raise ConfigError("--data is empty; name a folder, or ':memory:'")
     from pairbus.broker import Broker
+    from pairbus.dashboard.lazy import lazy_page
 
     namespaces = _namespaces(namespace or [], config)
     extra = [("--listen-http", text) for text in listen_http or []] + [
@@ -138,6 +139,7 @@ def broker(
         progress=lambda sentence: print(sentence, file=sys.stderr, flush=True),
         trace=_trace if trace else None,
         strict=strict,
+        page=lazy_page,
     )
     run(_serve(served, [options.name for options in namespaces], tells_socket=data == ":memory:"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from pairbus.access.connection_string import ConnectionString
@@ -16,11 +17,13 @@ STOP_DEADLINE_S = 10.0
 class ChildBroker:
     """Ports are chosen at the first start and kept; leaving the `async with` ends the process, whatever happened."""
 
-    def __init__(self, namespaces: list[str], data: Path, errors: Path) -> None:
+    def __init__(self, namespaces: list[str], data: Path, errors: Path, options: Sequence[str] = ()) -> None:
+        """`options`: further ones of `pairbus broker`."""
         self.connection_strings: dict[str, str] = {}
         self._ports = dict.fromkeys(namespaces, 0)
         self._data = data
         self._errors = errors
+        self._options = options
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> ChildBroker:
@@ -37,7 +40,7 @@ class ChildBroker:
 
     async def start(self) -> None:
         """Returns when the broker has said `ready`."""
-        words = ["-m", "pairbus", "broker", "--data", str(self._data)]
+        words = ["-m", "pairbus", "broker", "--data", str(self._data), *self._options]
         for name, port in self._ports.items():
             words += ["--namespace", f"{name}={port}"]
         with self._errors.open("ab") as errors:

@@ -32,6 +32,8 @@ Examples:
   pairbus demo
   pairbus demo --messages 10000 --seed 7
   pairbus demo --engine local --json demo.json
+  # a pair to play with: applications that send and receive, and the page with a button for outages
+  pairbus demo --serve
 """
 
 COLOURS = {"outage": "bold red", "diverted": "bold yellow", "recovered": "bold green", "checked": "bold green"}
@@ -75,6 +77,12 @@ def demo(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file, as JSON.")
     ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Run a pair with applications and the page until Ctrl-C instead.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="With --serve: port of the page; 0 = any free one.")
+    ] = 8080,
 ) -> None:
     """Kill the primary namespace under load and show that every message arrives.
 
@@ -82,8 +90,14 @@ def demo(
     with SIGKILL meanwhile, lets the secondary take the messages, starts the primary again, moves the messages home and
     checks each of them.
     Exits with 1 when a message was lost or altered. Leaves only the report and the file of --json behind.
+
+    With --serve nothing is killed: the pair, the applications and the page run until Ctrl-C, and the page has buttons
+    for outages.
     """
     check_extra()
+    if serve:
+        _serve(port)
+        return
     check_output("--json", json_file)
     check_output("--report", page)
     # Imported when needed: it takes a third of a second, for which other commands should not wait.
@@ -112,6 +126,14 @@ def demo(
         json_file.write_text(json.dumps(asdict(verdict), indent=2) + "\n", encoding="utf-8")
     if not verdict.is_good:
         raise typer.Exit(1)
+
+
+def _serve(port: int) -> None:
+    from pairbus.cli import demo_serve
+
+    for name in ("azure", "pairbus"):  # they warn about outages, which the page shows
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    asyncio.run(demo_serve.serve(port, typer.echo))
 
 
 async def _until_told_to_stop(work: Coroutine[Any, Any, Verdict]) -> Verdict:

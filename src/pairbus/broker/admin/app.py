@@ -4,6 +4,7 @@
     GET /metrics                        the same, where the broker listens on the loopback; see `pairbus.broker.metrics`
     GET /$metrics                       Listen; the same page everywhere
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
+    GET / of a browser, /$pairbus/page/…  the page, when the broker has one; it decides by itself who may ask
     /$pairbus/…                         Manage; faults and other switches of the broker, see `control`
     GET /$meter                         any right; operations since the start, when the broker has a meter
     GET /$namespaceinfo                 Manage
@@ -21,11 +22,11 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from pairbus.access.gate import ForeignRequest, check_request_source
 from pairbus.access.sas import MANAGE, Grant, TokenRefused
 from pairbus.broker.admin import AdminNamespace
 from pairbus.broker.admin.atom import error_body
 from pairbus.broker.admin.entities import namespace_entry
-from pairbus.broker.admin.gate import ForeignRequest, check_request_source
 from pairbus.broker.admin.metrics import MetricsPage
 from pairbus.broker.admin.resources import Call, Refused, Resources
 from pairbus.broker.admin.settings import in_words_of_the_service
@@ -37,10 +38,12 @@ from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, Sto
 BODY_SIZE_MAX = 256 * 1024  # a full description has 2 KB
 BODY_WAIT_S = 20
 SWITCHES = "$pairbus/"
+PAGE = "/$pairbus/page/"
 TOKEN_SKEW_S = 300  # the Python SDK renews a token only 60 seconds after its expiry
 
 ControlHandler = Callable[[web.Request, str], Awaitable[web.Response]]
 WebSocketHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+PageHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 logger = logging.getLogger("pairbus.broker.admin")
 
@@ -67,6 +70,7 @@ def admin_app(  # noqa: PLR0913 - each is a part of its own
     meter: Meter | None = None,
     faults: NamespaceFaults | None = None,
     control: ControlHandler | None = None,
+    page: PageHandler | None = None,
     on_request: Callable[[web.Request], None] | None = None,
     metrics: MetricsPage | None = None,
 ) -> web.Application:
@@ -83,6 +87,7 @@ def admin_app(  # noqa: PLR0913 - each is a part of its own
         meter=meter,
         faults=faults,
         control=control,
+        page=page,
         on_request=on_request,
         metrics=metrics,
     )
@@ -102,6 +107,7 @@ class _Routes:
         meter: Meter | None,
         faults: NamespaceFaults | None,
         control: ControlHandler | None,
+        page: PageHandler | None,
         on_request: Callable[[web.Request], None] | None,
         metrics: MetricsPage | None,
     ) -> None:
@@ -112,6 +118,7 @@ class _Routes:
         self._meter = meter
         self._faults = faults
         self._control = control
+        self._page = page
         self._on_request = on_request
         self._metrics = metrics
         self._resources = Resources(namespace)
@@ -126,7 +133,11 @@ class _Routes:
         try:
             check_request_source(request.headers.getall("Host", []), request.headers.get("Origin"), self._hosts)
             if not self._wants_websocket(request):
-                answer = await self._answer(request)
+                answer: web.StreamResponse
+                if self._page is not None and _wants_page(request):
+                    answer = await self._page(request)
+                else:
+                    answer = await self._answer(request)
                 if faults is not None and faults.acts:
                     await faults.contact.http_is_open()
                     await faults.contact.http_is_late(answer.content_length or 0)
@@ -254,6 +265,14 @@ class _Routes:
             return _error(408, f"the request body did not arrive within {BODY_WAIT_S} seconds")
         logger.error("%s %s %s failed", self._namespace.name, request.method, request.path, exc_info=error)
         return _error(500, "internal error; the broker's log has the details")
+
+
+def _wants_page(request: web.Request) -> bool:
+    """Tell whether a browser asks for the page, or the page asks for something."""
+    if request.path.startswith(PAGE):
+        return True
+    is_reading = request.method in ("GET", "HEAD") and "Authorization" not in request.headers
+    return request.path == "/" and is_reading and "text/html" in request.headers.get("Accept", "")
 
 
 def _is_switch(path: str) -> bool:

@@ -1,0 +1,143 @@
+"""`pairbus dashboard`: the page for a pair or for one namespace, on a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pairbus.access.hosts import is_loopback
+from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two, connection_string
+from pairbus.cli.trust import CaFile
+from pairbus.pairing.options import RANGES
+from pairbus.transport.loops import run
+
+if TYPE_CHECKING:
+    from pairbus.cli.dashboard_page import Given, PageOptions
+
+
+def register(app: typer.Typer) -> None:
+    """Mounts `pairbus dashboard`."""
+    app.command(
+        epilog=f"""\b
+Examples:
+  pairbus dashboard --primary @contoso.txt --secondary @fabrikam.txt
+  # one namespace
+  pairbus dashboard --primary @contoso.txt
+  # brokers, whose faults are switched by their control socket, also while a fault has shut their ports
+  pairbus dashboard --primary @contoso.txt --secondary @fabrikam.txt --control pairbus-data
+  pairbus dashboard --credential default --primary contoso.servicebus.windows.net --secondary HOST
+\b
+{KEPT_OFF.format(variables="PAIRBUS_PRIMARY and PAIRBUS_SECONDARY")} {ENTRA}"""
+    )(dashboard)
+
+
+def dashboard(
+    primary: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PAIRBUS_PRIMARY",
+            metavar="CS|HOST",
+            help="Connection string of the primary or of the only namespace, @FILE, or host.",
+        ),
+    ] = None,
+    secondary: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PAIRBUS_SECONDARY", metavar="CS|HOST", help="Connection string of the secondary, @FILE, or host."
+        ),
+    ] = None,
+    primary_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
+    ] = None,
+    backlog_queue_count: Annotated[
+        int, typer.Option(min=1, max=int(RANGES["backlog_queue_count"].most), help="How many queues the clients use.")
+    ] = 10,
+    control: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Control socket of a broker, DIR/control.sock or DIR; no fault shuts it. Repeat for a second broker.",
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on. Any but loopback demands the token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 = any free one.")] = 8080,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A DNS name under which browsers call this page. Repeat for more."),
+    ] = None,
+    credential: CredentialName = None,
+    ca_file: CaFile = None,
+) -> None:
+    """Show a pair of namespaces, or one, in a browser: entities, messages, states, faults and cost.
+
+    Prints the address of the page and runs until Ctrl-C. Works for brokers of Pairbus and for Azure.
+
+    The page needs no token on the loopback when the namespaces have the emulator's well-known key. Otherwise the
+    address ends with a token, which the browser keeps for itself: it is printed once and changes with every start.
+    Counts need the Manage claim. A look at Azure every 15 seconds, while a page is open, is billed as operations.
+
+    States, pings and syphons are those of clients on this machine, of this user, that have a control socket. With
+    --control the faults of a broker are switched over its socket, which answers when its port does not.
+    """
+    # Imported when needed: the network takes a third of a second, which other commands should not pay.
+    from pairbus.cli.dashboard_page import PageOptions
+
+    options = PageOptions(
+        _given(primary, secondary, credential, ca_file),
+        primary_name=primary_name,
+        rotation=backlog_queue_count,
+        controls=tuple(control or ()),
+        is_loopback=is_loopback(host),
+        hosts=frozenset(name.lower() for name in allowed_host or ()),
+        ca_file=ca_file,
+    )
+    run(_run(options, host, port))
+
+
+def _given(primary: str | None, secondary: str | None, credential: str | None, ca_file: Path | None) -> list[Given]:
+    from pairbus.cli.dashboard_page import Given
+
+    namespaces = Namespaces(credential, ca_file)
+    found: list[Given] = []
+    for value, option, variable in (
+        (primary, "--primary", "PAIRBUS_PRIMARY"),
+        (secondary, "--secondary", "PAIRBUS_SECONDARY"),
+    ):
+        if value is None and found:
+            continue
+        side = namespaces.side(value, option, variable)
+        text = connection_string(value, option, variable)
+        found.append(Given(side, text if "=" in text else None))
+    namespaces.check()
+    if len(found) == 2:
+        check_two(found[0].side, found[1].side)
+    return found
+
+
+async def _run(page: PageOptions, host: str, port: int) -> None:
+    from pairbus.cli.dashboard_page import make_page
+    from pairbus.dashboard.server import DashboardServer
+
+    made, token = await make_page(page)
+    async with DashboardServer(made, host, port) as server:
+        for line in address_lines(server.url, token):
+            typer.echo(line)
+        await until_stopped()
+
+
+def address_lines(url: str, token: str | None) -> list[str]:
+    """Return the lines that tell where the page is. The token is behind '#', which no browser sends."""
+    return [f"page: {url}" if token is None else f"page: {url}#token={token}", "Ctrl-C ends it."]
+
+
+async def until_stopped() -> None:
+    """Wait for SIGINT or SIGTERM."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()

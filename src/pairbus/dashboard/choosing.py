@@ -1,0 +1,86 @@
+"""Messages for the page: which were asked for, and how much of each is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pairbus.errors import ConfigError
+from pairbus.explorer import Choice, described
+
+PREFIX = 200  # characters of a body in a list
+BODY_SHOWN = 64 * 1024  # characters of a body in the view of one message; the rest is a download
+LISTED = ("sequence_number", "message_id", "subject", "session_id", "enqueued_time", "state", "delivery_count", "size")
+EXTRA = ("dead_letter_reason", "scheduled_enqueue_time", "undecodable")
+
+_TEXTS = {"where": "where", "grep": "text", "session": "session"}
+_NUMBERS = {"first": "first", "last": "last"}
+
+
+def choice_of(asked: Mapping[str, Any]) -> Choice:
+    """Read a choice: where (SQL filter), grep (text), session, reasons, numbers, first and last; ConfigError."""
+    given: dict[str, Any] = {}
+    for name, field in _TEXTS.items():
+        value = asked.get(name)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{name} is {value!r:.60}; a text is needed")
+        if value:
+            given[field] = value
+    for name, field in _NUMBERS.items():
+        value = asked.get(name)
+        if value is not None:
+            given[field] = _whole(name, value)
+    numbers, reasons = asked.get("numbers"), asked.get("reasons")
+    if numbers is not None:
+        if not isinstance(numbers, list) or not numbers:
+            raise ConfigError("numbers must be a list of sequence numbers")
+        given["numbers"] = [_whole("numbers", number) for number in numbers]
+    if reasons is not None:
+        given["reasons"] = reasons_of(reasons)
+    return Choice(**given)
+
+
+def reasons_of(reasons: Any) -> list[str]:
+    """Read the reasons of dead letters; ConfigError."""
+    if not isinstance(reasons, list) or not reasons or not all(isinstance(one, str) for one in reasons):
+        raise ConfigError("reasons must be a list of texts, with at least one")
+    return reasons
+
+
+def _whole(name: str, value: Any) -> int:
+    """Read a sequence number. A script cannot write every one as a number, so that a text is accepted too."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 19:
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(f"{name} is {value!r:.60}; a sequence number is needed")
+    return value
+
+
+def row_of(payload: bytes, *, has_body: bool) -> dict[str, Any]:
+    """Describe a message for a list, with the beginning of its body."""
+    shown = described(payload)
+    row = {name: shown.get(name) for name in LISTED} | {name: shown[name] for name in EXTRA if name in shown}
+    row["sequence_number"] = _text(shown.get("sequence_number"))
+    if not has_body:
+        row.pop("size")
+        return row
+    body = shown.get("body")
+    row["body_type"] = shown.get("body_type")
+    row["body"] = body if body is None else body[:PREFIX]
+    row["is_cut"] = body is not None and len(body) > PREFIX
+    return row
+
+
+def whole_of(payload: bytes) -> dict[str, Any]:
+    """Describe a message in full; of a large body only the beginning."""
+    shown = described(payload)
+    shown["sequence_number"] = _text(shown.get("sequence_number"))
+    body = shown.get("body")
+    if body is not None and len(body) > BODY_SHOWN:
+        shown |= {"body": body[:BODY_SHOWN], "is_cut": True}
+    return shown
+
+
+def _text(number: Any) -> str | None:
+    """Write a sequence number as a text: a script rounds numbers from 2⁵³ on, which partitioned entities have."""
+    return None if number is None else str(number)

@@ -1,0 +1,121 @@
+"""Answers about one entity: its settings, sessions, scheduled messages, rules, and whether a message would match."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from pairbus.dashboard.choosing import row_of
+from pairbus.dashboard.requests import number_of, read_object, text_of
+from pairbus.errors import ConfigError, EntityNotFound
+from pairbus.explorer import (
+    Address,
+    encoded,
+    peek,
+    rules,
+    scheduled,
+    sequence_number_of,
+    session_ids,
+    session_state,
+    would_match,
+)
+
+if TYPE_CHECKING:
+    from pairbus.dashboard.api import Page
+
+SESSIONS_MAX = 100  # whose states are read at once: each is locked for a moment
+SCHEDULED_MAX = 500
+SCHEDULED_S = 3.0
+
+Names = dict[str, str]
+
+
+async def show(page: Page, request: web.Request, names: Names) -> Any:
+    """GET entity: what the overview knows of it, and its subscriptions where it is a topic."""
+    path = text_of(request, "path")
+    look = await page.watch.look()
+    entities = look["namespaces"][page.target(names["name"]).name].get("entities", {})
+    found = next(((each, one) for each, one in entities.items() if each.lower() == path.lower()), None)
+    if found is None:
+        raise EntityNotFound(f"{names['name']} has no entity {path!r:.200}")
+    prefix = f"{found[0]}/Subscriptions/".lower()
+    below = {each: one for each, one in entities.items() if each.lower().startswith(prefix)}
+    return {"path": found[0], **found[1], **({"entities": below} if below else {})}
+
+
+async def sessions(page: Page, request: web.Request, names: Names) -> Any:
+    """GET sessions: ids with their states, `SESSIONS_MAX` from the `from`th on. Each is locked for a moment."""
+    address = Address.parse(text_of(request, "path"))
+    carrier = await page.carrier(page.target(names["name"]).name)
+    first = number_of(request, "from", 0, 1 << 31)
+    found = await session_ids(carrier, address)
+    shown = found[first : first + SESSIONS_MAX]
+    states = [await session_state(carrier, address, session) for session in shown]
+    return {
+        "sessions": [{"session_id": session, **state} for session, state in zip(shown, states, strict=True)],
+        "total": len(found),
+        "next": first + SESSIONS_MAX if first + SESSIONS_MAX < len(found) else None,
+    }
+
+
+async def scheduled_messages(page: Page, request: web.Request, names: Names) -> Any:
+    """GET scheduled: the scheduled messages of a queue by their times; `is_all` is false when there may be more."""
+    address = Address.parse(text_of(request, "path"))
+    carrier = await page.carrier(page.target(names["name"]).name)
+    rows: list[dict[str, Any]] = []
+    is_all = True
+    try:
+        async with asyncio.timeout(SCHEDULED_S):
+            async for payloads in scheduled(carrier, address):
+                rows += [row_of(payload, has_body=True) for payload in payloads]
+                if len(rows) >= SCHEDULED_MAX:
+                    is_all = False
+                    break
+    except TimeoutError:
+        is_all = False
+    rows.sort(key=lambda row: row.get("scheduled_enqueue_time") or "")
+    return {"messages": rows[:SCHEDULED_MAX], "is_all": is_all}
+
+
+async def show_rules(page: Page, request: web.Request, names: Names) -> Any:
+    """GET rules: the rules of a subscription."""
+    address = Address.parse(text_of(request, "path"))
+    _check_subscription(address)
+    return await rules(await page.carrier(page.target(names["name"]).name), address)
+
+
+async def match(page: Page, request: web.Request, names: Names) -> Any:
+    """POST match: {"path", "message"} or {"path", "from_path", "number"}: would the rules select this message?"""
+    asked = await read_object(request)
+    path, message = asked.get("path"), asked.get("message")
+    if not isinstance(path, str):
+        raise ConfigError("path is missing: it names the subscription")
+    address = Address.parse(path)
+    _check_subscription(address)
+    carrier = await page.carrier(page.target(names["name"]).name)
+    if isinstance(message, dict):
+        payload = encoded(message)
+    else:
+        payload = await _stored(carrier, asked)
+    answers = []
+    for rule in await rules(carrier, address):
+        matches, problem = would_match(rule, payload)
+        answers.append({**rule, "matches": matches, **({"problem": problem} if problem else {})})
+    return {"matches": any(answer["matches"] for answer in answers), "rules": answers}
+
+
+async def _stored(carrier: Any, asked: dict[str, Any]) -> bytes:
+    place, number = asked.get("from_path"), str(asked.get("number"))
+    if not isinstance(place, str) or not (number.isascii() and number.isdecimal()):
+        raise ConfigError('say which message: {"message": {…}}, or {"from_path": PATH, "number": N}')
+    found = await peek(carrier, Address.parse(place), int(number), 1)
+    if not found or sequence_number_of(found[0]) != int(number):
+        raise EntityNotFound(f"{place} has no message with the sequence number {number}")
+    return found[0]
+
+
+def _check_subscription(address: Address) -> None:
+    if not address.is_subscription:
+        raise ConfigError(f"{address} is no subscription: only subscriptions have rules")

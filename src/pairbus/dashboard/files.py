@@ -1,0 +1,32 @@
+"""Files for the browser, read once. A request names one of them or gets nothing: no path leads to the disk."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from aiohttp import web
+
+from pairbus.dashboard.guard import HEADERS
+
+INDEX = "index.html"
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+@cache
+def _files() -> dict[str, tuple[bytes, str]]:
+    found = {}
+    for file in files(__package__).joinpath("static").iterdir():
+        kind = _TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            found[file.name] = file.read_bytes(), kind
+    return found
+
+
+def file_answer(name: str) -> web.Response:
+    """Answer with a file of the page; 404 for any other name."""
+    known = _files().get(name)
+    if known is None:
+        raise web.HTTPNotFound(text="there is no such file")
+    body, kind = known
+    return web.Response(body=body, content_type=kind, charset="utf-8", headers=HEADERS)

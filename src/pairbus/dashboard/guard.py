@@ -1,0 +1,98 @@
+"""Who may ask the page for something: host, origin, token, and the headers that bind the browser.
+
+Laws of this file.
+ 1. A request that changes something is no GET, and carries a header that no foreign page can set without being asked.
+ 2. A request that names an origin names ours: the same host and port.
+ 3. A token comes in a header. It is compared in constant time, and never written anywhere.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from pairbus.access.gate import ForeignRequest, check_request_source
+
+TOKEN_HEADER = "X-Pairbus-Token"
+CHANGE_HEADER = "X-Pairbus-Page"
+READING = ("GET", "HEAD")
+OWN_SITES = ("same-origin", "none")
+
+# The browser keeps these rules itself, whatever a message holds: no script, style or frame from elsewhere or inline.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+Opens = Callable[[str], bool]
+"Tells whether a token opens the page."
+
+
+class Denied(Exception):
+    """A request that the page does not answer; carries the HTTP status."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class Guard:
+    """Rules for the requests of one page. Without `opens` no token is asked for."""
+
+    def __init__(self, opens: Opens | None, hosts: frozenset[str] = frozenset()) -> None:
+        """`hosts`: names, in lower case, under which browsers may call besides loopback names and addresses."""
+        self._opens = opens
+        self._hosts = hosts
+
+    @property
+    def needs_token(self) -> bool:
+        return self._opens is not None
+
+    def check_host(self, request: web.Request) -> None:
+        """Refuse requests that did not mean this server: names that a foreign page bound to our address."""
+        try:
+            check_request_source(request.headers.getall("Host", []), None, self._hosts)
+        except ForeignRequest as error:
+            raise Denied(error.status, str(error)) from None
+
+    def check(self, request: web.Request) -> None:
+        """Pass a request to the API, or raise Denied."""
+        self.check_host(request)
+        _check_origin(request)
+        if request.method not in READING and request.headers.get(CHANGE_HEADER) != "1":
+            raise Denied(403, f"a request that changes something needs the header {CHANGE_HEADER}: 1")
+        if self._opens is not None and not self._opens(request.headers.get(TOKEN_HEADER, "")):
+            raise Denied(401, f"the header {TOKEN_HEADER} is missing or wrong")
+
+
+def _check_origin(request: web.Request) -> None:
+    origin = request.headers.get("Origin")
+    if origin is not None and _authority(origin) != request.host.lower():
+        raise Denied(403, f"requests of web pages from {origin!r:.200} are refused")
+    site = request.headers.get("Sec-Fetch-Site")
+    if site is not None and site not in OWN_SITES:
+        raise Denied(403, "requests of web pages from another site are refused")
+
+
+def _authority(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def same_token(expected: str) -> Opens:
+    """Return the check for one token."""
+    return lambda given: hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())

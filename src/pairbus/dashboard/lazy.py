@@ -1,0 +1,47 @@
+"""The page of a namespace, made when the first browser comes: a broker that nobody looks at imports nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+if TYPE_CHECKING:
+    from pairbus.broker.namespace import Namespace
+    from pairbus.dashboard.api import Page
+
+
+class LazyPage:
+    """Makes the page at the first request."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._page: Page | None = None
+        self._is_closed = False
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request of a browser."""
+        if self._is_closed:
+            raise web.HTTPServiceUnavailable(text="the broker stops")
+        if self._page is None:
+            self._page = self._make()
+        assert self._page is not None
+        return await self._page.handle(request)
+
+    async def close(self) -> None:
+        """End everything that the page watches."""
+        self._is_closed = True
+        if self._page is not None:
+            await self._page.close()
+
+
+def lazy_page(namespace: Namespace, connection_string: Callable[[], str], host: str, hosts: frozenset[str]) -> LazyPage:
+    """Return the page of a namespace; `Broker` has it as its argument `page`."""
+
+    def make() -> Page:
+        from pairbus.dashboard.on_broker import page_of
+
+        return page_of(namespace, connection_string(), host, frozenset(name.lower() for name in hosts))
+
+    return LazyPage(make)

@@ -1,0 +1,104 @@
+"""The page on the port of a namespace of the broker, which is looked at in process."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pairbus.access.connection_string import ConnectionString
+from pairbus.access.emulator import WELL_KNOWN_KEY
+from pairbus.access.hosts import in_url, is_loopback
+from pairbus.access.sas import MANAGE, KeyRing
+from pairbus.broker.kit import answer_kit
+from pairbus.broker.namespace import Namespace
+from pairbus.broker.overview import overview
+from pairbus.cost.pricing import load
+from pairbus.dashboard.api import Page
+from pairbus.dashboard.facts import same_namespace
+from pairbus.dashboard.guard import Guard, Opens
+from pairbus.dashboard.watch import Pairing, Watch
+from pairbus.errors import ConfigError, PairbusError
+from pairbus.faults import Fault
+from pairbus.transport.threads import in_thread
+
+if TYPE_CHECKING:
+    from pairbus.client.sides import Side
+
+ROOT_KEY_NAME = "RootManageSharedAccessKey"
+
+
+class OwnTarget:
+    """A namespace of this process. Messages go over its port, like everybody's."""
+
+    pace_s = 1.0
+    can_switch = True
+    role: str | None = None
+
+    def __init__(self, namespace: Namespace, connection_string: str) -> None:
+        self.name = namespace.name
+        given = ConnectionString.parse(connection_string)
+        self.address = f"{in_url(given.host)}:{given.port}"
+        self._namespace = namespace
+        self._connection_string = connection_string
+        self._side: Side | None = None
+
+    async def side(self) -> Side:
+        # Imported in a thread, when needed: the SDK takes a quarter of a second, and the event loop is the broker's.
+        if self._side is None:
+            self._side = await in_thread("pairbus-import", _side_of, self._connection_string)
+        return self._side
+
+    async def overview(self) -> dict[str, Any]:
+        return overview(self._namespace)
+
+    async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
+        name, _, number = route.partition("/")
+        if name == "faults":
+            return self._faults(method, body or {}, number)
+        status, said = await answer_kit(self._namespace, method, name, json.dumps(body or {}).encode())
+        if status >= 400:
+            raise (ConfigError if status < 500 else PairbusError)(said["error"])
+        return said
+
+    def _faults(self, method: str, body: dict[str, Any], number: str) -> Any:
+        faults = self._namespace.faults
+        if method == "POST":
+            added = faults.add_fault(Fault.read(body))
+            return next(shown for shown in faults.list() if shown["id"] == added.id)
+        if method == "DELETE":
+            return {"cleared": faults.clear(int(number) if number else None)}
+        return faults.list()
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def opens_with_manage(keys: KeyRing) -> Opens:
+    """Return the check of a token that is `KEY NAME:KEY`, or the key of the root policy alone; it must have Manage."""
+
+    def opens(token: str) -> bool:
+        name, _, key = token.partition(":")
+        grants = (keys.login(ROOT_KEY_NAME, token), keys.login(name, key))
+        return any(grant is not None and MANAGE in grant.rights and not grant.entity_path for grant in grants)
+
+    return opens
+
+
+def _side_of(connection_string: str) -> Side:
+    from pairbus.client.sides import Side
+
+    return Side.from_connection_string(connection_string)
+
+
+def page_of(namespace: Namespace, connection_string: str, host: str, hosts: frozenset[str]) -> Page:
+    """Make the page of one namespace. It is open on the loopback as long as the well-known key opens everything."""
+    target = OwnTarget(namespace, connection_string)
+    well_known = namespace.keys.login(ROOT_KEY_NAME, WELL_KNOWN_KEY)
+    opens = None if is_loopback(host) and well_known is not None else opens_with_manage(namespace.keys)
+    authority = target.address
+
+    def is_ours(said: dict[str, Any]) -> bool:
+        return any(same_namespace(said[side], authority) for side in ("primary", "secondary"))
+
+    watch = Watch(namespace.name, [target], Pairing(is_ours), load("standard"))
+    return Page(watch, Guard(opens, hosts), is_on_broker=True)

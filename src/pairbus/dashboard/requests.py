@@ -1,0 +1,58 @@
+"""Requests of the page: their JSON, their numbers, and the words for what is wrong with them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from aiohttp import web
+
+from pairbus.errors import ConfigError
+
+BODY_SIZE_MAX = 1 << 20  # a message that is typed into a form; files have their own limit
+BODY_WAIT_S = 20.0
+
+
+async def read_bytes(request: web.Request, size_max: int = BODY_SIZE_MAX, wait_s: float = BODY_WAIT_S) -> bytes:
+    """Read the body of a request. ConfigError when it is too large or too slow."""
+    found = bytearray()
+    try:
+        async with asyncio.timeout(wait_s):
+            async for chunk in request.content.iter_chunked(1 << 16):
+                found += chunk
+                if len(found) > size_max:
+                    raise ConfigError(f"the body has more than {size_max} bytes")
+    except TimeoutError:
+        raise ConfigError(f"the body did not arrive within {wait_s:g} s") from None
+    return bytes(found)
+
+
+async def read_object(request: web.Request, size_max: int = BODY_SIZE_MAX) -> dict[str, Any]:
+    """Read a JSON object; an empty body is an empty one."""
+    text = await read_bytes(request, size_max)
+    try:
+        found = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the body is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError("the body must be a JSON object")
+    return found
+
+
+def text_of(request: web.Request, name: str) -> str:
+    """Return a parameter of the address that must be there."""
+    value = request.query.get(name, "")
+    if not value:
+        raise ConfigError(f"the parameter {name} is missing")
+    return value
+
+
+def number_of(request: web.Request, name: str, default: int, most: int) -> int:
+    """Return a whole number of the address, not below 0."""
+    text = request.query.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdecimal()) or len(text) > 19:
+        raise ConfigError(f"{name} is {text[:40]!r}; a whole number is needed")
+    return min(int(text), most)

@@ -1,0 +1,90 @@
+// One message: read in full, edited and sent again, or written anew.
+
+import { get, of, post, save } from "./api.js";
+import { attempt, confirm, dialog, toast } from "./dialogs.js";
+import { button, field, h, pairs, table } from "./dom.js";
+import { bytes, moment } from "./words.js";
+
+const SHOWN = [
+  ["message_id", "Message id"], ["subject", "Subject"], ["session_id", "Session"], ["correlation_id", "Correlation id"], ["content_type", "Content type"], ["to", "To"], ["reply_to", "Reply to"],
+  ["reply_to_session_id", "Reply to session"], ["partition_key", "Partition key"], ["state", "State"], ["delivery_count", "Deliveries"], ["dead_letter_reason", "Dead-letter reason"], ["dead_letter_error_description", "Description"], ["dead_letter_source", "Dead-letter source"], ["undecodable", "Cannot be read"],
+];
+const TIMES = [["enqueued_time", "Enqueued"], ["scheduled_enqueue_time", "Scheduled for"], ["locked_until", "Locked until"]];
+const EDITED = ["message_id", "subject", "session_id", "correlation_id", "content_type", "to", "reply_to", "partition_key"];
+
+export async function openMessage(here, number, changed) {
+  const query = { path: here.source, number };
+  const message = await attempt(() => get(of(here.namespace, "message", query)));
+  if (!message) return;
+  const box = dialog(`Message ${number}`, [
+    h("div", { class: "actions wrap" },
+      button("Edit and send again", () => { box.close(); sendForm(here, message, changed); }, { "data-action": "edit" }),
+      button("Download body", () => attempt(() => save(of(here.namespace, "body", query), `message-${number}.bin`)), { "data-action": "download" }),
+      button("Delete", () => confirm("Delete a message", `Delete message ${number} of ${here.source} for good?`, "Delete", async () => { await post(of(here.namespace, "purge"), { path: here.source, numbers: [number] }); box.close(); }), { class: "danger" })),
+    h("h3", {}, `Body, ${message.body_type}, ${bytes(message.size)} with everything`),
+    h("pre", { class: "content", tabindex: 0 }, message.body ?? "(no body)"),
+    message.is_cut ? h("p", { class: "note" }, "Only the beginning is shown; the download has all of it.") : null,
+    typedTable("Application properties", message.application_properties),
+    h("h3", {}, "Properties"),
+    pairs([...SHOWN.map(([name, title]) => [title, message[name]]), ...TIMES.map(([name, title]) => [title, message[name] ? `${moment(message[name])} (${message[name]})` : null]), ["Time to live", message.time_to_live_ms ? `${message.time_to_live_ms} ms` : null], ["Sequence number", message.sequence_number]]),
+    typedTable("Annotations", message.annotations),
+  ], { class: "wide" });
+}
+
+function typedTable(title, values) {
+  const rows = Object.entries(values ?? {});
+  if (!rows.length) return null;
+  return [h("h3", {}, title), table(title, [
+    { title: "Name", cell: ([name]) => h("bdi", {}, name) }, { title: "Type", cell: ([, one]) => one.type }, { title: "Value", cell: ([, one]) => h("span", { class: "body" }, one.value ?? "null") },
+  ], rows)];
+}
+
+// `original`: a message as `openMessage` reads it, to edit and send again; null: a new message.
+export function sendForm(here, original, changed) {
+  const problem = h("p", { class: "bad", role: "alert" });
+  const isText = !original || ["text", "string"].includes(original.body_type);
+  const canEditBody = isText && !original?.is_cut;
+  const given = original ?? {};
+  const own = Object.fromEntries(Object.entries(given.application_properties ?? {}).filter(([name]) => !["DeadLetterReason", "DeadLetterErrorDescription"].includes(name)));
+  const input = (name) => h("input", { name, value: given[name] ?? "", autocomplete: "off" });
+  const box = dialog(original ? `Edit message ${original.sequence_number} and send it again` : `Send to ${here.path}`, h("form", {
+    id: "send-form",
+    onsubmit: async (event) => {
+      event.preventDefault();
+      problem.textContent = "";
+      const data = new FormData(event.target);
+      try {
+        const message = read(data, original, canEditBody);
+        if (original) await post(of(here.namespace, "resend"), { path: here.source, number: original.sequence_number, changes: message, keep_original: data.get("keep") === "on", to: data.get("destination") || null });
+        else await post(of(here.namespace, "send"), { path: here.path, messages: Array(Math.max(1, Number(data.get("count") || 1))).fill(message) });
+        box.close();
+        toast(original ? "the copy was accepted, and the original completed" : "accepted", "good");
+        changed();
+      } catch (error) {
+        problem.textContent = error instanceof SyntaxError ? `The application properties are no JSON: ${error.message}` : error.message;
+      }
+    },
+  },
+  canEditBody ? field("Body", h("textarea", { name: "body", rows: 8, spellcheck: "false", value: given.body ?? "" })) : h("p", { class: "note" }, original.is_cut ? "The body is too large to be edited here; it is sent as it is." : `The body is ${original.body_type}; it is sent as it is.`),
+  field("Application properties, as JSON", h("textarea", { name: "properties", rows: 4, spellcheck: "false", value: Object.keys(own).length ? JSON.stringify(own, null, 1) : "", placeholder: '{"region": "eu", "amount": {"type": "int", "value": "12"}}' }), "Plain values, or type and value to choose the AMQP type."),
+  h("div", { class: "fields" }, EDITED.map((name) => field(name.replace(/_/g, " "), input(name))),
+    field("scheduled for", h("input", { name: "scheduled_enqueue_time", value: given.scheduled_enqueue_time ?? "", placeholder: "2030-01-31T12:00:00Z", autocomplete: "off" })),
+    original ? field("send to", h("input", { name: "destination", placeholder: "where it came from", autocomplete: "off" })) : field("count", h("input", { name: "count", type: "number", min: 1, max: 1000, placeholder: "1" }))),
+  original ? h("label", { class: "check" }, h("input", { type: "checkbox", name: "keep" }), "keep the original too") : null,
+  problem, h("div", { class: "actions" }, h("button", { type: "submit", "data-action": "submit" }, original ? "Send again" : "Send"))), { class: "wide" });
+}
+
+function read(data, original, canEditBody) {
+  const message = {};
+  if (canEditBody && (!original || data.get("body") !== (original.body ?? ""))) {
+    message.body = data.get("body");
+    message.body_type = original?.body_type ?? "text";
+  }
+  for (const name of [...EDITED, "scheduled_enqueue_time"]) {
+    const text = data.get(name);
+    if (text !== (original?.[name] ?? "")) message[name] = text === "" ? null : text;
+  }
+  const properties = data.get("properties").trim();
+  if (original || properties) message.application_properties = properties ? JSON.parse(properties) : {};
+  return message;
+}

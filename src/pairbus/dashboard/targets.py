@@ -1,0 +1,239 @@
+"""Namespaces as the dashboard reaches them: a broker by its switches, any other namespace by its administration.
+
+A target never waits longer than its time-out, so one that is silent does not keep the others from being shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import aiohttp
+from azure.core.exceptions import AzureError
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.access.connection_string import ConnectionString
+from pairbus.access.emulator import DEFAULT_PORT, fetch_ca
+from pairbus.access.hosts import in_url, is_loopback
+from pairbus.access.sas import sign
+from pairbus.client.sides import Side
+from pairbus.errors import ConfigError, EntityNotFound, FaultNotFound, PairbusError
+from pairbus.transport.threads import in_thread
+
+ANSWER_S = 3.0
+CHANGE_S = 30.0  # for a switch: a move of the clock does everything that falls due
+ADMIN_S = 20.0
+TOKEN_S = 300
+ANSWER_SIZE_MAX = 64 << 20  # bytes; some 200 for each entity
+SOCKET_NAME = "control.sock"
+_STATUSES: dict[int, type[PairbusError]] = {400: ConfigError, 404: EntityNotFound}
+
+
+class Target(Protocol):
+    """One namespace that is watched."""
+
+    name: str
+    "Name in addresses of the page."
+    role: str | None
+    "primary, secondary, or None for a namespace alone."
+    pace_s: float
+    "Pause between two looks."
+    can_switch: bool
+    "It is a broker: faults and its clock can be switched."
+
+    address: str
+    "Host, for an emulator host:port."
+
+    async def side(self) -> Side:
+        """Return the way for messages and for administration."""
+        ...
+
+    async def overview(self) -> dict[str, Any]:
+        """Return entities by path and, of a broker, faults, clock and meter. PairbusError when it does not answer."""
+        ...
+
+    async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
+        """Call a switch of the broker. PairbusError with its refusal, or because there are no switches."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class BrokerTarget:
+    """A broker, asked over the port of the namespace, or over its control socket, which no fault shuts."""
+
+    pace_s = 1.0
+    can_switch = True
+
+    def __init__(
+        self,
+        name: str,
+        side: Side,
+        connection_string: str,
+        *,
+        role: str | None = None,
+        control: Path | None = None,
+        ca_file: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.role = role
+        self.address = side.name
+        self._side = side
+        self._given = ConnectionString.parse(connection_string)
+        self._control = control / SOCKET_NAME if control is not None and control.is_dir() else control
+        self._ca_file = ca_file
+        self._authority = f"{in_url(self._given.host)}:{self._given.port or DEFAULT_PORT}"
+        self._session: aiohttp.ClientSession | None = None
+
+    async def side(self) -> Side:
+        return self._side
+
+    async def overview(self) -> dict[str, Any]:
+        found = await self._ask("GET", "overview", None, ANSWER_S)
+        if not isinstance(found, dict) or "entities" not in found:
+            raise PairbusError(f"{self.name} does not answer as a broker of this version does")
+        return found
+
+    async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
+        return await self._ask(method, route, body, CHANGE_S)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _ask(self, method: str, route: str, body: dict[str, Any] | None, wait_s: float) -> Any:
+        place = str(self._control or self._authority)
+        try:
+            async with asyncio.timeout(wait_s):
+                session = await self._opened()
+                url = f"{self._base()}/$pairbus/{route}"
+                async with session.request(method, url, json=body, headers=self._headers()) as answer:
+                    said = await answer.content.read(ANSWER_SIZE_MAX)
+                    return _read(answer.status, said, place)
+        except TimeoutError:
+            raise PairbusError(f"{place} gave no answer within {wait_s:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+            raise PairbusError(f"{place} cannot be reached: {reason}") from None
+
+    async def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector: aiohttp.BaseConnector
+            if self._control is not None:
+                connector = aiohttp.UnixConnector(str(self._control))
+            else:
+                connector = aiohttp.TCPConnector(ssl=await in_thread("pairbus-ca", self._trust))
+            self._session = aiohttp.ClientSession(connector=connector)
+        return self._session
+
+    def _trust(self) -> ssl.SSLContext:
+        if self._ca_file is not None:
+            return ssl.create_default_context(cafile=self._ca_file)
+        if not is_loopback(self._given.host):
+            raise ConfigError(f"{self._given.host} is not this machine: copy the broker's ca.pem, give it by --ca-file")
+        return ssl.create_default_context(cadata=fetch_ca(self._authority, ANSWER_S).decode("ascii"))
+
+    def _base(self) -> str:
+        return f"http://localhost/{self.name}" if self._control is not None else f"https://{self._authority}"
+
+    def _headers(self) -> dict[str, str]:
+        given = self._given
+        if self._control is not None:
+            return {}
+        if given.key_name is None or given.key is None:
+            return {"Authorization": given.signature or ""}
+        expires_s = int(time.time()) + TOKEN_S
+        return {"Authorization": sign(f"https://{self._authority}", given.key_name, given.key, expires_s)}
+
+
+class AzureTarget:
+    """A namespace of Azure, or of any other emulator: its administration lists entities and counts."""
+
+    can_switch = False
+
+    def __init__(self, name: str, side: Side, *, role: str | None = None, pace_s: float = 15.0) -> None:
+        self.name = name
+        self.role = role
+        self.address = side.name
+        self.pace_s = pace_s
+        self._side = side
+        self._admin: ServiceBusAdministrationClient | None = None
+
+    async def side(self) -> Side:
+        return self._side
+
+    async def overview(self) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(ADMIN_S):
+                return {"name": self.name, "entities": await in_thread("pairbus-admin", self._listed)}
+        except TimeoutError:
+            raise PairbusError(f"{self.name} gave no answer within {ADMIN_S:g} s") from None
+        except (AzureError, OSError) as error:
+            raise PairbusError(f"{self.name}: {str(error).splitlines()[0] if str(error) else error!r}") from None
+
+    async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
+        raise ConfigError(f"{self.name} is no broker of Pairbus: it has no {route} to switch")
+
+    async def close(self) -> None:
+        if self._admin is not None:
+            await in_thread("pairbus-admin", self._admin.close)
+
+    def _listed(self) -> dict[str, Any]:
+        if self._admin is None:
+            admin = self._side.new_admin()
+            assert isinstance(admin, ServiceBusAdministrationClient)
+            self._admin = admin
+        admin, found = self._admin, {}
+        settings: dict[str, Any] = {queue.name: queue for queue in admin.list_queues()}
+        for queue in admin.list_queues_runtime_properties():
+            known = settings.get(queue.name)
+            found[queue.name] = _counts("queue", queue, known) | {"scheduled": queue.scheduled_message_count or 0}
+        for topic in admin.list_topics_runtime_properties():
+            found[topic.name] = {
+                "kind": "topic",
+                "scheduled": topic.scheduled_message_count or 0,
+                "size_bytes": topic.size_in_bytes or 0,
+                "subscriptions": topic.subscription_count or 0,
+            }
+            settings = {each.name: each for each in admin.list_subscriptions(topic.name)}
+            for each in admin.list_subscriptions_runtime_properties(topic.name):
+                found[f"{topic.name}/Subscriptions/{each.name}"] = _counts(
+                    "subscription", each, settings.get(each.name)
+                )
+        return found
+
+
+def _counts(kind: str, counts: Any, settings: Any) -> dict[str, Any]:
+    found = {
+        "kind": kind,
+        "active": counts.active_message_count or 0,
+        "dead": counts.dead_letter_message_count or 0,
+        "size_bytes": getattr(counts, "size_in_bytes", 0) or 0,
+    }
+    if settings is not None:
+        found |= {"status": str(settings.status), "sessions": bool(settings.requires_session)}
+        size_mb = getattr(settings, "max_size_in_megabytes", None)
+        if size_mb:
+            found["max_bytes"] = size_mb << 20
+        window = getattr(settings, "duplicate_detection_history_time_window", None)
+        if window is not None and getattr(settings, "requires_duplicate_detection", False):
+            found["duplicate_window_s"] = window.total_seconds()
+        if settings.forward_to:
+            found["forward_to"] = settings.forward_to.rpartition("/")[2]
+    return found
+
+
+def _read(status: int, said: bytes, place: str) -> Any:
+    try:
+        found = json.loads(said)
+    except ValueError:
+        found = {"error": f"status {status}: {said[:200].decode('utf-8', 'replace')}"}
+    if status < 300:
+        return found
+    reason = found.get("error") if isinstance(found, dict) else found
+    kind = FaultNotFound if status == 404 and "fault" in str(reason) else _STATUSES.get(status, PairbusError)
+    raise kind(f"refused by {place}: {reason}")

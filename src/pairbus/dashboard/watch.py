@@ -1,0 +1,304 @@
+"""The watch: looks at all namespaces while somebody watches, and tells the watchers what changed.
+
+Laws of this file.
+ 1. Nobody watches, nothing is asked: the sources rest until somebody comes, and again when the last one has left.
+ 2. Each source has its own task and its own pace, so a silent namespace delays nobody.
+ 3. A watcher that does not read is cut, not waited for: it has `WAITING_MAX` lines, then it must come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from pairbus.cost.pricing import PriceSheet
+from pairbus.dashboard.facts import IsOurs, described, pair_facts, running_cost
+from pairbus.dashboard.news import Happening, backlog_of, happenings, patch_of, without_nulls
+from pairbus.errors import PairbusError
+from pairbus.transport.threads import in_thread
+
+if TYPE_CHECKING:
+    from pairbus.dashboard.targets import Target
+
+logger = logging.getLogger("pairbus.dashboard")
+
+TICK_S = 1.0
+CLIENTS_S = 1.0
+LOOK_S = 3.0
+LINGER_S = 10.0  # a page that is opened again soon after finds fresh facts
+WAITING_MAX = 64
+HAPPENINGS_MAX = 300
+WATCHERS_MAX = 100
+
+PairLook = Callable[[], Awaitable[dict[str, Any]]]
+"Looks at a pair as `pairbus status` does."
+
+
+class Pairing:
+    """Names of a pair, or of a namespace that may be part of one."""
+
+    def __init__(
+        self, is_ours: IsOurs, *, names: tuple[str, str] | None = None, primary_name: str | None = None
+    ) -> None:
+        """`names`: the targets that are primary and secondary; None for a namespace alone."""
+        self.is_ours = is_ours
+        self.names = names
+        self.primary_name = primary_name
+        self.look: PairLook | None = None
+
+
+class Watcher:
+    """One browser that listens. Lines wait in it until it reads them."""
+
+    def __init__(self) -> None:
+        self.lines: asyncio.Queue[str | None] = asyncio.Queue(WAITING_MAX)
+
+    def tell(self, line: str | None) -> bool:
+        """Add a line, None for the end; False when the watcher reads too slowly."""
+        try:
+            self.lines.put_nowait(line)
+        except asyncio.QueueFull:
+            return False
+        return True
+
+
+class Watch:
+    """Everything that is known of some namespaces, kept fresh while it is wanted."""
+
+    def __init__(self, title: str, targets: Sequence[Target], pairing: Pairing, sheet: PriceSheet) -> None:
+        self.title = title
+        self.targets = {target.name: target for target in targets}
+        self.happened: deque[dict[str, Any]] = deque(maxlen=HAPPENINGS_MAX)
+        self._pairing = pairing
+        self._sheet = sheet
+        self._watchers: set[Watcher] = set()
+        self._wanted_s = 0.0
+        "Last time at which somebody wanted to know, on the clock of the event loop."
+        self._tasks: list[asyncio.Task[None]] = []
+        self._first = asyncio.Event()
+        self._arrived = asyncio.Event()
+        "All namespaces and clients have answered, or failed to."
+        self._overviews: dict[str, dict[str, Any]] = {}
+        self._pair: dict[str, Any] = {}
+        self._status: dict[str, Any] = {}
+        self._look: dict[str, Any] = {}
+        self._number = 0
+
+    @property
+    def is_at_work(self) -> bool:
+        """True while the sources are asked."""
+        return bool(self._tasks)
+
+    # ── for those who ask ──
+
+    async def look(self) -> dict[str, Any]:
+        """Return everything as it is now, or was a moment ago. It begins to watch when nobody did."""
+        self._begin()
+        await self._first.wait()
+        return self._look
+
+    async def join(self) -> Watcher:
+        """Return a watcher that has been told everything as it is; `leave` ends it. PairbusError: too many watch."""
+        if len(self._watchers) >= WATCHERS_MAX:
+            raise PairbusError(f"{WATCHERS_MAX} pages watch already; close one")
+        look = await self.look()
+        watcher = Watcher()
+        watcher.tell(_line("look", look))
+        watcher.tell(_line("happened", list(self.happened)))
+        self._watchers.add(watcher)
+        return watcher
+
+    def leave(self, watcher: Watcher) -> None:
+        self._watchers.discard(watcher)
+        self._wanted_s = asyncio.get_running_loop().time()
+
+    def tell(self, kind: str, said: Any) -> None:
+        """Tell all watchers something that is no part of the look."""
+        line = _line(kind, said)
+        for watcher in list(self._watchers):
+            if not watcher.tell(line):
+                self._watchers.discard(watcher)
+                watcher.lines.get_nowait()
+                watcher.tell(None)
+
+    def note(self, happening: Happening) -> None:
+        """Add an event to the list, and tell the watchers."""
+        self._number += 1
+        said = {
+            "number": self._number,
+            "time_ms": int(time.time() * 1000),
+            **without_nulls(
+                {
+                    "kind": happening.kind,
+                    "tone": happening.tone,
+                    "text": happening.text,
+                    "namespace": happening.namespace,
+                    "entity": happening.entity,
+                }
+            ),
+        }
+        self.happened.append(said)
+        self.tell("happened", [said])
+
+    async def refresh(self, name: str) -> None:
+        """Ask one namespace at once, because it was just changed from here."""
+        if self._tasks:
+            await self._ask(self.targets[name])
+            self._assemble()
+
+    async def close(self) -> None:
+        """End all watchers and tasks, and close the targets."""
+        for watcher in list(self._watchers):
+            watcher.tell(None)
+        self._watchers.clear()
+        await asyncio.gather(*self._stop_sources(), return_exceptions=True)
+        for target in self.targets.values():
+            await target.close()
+
+    # ── the sources ──
+
+    def _begin(self) -> None:
+        self._wanted_s = asyncio.get_running_loop().time()
+        if self._tasks:
+            return
+        self._first, self._arrived = asyncio.Event(), asyncio.Event()
+        self._overviews, self._pair, self._status, self._look = {}, {}, {}, {}
+        loop = asyncio.get_running_loop()
+        sources: list[tuple[Callable[[], Awaitable[None]], float]] = [
+            (lambda target=target: self._ask(target), target.pace_s)  # type: ignore[misc]
+            for target in self.targets.values()
+        ]
+        sources.append((self._ask_clients, CLIENTS_S))
+        if self._pairing.look is not None:
+            sources.append((self._ask_status, LOOK_S))
+        self._tasks = [loop.create_task(self._keep(read, pace_s)) for read, pace_s in sources]
+        self._tasks.append(loop.create_task(self._tick()))
+        for task in self._tasks:
+            task.add_done_callback(_tell_failure)
+
+    def _stop_sources(self) -> list[asyncio.Task[None]]:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        return tasks
+
+    async def _keep(self, read: Callable[[], Awaitable[None]], pace_s: float) -> None:
+        while True:
+            await read()
+            await asyncio.sleep(pace_s)
+
+    async def _ask(self, target: Target) -> None:
+        known = self._overviews.get(target.name, {})
+        try:
+            found = await target.overview()
+        except PairbusError as error:
+            # Counts that were seen last stay: a namespace that is away still has its messages.
+            since_ms = known.get("away_since_ms") or int(time.time() * 1000)
+            found = {**known, "reachable": False, "error": str(error), "away_since_ms": since_ms}
+        else:
+            found = {**found, "reachable": True}
+        self._overviews[target.name] = found
+        self._has_arrived()
+
+    def _has_arrived(self) -> None:
+        if self._pair and len(self._overviews) == len(self.targets):
+            self._arrived.set()
+
+    async def _ask_clients(self) -> None:
+        said = await in_thread("pairbus-control", described)
+        self._pair = pair_facts(said, self._pairing.is_ours, time.time())
+        self._has_arrived()
+
+    async def _ask_status(self) -> None:
+        assert self._pairing.look is not None
+        self._status = await self._pairing.look()
+
+    async def _tick(self) -> None:
+        """Put the look together, once every source has had a moment, and end when nobody wants it any more."""
+        loop = asyncio.get_running_loop()
+        with suppress(TimeoutError):  # one that is silent is shown as such
+            await asyncio.wait_for(self._arrived.wait(), TICK_S)
+        while True:
+            if self._watchers:
+                self._wanted_s = loop.time()
+            elif loop.time() - self._wanted_s > LINGER_S:
+                self._stop_sources()
+                return
+            self._assemble()
+            self._first.set()
+            await asyncio.sleep(TICK_S)
+
+    def _assemble(self) -> None:
+        before, self._look = self._look, self._together()
+        if not before:
+            return
+        for happening in happenings(before, self._look):
+            self.note(happening)
+        patch = patch_of(before, self._look)
+        if patch and self._watchers:
+            self.tell("patch", patch)
+
+    def _together(self) -> dict[str, Any]:
+        namespaces = {}
+        for name, target in self.targets.items():
+            found = self._overviews.get(name, {"reachable": False, "error": "it has not answered yet"})
+            status = self._status.get(target.role or "", {})
+            if status and found["reachable"] and not status.get("reachable", True):
+                # The control socket answers although the port does not: for clients the namespace is away.
+                found = {**found, "reachable": False, "error": status.get("error")}
+            namespaces[name] = {
+                **{key: value for key, value in found.items() if key not in ("name", "meter")},
+                "role": target.role,
+                "address": target.address,
+                "can_switch": target.can_switch,
+            }
+        meters = [found["meter"] for found in self._overviews.values() if found.get("meter")]
+        look = {
+            "title": self.title,
+            "time_ms": int(time.time() * 1000),
+            "namespaces": namespaces,
+            "pair": self._pair_facts(namespaces),
+            "cost": running_cost(meters, self._sheet),
+        }
+        return {key: _shallow(value) for key, value in look.items() if value is not None}
+
+    def _pair_facts(self, namespaces: dict[str, Any]) -> dict[str, Any]:
+        names = self._pairing.names
+        holders = [names[1]] if names is not None else list(namespaces)
+        backlog = backlog_of(
+            {path: one for name in holders for path, one in namespaces[name].get("entities", {}).items()},
+            self._pairing.primary_name,
+        )
+        if self._status.get("oldest_s") is not None and backlog["messages"]:
+            backlog["oldest_s"] = round(self._status["oldest_s"])
+        found = {**self._pair, "backlog": backlog}
+        if names is not None:
+            found |= {"primary": names[0], "secondary": names[1], "problems": self._status.get("problems") or None}
+        return found
+
+
+def _shallow(value: Any) -> Any:
+    """Remove nulls down to the namespaces; entities have none, and there may be thousands."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: {inner: each for inner, each in one.items() if each is not None} if isinstance(one, dict) else one
+        for key, one in value.items()
+        if one is not None
+    }
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("the dashboard stops to watch a part", exc_info=error)
+
+
+def _line(kind: str, said: Any) -> str:
+    return f"event: {kind}\ndata: {json.dumps(said, separators=(',', ':'))}\n\n"

@@ -1,0 +1,104 @@
+"""`pairbus dashboard` and `pairbus demo --serve` as a shell sees them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import BrokerProcess
+from tests.cli.command import Command
+
+API = "$pairbus/page/api/"
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("dashboard")
+    with BrokerProcess(folder / "data", options=("--key", "my own key")) as process:
+        yield process
+
+
+def test_namespace_must_be_named(command: Command) -> None:
+    outcome = command("dashboard")
+    assert outcome.code == 2 and "--primary" in outcome.err
+
+
+def test_pair_of_one_namespace_is_refused(command: Command, broker: BrokerProcess) -> None:
+    text = broker.connection_string()
+    outcome = command("dashboard", "--primary", text, "--secondary", text)
+    assert outcome.code == 1 and "a pair needs two" in outcome.err
+
+
+def test_control_socket_of_another_broker_is_refused(command: Command, broker: BrokerProcess) -> None:
+    """Faults would be switched somewhere else than the page shows."""
+    elsewhere = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
+    outcome = command("dashboard", "--primary", elsewhere, "--control", str(broker.data_dir))
+    assert outcome.code == 1 and "no namespace of this broker" in outcome.err
+
+
+def test_missing_control_socket_is_told(command: Command, broker: BrokerProcess, tmp_path: Path) -> None:
+    outcome = command("dashboard", "--primary", broker.connection_string(), "--control", str(tmp_path / "none.sock"))
+    assert outcome.code == 1 and "none.sock" in outcome.err
+
+
+def started(*words: str) -> tuple[subprocess.Popen[str], str]:
+    """Start a command; return it with the address of the page that it prints."""
+    process = subprocess.Popen([sys.executable, "-m", "pairbus", *words], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("page: "):
+            return process, line.removeprefix("page: ").strip()
+    raise AssertionError(f"it ended with {process.wait()} and printed no address")
+
+
+def test_key_of_ones_own_prints_a_token_once_and_demands_it(broker: BrokerProcess) -> None:
+    """The token is behind #: no browser sends that part of an address."""
+    process, address = started("dashboard", "--primary", broker.connection_string(), "--port", "0")
+    try:
+        url, _, token = address.partition("#token=")
+        assert len(token) >= 32
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"{url}{API}overview", timeout=WAIT_S)
+        assert caught.value.code == 401
+        request = urllib.request.Request(f"{url}{API}overview", headers={"X-Pairbus-Token": token})
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            found = json.load(answer)
+        assert list(found["namespaces"]) == ["contoso"] and found["namespaces"]["contoso"]["reachable"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == 0
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow
+def test_demo_serves_a_pair_until_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAIRBUS_CONTROL_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    process, url = started("demo", "--serve", "--port", "0")
+    try:
+        with urllib.request.urlopen(f"{url}{API}overview", timeout=WAIT_S) as answer:
+            found = json.load(answer)
+        assert {name: one["role"] for name, one in found["namespaces"].items()} == {
+            "contoso": "primary",
+            "fabrikam": "secondary",
+        }
+        assert len(found["pair"]["clients"]) == 3 and found["cost"]["billable_operations"] > 0
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == 0
+        assert list(tmp_path.glob("pairbus-demo-*")) == []
+    finally:
+        process.kill()

@@ -1,0 +1,195 @@
+"""The verbs of the page, each checked by what the broker has afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from tests.dashboard.world import API, CHANGING, World, world
+
+ORDERS = "namespaces/contoso"
+
+
+async def browse(there: World, **query: Any) -> dict[str, Any]:
+    text = "&".join(f"{name}={value}" for name, value in {"path": "orders", **query}.items())
+    found: dict[str, Any] = await there.get(f"{ORDERS}/messages?{text}")
+    return found
+
+
+async def test_browse_from_any_number_and_page_by_page() -> None:
+    async with world() as there:
+        await there.put(*[f"body {at}" for at in range(30)])
+        first = await browse(there, count=10)
+        assert [row["body"] for row in first["messages"]] == [f"body {at}" for at in range(10)]
+        second = await browse(there, count=10, **{"from": first["next"]})
+        assert second["messages"][0]["body"] == "body 10"
+        assert (await browse(there, **{"from": 31}))["messages"] == []
+
+
+async def test_search_in_bodies_and_properties() -> None:
+    async with world() as there:
+        await there.put("apple", "pear", "PEAR tree")
+        await there.put("quince", application_properties={"taste": "like pears", "price": 12})
+        found = await browse(there, grep="pear")
+        assert [row["body"] for row in found["messages"]] == ["pear", "PEAR tree", "quince"]
+        assert found["next"] is None and found["scanned"] == 4
+        found = await browse(there, where="price%20%3E%2010")
+        assert [row["body"] for row in found["messages"]] == ["quince"]
+
+
+async def test_message_in_full_has_typed_properties() -> None:
+    async with world() as there:
+        properties = {"a": {"type": "int", "value": "7"}, "b": True, "<b>": "<script>"}
+        await there.put("hello", application_properties=properties)
+        found = await there.get(f"{ORDERS}/message?path=orders&number=1")
+        assert found["application_properties"]["a"] == {"type": "int", "value": "7"}
+        assert found["application_properties"]["b"]["type"] == "boolean"
+        assert found["body"] == "hello"
+        status, _ = await there.ask("GET", f"{ORDERS}/message?path=orders&number=99")
+        assert status == 404
+
+
+async def test_edit_and_send_again_replaces_the_message() -> None:
+    """The original is completed after the copy was accepted: one message, with the new body and the old properties."""
+    async with world() as there:
+        await there.put("wrong", application_properties={"kept": "yes"})
+        await there.post(f"{ORDERS}/resend", {"path": "orders", "number": "1", "changes": {"body": "right"}})
+        assert there.counts() == (1, 0)
+        found = await there.get(f"{ORDERS}/message?path=orders&number=2")
+        assert found["body"] == "right"
+        assert found["application_properties"]["kept"]["value"] == "yes"
+
+
+async def test_dead_letters_are_grouped_and_redriven_by_reason() -> None:
+    async with world() as there:
+        await there.put(*"abcde")
+        await there.dead_letter(2, "Late")
+        await there.dead_letter(1, "Broken")
+        groups = await there.get(f"{ORDERS}/dead-letters?path=orders")
+        assert [(group["reason"], group["count"]) for group in groups] == [("Late", 2), ("Broken", 1)]
+        job = await there.job(f"{ORDERS}/redrive", {"path": "orders", "reasons": ["Late"]})
+        assert (job["state"], job["done"]) == ("done", 2), job
+        assert there.counts() == (4, 1)
+
+
+async def test_move_purge_and_choice() -> None:
+    async with world() as there:
+        await there.put(*[f"body {at}" for at in range(10)])
+        job = await there.job(f"{ORDERS}/move", {"path": "orders", "to": "other", "numbers": ["1", "2"]})
+        assert job["state"] == "done", job
+        assert (there.counts(), there.counts("other")) == ((8, 0), (2, 0))
+        await there.job(f"{ORDERS}/purge", {"path": "orders", "grep": "body 9"})
+        assert there.counts() == (7, 0)
+        job = await there.job(f"{ORDERS}/purge", {"path": "orders"})
+        assert (job["done"], there.counts()) == (7, (0, 0))
+
+
+async def test_failed_move_tells_why_and_loses_nothing() -> None:
+    async with world() as there:
+        await there.put("one")
+        job = await there.job(f"{ORDERS}/move", {"path": "orders", "to": "missing"})
+        assert job["state"] == "failed" and "does not exist" in job["error"], job
+        assert there.counts() == (1, 0)
+
+
+async def test_export_and_import_keep_every_message() -> None:
+    async with world() as there:
+        await there.put("one", "two", application_properties={"price": {"type": "int", "value": "3"}})
+        async with there.session.get(f"{there.url}{API}{ORDERS}/export?path=orders", headers=CHANGING) as answer:
+            lines = await answer.read()
+            assert "attachment" in answer.headers["Content-Disposition"]
+        assert [json.loads(line)["body"] for line in lines.splitlines()] == ["one", "two"]
+        url = f"{there.url}{API}{ORDERS}/import?path=other"
+        async with there.session.post(url, data=lines, headers=CHANGING) as answer:
+            job = await there.end_of(await answer.json())
+        assert (job["state"], job["done"]) == ("done", 2), job
+        assert (there.counts(), there.counts("other")) == ((2, 0), (2, 0))
+        found = await there.get(f"{ORDERS}/message?path=other&number=1")
+        assert found["application_properties"]["price"] == {"type": "int", "value": "3"}
+
+
+async def test_import_of_something_else_is_told() -> None:
+    async with world() as there:
+        url = f"{there.url}{API}{ORDERS}/import?path=other"
+        async with there.session.post(url, data=b"no json\n", headers=CHANGING) as answer:
+            job = await there.end_of(await answer.json())
+        assert job["state"] == "failed" and "line 1" in job["error"]
+
+
+async def test_sessions_schedule_rules_and_clock() -> None:
+    async with world() as there:
+        await there.put("a", path="meetings", session_id="monday")
+        found = await there.get(f"{ORDERS}/sessions?path=meetings")
+        assert [(one["session_id"], one["is_locked"]) for one in found["sessions"]] == [("monday", False)]
+        await there.put("later", scheduled_enqueue_time="2100-01-01T00:00:00Z")
+        scheduled = await there.get(f"{ORDERS}/scheduled?path=orders")
+        assert scheduled["messages"][0]["scheduled_enqueue_time"].startswith("2100-01-01")
+        assert there.counts() == (0, 0)
+        await there.post(f"{ORDERS}/clock", {"advance_to": "2100-01-01T00:00:01Z"})
+        assert there.counts() == (1, 0)
+        rules = await there.get(f"{ORDERS}/rules?path=news/Subscriptions/all")
+        assert [rule["name"] for rule in rules] == ["$Default"]
+        match = await there.post(f"{ORDERS}/match", {"path": "news/Subscriptions/all", "message": {"body": "x"}})
+        assert match["matches"] is True
+
+
+async def test_faults_are_switched_and_watchers_hear_of_it() -> None:
+    """The watch tells everything at first, then what changed: a thousand quiet entities cost nothing."""
+    async with world() as there:
+        async with there.session.get(f"{there.url}{API}watch", headers=CHANGING) as stream:
+            assert stream.headers["Content-Type"].startswith("text/event-stream")
+            heard = asyncio.create_task(_heard(stream, "fault on in contoso"))
+            fault = await there.post(f"{ORDERS}/faults", {"kind": "throttle", "entity": "other"})
+            patches = await asyncio.wait_for(heard, 10)
+        assert "orders" not in patches
+        assert [one["kind"] for one in there.broker.namespace("contoso").faults.list()] == ["throttle"]
+        assert (await there.ask("DELETE", f"{ORDERS}/faults/{fault['id']}"))[1] == {"cleared": 1}
+        assert (await there.ask("DELETE", f"{ORDERS}/faults/{fault['id']}"))[0] == 404
+
+
+async def _heard(stream: Any, text: str) -> str:
+    """Read events until one has the text; return the patches that came before."""
+    patches = ""
+    async for line in stream.content:
+        if line.startswith(b"event: "):
+            kind = line.split()[1]
+        elif line.startswith(b"data: "):
+            if kind == b"patch":
+                patches += line.decode()
+            if kind == b"happened" and text in line.decode():
+                return patches
+    raise AssertionError(f"the stream ended without {text!r}")
+
+
+async def test_overview_has_entities_counts_and_states() -> None:
+    async with world() as there:
+        await there.put("one", "two")
+        found = await there.get("overview")
+        assert found["namespaces"]["contoso"]["entities"]["orders"]["active"] == 2
+        assert found["namespaces"]["contoso"]["entities"]["news/Subscriptions/all"]["kind"] == "subscription"
+        assert found["on_broker"] is True
+
+
+async def test_broker_stops_at_once_although_a_page_watches() -> None:
+    """An open page must not hold up a restart."""
+    async with world() as there:
+        stream = await there.session.get(f"{there.url}{API}watch", headers=CHANGING)
+        assert (await stream.content.readline()).startswith(b"event: look")
+        await there.put(*["x"] * 50)
+        began_s = asyncio.get_running_loop().time()
+        await there.broker.stop()
+        assert asyncio.get_running_loop().time() - began_s < 1.5
+        stream.close()
+
+
+async def test_cancelled_job_loses_nothing_and_holds_nothing() -> None:
+    async with world() as there:
+        await there.put(*[f"body {at}" for at in range(500)])
+        began = await there.post(f"{ORDERS}/move", {"path": "orders", "to": "other", "where": "1 = 1"})
+        await there.ask("DELETE", f"jobs/{began['number']}")
+        job = await there.end_of(began)
+        assert job["state"] in ("cancelled", "done"), job
+        assert there.counts()[0] + there.counts("other")[0] >= 500
+        left = await there.job(f"{ORDERS}/purge", {"path": "orders"})
+        assert there.counts() == (0, 0), left

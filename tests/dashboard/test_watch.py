@@ -1,0 +1,123 @@
+"""The watch: asks only while somebody watches, and neither a silent namespace nor a slow browser holds it up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from pairbus.cost.pricing import load
+from pairbus.dashboard import watch as watching
+from pairbus.dashboard.watch import WAITING_MAX, Pairing, Watch, Watcher
+from pairbus.errors import PairbusError
+
+
+class Namespace:
+    """A target that counts how often it is asked."""
+
+    pace_s = 0.01
+    can_switch = True
+    role: str | None = None
+
+    def __init__(self, name: str = "contoso") -> None:
+        self.name = name
+        self.address = f"{name}.example"
+        self.asked = 0
+        self.silent = False
+        self.active = 0
+
+    async def side(self) -> Any:
+        raise AssertionError("messages are not asked for")
+
+    async def overview(self) -> dict[str, Any]:
+        self.asked += 1
+        if self.silent:
+            raise PairbusError("it is silent")
+        return {"entities": {"orders": {"kind": "queue", "active": self.active}, "quiet": {"kind": "queue"}}}
+
+    async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
+        raise AssertionError("nothing is switched")
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "TICK_S", 0.02)
+    monkeypatch.setattr(watching, "LINGER_S", 0.1)
+    monkeypatch.setattr(watching, "described", list)
+
+
+def new_watch(*targets: Namespace) -> Watch:
+    return Watch("test", targets, Pairing(lambda _: True), load("standard"))
+
+
+async def event(watcher: Watcher, kind: str) -> Any:
+    """Return the data of the next event of this kind."""
+    async with asyncio.timeout(10):
+        while line := await watcher.lines.get():
+            head, data = line.split("\n")[:2]
+            if head == f"event: {kind}":
+                return json.loads(data.removeprefix("data: "))
+    raise AssertionError("the watcher was ended")
+
+
+@pytest.mark.usefixtures("quick")
+async def test_nobody_watches_nothing_is_asked() -> None:
+    """A broker with a page that nobody looks at must not pay for it."""
+    target = Namespace()
+    watch = new_watch(target)
+    await asyncio.sleep(0.05)
+    assert target.asked == 0
+    watch.leave(await watch.join())
+    for _ in range(500):
+        await asyncio.sleep(0.02)
+        if not watch.is_at_work:
+            break
+    asked = target.asked
+    await asyncio.sleep(0.1)
+    assert 0 < asked == target.asked
+    assert (await watch.look())["namespaces"]["contoso"]["reachable"]
+    await watch.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_watcher_hears_only_what_changed() -> None:
+    target = Namespace()
+    watch = new_watch(target)
+    watcher = await watch.join()
+    assert (await event(watcher, "look"))["namespaces"]["contoso"]["entities"]["quiet"] == {"kind": "queue"}
+    target.active = 3
+    while "namespaces" not in (patch := await event(watcher, "patch")):
+        pass
+    assert patch["namespaces"] == {"contoso": {"entities": {"orders": {"active": 3}}}}
+    await watch.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_counts_stay_while_a_namespace_is_away() -> None:
+    """The last thing that was seen is worth more than nothing during an outage."""
+    target, other = Namespace(), Namespace("fabrikam")
+    watch = new_watch(target, other)
+    watcher = await watch.join()
+    target.silent = True
+    while not any("away" in one["text"] for one in await event(watcher, "happened")):
+        pass
+    found = await watch.look()
+    assert found["namespaces"]["contoso"]["reachable"] is False
+    assert "orders" in found["namespaces"]["contoso"]["entities"]
+    assert found["namespaces"]["fabrikam"]["reachable"] is True
+    await watch.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_browser_that_does_not_read_is_cut() -> None:
+    watch = new_watch(Namespace())
+    slow = await watch.join()
+    for number in range(2 * WAITING_MAX):
+        watch.tell("job", number)
+    lines = [slow.lines.get_nowait() for _ in range(slow.lines.qsize())]
+    assert lines[-1] is None and len(lines) <= WAITING_MAX
+    await watch.close()
