@@ -1,12 +1,13 @@
 """Time of a report, and peak memory of Java and Python, for ledgers of growing size.
 
-python -m bench report                  100 000, 1 000 000 and 10 000 000 rows
+python -m bench report                  5 000, 1 000 000 and 10 000 000 rows
 python -m bench.report FOLDER           one measurement in a process of its own: the report of a folder, as JSON
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,9 @@ from rich.table import Table
 
 from pairbus.ledger.rows import time_text
 
-ROWS = (100_000, 1_000_000, 10_000_000)
+ROWS = (5_000, 1_000_000, 10_000_000)
+GOALS_S = {5_000: 5.0, 1_000_000: 20.0}
+"Seconds that a report may take after Spark is up."
 ROWS_PER_DAY = 1_000_000
 FILE_BYTES = 64_000_000  # size of the files that a ledger writes
 OUTAGE_S, PERIOD_S = 1800, 3600  # half of each hour is an outage
@@ -39,6 +42,10 @@ class ReportTime:
     "Time of the report, without the start of Spark."
     start_s: float
     "Time of the start of Spark."
+    cpu_s: float
+    "CPU time of the report, in this process, Java and Spark's workers."
+    jobs: int
+    "Jobs of Spark."
     java_peak_mb: float
     python_peak_mb: float
     diverted: int
@@ -65,12 +72,27 @@ def measure_report(sizes: tuple[int, ...] = ROWS) -> list[ReportTime]:
 
 
 def report_table(times: list[ReportTime]) -> Table:
-    table = Table("ledger rows", "MB", "seconds", "rows/s", "Java peak MB", "Python peak MB", "diverted", "outages")
+    table = Table(
+        "ledger rows",
+        "MB",
+        "seconds",
+        "goal",
+        "CPU s",
+        "jobs",
+        "rows/s",
+        "Java peak MB",
+        "Python peak MB",
+        "diverted",
+        "outages",
+    )
     for each in times:
         table.add_row(
             f"{each.rows:,}",
             f"{each.megabytes:,.0f}",
             f"{each.seconds:.1f}",
+            _goal(each),
+            f"{each.cpu_s:.1f}",
+            f"{each.jobs}",
             f"{each.rows / each.seconds:,.0f}",
             f"{each.java_peak_mb:,.0f}",
             f"{each.python_peak_mb:,.0f}",
@@ -78,6 +100,13 @@ def report_table(times: list[ReportTime]) -> Table:
             f"{each.outages:,}",
         )
     return table
+
+
+def _goal(each: ReportTime) -> str:
+    for rows, limit_s in GOALS_S.items():
+        if abs(each.rows - rows) < rows / 10:
+            return f"≤ {limit_s:g}: {'kept' if each.seconds <= limit_s else 'MISSED'}"
+    return "-"
 
 
 # ── ledgers ──
@@ -169,6 +198,8 @@ def _measured(folder: Path) -> ReportTime:
     spark = local_session("bench", "local[2]", **find_sources([folder]).session_conf())
     spark.sparkContext.setLogLevel("ERROR")
     spark.range(1).count()
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
+    jobs_before, cpu_before_s = len(jobs()), _cpu_s()
     ready = time.monotonic()
     report = make_report(spark, [folder], prices=load("standard"), geo=load("geo-replication"), now_s=time.time())
     done = time.monotonic()
@@ -178,11 +209,28 @@ def _measured(folder: Path) -> ReportTime:
         megabytes=sum(path.stat().st_size for path in folder.glob("*.jsonl")) / 1e6,
         seconds=done - ready,
         start_s=ready - began,
+        cpu_s=_cpu_s() - cpu_before_s,
+        jobs=len(jobs()) - jobs_before,
         java_peak_mb=_peak_mb(java),
         python_peak_mb=_peak_mb("self"),
         diverted=report.availability.total.diverted,
         outages=len(report.availability.outages),
     )
+
+
+def _cpu_s() -> float:
+    """CPU time of this process and all below it, those that have ended included."""
+    ticks: dict[int, tuple[int, int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue  # it has just ended
+        ticks[int(path.parent.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    mine = {os.getpid()}
+    while more := {pid for pid, (parent, _) in ticks.items() if parent in mine} - mine:
+        mine |= more
+    return sum(ticks[pid][1] for pid in mine) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak_mb(pid: int | str) -> float:

@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"access", "errors"},
     "ledger": {"disk", "errors", "process"},
     "cost": {"errors", "ledger"},
-    "report": {"cost", "errors", "ledger"},
+    "ledger_table": {"errors", "ledger"},
+    "report": {"cost", "errors", "ledger", "ledger_table"},
     # the wire, and what stands on it
     "amqp": set(),
     "filters": {"amqp", "errors"},

@@ -10,8 +10,8 @@ import pytest
 from pairbus.cost.pricing import PriceSheet, load
 from pairbus.errors import ConfigError
 from pairbus.ledger.rows import decode
+from pairbus.ledger_table.lines import usable
 from pairbus.report.model import Report
-from pairbus.report.rows import usable
 from pairbus.report.sources import find_sources
 from tests.report.conftest import NOW_S, World
 from tests.report.worlds import BROKEN, NOON_S, ODD_BUT_WHOLE, Writer, hand_ledger

@@ -113,6 +113,18 @@ def test_a_drain_keeps_its_budget_with_any_queues_and_tasks(
     assert most <= 1.1 * BUDGET * 10, "in any ten seconds"
 
 
+@pytest.mark.parametrize(("gap_s", "start_s"), [(2.0, 1.0), (4.0, 2.0), (6.0, 3.0)])
+@pytest.mark.parametrize(("queues", "tasks"), [(1, 1), (10, 2), (10, 8)])
+def test_long_gaps_between_rounds_are_made_up_for(gap_s: float, start_s: float, queues: int, tasks: int) -> None:
+    """Spark on a busy machine takes seconds from one round to the next: rounds become longer, not faster."""
+    backlog = {f"q/{number}": 60_000 // queues for number in range(queues)}
+    cluster = Cluster(backlog, 2, tasks, gap_s, start_s)
+    assert 0.85 * BUDGET <= cluster.drain() <= 1.1 * BUDGET
+    seconds = Counter(map(int, cluster.moved_at))
+    most = max(sum(seconds[second] for second in range(first, first + 10)) for first in range(int(cluster.now)))
+    assert most <= 1.1 * BUDGET * 10, "in any ten seconds"
+
+
 def test_a_share_begins_empty_and_grows_when_others_end() -> None:
     """Many short tasks must not each begin with a burst; what the others do not need any more is not lost."""
     share = Share(100.0, 4, 0.0)

@@ -41,6 +41,7 @@ MODULES = (
     "demo",
     "estimate",
     "report",
+    "ledger",
     "spool",
     "store",
 )

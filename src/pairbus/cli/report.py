@@ -81,19 +81,24 @@ def report(
     """
     # Imported when needed: other commands should not wait for it.
     from pairbus.cost.pricing import load
-    from pairbus.report.sources import find_sources
+    from pairbus.ledger_table.listing import is_here
+    from pairbus.report.sources import LARGE_CONF, find_sources
 
     sheet, geo = load(prices), load(GEO)
     check_output("--out", out)
     check_output("--json", json_file)
     if parquet is not None and not parquet.parent.is_dir():
         raise ConfigError(f"--parquet {parquet}: the folder {parquet.parent} does not exist")
-    sources = find_sources(ledgers)  # before Spark is started, which takes seconds
-    with _progress() as told, _spark(told, spark_place(None, remote), sources.session_conf()) as spark:
+    # Before Spark is started, which takes seconds; but only Spark finds what is not on this machine.
+    where = spark_place(None, remote)
+    are_here = where.remote is None and all(is_here(None, name) for name in ledgers)
+    sources = find_sources(ledgers) if are_here else None
+    conf = LARGE_CONF if sources is None else sources.session_conf()
+    with progress() as told, spark_session(told, "pairbus report", where, conf) as spark:
         from pairbus.report.job import make_report
         from pairbus.report.journey import journey as hops_of
 
-        told(f"reading {sources.files} file{'s' if sources.files != 1 else ''}")
+        told("reading" if sources is None else f"reading {sources.files} file{'s' if sources.files != 1 else ''}")
         if journey is not None:
             hops = hops_of(spark, ledgers, journey)
         else:
@@ -115,7 +120,7 @@ def report(
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
+def progress() -> Iterator[Callable[[str], None]]:
     """Show the current step on standard error: in one changing line on a terminal, elsewhere in a line for each."""
     from rich.console import Console
 
@@ -129,12 +134,14 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def _spark(told: Callable[[str], None], where: SparkPlace, conf: dict[str, str]) -> Iterator[SparkSession]:
+def spark_session(
+    told: Callable[[str], None], name: str, where: SparkPlace, conf: dict[str, str]
+) -> Iterator[SparkSession]:
     from pairbus.spark.session import set_log_level
 
     told(f"starting Spark on {where}" if where.remote is None else f"using {where}")
     with _aside():
-        session = where.open("pairbus report", conf)
+        session = where.open(name, conf)
         set_log_level(session, "ERROR")
     try:
         yield session

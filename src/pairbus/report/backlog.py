@@ -1,121 +1,256 @@
 """Depth and age of the backlog over time, and the delay of messages that came home.
 
-Ledgers may be of any size, but the driver gets only sums: counts of equal delays, and at most 500 points.
+Ledgers may be of any size, so the waits of messages are looked at in blocks, twice, and the driver gets only sums:
+first counts by second, and delays by classes; then what the first look left open at the chosen points and within
+the classes that have a percentile. Blocks are numpy arrays, in a worker of Spark or, for a small ledger, on the driver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
-
-from pyspark.sql import Window
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING, Protocol
 
 from pairbus.report.model import BacklogPoint, Delay
+from pairbus.report.records import Sum
 from pairbus.report.times import text_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    import numpy as np
+
+    Array = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 POINTS_MAX = 500
 BUCKETS = (POINTS_MAX - 2) // 2  # two points of each, the highest and the last second; and the ends of the period
-PERCENTILES = (50, 95, 99)
+PERCENTILES = (50, 95, 99, 100)
 ALL = "*"
 DELAY_LIMITS_S = (
     *(round(step * 10.0**power, 2) for power in range(-1, 5) for step in (1, 1.5, 2, 3, 5, 7)),
     *(100_000.0, 250_000.0, 1_000_000.0, 10_000_000.0),
 )
 "Upper limits of the histogram: 40 of them, from a tenth of a second to four months."
+NEVER = -(2**63)
+"Time that is absent, in an array."
+CLASS_BITS = 12
+SPAN = 1000  # a number of two points: the first and the last at which a message waits
+CHANGE, CLASS, BAR, WAITING, DELAY, OLDEST = "change", "class", "bar", "waiting", "delay", "oldest"
+AT_BEGIN, AT_END = 0, 1
 
 
-def backlog_points(messages: DataFrame, begins_ms: int, ends_ms: int) -> list[BacklogPoint]:
-    """Depth of the backlog and age of its oldest message, at the ends of the period and after seconds with a change.
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Waits of some messages: an entity and three times each."""
+
+    entities: Sequence[str]
+    entity: Array
+    "Index of the entity in `entities`."
+    diverted_ms: Array
+    home_ms: Array
+    ended_ms: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Points and classes of delays that the second look is about."""
+
+    seconds: tuple[int, ...]
+    "Seconds of the points, in order."
+    classes: frozenset[tuple[str, int]]
+    "Entity, or ALL, and class of its delays."
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLook:
+    """Sums of the first look at all blocks; seconds, of which there may be a million, in arrays."""
+
+    seconds: Array
+    "Seconds with a change of the depth, in any order."
+    steps: Array
+    sums: Iterable[Sum]
+    "All but the changes."
+
+
+class Waits(Protocol):
+    """Waits of all diverted messages, wherever they are."""
+
+    def first_look(self, begins_ms: int) -> FirstLook: ...
+
+    def second_look(self, question: Question) -> Iterable[Sum]: ...
+
+
+def class_of(delay_ms: int) -> int:
+    """Class of a delay: the delay itself when it is short, or else its highest bits."""
+    shift = max(delay_ms.bit_length() - CLASS_BITS, 0)
+    return (shift << CLASS_BITS) + (delay_ms >> shift)
+
+
+# ── the two looks at a block ──
+
+
+def changes(block: Block) -> tuple[Array, Array]:
+    """Seconds in which the depth changed, and by how much."""
+    import numpy as np
+
+    ended = block.ended_ms[block.ended_ms != NEVER]
+    times = np.concatenate([block.diverted_ms, ended])
+    steps = np.concatenate([np.ones(len(block.diverted_ms), np.int64), -np.ones(len(ended), np.int64)])
+    seconds, places = np.unique(times // 1000, return_inverse=True)
+    sums = np.zeros(len(seconds), np.int64)
+    np.add.at(sums, places, steps)
+    return seconds, sums
+
+
+def look_first(block: Block, begins_ms: int) -> Iterator[Sum]:
+    """Delays by class and by bar of the histogram, and what waits at the ends of the period."""
+    import numpy as np
+
+    for name, delays in _delays(block):
+        classes = _classes(delays)
+        yield from (Sum(CLASS, name, number, count, None) for number, count in _counted(classes))
+        limits = np.array([round(limit * 1000) for limit in DELAY_LIMITS_S])
+        bars = np.minimum(np.searchsorted(limits, delays), len(limits) - 1)
+        yield from (Sum(BAR, "", number, count, None) for number, count in _counted(bars))
+    waits = block.ended_ms == NEVER
+    at_begin = (block.diverted_ms <= begins_ms) & (waits | (block.ended_ms > begins_ms))
+    yield Sum(WAITING, "", AT_BEGIN, int(at_begin.sum()), None)
+    yield Sum(WAITING, "", AT_END, int(waits.sum()), int(block.diverted_ms[waits].min()) if waits.any() else None)
+
+
+def look_again(block: Block, question: Question) -> Iterator[Sum]:
+    """Delays one by one within the classes in question, and the oldest message by the points at which it waits."""
+    import numpy as np
+
+    for name, delays in _delays(block):
+        classes = _classes(delays)
+        for of in (name, ALL):
+            wanted = [number for entity, number in question.classes if entity == of]
+            chosen = delays[np.isin(classes, np.array(wanted, np.int64))]
+            yield from (Sum(DELAY, of, delay_ms, count, None) for delay_ms, count in _counted(chosen))
+    points = np.array(question.seconds, np.int64)
+    first = np.searchsorted(points, block.diverted_ms // 1000)
+    last = np.where(
+        block.ended_ms == NEVER, len(points) - 1, np.searchsorted(points, block.ended_ms // 1000, side="left") - 1
+    )
+    covers = first <= last
+    numbers, places = np.unique(first[covers] * SPAN + last[covers], return_inverse=True)
+    least = np.full(len(numbers), 2**63 - 1, np.int64)
+    np.minimum.at(least, places, block.diverted_ms[covers])
+    yield from (Sum(OLDEST, "", int(number), 0, int(ms)) for number, ms in zip(numbers, least, strict=True))
+
+
+def _delays(block: Block) -> Iterator[tuple[str, Array]]:
+    """Delays of the messages that came home, by entity."""
+    is_home = block.home_ms != NEVER
+    for index, name in enumerate(block.entities):
+        chosen = is_home & (block.entity == index)
+        yield name, block.home_ms[chosen] - block.diverted_ms[chosen]
+
+
+def _classes(delays: Array) -> Array:
+    """Classes of delays, as `class_of` has them."""
+    import numpy as np
+
+    bits: Array = np.frexp(delays.astype(np.float64))[1].astype(np.int64)  # exact: a delay has less than 53 bits
+    shift: Array = np.maximum(bits - CLASS_BITS, 0)
+    return (shift << CLASS_BITS) + (delays >> shift)
+
+
+def _counted(values: Array) -> Iterator[tuple[int, int]]:
+    import numpy as np
+
+    found, counts = np.unique(values, return_counts=True)
+    return ((int(value), int(count)) for value, count in zip(found, counts, strict=True))
+
+
+# ── figures ──
+
+
+def backlog_and_delays(
+    waits: Waits, begins_ms: int, ends_ms: int
+) -> tuple[list[BacklogPoint], dict[str, Delay], tuple[tuple[float, int], ...]]:
+    """Points of the backlog's curve; delays by entity, with all together under `*`; and the histogram of all.
+
+    Percentiles are exact nearest ranks.
+    """
+    look = waits.first_look(begins_ms)
+    classes: dict[str, dict[int, int]] = {}
+    bars: dict[int, int] = {}
+    ends: dict[int, tuple[int, int | None]] = {}
+    for each in look.sums:
+        if each.name == CLASS:
+            for name in (each.entity, ALL):
+                of = classes.setdefault(name, {})
+                of[each.number] = of.get(each.number, 0) + each.counted
+        elif each.name == BAR:
+            bars[each.number] = bars.get(each.number, 0) + each.counted
+        else:
+            ends[each.number] = each.counted, each.least_ms
+    kept = _kept(look.seconds, look.steps)
+    wanted = {name: _classes_of_percentiles(counts) for name, counts in classes.items()}
+    open_classes = frozenset((name, number) for name, numbers in wanted.items() for number in numbers)
+    question = Question(tuple(second for second, _ in kept), open_classes)
+    exact: dict[str, dict[int, int]] = {}
+    spans: list[tuple[int, int, int]] = []
+    for each in waits.second_look(question) if kept else ():
+        if each.name == DELAY:
+            exact.setdefault(each.entity, {})[each.number] = each.counted
+        elif each.least_ms is not None:
+            spans.append((*divmod(each.number, SPAN), each.least_ms))
+    delays = {name: _delay(counts, exact[name]) for name, counts in classes.items()}
+    oldest = _walk(spans, len(kept))
+    return _points(kept, oldest, ends, begins_ms, ends_ms), delays, _bars(bars)
+
+
+def _kept(seconds: Array, steps: Array) -> list[tuple[int, int]]:
+    """Seconds that become points, and the depth after each.
+
+    When more than 498 seconds have a change, they are cut into 249 groups of the same size, and each group keeps its
+    highest and its last second: a short outage in a long period is not missed.
+    """
+    import numpy as np
+
+    order = np.argsort(seconds)
+    depths = np.cumsum(steps[order])
+    chosen = list(range(len(order)))
+    if len(order) > 2 * BUCKETS:
+        groups = np.arange(len(order)) * BUCKETS // len(order)
+        ends = [*np.flatnonzero(np.diff(groups)) + 1, len(order)]
+        begins = [0, *ends[:-1]]
+        highest = [begin + int(np.argmax(depths[begin:end])) for begin, end in zip(begins, ends, strict=True)]
+        chosen = sorted({*highest, *(int(end) - 1 for end in ends)})
+    return [(int(seconds[order[index]]), int(depths[index])) for index in chosen]
+
+
+def _points(
+    kept: Sequence[tuple[int, int]],
+    oldest: Mapping[int, int],
+    ends: Mapping[int, tuple[int, int | None]],
+    begins_ms: int,
+    ends_ms: int,
+) -> list[BacklogPoint]:
+    """Points at the ends of the period and after seconds with a change.
 
     With up to 249 such seconds there is also a point at the end of each quiet time: messages grow older while nothing
-    changes. When more than 498 seconds have a change, they are cut into 249 groups of the same size, and each group
-    keeps its highest and its last second: a short outage in a long period is not missed.
-
-    The oldest message at a point is the minimum over all messages that wait then. To find it without comparing each
-    message with each point, a message is reduced to the first and the last point at which it waits. There are at most
-    125 000 such pairs, and only the oldest message of each matters. `_walk` then goes from point to point.
+    changes.
     """
-    changes = _changes(messages).persist()
-    try:
-        kept = changes.where("is_kept").orderBy("second").collect()
-        oldest = _oldest(messages, changes, len(kept))
-    finally:
-        changes.unpersist()
-    at_first, at_last = F.col("diverted_ms") <= begins_ms, F.col("ended_ms").isNull()
-    is_waiting = F.col("ended_ms").isNull() | (F.col("ended_ms") > begins_ms)
-    row = messages.agg(
-        F.count_if(at_first & is_waiting), F.count_if(at_last), F.min(F.when(at_last, F.col("diverted_ms")))
-    ).collect()[0]
-    points = [BacklogPoint(text_of(begins_ms), row[0], 0.0)]
+    waiting, left = ends.get(AT_BEGIN, (0, None)), ends.get(AT_END, (0, None))
+    points = [BacklogPoint(text_of(begins_ms), waiting[0], 0.0)]
     is_all = len(kept) <= BUCKETS  # otherwise there is no room for further points
-    for index, point in enumerate(kept):
-        quiet_ms, time_ms = point["second"] * 1000 - 1, min(point["second"] * 1000 + 999, ends_ms)
+    for index, (second, depth) in enumerate(kept):
+        quiet_ms, time_ms = second * 1000 - 1, min(second * 1000 + 999, ends_ms)
         before = kept[index - 1] if index and is_all else None
-        if before is not None and before["second"] < point["second"] - 1 and begins_ms < quiet_ms < ends_ms:
-            points.append(BacklogPoint(text_of(quiet_ms), before["depth"], _age_s(quiet_ms, oldest.get(index - 1))))
+        if before is not None and before[0] < second - 1 and begins_ms < quiet_ms < ends_ms:
+            points.append(BacklogPoint(text_of(quiet_ms), before[1], _age_s(quiet_ms, oldest.get(index - 1))))
         if begins_ms < time_ms < ends_ms:
-            points.append(BacklogPoint(text_of(time_ms), point["depth"], _age_s(time_ms, oldest.get(index))))
+            points.append(BacklogPoint(text_of(time_ms), depth, _age_s(time_ms, oldest.get(index))))
     if ends_ms > begins_ms:
-        points.append(BacklogPoint(text_of(ends_ms), row[1], _age_s(ends_ms, row[2])))
+        points.append(BacklogPoint(text_of(ends_ms), left[0], _age_s(ends_ms, left[1])))
     return points
 
 
 def _age_s(time_ms: int, since_ms: int | None) -> float:
     return 0.0 if since_ms is None else max(0, time_ms - since_ms) / 1000
-
-
-def _changes(messages: DataFrame) -> DataFrame:
-    """Seconds in which the depth changed: depth after the second, whether it is a point, and the points around it.
-
-    `from_point` is the first point at or after the second, `before_point` the last one before it. A message waits from
-    `from_point` of the second in which it was diverted to `before_point` of the second in which its wait ended.
-    """
-    went = messages.select(F.expr("diverted_ms div 1000").alias("second"), F.lit(1).alias("step"))
-    ended = messages.where("ended_ms is not null")
-    ended = ended.select(F.expr("ended_ms div 1000").alias("second"), F.lit(-1).alias("step"))
-    changes = went.unionAll(ended).groupBy("second").agg(F.sum("step").alias("step"))
-    # One partition for these windows: there are as many rows as seconds, and not as messages.
-    everywhere = Window.partitionBy(F.lit(0))
-    in_order = everywhere.orderBy("second")
-    so_far = in_order.rowsBetween(Window.unboundedPreceding, 0)
-    changes = changes.select(
-        "second",
-        F.sum("step").over(so_far).alias("depth"),
-        F.row_number().over(in_order).alias("number"),
-        F.count("*").over(everywhere).alias("seconds"),
-    )
-    group = F.expr(f"if(seconds <= {2 * BUCKETS}, number, (number - 1) * {BUCKETS} div seconds)")
-    changes = changes.withColumn("bucket", group)
-    bucket = Window.partitionBy("bucket")
-    is_highest = F.row_number().over(bucket.orderBy(F.desc("depth"), "second")) == 1
-    is_last = F.row_number().over(bucket.orderBy(F.desc("second"))) == 1
-    changes = changes.withColumn("is_kept", is_highest | is_last)
-    points_so_far = F.count_if("is_kept").over(so_far)
-    return changes.select(
-        "second",
-        "depth",
-        "is_kept",
-        (points_so_far - F.expr("if(is_kept, 1, 0)")).alias("from_point"),
-        (points_so_far - F.expr("if(is_kept, 1, 0)") - 1).alias("before_point"),
-    )
-
-
-def _oldest(messages: DataFrame, changes: DataFrame, points: int) -> dict[int, int]:
-    """Number of a point → time at which the oldest message that waits there was diverted."""
-    pairs = messages.groupBy(
-        F.expr("diverted_ms div 1000").alias("went"), F.expr("ended_ms div 1000").alias("ended")
-    ).agg(F.min("diverted_ms").alias("since_ms"))
-    starts = changes.select(F.col("second").alias("went"), "from_point")
-    ends = changes.select(F.col("second").alias("ended"), "before_point")
-    spans = pairs.join(starts, "went").join(ends, "ended", "left")
-    spans = spans.select("from_point", F.coalesce("before_point", F.lit(points - 1)).alias("to_point"), "since_ms")
-    spans = spans.where("from_point <= to_point").groupBy("from_point", "to_point").agg(F.min("since_ms").alias("ms"))
-    return _walk([(row["from_point"], row["to_point"], row["ms"]) for row in spans.collect()], points)
 
 
 def _walk(spans: Sequence[tuple[int, int, int]], points: int) -> dict[int, int]:
@@ -135,50 +270,54 @@ def _walk(spans: Sequence[tuple[int, int, int]], points: int) -> dict[int, int]:
     return least
 
 
-# ── delays ──
+# ── percentiles ──
 
 
-def delays(messages: DataFrame) -> tuple[dict[str, Delay], tuple[tuple[float, int], ...]]:
-    """Delays by entity, with all together under `*`; and the histogram of all.
-
-    Percentiles are exact nearest ranks: delays are whole milliseconds, so equal ones are counted before the sort.
-    """
-    home = messages.where("home_ms is not null").select("entity", F.expr("home_ms - diverted_ms").alias("delay_ms"))
-    counted = home.groupBy("entity", "delay_ms").agg(F.count("*").alias("messages")).persist()
-    try:
-        everything = (
-            counted.groupBy("delay_ms").agg(F.sum("messages").alias("messages")).withColumn("entity", F.lit(ALL))
-        )
-        ranked = _ranked(counted.unionByName(everything)).collect()
-        histogram = counted.groupBy(_limit()).agg(F.sum("messages").alias("messages")).collect()
-    finally:
-        counted.unpersist()
-    by_entity = {
-        row["entity"]: Delay(
-            row["messages"], row["p50"] / 1000, row["p95"] / 1000, row["p99"] / 1000, row["max"] / 1000
-        )
-        for row in ranked
-    }
-    return by_entity, _bars({row["number"]: row["messages"] for row in histogram})
+def _classes_of_percentiles(counts: Mapping[int, int]) -> set[int]:
+    return {_at_rank(counts, rank)[0] for rank in _ranks(counts)}
 
 
-def _ranked(counted: DataFrame) -> DataFrame:
-    entity = Window.partitionBy("entity")
-    so_far = entity.orderBy("delay_ms").rowsBetween(Window.unboundedPreceding, 0)
-    ranks = counted.withColumn("rank", F.sum("messages").over(so_far)).withColumn("all", F.sum("messages").over(entity))
-    # The rank of p is the least whole number that is not below p/100 of all.
-    reached = [F.min(F.expr(f"if(rank * 100 >= {p} * all, delay_ms, null)")).alias(f"p{p}") for p in PERCENTILES]
-    return ranks.groupBy("entity").agg(F.sum("messages").alias("messages"), *reached, F.max("delay_ms").alias("max"))
+def _delay(classes: Mapping[int, int], exact: Mapping[int, int]) -> Delay:
+    """Percentiles from counts by class, and counts one by one within the classes that matter."""
+    by_class: dict[int, dict[int, int]] = {}
+    for delay_ms, count in exact.items():
+        by_class.setdefault(class_of(delay_ms), {})[delay_ms] = count
+    found = []
+    for rank in _ranks(classes):
+        number, before = _at_rank(classes, rank)
+        found.append(_at_rank(by_class[number], rank - before)[0] / 1000)
+    return Delay(sum(classes.values()), *found)
 
 
-def _limit() -> Column:
-    """Number of the bar of a delay: the first limit that the delay does not exceed."""
-    cases = " ".join(f"when delay_ms <= {round(limit * 1000)} then {i}" for i, limit in enumerate(DELAY_LIMITS_S))
-    return F.expr(f"case {cases} else {len(DELAY_LIMITS_S) - 1} end").alias("number")
+def _ranks(counts: Mapping[int, int]) -> list[int]:
+    """Ranks of the percentiles: of p, the least whole number that is not below p/100 of all."""
+    total = sum(counts.values())
+    return [-(-percent * total // 100) for percent in PERCENTILES]
 
 
-def _bars(messages: dict[int, int]) -> tuple[tuple[float, int], ...]:
+def _at_rank(counts: Mapping[int, int], rank: int) -> tuple[int, int]:
+    """Value at a rank, and how many are below this value."""
+    before = 0
+    for value in sorted(counts):
+        if before + counts[value] >= rank:
+            return value, before
+        before += counts[value]
+    raise AssertionError("the rank is beyond all values")
+
+
+def _bars(messages: Mapping[int, int]) -> tuple[tuple[float, int], ...]:
     """Bars from the first to the last one with messages, empty ones between them included."""
     if not messages:
         return ()
     return tuple((DELAY_LIMITS_S[i], messages.get(i, 0)) for i in range(min(messages), max(messages) + 1))
+
+
+def added(sums: Iterable[Sum]) -> list[Sum]:
+    """Add up sums of the same name, entity and number."""
+    found: dict[tuple[str, str, int], tuple[int, int | None]] = {}
+    for each in sums:
+        key = each.name, each.entity, each.number
+        count, least_ms = found.get(key, (0, None))
+        times = [time for time in (least_ms, each.least_ms) if time is not None]
+        found[key] = count + each.counted, min(times, default=None)
+    return [Sum(*key, *value) for key, value in found.items()]

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from pairbus.ledger.rows import Row
+from pairbus.ledger_table.lines import NAMES, usable
 from pairbus.report.model import Hop
-from pairbus.report.rows import json_lines, ledger_tables, usable
 from pairbus.report.sources import find_sources
+from pairbus.report.stages import json_lines, ledger_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +36,7 @@ def journey(spark: SparkSession, ledgers: Sequence[str | PathLike[str]], message
 
     Spark looks for the id in the lines, with and without JSON's escapes; only lines that have it are parsed.
     """
-    sources = find_sources(ledgers)
+    sources = find_sources(ledgers, spark)
     rows: list[Row] = []
     if sources.lines:
         texts = json_lines(spark, sources.lines).select("value")
@@ -46,8 +47,10 @@ def journey(spark: SparkSession, ledgers: Sequence[str | PathLike[str]], message
                 rows.append(usable(line["value"].encode()))
             except ValueError:
                 continue  # the report names the line
-    if sources.tables:
-        found = ledger_tables(spark, sources.tables).where(F.col("message_id") == message_id).limit(HOPS_MAX)
+    tables = [ledger_tables(spark, sources.tables)] if sources.tables else []
+    tables += [spark.read.format(name).load(location) for location, name in sources.others]
+    for table in tables:
+        found = table.where(F.col("message_id") == message_id).select(*NAMES).limit(HOPS_MAX)
         for row in found.collect():
             values = {name: value for name, value in row.asDict().items() if value is not None}
             rows.append(Row(**values | {"details": json.loads(values.get("details", "{}"))}))

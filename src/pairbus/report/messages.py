@@ -1,127 +1,182 @@
-"""Table of diverted messages: when each was diverted, when and how its wait ended, and its outage.
+"""Diverted messages: when each was diverted, when and how its wait ended, and its outage. No Spark here.
 
 A message may have several rows of one kind: it was spooled and then sent to a backlog queue, moved twice, or
-dead-lettered twice. The first row of each kind counts.
+dead-lettered twice. The first row of each kind counts. All steps with one id must be given together; a ledger with many
+messages is cut by the hash of their ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from pyspark.sql import Window
-from pyspark.sql import functions as F
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from pairbus.report.availability import Span, floor_second
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+from pairbus.report.records import LettersSum, MessagesSum, Step, TroubleSum, Wait, WaySum
+from pairbus.report.tally import DEAD, DIVERTED, FORWARDED, MAYBE, MOVED, REFUSED
 
 SPOOL = "spool"
 SET_ASIDE = "set aside in the spool"
 "Reason of a message that the spool could not forward; it counts as dead-lettered."
-
-MESSAGES_DDL = (
-    "entity string, message_id string, diverted_ms bigint, queue string, moved_ms bigint, moved_queue string,"
-    " moves bigint, home_ms bigint, ended_ms bigint, outage bigint"
-)
+NONE = -1
+"Number of the outage of a message that belongs to none."
 
 
-def message_table(rows: DataFrame, dead: DataFrame, outages: Sequence[Span], folder: Path) -> DataFrame:
-    """Table with a row for each message with an id that was diverted, moved or forwarded home; stored in `folder`.
+class Outages:
+    """Beginnings and ends of outages by entity, to find that of a row."""
 
-    `diverted_ms` is null when these ledgers do not tell where the message came from, `ended_ms` while it waits,
-    `home_ms` when it did not come home. When clocks differ, so that a message came home before it left, the two times
-    are made equal.
-    """
-    spark = rows.sparkSession
-    is_forward = (F.col("event") == "SpoolForwarded") & (detail("to") == "primary")
-    steps = rows.where((F.col("message_id") != "") & (F.col("kind").isin("diverted", "moved") | is_forward)).select(
-        "entity",
-        "message_id",
-        *(F.when(F.col("kind") == kind, F.struct("time_ms", "queue")).alias(kind) for kind in ("diverted", "moved")),
-        F.when(is_forward, F.col("time_ms")).alias("forwarded_ms"),
-    )
-    known = steps.groupBy("entity", "message_id").agg(
-        *(F.min(name).alias(name) for name in ("diverted", "moved", "forwarded_ms")), F.count("moved").alias("moves")
-    )
-    letters = dead.where("message_id <> ''").groupBy("entity", "message_id").agg(F.min("time_ms").alias("dead_ms"))
-    messages = known.join(letters, ["entity", "message_id"], "left").select(
-        "entity",
-        "message_id",
-        F.col("diverted.time_ms").alias("diverted_ms"),
-        F.col("diverted.queue").alias("queue"),
-        F.col("moved.time_ms").alias("moved_ms"),
-        F.col("moved.queue").alias("moved_queue"),
-        "moves",
-        "forwarded_ms",
-        "dead_ms",
-    )
-    home = F.greatest("diverted_ms", F.least("moved_ms", "forwarded_ms"))
-    home = F.when(F.coalesce("moved_ms", "forwarded_ms").isNotNull(), home)
-    ended = F.when(
-        F.coalesce("home_ms", "dead_ms").isNotNull(), F.greatest("diverted_ms", F.least("home_ms", "dead_ms"))
-    )
-    messages = messages.withColumn("home_ms", home).withColumn("ended_ms", ended)
-    place = str(folder / "messages")
-    with_outage(messages, "diverted_ms", outages).select(*_names()).write.parquet(place)
-    return spark.read.schema(MESSAGES_DDL).parquet(place)
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._begins: dict[str, list[int]] = {}
+        self._numbers: dict[str, list[int]] = {}
+        self._ends_ms = [span.ends_ms if span.is_over else None for span in spans]
+        for number, span in enumerate(spans):  # sorted by entity and beginning
+            self._begins.setdefault(span.entity, []).append(floor_second(span.begins_ms))
+            self._numbers.setdefault(span.entity, []).append(number)
+
+    def of(self, entity: str | None, time_ms: int) -> int:
+        """Number of the entity's last outage that began before `time_ms` or in its second; NONE when there is none.
+
+        Metered rows have only their second.
+        """
+        begins = self._begins.get(entity) if entity is not None else None
+        index = bisect_right(begins, time_ms) if begins else 0
+        return self._numbers[entity or ""][index - 1] if index else NONE
+
+    def has_within(self, number: int, time_ms: int) -> bool:
+        ends_ms = self._ends_ms[number]
+        return ends_ms is None or time_ms <= ends_ms
 
 
-def _names() -> list[str]:
-    return [column.split()[0] for column in MESSAGES_DDL.split(", ")]
+@dataclass(slots=True)
+class _Message:
+    diverted: tuple[int, str] | None = None
+    "Time and queue."
+    moved: tuple[int, str] | None = None
+    forwarded_ms: int | None = None
+    moves: int = 0
+    dead_ms: int | None = None
 
 
-def dead_letters(rows: DataFrame) -> DataFrame:
-    """Messages that a syphon dead-lettered or a spool set aside: entity, message_id, reason, time_ms.
+class _Steps:
+    """Steps sorted by what they tell."""
 
-    The row of a dead letter names the backlog queue. Its entity is that of the message with this id that was diverted
-    to the queue, or spooled; when there is none, the queue takes the entity's place.
-    """
-    letters = rows.where("event = 'DeadLettered'").select(
-        "queue", "message_id", detail("reason").alias("reason"), "time_ms", _one_for_each("message_id", "id", "file")
-    )
-    letters = letters.groupBy("queue", "message_id", "reason", "single").agg(F.min("time_ms").alias("time_ms"))
-    sent = rows.where("kind = 'diverted' and message_id <> ''").select(
-        F.col("message_id").alias("sent_id"), F.col("queue").alias("sent_to"), F.col("entity").alias("sent_entity")
-    )
-    is_here = F.col("queue").eqNullSafe(F.col("sent_to"))
-    is_it = (F.col("message_id") == F.col("sent_id")) & (is_here | (F.col("sent_to") == SPOOL))
-    found = letters.join(sent.distinct(), is_it, "left").groupBy(*letters.columns)
-    best = found.agg(F.min(F.struct((~is_here).alias("elsewhere"), F.col("sent_entity").alias("entity"))).alias("sent"))
-    entity = F.coalesce("sent.entity", "queue").alias("entity")
-    aside = rows.where("event = 'SpoolRefused'").groupBy("entity", "message_id").agg(F.min("time_ms").alias("time_ms"))
-    return best.select(entity, "message_id", "reason", "time_ms").unionByName(
-        aside.withColumn("reason", F.lit(SET_ASIDE))
-    )
+    def __init__(self, steps: Iterable[Step], outages: Outages) -> None:
+        self.messages: dict[tuple[str | None, str], _Message] = {}
+        self.troubles: dict[tuple[str, int], list[int]] = {}
+        self.maybe: set[tuple[str, str]] = set()
+        self._letters: dict[tuple[str | None, str, str | None], int] = {}
+        self._refused: dict[tuple[str | None, str | None], int] = {}
+        self._sent: dict[str, set[tuple[str | None, str | None]]] = {}
+        "Message id → queues and entities to which it was diverted."
+        self._dead_ids: set[str] = set()
+        self._outages = outages
+        for step in steps:
+            self._add(step)
+
+    def _add(self, step: Step) -> None:
+        name, entity, queue, message_id, reason, time_ms, *amounts = step
+        if name in (DIVERTED, MOVED, FORWARDED):
+            if message_id:
+                self._of_message(name, entity, queue, message_id, time_ms)
+        elif name == MAYBE:
+            self.maybe.add((entity or "", message_id or ""))
+        elif name == DEAD:
+            letter = queue, message_id or "", reason
+            self._letters[letter] = min(time_ms, self._letters.get(letter, time_ms))
+        elif name == REFUSED:
+            refused = entity, message_id
+            self._refused[refused] = min(time_ms, self._refused.get(refused, time_ms))
+        else:
+            number = self._outages.of(entity, time_ms)
+            if number != NONE and self._outages.has_within(number, time_ms):
+                sums = self.troubles.setdefault((name, number), [0, 0, 0])
+                for index, amount in enumerate(amounts):
+                    sums[index] += amount
+
+    def _of_message(self, name: str, entity: str | None, queue: str | None, message_id: str, time_ms: int) -> None:
+        message = self.messages.get((entity, message_id))
+        if message is None:
+            message = self.messages[entity, message_id] = _Message()
+        step = time_ms, queue or ""
+        if name == DIVERTED:
+            message.diverted = step if message.diverted is None else min(message.diverted, step)
+            self._sent.setdefault(message_id, set()).add((queue, entity))
+        elif name == MOVED:
+            message.moves += 1
+            message.moved = step if message.moved is None else min(message.moved, step)
+        else:
+            message.forwarded_ms = _least(message.forwarded_ms, time_ms)
+
+    def dead(self) -> Iterator[tuple[str | None, str | None, str | None, int]]:
+        """Messages that a syphon dead-lettered or a spool set aside: entity, message_id, reason, time_ms.
+
+        The row of a dead letter names the backlog queue. Its entity is that of the message with this id that was
+        diverted to the queue, or spooled; when there is none, the queue takes the entity's place.
+        """
+        for (queue, message_id, reason), time_ms in self._letters.items():
+            sent = self._sent.get(message_id, ())
+            here = [entity for to, entity in sent if to == queue] or [entity for to, entity in sent if to == SPOOL]
+            entity = min(here, key=lambda each: each or "") if here else None
+            yield entity if entity is not None else queue, message_id, reason, time_ms
+        for (entity, message_id_), time_ms in self._refused.items():
+            yield entity, message_id_, SET_ASIDE, time_ms
 
 
-def _one_for_each(message_id: str, *place: str) -> Column:
-    """Column that keeps rows without an id apart, as messages of their own; null for rows with an id."""
-    has_none = F.coalesce(message_id, F.lit("")) == ""
-    return F.when(has_none, F.concat_ws("-", *place)).alias("single")
+def sums_of(steps: Iterable[Step], outages: Outages) -> Iterator[Any]:
+    """Put steps together: MessagesSum, LettersSum, TroubleSum and WaySum, and a Wait for each diverted message."""
+    known = _Steps(steps, outages)
+    letters: dict[tuple[str, str], int] = {}
+    for entity, message_id, reason, time_ms in known.dead():
+        key = entity or "", reason or ""
+        letters[key] = letters.get(key, 0) + 1
+        message = known.messages.get((entity, message_id or ""))
+        if message is not None:
+            message.dead_ms = _least(message.dead_ms, time_ms)
+    yield from (LettersSum(*key, count) for key, count in letters.items())
+    yield from (TroubleSum(kind, number, *sums) for (kind, number), sums in known.troubles.items())
+    counts: dict[str, list[int]] = {}
+    for entity, _ in known.maybe:
+        counts.setdefault(entity, [0, 0, 0, 0])[3] += 1
+    ways: dict[tuple[Any, ...], list[Any]] = {}
+    for (entity_, _), message in known.messages.items():
+        count = counts.setdefault(entity_ or "", [0, 0, 0, 0])
+        wait = _wait(entity_ or "", message)
+        count[1] += wait.home_ms is not None
+        count[2] += message.moves > 1
+        if message.diverted is not None:
+            count[0] += 1
+            _count_way(ways, message, wait, outages.of(entity_, wait.diverted_ms))
+            yield wait
+    yield from (MessagesSum(name, *each) for name, each in counts.items())
+    yield from (WaySum(*key, *sums) for key, sums in ways.items())
 
 
-def with_outage(frame: DataFrame, time: str, outages: Sequence[Span]) -> DataFrame:
-    """Add the column `outage`: the number of the entity's last outage that began before the row or in its second.
-
-    It is null when there is none. Metered rows have only their second. Rows and beginnings are sorted together,
-    because there may be many of both.
-    """
-    if not outages:
-        return frame.withColumn("outage", F.lit(None).cast("bigint"))
-    spark = frame.sparkSession
-    starts = spark.createDataFrame(
-        [(span.entity, floor_second(span.begins_ms), number) for number, span in enumerate(outages)],
-        "entity string, starts_ms bigint, number bigint",
-    )
-    marked = frame.unionByName(starts.withColumnRenamed("starts_ms", time), allowMissingColumns=True)
-    in_time = Window.partitionBy("entity").orderBy(F.col(time), F.col("number").isNull(), F.col("number"))
-    outage = F.last("number", ignorenulls=True).over(in_time.rowsBetween(Window.unboundedPreceding, 0))
-    return marked.withColumn("outage", outage).where("number is null").drop("number")
+def _count_way(ways: dict[tuple[Any, ...], list[Any]], message: _Message, wait: Wait, outage: int) -> None:
+    assert message.diverted is not None
+    moved = message.moved
+    key = wait.entity, message.diverted[1] or None, moved[1] or None if moved else None, outage, int(moved is not None)
+    sums = ways.setdefault(key, [0, 0, None])
+    sums[0] += 1
+    if wait.ended_ms is None:
+        sums[1] += 1
+    elif sums[2] is None or wait.ended_ms > sums[2]:
+        sums[2] = wait.ended_ms
 
 
-def detail(name: str) -> Column:
-    """Column with a field of the event, as text."""
-    return F.get_json_object("details", f"$.{name}")
+def _wait(entity: str, message: _Message) -> Wait:
+    """Times of a message. When clocks differ, so that it came home before it left, the two times are made equal."""
+    diverted_ms = message.diverted[0] if message.diverted else None
+    home_ms = _not_before(diverted_ms, _least(message.moved[0] if message.moved else None, message.forwarded_ms))
+    ended_ms = _not_before(diverted_ms, _least(home_ms, message.dead_ms))
+    return Wait(entity, 0 if diverted_ms is None else diverted_ms, home_ms, ended_ms)
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _not_before(begin_ms: int | None, time_ms: int | None) -> int | None:
+    return time_ms if time_ms is None or begin_ms is None else max(begin_ms, time_ms)

@@ -1,22 +1,15 @@
-"""Line numbers of damaged lines, and of lines where a clock went back."""
+"""Line numbers of damaged lines, and of lines where a clock went back, from the pieces in which files were read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
-
-from pyspark.sql import Window
-from pyspark.sql import functions as F
+from itertools import groupby
+from operator import attrgetter
 
 from pairbus.report.model import Damage
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-SHOWN_MAX = 100  # places that are named; the others are counted
-JUMP_MS = 1000  # the row of a second is written when the second is over, behind events of that second
+from pairbus.report.records import Piece, Place
+from pairbus.report.tally import JUMP_MS, SHOWN_MAX, plain_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,39 +20,33 @@ class Places:
     "The first places, sorted by file and line."
 
 
-def find_places(staged: DataFrame, folder: Path) -> Places:
-    """Find damaged lines and clocks that went back, with line numbers: a sort of a few numbers for each row.
+def find_places(pieces: Iterable[Piece], found: Iterable[Place]) -> Places:
+    """Put the pieces of each file together: number lines through, and watch the clock from piece to piece.
 
-    A clock went back when the time of a row is more than a second before that of the usable row above it. In compacted
-    files rows have no order; damage there has the number of the row within the file.
+    A clock went back when the time of a row is more than a second before that of the usable row above it. In tables
+    rows have no order; damage there has the number of the row within the file.
     """
-    spark = staged.sparkSession
-    lines = staged.where("not is_table").select(
-        "file", "block", "id", "reason", F.expr("nvl2(reason, null, time_ms)").alias("time_ms")
+    by_place = attrgetter("path", "block")
+    lines_before: dict[tuple[str, int], int] = {}
+    shown = list(found)
+    damaged = jumps = 0
+    for path, group in groupby(sorted(pieces, key=by_place), attrgetter("path")):
+        lines, below_ms = 0, None
+        for piece in group:
+            lines_before[path, piece.block] = lines
+            damaged, jumps = damaged + piece.damaged, jumps + piece.jumps
+            if below_ms is not None and piece.above_ms is not None and below_ms - piece.above_ms > JUMP_MS:
+                jumps += 1
+                shown.append(Place(path, None, piece.block, piece.first_line, below_ms - piece.above_ms))
+            lines += piece.lines
+            below_ms = below_ms if piece.below_ms is None else piece.below_ms
+    numbered = sorted(
+        ((place.path, lines_before[place.path, place.block] + place.line, place) for place in shown),
+        key=lambda each: each[:2],
     )
-    in_order = Window.partitionBy("file").orderBy("block", "id")
-    above = F.last("time_ms", ignorenulls=True).over(in_order.rowsBetween(Window.unboundedPreceding, -1))
-    numbered = lines.withColumn("line", F.row_number().over(in_order)).withColumn("back_ms", above - F.col("time_ms"))
-    found = numbered.where((F.col("back_ms") > JUMP_MS) | F.col("reason").isNotNull())
-    of_tables = staged.where("is_table and reason is not null").select(
-        "file", "reason", (F.col("id") + 1).alias("line"), F.lit(None).cast("bigint").alias("back_ms")
-    )
-    place = str(folder / "places")
-    found.select("file", "reason", "line", "back_ms").unionByName(of_tables).write.parquet(place)
-    places = spark.read.schema("file bigint, reason string, line bigint, back_ms bigint").parquet(place)
-    damaged, jumps = places.agg(F.count("reason"), F.count_if(F.col("reason").isNull())).collect()[0]
-    shown = _shown(staged, places) if damaged or jumps else ()
-    return Places(damaged, jumps, shown)
+    first = (Damage(plain_path(path), line, _reason(place)) for path, line, place in numbered[:SHOWN_MAX])
+    return Places(damaged, jumps, tuple(first))
 
 
-def _shown(staged: DataFrame, places: DataFrame) -> tuple[Damage, ...]:
-    names = staged.groupBy("file").agg(F.first("path").alias("path"))
-    first = places.join(names, "file").orderBy("path", "line").limit(SHOWN_MAX).collect()
-    return tuple(
-        Damage(unquote(urlsplit(row["path"]).path), row["line"], row["reason"] or _back(row["back_ms"]))
-        for row in first
-    )
-
-
-def _back(back_ms: int) -> str:
-    return f"the clock went back by {back_ms / 1000:.3f} s; the row is used"
+def _reason(place: Place) -> str:
+    return place.reason or f"the clock went back by {(place.back_ms or 0) / 1000:.3f} s; the row is used"

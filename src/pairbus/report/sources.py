@@ -2,91 +2,154 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from glob import glob, has_magic
-from os import PathLike
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from pairbus.errors import ConfigError
+from pairbus.ledger_table.lines import NAMES
+from pairbus.ledger_table.listing import LEDGER, TABLE_SUFFIX, Found, find_here, find_there, is_here
+from pairbus.ledger_table.manifest import Manifest, read_manifest
+from pairbus.ledger_table.names import source_key
 from pairbus.report.model import Damage
 
-SUFFIX = ".jsonl"
-TABLE_SUFFIX = ".parquet"
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 EMPTY = "the file is empty"
 SMALL_BYTES = 50_000_000  # 200 000 rows
+TABLE_WEIGHT = 10  # a byte of a table holds as much as these bytes of lines
 SMALL_CONF = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-LARGE_CONF = {"spark.sql.shuffle.partitions": "8", "spark.driver.memory": "3g"}
+LARGE_CONF = {"spark.sql.shuffle.partitions": "8", "spark.driver.memory": "2g"}
 "Configuration of Spark for ten million rows on a laptop."
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    lines: tuple[Path, ...]
+    lines: tuple[Found, ...]
     "Files as a ledger writes them."
-    tables: tuple[Path, ...]
-    "Files as `pairbus.spark.compaction` writes them."
+    tables: tuple[Found, ...]
+    "Parquet files of tables."
     damage: tuple[Damage, ...]
+    manifests: tuple[Manifest, ...] = ()
+    "Manifests of those tables that have one."
+    others: tuple[tuple[str, str], ...] = ()
+    "Location and format of tables that are not of Parquet."
+    compacted: int = 0
+    "Files that are not read, because a table has all their lines."
+    taken: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
+    left_out: tuple[Damage, ...] = ()
+    "Files of which compaction left damaged lines out."
+    lines_left_out: int = 0
+    is_known: bool = True
+    "False when a table has no manifest, so that only its rows tell which lines it has."
 
     @property
     def files(self) -> int:
-        return len(self.lines) + len(self.tables) + len(self.damage)
+        return len(self.lines) + len(self.tables) + len(self.damage) + self.compacted
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the files, as if all were lines."""
+        in_tables = sum(file.size for file in self.tables)
+        return sum(file.size for file in self.lines) + TABLE_WEIGHT * in_tables
+
+    @property
+    def is_small(self) -> bool:
+        return self.weight_bytes < SMALL_BYTES and not self.others
 
     def session_conf(self) -> dict[str, str]:
         """Configuration for `local_session` that fits the size of these files.
 
         For a small report, generating and optimising code would take Spark and Java longer than the work itself.
         """
-        size_bytes = sum(path.stat().st_size for path in (*self.lines, *self.tables))
-        if size_bytes < SMALL_BYTES:
-            return SMALL_CONF
-        return LARGE_CONF
+        return SMALL_CONF if self.is_small else LARGE_CONF
 
 
-def find_sources(ledgers: Sequence[str | PathLike[str]]) -> Sources:
+def find_sources(ledgers: Sequence[str | PathLike[str]], spark: SparkSession | None = None) -> Sources:
     """Find the files of folders, names, patterns and compacted locations. A file that is named twice counts once.
 
-    ConfigError when a name leads to no file: a report without it would look complete.
+    They are found where the driver of `spark` is; without a session, on this machine. ConfigError when a name leads to
+    no file: a report without it would look complete.
     """
-    found = {path.resolve(): path.absolute() for each in ledgers for path in _files(each)}
-    lines: list[Path] = []
-    tables: list[Path] = []
-    damage: list[Damage] = []
-    for path in found.values():
-        is_table = path.suffix == TABLE_SUFFIX
-        try:
-            problem = _problem_of_table(path) if is_table else _problem_of_lines(path)
-        except OSError as error:
-            problem = f"the file cannot be read: {error.strerror or error}"
-        if problem:
-            damage.append(Damage(str(path), 0, problem))
+    names = [fspath(each) for each in ledgers]
+    manifests, others, plain = _manifests(spark, names)
+    files: dict[str, Found] = {}
+    damage: dict[str, Damage] = {}
+    for name in plain:
+        if spark is not None and not is_here(spark, name):
+            for file in find_there(spark, name):
+                _sort_in(file.path, file, "" if file.size else EMPTY, files, damage)
         else:
-            (tables if is_table else lines).append(path)
-    return Sources(tuple(lines), tuple(tables), tuple(damage))
+            for path in find_here(name):
+                _sort_in(str(path.resolve()), *_looked_at(path.absolute()), files, damage)
+    taken = {key: entry.position for manifest in manifests for key, entry in manifest.files.items()}
+    limits = {key: limit for manifest in manifests for key, limit in manifest.limits().items()}
+    tables = [file for file in files.values() if file.path.endswith(TABLE_SUFFIX)]
+    lines = [file for file in files.values() if not file.path.endswith(TABLE_SUFFIX)]
+    left = [file for file in lines if taken.get(source_key(file.path), 0) < file.size]
+    is_known = not tables or len({PurePosixPath(file.path).parent.parent for file in tables}) <= len(manifests)
+    return Sources(
+        tuple(left),
+        tuple(tables),
+        tuple(damage.values()),
+        tuple(manifests),
+        tuple(others),
+        len(lines) - len(left),
+        taken,
+        limits,
+        *_left_out(manifests),
+        is_known,
+    )
 
 
-def _files(name: str | PathLike[str]) -> list[Path]:
-    path = Path(name)
-    if path.is_dir():
-        found = [*path.glob(f"*{SUFFIX}"), *_tables(path), *_tables(path / "ledger")]
-    elif path.exists() or path.is_symlink():
-        found = [path]
-    elif has_magic(str(name)):
-        found = [Path(match) for match in glob(str(name))]
+def _manifests(
+    spark: SparkSession | None, names: Sequence[str]
+) -> tuple[list[Manifest], list[tuple[str, str]], list[str]]:
+    """Manifests of compacted locations; locations whose format is not Parquet; and the names to look for files in."""
+    manifests: list[Manifest] = []
+    others: list[tuple[str, str]] = []
+    plain: list[str] = []
+    for name in dict.fromkeys(names):
+        found = [(place, read_manifest(spark, place)) for place in (name, f"{name}/{LEDGER}")]
+        known = [(place, manifest) for place, manifest in found if manifest is not None]
+        manifests += [manifest for _, manifest in known]
+        tables = [(place, manifest.format) for place, manifest in known if manifest.format != "parquet"]
+        others += tables
+        if not tables:
+            plain.append(name)
+    return manifests, others, plain
+
+
+def _left_out(manifests: Sequence[Manifest]) -> tuple[tuple[Damage, ...], int]:
+    """Files with damaged lines that are in no table, and the number of these lines."""
+    files = [entry for manifest in manifests for entry in manifest.files.values() if entry.damaged]
+    shown = (Damage(entry.path, 0, f"{entry.damaged} damaged lines were left out by compaction") for entry in files)
+    return tuple(shown), sum(entry.damaged for entry in files)
+
+
+def _sort_in(key: str, file: Found, problem: str, files: dict[str, Found], damage: dict[str, Damage]) -> None:
+    if problem:
+        damage[key] = Damage(file.path, 0, problem)
     else:
-        raise ConfigError(f"There is no ledger {name}")
-    if not found:
-        raise ConfigError(f"There is no file of a ledger in {name}: they end in {SUFFIX}")
-    return sorted(found)
+        files[key] = file
 
 
-def _tables(folder: Path) -> Iterable[Path]:
-    return folder.glob(f"day=*/*{TABLE_SUFFIX}")
+def _looked_at(path: Path) -> tuple[Found, str]:
+    """Size of a file of this machine, and a reason when it cannot be used."""
+    try:
+        size = path.stat().st_size
+        problem = _problem_of_table(path) if path.suffix == TABLE_SUFFIX else _problem_of_lines(path)
+    except OSError as error:
+        return Found(str(path), 0), f"the file cannot be read: {error.strerror or error}"
+    return Found(str(path), size), problem
 
 
 def _problem_of_lines(path: Path) -> str:
@@ -97,13 +160,11 @@ def _problem_of_lines(path: Path) -> str:
 def _problem_of_table(path: Path) -> str:
     from pyarrow import ArrowInvalid, parquet
 
-    from pairbus.ledger.rows import Row
-
     if not path.stat().st_size:
         return EMPTY
     try:
         names = set(parquet.read_schema(path).names)
     except ArrowInvalid as error:
         return f"the file cannot be read: {error}"
-    missing = set(Row.__dataclass_fields__) - names
+    missing = set(NAMES) - names
     return f"the table is not a ledger: it has no {', '.join(sorted(missing))}" if missing else ""

@@ -1,124 +1,145 @@
-"""Sums by Spark. Other files compute money and percentages from them."""
+"""Records of workers, put together on the driver: there are few of them, however large the ledger is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
-from pyspark.sql import functions as F
-
-from pairbus.ledger.rows import FAILED_SEND
-from pairbus.report.availability import TRANSITIONS, Span, Transition
+from pairbus.report.availability import Transition
 from pairbus.report.bill import Cell, Diversion, Trouble
+from pairbus.report.cells import Cells
 from pairbus.report.entities import MessageCounts
-from pairbus.report.messages import detail, with_outage
 from pairbus.report.model import DeadLetters
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-CELLS_MAX = 20_000  # × 200 bytes = 4 MB of lines in a report; when there are more, they are added up by day or month
-GRAINS = (
-    "time_ms div 3600000",
-    "time_ms div 86400000 * 24",
-    "cast(unix_date(trunc(date_from_unix_date(cast(time_ms div 86400000 as int)), 'MONTH')) * 24 as bigint)",
+from pairbus.report.records import (
+    CellSum,
+    Change,
+    LettersSum,
+    MessagesSum,
+    Piece,
+    Place,
+    RunEnd,
+    Singles,
+    Step,
+    TroubleSum,
+    Wait,
+    WaySum,
 )
-"Hours since 1970 at which the hour, day or month of a row begins."
 
 
-def cells(rows: DataFrame) -> list[Cell]:
-    """Operations by namespace, side, entity, kind, cause, outcome and hour, day or month."""
-    metered = rows.where("operations is not null")
-    found: list[Cell] = []
-    for grain in GRAINS:
-        key = [F.coalesce(name, F.lit("")).alias(name) for name in ("namespace", "side", "entity", "kind", "cause")]
-        is_ok = F.coalesce(F.col("outcome") == "ok", F.lit(False)).alias("is_ok")
-        sums = [F.sum(F.coalesce(name, F.lit(0))) for name in ("count", "operations", "bytes")]
-        summed = metered.groupBy(*key, is_ok, F.expr(grain).alias("hour")).agg(*sums)
-        found = [Cell(*row) for row in (summed if grain is GRAINS[-1] else summed.limit(CELLS_MAX + 1)).collect()]
-        if len(found) <= CELLS_MAX:
-            break
-    return found
+@dataclass(slots=True)
+class Pass:
+    """Sums of the pass over all rows."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    "Steps that came to the driver: all of a small ledger, none of a large one."
+    _cells: Cells = field(default_factory=Cells)
+    _runs: dict[str, int] = field(default_factory=dict)
+    _changes: list[Change] = field(default_factory=list)
+    counts: dict[str, MessageCounts] = field(default_factory=dict)
+    letters: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def add(self, record: Any) -> None:
+        """Add a record of the first stage."""
+        match record:
+            case Step():
+                self.steps.append(record)
+            case CellSum():
+                self._cells.merge(record)
+            case Piece():
+                self.pieces.append(record)
+            case Place():
+                self.places.append(record)
+            case Change():
+                self._changes.append(record)
+            case RunEnd(run, last_ms):
+                self._runs[run] = max(last_ms, self._runs.get(run, last_ms))
+            case Singles(entity, diverted, moved, maybe):
+                _count(self.counts, entity, diverted, moved, 0, maybe)
+            case LettersSum(entity, reason, messages):
+                _letters(self.letters, entity, reason, messages)
+            case _:
+                raise TypeError(f"{record!r} is no record of the pass over the rows")
+
+    def cells(self) -> list[Cell]:
+        return [
+            Cell(*cell[:5], bool(cell.is_ok), cell.hour, cell.counted, cell.operations, cell.bytes)
+            for cell in self._cells.sums()
+        ]
+
+    def transitions(self) -> tuple[list[Transition], dict[str, int]]:
+        """Transitions in order, and run → time of its last row."""
+        order = sorted(self._changes, key=lambda each: (each.time_ms, each.path, each.block, each.line))
+        steps = [
+            Transition(each.run, each.entity, each.event, each.time_ms, each.reason, bool(each.forced))
+            for each in order
+        ]
+        return steps, self._runs
+
+    def period(self) -> tuple[int, int] | None:
+        """Times of the first and the last row."""
+        firsts = [piece.first_ms for piece in self.pieces if piece.first_ms is not None]
+        lasts = [piece.last_ms for piece in self.pieces if piece.last_ms is not None]
+        return (min(firsts), max(lasts)) if firsts else None
 
 
-def transitions(rows: DataFrame) -> tuple[list[Transition], dict[str, int]]:
-    """Transitions in order, and run → time of the last row, for processes that have transitions."""
-    steps = rows.where(F.col("event").isin(*TRANSITIONS)).select(
-        "run",
-        F.coalesce("entity", F.lit("")).alias("entity"),
-        "event",
-        "time_ms",
-        F.coalesce(detail("reason"), F.lit("")).alias("reason"),
-        F.coalesce(detail("forced") == "true", F.lit(False)).alias("forced"),
-        *("path", "block", "id"),
-    )
-    found = [Transition(*row[:6]) for row in steps.orderBy("time_ms", "path", "block", "id").collect()]
-    if not found:
-        return [], {}
-    last = (
-        rows.join(F.broadcast(steps.select("run").distinct()), "run", "left_semi").groupBy("run").agg(F.max("time_ms"))
-    )
-    return found, {row[0]: row[1] for row in last.collect()}
+@dataclass(slots=True)
+class Messages:
+    """Sums over messages, from any number of parts of them."""
+
+    counts: dict[str, MessageCounts]
+    letters: dict[tuple[str, str], int]
+    waits: list[Wait] = field(default_factory=list)
+    "Waits that came to the driver: all of a small ledger, none of a large one."
+    _troubles: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    _ways: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
+
+    def add(self, record: Any) -> None:
+        """Add a record of the second stage."""
+        match record:
+            case Wait():
+                self.waits.append(record)
+            case MessagesSum(entity, diverted, moved, duplicated, maybe):
+                _count(self.counts, entity, diverted, moved, duplicated, maybe)
+            case LettersSum(entity, reason, messages):
+                _letters(self.letters, entity, reason, messages)
+            case TroubleSum():
+                sums = self._troubles.setdefault(record[:2], [0, 0, 0])
+                for index, amount in enumerate(record[2:]):
+                    sums[index] += amount
+            case WaySum():
+                way = self._ways.setdefault(record[:5], [0, 0, None])
+                way[0] += record.messages
+                way[1] += record.waiting
+                way[2] = max((time for time in (way[2], record.drained_ms) if time is not None), default=None)
+            case _:
+                raise TypeError(f"{record!r} is no record of messages")
+
+    def diversions(self) -> list[Diversion]:
+        return [
+            Diversion(outage, entity, queue, moved_queue, bool(is_moved), *sums)
+            for (entity, queue, moved_queue, outage, is_moved), sums in self._ways.items()
+        ]
+
+    def troubles(self) -> list[Trouble]:
+        return [Trouble(outage, kind, *sums) for (kind, outage), sums in self._troubles.items()]
+
+    def dead_letters(self) -> list[DeadLetters]:
+        return [DeadLetters(*key, messages) for key, messages in sorted(self.letters.items())]
 
 
-def diversions(messages: DataFrame) -> list[Diversion]:
-    """Diverted messages by outage and by the queues on their way."""
-    grouped = messages.groupBy(
-        F.coalesce("outage", F.lit(-1)).alias("outage"), "entity", "queue", "moved_queue", F.col("moved_ms").isNotNull()
-    )
-    return [
-        Diversion(*row)
-        for row in grouped.agg(F.count("*"), F.count_if(F.col("ended_ms").isNull()), F.max("ended_ms")).collect()
-    ]
+def _count(counts: dict[str, MessageCounts], entity: str, *numbers: int) -> None:
+    counts[entity] = counts.get(entity, MessageCounts()).plus(*numbers)
 
 
-def troubles(rows: DataFrame, outages: Sequence[Span]) -> list[Trouble]:
-    """Pings and failed sends within outages."""
-    if not outages:
-        return []
-    spark = rows.sparkSession
-    ends = spark.createDataFrame(
-        [(number, span.ends_ms) for number, span in enumerate(outages) if span.is_over], "outage bigint, ends_ms bigint"
-    )
-    kinds = rows.where(F.col("kind").isin("ping", FAILED_SEND)).select(
-        "entity",
-        "time_ms",
-        "kind",
-        *(F.coalesce(name, F.lit(0)).alias(name) for name in ("count", "operations", "bytes")),
-    )
-    inside = with_outage(kinds, "time_ms", outages).join(F.broadcast(ends), "outage", "left")
-    inside = inside.where("outage is not null and (ends_ms is null or time_ms <= ends_ms)")
-    sums = inside.groupBy("outage", "kind").agg(F.sum("count"), F.sum("operations"), F.sum("bytes"))
-    return [Trouble(*row) for row in sums.collect()]
+def _letters(letters: dict[tuple[str, str], int], entity: str, reason: str, messages: int) -> None:
+    letters[entity, reason] = letters.get((entity, reason), 0) + messages
 
 
-def message_counts(rows: DataFrame, messages: DataFrame) -> dict[str, MessageCounts]:
-    """Counts of messages by entity. A row without an id is a message of its own."""
-    has_none = F.coalesce("message_id", F.lit("")) == ""
-    is_maybe = F.col("event") == "MaybeDuplicated"
-    single = (
-        rows.where(is_maybe | (F.col("kind").isin("diverted", "moved") & has_none))
-        .groupBy("entity")
-        .agg(
-            F.count_if((F.col("kind") == "diverted") & has_none),
-            F.count_if((F.col("kind") == "moved") & has_none),
-            F.lit(0),
-            F.count_distinct(F.when(is_maybe & ~has_none, F.col("message_id"))) + F.count_if(is_maybe & has_none),
-        )
-    )
-    known = messages.groupBy("entity").agg(
-        F.count("diverted_ms"), F.count("home_ms"), F.count_if(F.col("moves") > 1), F.lit(0)
-    )
-    found: dict[str, MessageCounts] = {}
-    for row in [*known.collect(), *single.collect()]:
-        name = row[0] or ""
-        found[name] = found.get(name, MessageCounts()).plus(*row[1:])
-    return found
-
-
-def dead_letter_counts(dead: DataFrame) -> list[DeadLetters]:
-    counted = dead.groupBy("entity", "reason").agg(F.count("*")).collect()
-    return sorted(
-        (DeadLetters(row[0] or "", row[1] or "", row[2]) for row in counted),
-        key=lambda each: (each.entity, each.reason),
-    )
+def gathered(records: Iterable[Any], into: Any) -> Any:
+    """Add all records to `into`, and return it."""
+    for record in records:
+        into.add(record)
+    return into

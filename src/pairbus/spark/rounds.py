@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from pairbus.pairing.pace import PAUSE_MAX_S, Budget
 from pairbus.spark.journal import Report
-from pairbus.spark.shares import Account, Lane, TaskPlan, ran_at_once
+from pairbus.spark.shares import Account, Lane, TaskPlan, ran_at_once, round_s, worked_s
 from pairbus.syphon.loads import AHEAD
 
 PAUSE_S = 1.0
@@ -68,6 +68,10 @@ class Rounds:
         self._once = once
         self._budget = Budget(max_messages_per_s)
         self._account = Account()
+        self._gap_s = 0.0
+        "From the end of the tasks of one round to the beginning of the next one's, where rounds follow at once."
+        self._idle_at: float | None = None
+        "When the last round was over, or planned if it was the first."
         self._learnt: int | None = None
         "Tasks that ran at once where more were planned."
         self._learnt_for = 0
@@ -137,6 +141,9 @@ class Rounds:
         if rate is not None:
             moved = sum(report.moved for report in reports)
             self._account.spent(moved, rate, now, all_used=bool(self.more))
+            if self._idle_at is not None and reports:
+                self._gap_s = max(now - self._idle_at - worked_s(reports), 0.0)
+            self._idle_at = now if self.more else None
         if any(report.busy for report in reports):
             self._budget.busy(now)
 
@@ -150,9 +157,11 @@ class Rounds:
         lanes = [Lane(queue, number, created_ms) for number in range(quotas.lanes) for queue, created_ms in queues]
         slots = self._learnt or quotas.tasks
         count = max(min(len(lanes), slots or len(lanes)), 1)
-        per_s = None if rate is None else self._account.rate(rate, quotas.max_s, now)
+        max_s = quotas.max_s if rate is None else round_s(quotas.max_s, self._gap_s)
+        per_s = None if rate is None else self._account.rate(rate, max_s, now)
+        self._idle_at = now if self._idle_at is None else self._idle_at
         return [
-            TaskPlan(tick, index, count, mine, quotas.max_messages, quotas.max_s, self._wait_s, per_s)
+            TaskPlan(tick, index, count, mine, quotas.max_messages, max_s, self._wait_s, per_s)
             for index in range(count)
             if (mine := tuple(lanes[index::count]))
         ]

@@ -2,7 +2,8 @@
 
 The budget belongs to the round. The tasks that run have equal shares of it, and the lanes of a task have its share in
 common: what a task or a lane does not need any more goes to the others. What a round leaves, because of the pause after
-it or because a worker started late, raises the next one by a few percent; what it spent too much lowers it.
+it or because a worker started late, raises the next one by a few percent; what it spent too much lowers it. Where the
+gaps between rounds are too long for that, on a slow or busy cluster, rounds become longer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pairbus.spark.journal import Report
 LIFT = 0.08  # of the budget, by which a round may go faster to make up for what is left of it
 CREDIT_MAX_S = 5.0  # of the budget that are made up for
 START_S = 2.0  # within which all tasks of a round begin, if there is a slot for each
+LOST = 0.05  # of the budget, that gaps between rounds may cost before rounds become longer
+LONGER_MAX = 6.0  # times as long as it should be, at most, a round becomes because of the gaps between rounds
 SKEW_MS = 500  # by which the clocks of two hosts may differ
 
 
@@ -110,6 +113,17 @@ class Account:
         if self._at is not None:
             self._credit += per_s * max(now - self._at, 0.0)
         self._at = now
+
+
+def round_s(max_s: float, gap_s: float) -> float:
+    """Return how long a round takes that has a budget: so long that the gap before the next one loses little of it."""
+    return max(max_s, min(gap_s * (1 - LOST) / (LIFT + LOST), max_s * LONGER_MAX))
+
+
+def worked_s(reports: Iterable[Report]) -> float:
+    """Return how long a round had tasks, by their own clocks."""
+    reports = list(reports)
+    return (max(report.ended_ms for report in reports) - min(report.began_ms for report in reports)) / 1000
 
 
 def ran_at_once(reports: Iterable[Report]) -> int | None:

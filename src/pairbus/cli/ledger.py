@@ -1,0 +1,103 @@
+"""`pairbus ledger`: ledgers as a table of Spark, and views on it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from pairbus.cli.report import progress, spark_session
+from pairbus.cli.spark_place import spark_place
+from pairbus.cli.table import print_table
+from pairbus.errors import ConfigError
+
+EPILOG = """\b
+Examples:
+  pairbus ledger compact ledger --to ledger-table
+  pairbus ledger compact host-a/ledger host-b/ledger --to /data/ledger-table
+"""
+VIEW_EPILOG = """\b
+Examples:
+  pairbus ledger view outages ledger-table
+  pairbus ledger view bill_lines ledger-table --rows 100
+"""
+
+app = typer.Typer(no_args_is_help=True, help="Keep ledgers as a table of Spark, partitioned by day.")
+
+
+class Format(StrEnum):
+    parquet = "parquet"
+    delta = "delta"
+    iceberg = "iceberg"
+
+
+class View(StrEnum):
+    outages = "outages"
+    moves = "moves"
+    bill_lines = "bill_lines"
+    operations = "operations"
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands `pairbus ledger …`."""
+    root.add_typer(app, name="ledger")
+
+
+@app.command(epilog=EPILOG)
+def compact(
+    ledgers: Annotated[
+        list[str], typer.Argument(metavar="LEDGER", help="Folders of ledgers, files, or patterns of them.")
+    ],
+    to: Annotated[
+        str, typer.Option(metavar="LOCATION", help="Folder or address of the table; made when it is missing.")
+    ],
+    format_: Annotated[
+        Format, typer.Option("--format", help="Format of the table; delta and iceberg need a session that has them.")
+    ] = Format.parquet,
+) -> None:
+    """Add to a table what the ledgers have got since the last time; files that have not grown are not read.
+
+    May run while clients write. A run that is killed loses no row and doubles none: run it again. Run one at a time.
+    Needs Spark on this machine: pip install 'pairbus[spark-local]'.
+    """
+    with progress() as told, spark_session(told, "pairbus ledger", spark_place(None, None), {}) as spark:
+        from pairbus.ledger_table import compact_ledgers
+
+        told("compacting")
+        done = compact_ledgers(spark, ledgers, to, format=format_.value)
+    typer.echo(f"{done.rows} rows of {done.files} files added to {to}; {done.unchanged} files have not grown")
+    if done.damaged:
+        typer.echo(
+            f"{done.damaged} lines cannot be used, and are not in the table: `pairbus report` names them", err=True
+        )
+    for path in done.shrunk:
+        typer.echo(f"{path} is shorter than what the table has of it, and was left alone", err=True)
+
+
+@app.command(epilog=VIEW_EPILOG)
+def view(
+    name: Annotated[View, typer.Argument(help="View to print.")],
+    location: Annotated[str, typer.Argument(metavar="LOCATION", help="Table that `pairbus ledger compact` made.")],
+    rows: Annotated[int, typer.Option(min=1, help="Rows to print at most.")] = 20,
+    parquet: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write all rows to this folder, as Parquet, instead of printing.")
+    ] = None,
+) -> None:
+    """Print or export a view of a ledger's table: outages, moves, bill lines or operations."""
+    with progress() as told, spark_session(told, "pairbus ledger", spark_place(None, None), {}) as spark:
+        from pyspark.errors import AnalysisException
+
+        from pairbus.ledger_table import register_views
+
+        frame = register_views(spark, location)[name.value]
+        if parquet is not None:
+            try:
+                frame.write.parquet(parquet)
+            except AnalysisException as error:
+                raise ConfigError(f"--parquet {parquet}: {str(error).splitlines()[0]}") from None
+            typer.echo(f"wrote {parquet}", err=True)
+            return
+        found = frame.limit(rows).collect()
+        columns = frame.columns
+    print_table(tuple(columns), [["" if value is None else str(value) for value in row] for row in found])

@@ -1,0 +1,257 @@
+"""Compaction of ledgers into a table: rows by day, each once, and no file read again that has not grown.
+
+    LOCATION/day=2026-03-01/*.parquet      rows as they are in the ledgers, with `source` and `position` of each line
+    LOCATION/_pairbus/                     the manifest
+
+Laws of this file.
+ 1. A line is taken when its end was there as the files were listed. The end of a file that is being written comes with
+    the next run.
+ 2. Order of a run: read and check; open a round in the manifest; add the rows; close the round. After a kill the round
+    is open, and the next run leaves out those of its rows that the table has already, by source and position. So no
+    row is lost, and none is there twice.
+ 3. One run at a time: two that overlap would both add the same rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pairbus.errors import ConfigError, LedgerNewer
+from pairbus.ledger_table.lines import NAMES, NUMBERS, fields_of
+from pairbus.ledger_table.listing import SUFFIX, Found, address, find_here, find_there, is_here, literally, whole_files
+from pairbus.ledger_table.manifest import Entry, Manifest, read_manifest, write_manifest
+from pairbus.ledger_table.names import source_key
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = ("parquet", "delta", "iceberg")
+NEWER = "unknown version"
+ROW_DDL = ", ".join(f"`{name}` {'bigint' if name in NUMBERS else 'string'}" for name in NAMES)
+TABLE_DDL = f"{ROW_DDL}, source string, position bigint, day string"
+READ_DDL = f"{TABLE_DDL}, end bigint, damaged bigint, newer bigint"
+"Columns of a table, and of the mark behind the rows of a file: its `end`, and how many lines are not in the table."
+
+Batches = Iterator["pyarrow.RecordBatch"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedLedgers:
+    rows: int
+    "Rows that were added to the table."
+    files: int
+    "Files that were read."
+    unchanged: int
+    "Files that were not read, because nothing was added to them."
+    damaged: int
+    "Lines that cannot be used; they are not in the table."
+    shrunk: tuple[str, ...]
+    "Files that are shorter than what the table has of them, and were left alone."
+
+
+def compact_ledgers(
+    spark: SparkSession,
+    ledgers: Sequence[str | PathLike[str]],
+    location: str | PathLike[str],
+    *,
+    format: str = "parquet",
+) -> CompactedLedgers:
+    """Add to a table what its ledgers have got since the last run.
+
+    `format` is parquet, or one that the session brings: delta, iceberg. ConfigError, and nothing is written, when there
+    is no ledger, when the session lacks the format, or when the location holds something else. LedgerNewer, and nothing
+    is written, when a later version of Pairbus wrote a line.
+    """
+    place = _absolute(spark, fspath(location))
+    files = _find(spark, [fspath(each) for each in ledgers])
+    _check_format(spark, place, format)
+    before = read_manifest(spark, place) or _first(spark, place, format)
+    if before.format != format:
+        raise ConfigError(f"{place} is a table of format {before.format}, not {format}")
+    shrunk = {key for key, file in files.items() if file.size < before.position(key)}
+    grown = {
+        key: file
+        for key, file in files.items()
+        if key not in shrunk and (key not in before.files or file.size != before.files[key].size)
+    }
+    unchanged = len(files) - len(grown) - len(shrunk)
+    told = tuple(sorted(files[key].path for key in shrunk))
+    if not grown:
+        return CompactedLedgers(0, 0, unchanged, 0, told)
+    with whole_files(spark, grown.values()):
+        read = _read(spark, grown, before)
+        marks = _marks(read)
+    try:
+        opened = replace(before, round=before.round + 1, pending=tuple(sorted({*grown, *before.pending})))
+        write_manifest(spark, place, opened)
+        rows = _add(spark, read, place, before)
+        entries = {key: _entry(grown[key], before.files.get(key), mark) for key, mark in marks.items()}
+        write_manifest(
+            spark, place, replace(opened, round=opened.round + 1, files={**before.files, **entries}, pending=())
+        )
+    finally:
+        read.unpersist()
+    return CompactedLedgers(rows, len(grown), unchanged, sum(mark["damaged"] for mark in marks.values()), told)
+
+
+# ── before anything is written ──
+
+
+def _absolute(spark: SparkSession, location: str) -> str:
+    return str(Path(location).absolute()) if is_here(spark, location) else location.rstrip("/")
+
+
+def _find(spark: SparkSession, ledgers: Sequence[str]) -> dict[str, Found]:
+    """Files of the ledgers, by their keys."""
+    files: dict[str, Found] = {}
+    for name in ledgers:
+        if is_here(spark, name):
+            found = [Found(str(path.absolute()), path.stat().st_size) for path in find_here(name) if path.is_file()]
+        else:
+            found = find_there(spark, name)
+        files |= {source_key(file.path): file for file in found if file.path.endswith(SUFFIX)}
+    if not files:
+        raise ConfigError(f"There is no file of a ledger in {', '.join(ledgers)}: they end in {SUFFIX}")
+    return files
+
+
+def _check_format(spark: SparkSession, place: str, format: str) -> None:
+    from pyspark.errors import AnalysisException
+
+    if format not in FORMATS:
+        raise ConfigError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}")
+    try:
+        _ = spark.read.format(format).load(place).schema
+    except Exception as error:  # of which type depends on Spark's version, and on Connect
+        if "DATA_SOURCE_NOT_FOUND" in str(error):
+            raise ConfigError(
+                f"This session of Spark does not know the format {format}: add its package to the session"
+                " (spark.jars.packages), or use parquet"
+            ) from None
+        if not isinstance(error, AnalysisException):  # the table does not exist yet
+            raise
+
+
+def _first(spark: SparkSession, place: str, format: str) -> Manifest:
+    """Manifest of a location that has none: it must be empty of tables, whose rows would be added again."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        found = spark.read.format(format).load(place).columns
+    except AnalysisException:
+        found = []  # nothing is there
+    if found:
+        raise ConfigError(f"{place} has a table that `pairbus ledger compact` did not make: name another location")
+    return Manifest(format=format)
+
+
+# ── reading ──
+
+
+def _read(spark: SparkSession, files: Mapping[str, Found], before: Manifest) -> DataFrame:
+    from pyspark import StorageLevel
+
+    known = {key: (before.position(key), file.size) for key, file in files.items()}
+    texts = spark.read.option("lineSep", "\n").text([literally(file.path) for file in files.values()])
+    lines = texts.selectExpr("_metadata.file_path as path", "cast(value as binary) as value")
+    return lines.mapInArrow(_rows_of(known), READ_DDL).persist(StorageLevel.DISK_ONLY)
+
+
+def _rows_of(known: Mapping[str, tuple[int, int]]) -> Callable[[Batches], Batches]:
+    """Function for mapInArrow: from lines to rows, and a mark behind the last line of each file."""
+
+    def run(batches: Batches) -> Batches:
+        file: _File | None = None
+        path = None
+        for batch in batches:
+            rows: list[dict[str, Any]] = []
+            for here, line in zip(*(batch.column(name).to_pylist() for name in ("path", "value")), strict=True):
+                if file is None or here != path:
+                    rows += [] if file is None else [file.mark()]
+                    key = source_key(address(here))
+                    path, file = here, _File(key, *known[key])
+                rows += file.rows(line)
+            yield _batch(rows)
+        yield _batch([] if file is None else [file.mark()])
+
+    return run
+
+
+class _File:
+    """A file while its lines are read from the first to the last."""
+
+    def __init__(self, key: str, position: int, size: int) -> None:
+        self._key, self._position, self._size = key, position, size
+        self._offset = self._damaged = self._newer = 0
+        self._end = position
+
+    def rows(self, line: bytes) -> list[dict[str, Any]]:
+        """Row of a line: none when the table has it, when its end was not there, or when it is damaged."""
+        begin, self._offset = self._offset, self._offset + len(line) + 1
+        if begin < self._position or self._offset > self._size:
+            return []
+        self._end = self._offset
+        try:
+            read = fields_of(line)
+        except ValueError as error:
+            self._damaged += 1
+            self._newer += str(error).startswith(NEWER)
+            return []
+        details = read.get("details")
+        text = None if details is None else json.dumps(details, separators=(",", ":"))
+        return [read | {"details": text, "source": self._key, "position": begin, "day": read["time"][:10]}]
+
+    def mark(self) -> dict[str, Any]:
+        return {"source": self._key, "end": self._end, "damaged": self._damaged, "newer": self._newer}
+
+
+def _batch(rows: Sequence[Mapping[str, Any]]) -> pyarrow.RecordBatch:
+    import pyarrow as pa
+
+    names = [column.split()[0].strip("`") for column in READ_DDL.split(", ")]
+    types = [pa.int64() if column.endswith("bigint") else pa.string() for column in READ_DDL.split(", ")]
+    arrays = [pa.array([row.get(name) for row in rows], type_) for name, type_ in zip(names, types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _marks(read: DataFrame) -> dict[str, Any]:
+    """End and damage of each file. LedgerNewer when a line is of a later version: it must not be left behind."""
+    rows = read.where("end is not null").select("source", "end", "damaged", "newer").collect()
+    for row in rows:
+        if row["newer"]:
+            raise LedgerNewer(f"{row['source']}: {row['newer']} rows are of a later version of Pairbus: upgrade it")
+    return {row["source"]: row for row in rows}
+
+
+def _entry(file: Found, before: Entry | None, mark: Any) -> Entry:
+    return Entry(file.path, file.size, mark["end"], mark["damaged"] + (0 if before is None else before.damaged))
+
+
+# ── adding ──
+
+
+def _add(spark: SparkSession, read: DataFrame, place: str, before: Manifest) -> int:
+    """Add the rows, but for those that a run which was killed has added; their number."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
+    rows = read.where("end is null").drop("end", "damaged", "newer")
+    if before.pending:
+        try:
+            table = spark.read.format(before.format).load(place).select("source", "position")
+        except AnalysisException:
+            pass  # it was killed before its first row
+        else:
+            there = table.where(F.col("source").isin(list(before.pending)))
+            rows = rows.join(there, ["source", "position"], "left_anti")
+    count = rows.count()
+    if count:
+        ordered = rows.select(*NAMES, "source", "position", "day").repartition("day")
+        ordered.write.format(before.format).mode("append").partitionBy("day").save(place)
+    return count

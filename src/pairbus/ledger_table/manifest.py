@@ -1,0 +1,106 @@
+"""The manifest of a ledger's table: which files it has, and up to which byte.
+
+    LOCATION/_pairbus/manifest-0/     rounds 0, 2, 4 …
+    LOCATION/_pairbus/manifest-1/     rounds 1, 3, 5 …
+
+Laws of this file.
+ 1. Each round is written whole, as one line in one file, over the round before the last. A kill while it is written
+    leaves the last round as it was, and the highest round that can be read is the state.
+ 2. An open round names the files that a compaction is about to add. Any of their rows from the known position on may be
+    in the table already; each such row has its file and position, so that it is added once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pairbus.errors import LedgerNewer
+from pairbus.ledger_table.listing import address, is_here
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOLDER = "_pairbus"
+SLOTS = 2
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is known of one file."""
+
+    path: str
+    size: int
+    "Size of the file when it was read last."
+    position: int
+    "Bytes of it that are in the table: the end of its last whole line."
+    damaged: int = 0
+    "Lines among them that cannot be used, and are not in the table."
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    round: int = -1
+    format: str = ""
+    files: Mapping[str, Entry] = field(default_factory=dict)
+    "Key of a file → what is known of it."
+    pending: tuple[str, ...] = ()
+    "Files of a compaction that was begun and not finished."
+
+    def position(self, key: str) -> int:
+        entry = self.files.get(key)
+        return 0 if entry is None else entry.position
+
+    def limits(self) -> dict[str, int]:
+        """Positions from which rows of a table do not count yet, by file."""
+        return {key: self.position(key) for key in self.pending}
+
+
+def read_manifest(spark: SparkSession | None, location: str) -> Manifest | None:
+    """Read the state of a table; None when there is no manifest. LedgerNewer when a later version wrote it."""
+    rounds = [round_ for slot in range(SLOTS) for round_ in _read(spark, f"{location}/{FOLDER}/manifest-{slot}")]
+    return max(rounds, key=lambda each: each.round, default=None)
+
+
+def write_manifest(spark: SparkSession, location: str, manifest: Manifest) -> None:
+    """Write a round. It must follow the one that `read_manifest` gave."""
+    line = json.dumps({"version": VERSION, **asdict(manifest)})
+    frame = spark.createDataFrame([(line,)], "value string").coalesce(1)
+    frame.write.mode("overwrite").text(f"{location}/{FOLDER}/manifest-{manifest.round % SLOTS}")
+
+
+def _read(spark: SparkSession | None, folder: str) -> list[Manifest]:
+    found = []
+    for line in _lines_here(folder) if spark is None or is_here(spark, folder) else _lines_there(spark, folder):
+        try:
+            found.append(_manifest(json.loads(line)))
+        except json.JSONDecodeError:
+            continue  # cut by a kill: the other slot has the state
+    return found
+
+
+def _manifest(read: dict[str, Any]) -> Manifest:
+    if read["version"] > VERSION:
+        raise LedgerNewer(
+            f"a table has version {read['version']}, and this version of Pairbus knows {VERSION}: upgrade it"
+        )
+    files = {key: Entry(**entry) for key, entry in read["files"].items()}
+    return Manifest(read["round"], read["format"], files, tuple(read["pending"]))
+
+
+def _lines_here(folder: str) -> list[str]:
+    parts = sorted(Path(address(folder)).glob("part-*"))
+    return [line for part in parts for line in part.read_text(encoding="utf-8").splitlines() if line]
+
+
+def _lines_there(spark: SparkSession, folder: str) -> list[str]:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return [row["value"] for row in spark.read.text(folder).collect()]
+    except AnalysisException:
+        return []  # there is no such folder

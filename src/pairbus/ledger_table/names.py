@@ -1,0 +1,17 @@
+"""Names of a ledger's files, by which a compacted file is known again."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+_OWN = re.compile(r"\d{4}-\d\d-\d\d-.+-\d+-[0-9a-f]{8}-\d+\.jsonl", re.ASCII)
+
+
+def source_key(path: str) -> str:
+    """Key of a file: its name when a ledger gave it, which no other process uses, or else its whole path.
+
+    So a file that was moved to another folder or host is known again.
+    """
+    name = PurePosixPath(path).name
+    return name if _OWN.fullmatch(name) else path

@@ -1,0 +1,212 @@
+"""Records that Spark's workers hand on: sums and steps of a ledger, each kind with its fields.
+
+All kinds travel in one table, so that one pass over the rows makes all of them: `what` names the kind, its texts are in
+the columns t1 …, its numbers in n1 …, in the order of its fields: texts come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow
+
+TEXTS, NUMBERS = 5, 11
+COLUMNS = ("what", *(f"t{i}" for i in range(1, TEXTS + 1)), *(f"n{i}" for i in range(1, NUMBERS + 1)))
+DDL = ", ".join(f"{name} {'bigint' if name[0] == 'n' else 'string'}" for name in COLUMNS)
+
+
+class Piece(NamedTuple):
+    """A piece of a file that one task read, with the sums that concern its lines."""
+
+    path: str
+    block: int
+    "Position of the piece in its file."
+    lines: int
+    damaged: int
+    jumps: int
+    "Lines within the piece where the clock went back."
+    rows: int
+    lost: int
+    first_ms: int | None
+    last_ms: int | None
+    above_ms: int | None
+    "Time of the first usable row of the piece; with `below_ms` the clock is watched from one piece to the next."
+    below_ms: int | None
+    "Time of its last usable row."
+    first_line: int
+    "Number of the first usable row within the piece."
+
+
+class Place(NamedTuple):
+    """A line that is damaged or where the clock went back, by its number within its piece."""
+
+    path: str
+    reason: str | None
+    block: int
+    line: int
+    back_ms: int | None
+
+
+class CellSum(NamedTuple):
+    namespace: str
+    side: str
+    entity: str
+    kind: str
+    cause: str
+    is_ok: int
+    grain: int
+    "Number of the grain of `hour` in `pairbus.report.cells`."
+    hour: int
+    counted: int
+    operations: int
+    bytes: int
+
+
+class RunEnd(NamedTuple):
+    run: str
+    last_ms: int
+
+
+class Change(NamedTuple):
+    """A transition of an entity, with its place: rows of equal time keep their order."""
+
+    run: str
+    entity: str
+    event: str
+    reason: str
+    path: str
+    time_ms: int
+    forced: int
+    block: int
+    line: int
+
+
+class Singles(NamedTuple):
+    """Counts of rows without an id, each of which is a message of its own."""
+
+    entity: str
+    diverted: int
+    moved: int
+    maybe_duplicated: int
+
+
+class LettersSum(NamedTuple):
+    """Dead letters of one reason."""
+
+    entity: str
+    reason: str
+    messages: int
+
+
+class Step(NamedTuple):
+    """A row about one message, or a ping or failed send: the second stage puts them together."""
+
+    name: str
+    entity: str | None
+    queue: str | None
+    message_id: str | None
+    reason: str | None
+    time_ms: int
+    counted: int
+    operations: int
+    bytes: int
+
+
+class WaySum(NamedTuple):
+    """Messages of one outage that took the same way home; `Diversion` of the bill."""
+
+    entity: str
+    queue: str | None
+    moved_queue: str | None
+    outage: int
+    is_moved: int
+    messages: int
+    waiting: int
+    drained_ms: int | None
+
+
+class MessagesSum(NamedTuple):
+    entity: str
+    diverted: int
+    moved: int
+    duplicated: int
+    maybe_duplicated: int
+
+
+class TroubleSum(NamedTuple):
+    kind: str
+    outage: int
+    counted: int
+    operations: int
+    bytes: int
+
+
+class Wait(NamedTuple):
+    """One diverted message: when it left, came home, and when its wait ended."""
+
+    entity: str
+    diverted_ms: int
+    home_ms: int | None
+    ended_ms: int | None
+
+
+class Sum(NamedTuple):
+    """A count and the least time by a number, such as the second of a change, or a delay."""
+
+    name: str
+    entity: str
+    number: int
+    counted: int
+    least_ms: int | None
+
+
+class DayCount(NamedTuple):
+    """Rows of one run and day in one form of the ledger."""
+
+    run: str
+    day: int
+    is_table: int
+    rows: int
+
+
+KINDS: tuple[type[Any], ...] = (
+    *(Piece, Place, CellSum, RunEnd, Change, Singles, LettersSum, Step),
+    *(WaySum, MessagesSum, TroubleSum, Wait, Sum, DayCount),
+)
+_TEXTS_OF = {
+    kind: sum(str(hint).startswith(("str", "ForwardRef('str")) for hint in kind.__annotations__.values())
+    for kind in KINDS
+}
+_KIND_OF = {kind.__name__: kind for kind in KINDS}
+_HEADS = {kind: (kind.__name__,) for kind in KINDS}
+_PADS = {
+    kind: ((None,) * (TEXTS - texts), (None,) * (NUMBERS - len(kind._fields) + texts))
+    for kind, texts in _TEXTS_OF.items()
+}
+
+
+def to_batch(records: Sequence[Any]) -> pyarrow.RecordBatch:
+    """Put records of any kinds into a batch with the columns of DDL."""
+    import pyarrow as pa
+
+    rows = []
+    for record in records:
+        kind = type(record)
+        texts, (text_pad, number_pad) = _TEXTS_OF[kind], _PADS[kind]
+        rows.append(_HEADS[kind] + record[:texts] + text_pad + record[texts:] + number_pad)
+    columns = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
+    types = [pa.string()] * (1 + TEXTS) + [pa.int64()] * NUMBERS
+    arrays = [pa.array(values, type_) for values, type_ in zip(columns, types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=list(COLUMNS))
+
+
+def records_of(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Any]:
+    """Take records out of batches again."""
+    for batch in batches:
+        for what, *values in zip(*(batch.column(name).to_pylist() for name in COLUMNS), strict=True):
+            kind = _KIND_OF[what]
+            texts = _TEXTS_OF[kind]
+            numbers = values[TEXTS : TEXTS + len(kind._fields) - texts]
+            yield kind(*values[:texts], *numbers)

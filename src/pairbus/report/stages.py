@@ -1,0 +1,254 @@
+"""Spark's part of a report: the pass over the rows, and for large ledgers the second stage over messages.
+
+A small ledger takes one job: everything that it tells comes to the driver, and the functions that workers would call
+are called there. A large one takes four: the pass over the rows; messages, cut by the hash of their ids; and two
+looks at their waits. What lies between them is kept by Spark on its own disks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from pairbus.ledger_table.compaction import ROW_DDL
+from pairbus.ledger_table.lines import NAMES
+from pairbus.ledger_table.listing import Found, literally
+from pairbus.report import backlog
+from pairbus.report.backlog import Block, FirstLook, Question
+from pairbus.report.messages import Outages, sums_of
+from pairbus.report.records import DDL, DayCount, Step, Sum, Wait, records_of, to_batch
+from pairbus.report.sources import Sources
+from pairbus.report.sums import Messages, Pass, gathered
+from pairbus.report.tally import BATCH_RECORDS, PING, Choice, count_days, tally_lines, tally_rows
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+
+TABLE_DDL = f"{ROW_DDL}, source string, position bigint"
+PART_BYTES = 64_000_000
+"Size of the lines whose messages one task puts together: 50 000 of them, in some tens of megabytes."
+
+Batches = Iterator["pyarrow.RecordBatch"]
+
+
+def json_lines(spark: SparkSession, lines: Sequence[Found]) -> DataFrame:
+    """Table of the lines as texts: column `value`, and the hidden column `_metadata`."""
+    return spark.read.option("lineSep", "\n").text([literally(file.path) for file in lines])
+
+
+def ledger_tables(spark: SparkSession, tables: Sequence[Found]) -> DataFrame:
+    return spark.read.schema(TABLE_DDL).parquet(*[literally(file.path) for file in tables])
+
+
+def choose(spark: SparkSession, sources: Sources) -> Choice:
+    """Decide which rows to leave out, so that each row counts once although it is there as a line and in a table.
+
+    Manifests tell. A table without one was made by an earlier release, from whole days of files that may have grown
+    since, or been deleted: for each run and day the form with more rows is kept, or the lines when both have as many.
+    """
+    worse: set[tuple[str, int, bool]] = set()
+    if sources.lines and sources.tables and not sources.is_known:
+        counts: dict[tuple[str, int], list[int]] = {}
+        texts = json_lines(spark, sources.lines).selectExpr("cast(value as binary) as value")
+        rows = ledger_tables(spark, sources.tables).select("run", "time")
+        counted = texts.mapInArrow(lambda batches: count_days(False, batches), DDL).unionAll(
+            rows.mapInArrow(lambda batches: count_days(True, batches), DDL)
+        )
+        for record in _collected(counted):
+            assert isinstance(record, DayCount)
+            counts.setdefault((record.run, record.day), [0, 0])[record.is_table] += record.rows
+        for (run, day), (in_lines, in_tables) in counts.items():
+            if in_lines and in_tables:
+                worse.add((run, day, in_tables <= in_lines))
+    return Choice(sources.taken, sources.limits, frozenset(worse))
+
+
+def pass_over(spark: SparkSession, sources: Sources, choice: Choice) -> DataFrame:
+    """Records of all rows, in the columns of `pairbus.report.records`."""
+    parts = []
+    if sources.lines:
+        lines = json_lines(spark, sources.lines).selectExpr(
+            "_metadata.file_path as path", "_metadata.file_block_start as block", "cast(value as binary) as value"
+        )
+        parts.append(lines.mapInArrow(lambda batches: tally_lines(choice, batches), DDL))
+    tables = []
+    if sources.tables:
+        names = "_metadata.file_path as path", "_metadata.row_index as id"
+        tables.append(ledger_tables(spark, sources.tables).selectExpr(*names, *_columns(choice)))
+    for location, name in sources.others:
+        rows = spark.read.format(name).load(location)
+        tables.append(rows.selectExpr(f"'{location}' as path", "cast(0 as bigint) as id", *_columns(choice)))
+    parts += [table.mapInArrow(lambda batches: tally_rows(choice, batches), DDL) for table in tables]
+    records = parts[0]
+    for part in parts[1:]:
+        records = records.unionAll(part)
+    return records
+
+
+def _columns(choice: Choice) -> list[str]:
+    """Columns of a row; where each comes from only when it decides."""
+    return [*(f"`{name}`" for name in NAMES), *(("source", "position") if choice.limits else ())]
+
+
+# ── small and large ──
+
+
+class SmallLedger:
+    """A ledger of which everything comes to the driver, in one job."""
+
+    def __init__(self, records: DataFrame | None) -> None:
+        self._records = records
+        self._steps: list[Step] = []
+        self._waits: Sequence[Wait] = ()
+
+    def rows(self) -> Pass:
+        found: Pass = gathered(() if self._records is None else _collected(self._records), Pass())
+        self._steps = found.steps
+        return found
+
+    def messages(self, outages: Outages, into: Messages) -> Messages:
+        gathered(sums_of(self._steps, outages), into)
+        self._waits = into.waits
+        return into
+
+    def first_look(self, begins_ms: int) -> FirstLook:
+        import numpy as np
+
+        block = _block_of(self._waits)
+        seconds, steps = backlog.changes(block)
+        return FirstLook(np.asarray(seconds), np.asarray(steps), backlog.added(backlog.look_first(block, begins_ms)))
+
+    def second_look(self, question: Question) -> Iterable[Sum]:
+        return backlog.added(backlog.look_again(_block_of(self._waits), question))
+
+    def close(self) -> None:
+        """Do nothing: Spark keeps nothing of it."""
+
+
+class LargeLedger:
+    """A ledger of any size, of which only sums come to the driver."""
+
+    def __init__(self, records: DataFrame, weight_bytes: int) -> None:
+        self._records = _kept(records)
+        self._parts = max(weight_bytes // PART_BYTES, 1)
+        self._messages: DataFrame | None = None
+
+    def rows(self) -> Pass:
+        found: Pass = gathered(_collected(self._records.where(f"what <> '{Step.__name__}'")), Pass())
+        return found
+
+    def messages(self, outages: Outages, into: Messages) -> Messages:
+        # Pings and failed sends have no id. Any other step without one belongs together.
+        trouble = f"t1 in ('{PING}', 'failed send')"
+        key = f"case when {trouble} then cast(n1 as string) else coalesce(t4, '') end as key"
+        steps = self._records.where(f"what = '{Step.__name__}'").selectExpr("*", key)
+        apart = steps.repartition(int(self._parts), "key").drop("key")
+        self._messages = _kept(apart.mapInArrow(_stage(lambda found: sums_of(found, outages)), DDL))
+        gathered(_collected(self._messages.where(f"what <> '{Wait.__name__}'")), into)
+        return into
+
+    def first_look(self, begins_ms: int) -> FirstLook:
+        import pyarrow.compute as pc
+
+        waits = self._waits()
+        sums = waits.mapInArrow(_look(lambda block: backlog.look_first(block, begins_ms)), DDL)
+        name = f"'{Sum.__name__}' as what", f"'{backlog.CHANGE}' as t1", "'' as t2"
+        went = waits.selectExpr(*name, "n1 div 1000 as n1", "1 as n2", "cast(null as bigint) as n3")
+        ended = waits.where("n3 is not null").selectExpr(*name, "n3 div 1000 as n1", "-1 as n2", "null as n3")
+        found = _added(sums.select(*_SUM_COLUMNS).unionAll(went).unionAll(ended))
+        is_change = pc.equal(found.column("t1"), backlog.CHANGE)
+        changes, rest = found.filter(is_change), found.filter(pc.invert(is_change))
+        seconds, steps = (changes.column(each).to_numpy() for each in ("n1", "n2"))
+        return FirstLook(seconds, steps, list(_sums(rest)))
+
+    def second_look(self, question: Question) -> Iterable[Sum]:
+        looked = self._waits().mapInArrow(_look(lambda block: backlog.look_again(block, question)), DDL)
+        return _sums(_added(looked.select(*_SUM_COLUMNS)))
+
+    def close(self) -> None:
+        """Let Spark forget what it kept."""
+        for frame in (self._messages, self._records):
+            if frame is not None:
+                frame.unpersist()
+
+    def _waits(self) -> DataFrame:
+        assert self._messages is not None, "messages come first"
+        return self._messages.where(f"what = '{Wait.__name__}'")
+
+
+_SUM_COLUMNS = ("what", "t1", "t2", "n1", "n2", "n3")
+
+
+def _kept(frame: DataFrame) -> DataFrame:
+    from pyspark import StorageLevel
+
+    return frame.persist(StorageLevel.DISK_ONLY)
+
+
+def _collected(frame: DataFrame) -> Iterator[Any]:
+    return records_of(frame.toArrow().to_batches())
+
+
+def _added(sums: DataFrame) -> pyarrow.Table:
+    from pyspark.sql import functions as F
+
+    grouped = sums.groupBy("what", "t1", "t2", "n1")
+    return grouped.agg(F.sum("n2").alias("n2"), F.min("n3").alias("n3")).toArrow()
+
+
+def _sums(table: pyarrow.Table) -> Iterator[Sum]:
+    columns = (table.column(name).to_pylist() for name in _SUM_COLUMNS[1:])
+    return (Sum(*values) for values in zip(*columns, strict=True))
+
+
+# ── in workers ──
+
+
+def _stage(work: Callable[[Iterable[Any]], Iterable[Any]]) -> Callable[[Batches], Batches]:
+    """Function for mapInArrow that does some work with all records of a task."""
+
+    def run(batches: Batches) -> Batches:
+        made = iter(work(records_of(batches)))
+        while some := list(islice(made, BATCH_RECORDS)):
+            yield to_batch(some)
+
+    return run
+
+
+def _look(work: Callable[[Block], Iterable[Sum]]) -> Callable[[Batches], Batches]:
+    """Function for mapInArrow that looks at the waits of a task in one block."""
+
+    def run(batches: Batches) -> Batches:
+        block = _block_of_batches(list(batches))
+        if block is not None:
+            made = iter(work(block))
+            while some := list(islice(made, BATCH_RECORDS)):
+                yield to_batch(some)
+
+    return run
+
+
+def _block_of(waits: Sequence[Wait]) -> Block:
+    import numpy as np
+
+    names = sorted({wait.entity for wait in waits})
+    number = {name: index for index, name in enumerate(names)}
+
+    def times(field: int) -> Any:
+        return np.array([backlog.NEVER if wait[field] is None else wait[field] for wait in waits], np.int64)
+
+    entity = np.array([number[wait.entity] for wait in waits], np.int64)
+    return Block(names, entity, times(1), times(2), times(3))
+
+
+def _block_of_batches(batches: list[pyarrow.RecordBatch]) -> Block | None:
+    import pyarrow as pa
+
+    table = pa.Table.from_batches(batches) if batches else None
+    if table is None or not table.num_rows:
+        return None
+    entities = table.column("t1").combine_chunks().dictionary_encode()
+    times = [table.column(name).fill_null(backlog.NEVER).to_numpy() for name in ("n1", "n2", "n3")]
+    return Block(entities.dictionary.to_pylist(), entities.indices.to_numpy(zero_copy_only=False), *times)

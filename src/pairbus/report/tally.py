@@ -1,0 +1,303 @@
+"""The one pass over the rows of ledgers, in Spark's workers: from lines and table rows to records.
+
+Laws of this file.
+ 1. The place of a line is (file, start of Spark's piece of the file, number within the piece). Pieces of a file are put
+    together on the driver, however Spark cuts it and whichever task reads a piece.
+ 2. Sums are handed on once for each task; rows about one message, one by one.
+ 3. Entities, queues and namespaces are case-insensitive, and are in lower case from here on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from pairbus.ledger.rows import FAILED_SEND
+from pairbus.ledger_table.lines import NAMES, REASON_MAX, check_values, fields_of, time_ms_of
+from pairbus.ledger_table.names import source_key
+from pairbus.report.availability import TRANSITIONS
+from pairbus.report.cells import Cells, begin_of
+from pairbus.report.records import Change, DayCount, LettersSum, Piece, Place, RunEnd, Singles, Step, to_batch
+
+if TYPE_CHECKING:
+    import pyarrow
+
+SHOWN_MAX = 100  # places that are named; the others are counted
+JUMP_MS = 1000  # the row of a second is written when the second is over, behind events of that second
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+BATCH_RECORDS = 10_000
+DIVERTED, MOVED, PING, FORWARDED = "diverted", "moved", "ping", "SpoolForwarded"
+DEAD, REFUSED, MAYBE = "DeadLettered", "SpoolRefused", "MaybeDuplicated"
+OF_ONE_MESSAGE = frozenset((DIVERTED, MOVED, MAYBE))
+_STEPS_BY_KIND = frozenset((DIVERTED, MOVED, PING, FAILED_SEND))
+_STEPS_BY_EVENT = frozenset((FORWARDED, DEAD, REFUSED, MAYBE))
+_TRANSITIONS = frozenset(TRANSITIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Rows that a report must leave out, because another form of the ledger has them."""
+
+    taken: Mapping[str, int] = field(default_factory=dict)
+    "Key of a file → bytes of it that are in a table: its lines before that position are left out."
+    limits: Mapping[str, int] = field(default_factory=dict)
+    "Key of a file → first position that does not count in tables, because its compaction was not finished."
+    worse: frozenset[tuple[str, int, bool]] = frozenset()
+    "Run, day and form (True: table) of which the other form has as many rows or more."
+
+
+class Tally:
+    """Sums of one task."""
+
+    def __init__(self, choice: Choice, *, is_table: bool) -> None:
+        self.out: list[Any] = []
+        self._choice = choice
+        self._is_table = is_table
+        self._cells = Cells()
+        self._runs: dict[str, int] = {}
+        self._singles: dict[str, list[int]] = {}
+        self._letters: dict[tuple[str, str], int] = {}
+        self._skip_below = 0
+        self.begin("", 0)
+
+    def begin(self, path: str, block: int) -> None:
+        """Begin a piece of a file."""
+        self._path, self._block = path, block
+        self._lines = self._damaged = self._jumps = self._rows = self._lost = self._first_line = self._offset = 0
+        self._first_ms: int | None = None
+        self._last_ms: int | None = None
+        self._above_ms: int | None = None
+        self._below_ms: int | None = None
+        self._shown = 0
+        taken = self._choice.taken
+        self._skip_below = taken.get(source_key(plain_path(path)), 0) if taken and block == 0 else 0
+
+    def end(self) -> None:
+        """End the piece."""
+        if self._path:
+            sums = self._lines, self._damaged, self._jumps, self._rows, self._lost
+            times = self._first_ms, self._last_ms, self._above_ms, self._below_ms
+            self.out.append(Piece(self._path, self._block, *sums, *times, self._first_line))
+
+    def finish(self) -> None:
+        """Hand on the sums of the task."""
+        self.end()
+        self.out += self._cells.sums()
+        self.out += [RunEnd(*item) for item in self._runs.items()]
+        self.out += [Singles(name, *counts) for name, counts in self._singles.items()]
+        self.out += [LettersSum(*key, count) for key, count in self._letters.items()]
+
+    def line(self, line: bytes) -> None:
+        self._lines += 1
+        self._offset += len(line) + 1
+        if self._offset <= self._skip_below:
+            return
+        try:
+            read = fields_of(line)
+        except ValueError as error:
+            self._damage(self._lines, str(error)[:REASON_MAX])
+            return
+        time_ms = time_ms_of(read["time"])
+        if self._below_ms is None:
+            self._above_ms, self._first_line = time_ms, self._lines
+        elif self._below_ms - time_ms > JUMP_MS:
+            self._jumps += 1
+            self._show(self._lines, None, self._below_ms - time_ms)
+        self._below_ms = time_ms
+        self._add(read, time_ms, self._lines)
+
+    def row(self, values: dict[str, Any], number: int) -> None:
+        """Count a row of a table; `number` is its number within the file."""
+        limits = self._choice.limits
+        if limits and (values.get("position") or 0) >= limits.get(values.get("source") or "", 2**63):
+            return
+        try:
+            check_values(values)
+            values["details"] = _details_of(values)
+        except ValueError as error:
+            self._damage(number + 1, str(error)[:REASON_MAX])
+            return
+        self._add(values, time_ms_of(values["time"]), number)
+
+    def fit(self) -> None:
+        """Keep memory in bounds; called once for a batch."""
+        self._cells.fit()
+
+    def _damage(self, line: int, reason: str) -> None:
+        self._damaged += 1
+        self._show(line, reason, None)
+
+    def _show(self, line: int, reason: str | None, back_ms: int | None) -> None:
+        if self._shown < SHOWN_MAX:
+            self._shown += 1
+            self.out.append(Place(self._path, reason, self._block, line, back_ms))
+
+    def _add(self, read: dict[str, Any], time_ms: int, line: int) -> None:
+        get, run, kind = read.get, read["run"], read["kind"]
+        if self._choice.worse and (run, time_ms // DAY_MS, self._is_table) in self._choice.worse:
+            return
+        self._rows += 1
+        self._lost += get("rows") or 0
+        if self._first_ms is None or time_ms < self._first_ms:
+            self._first_ms = time_ms
+        if self._last_ms is None or time_ms > self._last_ms:
+            self._last_ms = time_ms
+        if time_ms > self._runs.get(run, -(2**63)):
+            self._runs[run] = time_ms
+        operations = get("billable_operations")
+        if operations is not None:
+            key = get("namespace"), get("side"), get("entity"), kind, get("cause"), get("outcome") == "ok"
+            self._cells.add((*key, _hour(self._cells, time_ms)), get("count") or 0, operations, get("bytes") or 0)
+        if kind in _STEPS_BY_KIND:
+            self._step(kind, read, time_ms)
+        event = get("event")
+        if event in _STEPS_BY_EVENT:
+            self._step(event, read, time_ms)
+        elif event in _TRANSITIONS:
+            told = read.get("details") or {}
+            entity, reason = (get("entity") or "").lower(), text_of_detail(told.get("reason")) or ""
+            forced = int(told.get("forced") in (True, "true"))
+            self.out.append(Change(run, entity, event, reason, self._path, time_ms, forced, self._block, line))
+
+    def _step(self, name: str, read: dict[str, Any], time_ms: int) -> None:
+        get = read.get
+        entity, queue, message_id = get("entity"), get("queue"), get("message_id")
+        entity = entity.lower() if entity else entity
+        queue = queue.lower() if queue else queue
+        if not message_id and name in OF_ONE_MESSAGE:
+            counts = self._singles.setdefault(entity or "", [0, 0, 0])
+            counts[(DIVERTED, MOVED, MAYBE).index(name)] += 1
+            return
+        reason = None
+        if name == FORWARDED:
+            if (get("details") or {}).get("to") != "primary":
+                return
+        elif name == DEAD:
+            reason = text_of_detail((get("details") or {}).get("reason"))
+            if not message_id:
+                key = queue or "", reason or ""
+                self._letters[key] = self._letters.get(key, 0) + 1
+                return
+        amounts = (get("count") or 0, get("billable_operations") or 0, get("bytes") or 0)
+        self.out.append(Step(name, entity, queue, message_id, reason, time_ms, *amounts))
+
+
+def _hour(cells: Cells, time_ms: int) -> int:
+    hour = time_ms // HOUR_MS
+    return begin_of(cells.grain, hour) if cells.grain else hour
+
+
+def _details_of(values: dict[str, Any]) -> dict[str, Any] | None:
+    """Parse the details of a row of a table where the report needs them; ValueError when they are no object."""
+    event, text = values["event"], values["details"]
+    if text is None or (event not in _STEPS_BY_EVENT and event not in _TRANSITIONS):
+        return None
+    details = json.loads(text)
+    if not isinstance(details, dict):
+        raise ValueError(f"details is {text}")
+    return details
+
+
+def text_of_detail(value: object) -> str | None:
+    """Text of a field of an event, whatever its type in JSON is."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def plain_path(uri: str) -> str:
+    """Path or address of a file as a user writes it, from the address that Spark gives."""
+    parts = urlsplit(uri)
+    return unquote(parts.path if parts.scheme in ("", "file") else uri)
+
+
+# ── functions for mapInArrow ──
+
+
+def tally_lines(choice: Choice, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Tally lines; columns path, block and value, in the order in which a task reads them."""
+    tally, place = Tally(choice, is_table=False), ("", 0)
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        texts = batch.column("value").to_pylist()
+        begin = 0
+        for end, here in _runs_of(batch):
+            if here != place:
+                tally.end()
+                tally.begin(*here)
+                place = here
+            for text in texts[begin:end]:
+                tally.line(text)
+            begin = end
+        yield from _full(tally)
+    tally.finish()
+    yield to_batch(tally.out)
+
+
+def tally_rows(choice: Choice, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Tally rows of tables; columns path, id and the fields of a row, and with limits source and position."""
+    tally, path = Tally(choice, is_table=True), ""
+    for batch in batches:
+        names = [*NAMES, *(name for name in ("source", "position") if name in batch.schema.names)]
+        values = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+        places = zip(batch.column("path").to_pylist(), batch.column("id").to_pylist(), strict=True)
+        for (here, number), row in zip(places, values, strict=True):
+            if here != path:
+                tally.end()
+                tally.begin(here, 0)
+                path = here
+            tally.row(dict(zip(names, row, strict=True)), number or 0)
+        yield from _full(tally)
+    tally.finish()
+    yield to_batch(tally.out)
+
+
+def count_days(is_table: bool, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Count usable rows by run and day: texts in the column `value`, or the columns run, time of tables."""
+    counts: dict[tuple[str, int], int] = {}
+    for batch in batches:
+        found: Iterable[tuple[str, str]]
+        if is_table:
+            found = zip(batch.column("run").to_pylist(), batch.column("time").to_pylist(), strict=True)
+        else:
+            found = filter(None, map(_run_and_time, batch.column("value").to_pylist()))
+        for run, time in found:
+            try:
+                key = run, time_ms_of(time or "") // DAY_MS
+            except ValueError:
+                continue
+            counts[key] = counts.get(key, 0) + 1
+    yield to_batch([DayCount(run, day, int(is_table), rows) for (run, day), rows in counts.items()])
+
+
+def _run_and_time(line: bytes) -> tuple[str, str] | None:
+    try:
+        read = fields_of(line)
+    except ValueError:
+        return None
+    return read["run"], read["time"]
+
+
+def _runs_of(batch: pyarrow.RecordBatch) -> Iterator[tuple[int, tuple[str, int]]]:
+    """Ends of runs of rows from one piece of a file, each with its path and block."""
+    paths, blocks = batch.column("path"), batch.column("block")
+    last = batch.num_rows - 1
+    first_place, last_place = ((paths[i].as_py(), blocks[i].as_py()) for i in (0, last))
+    if first_place == last_place:  # pieces come one after the other, so that all rows between are of this one
+        yield last + 1, last_place
+        return
+    here = first_place
+    for number, place in enumerate(zip(paths.to_pylist(), blocks.to_pylist(), strict=True)):
+        if place != here:
+            yield number, here
+            here = place
+    yield last + 1, here
+
+
+def _full(tally: Tally) -> Iterator[pyarrow.RecordBatch]:
+    tally.fit()
+    if len(tally.out) >= BATCH_RECORDS:
+        yield to_batch(tally.out)
+        tally.out.clear()

@@ -1,0 +1,211 @@
+"""Ledgers as a table: every row once, however often and however interrupted it is compacted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+
+from pairbus.cost.pricing import PriceSheet, load
+from pairbus.errors import ConfigError, LedgerNewer
+from pairbus.ledger_table.compaction import _rows_of
+from pairbus.ledger_table.lines import NAMES, fields_of, usable
+from pairbus.ledger_table.manifest import Entry, Manifest, read_manifest
+from pairbus.ledger_table.names import source_key
+from tests.report.conftest import BEFORE, NOW_S
+from tests.report.worlds import BROKEN, NOON_S, ODD_BUT_WHOLE, RandomWorld, Writer, hand_ledger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pairbus.report.model import Report
+
+NAME = "2026-03-01-api-1-aaaaaaaa-0.jsonl"
+
+
+def test_quick_parser_agrees_with_the_ledger_on_every_line() -> None:
+    """A line that one takes and the other refuses would be counted by chance."""
+    writer = Writer("api", 1, "aaaaaaaa")
+    writer.meter(NOON_S, "send", "orders")
+    for line in [*BROKEN, *ODD_BUT_WHOLE, *writer.lines]:
+        try:
+            row = usable(line)
+        except ValueError as error:
+            with pytest.raises(ValueError, match=r".") as caught:
+                fields_of(line)
+            assert str(caught.value) == str(error)
+        else:
+            read = fields_of(line)
+            assert {name: read.get(name) for name in NAMES} == {name: getattr(row, name) for name in NAMES}
+
+
+def test_a_file_of_a_ledger_is_known_by_its_name_in_any_folder() -> None:
+    """Other names may be in several folders."""
+    assert source_key(f"/a/{NAME}") == source_key(f"abfss://box@account/b/{NAME}") == NAME
+    assert source_key("/a/b.jsonl") != source_key("/c/b.jsonl")
+
+
+def rows_of(lines: Iterable[bytes], position: int, size: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows and mark that a worker makes of a file."""
+    import pyarrow as pa
+
+    texts = list(lines)
+    path = pa.array([f"file:///x/{quote(NAME)}"] * len(texts))
+    batch = pa.RecordBatch.from_arrays([path, pa.array(texts, pa.binary())], names=["path", "value"])
+    made = [row for out in _rows_of({NAME: (position, size)})(iter([batch])) for row in out.to_pylist()]
+    return [row for row in made if row["end"] is None], made[-1]
+
+
+def test_only_new_lines_whose_end_was_there_are_taken() -> None:
+    """The file grows while it is read; its last line is torn."""
+    writer = Writer("api", 1, "aaaaaaaa")
+    for second in range(3):
+        writer.meter(NOON_S + second, "send", "orders")
+    lines = [line.rstrip(b"\n") for line in writer.lines]
+    length = len(lines[0]) + 1
+    taken, mark = rows_of([*lines, lines[0][:20]], length, 3 * length + 20)
+    assert [row["position"] for row in taken] == [length, 2 * length]
+    assert (mark["end"], mark["damaged"], taken[0]["day"]) == (3 * length, 0, "2026-03-01")
+    taken, mark = rows_of([*lines[:2], b"{broken", *lines[2:]], 0, 10**6)
+    assert (len(taken), mark["damaged"]) == (3, 1)
+    assert rows_of(lines, 0, 2 * length - 1)[1]["end"] == length
+
+
+def test_highest_round_that_can_be_read_is_the_state(tmp_path: Path) -> None:
+    """A kill while a round is written leaves the one before it."""
+    assert read_manifest(None, str(tmp_path)) is None
+    for number, cut in ((4, 0), (5, 9)):
+        folder = tmp_path / "_pairbus" / f"manifest-{number % 2}"
+        folder.mkdir(parents=True)
+        files = {NAME: {"path": "/x", "size": 9, "position": 7}}
+        text = json.dumps({"version": 1, "round": number, "format": "parquet", "files": files, "pending": [NAME]})
+        (folder / "part-0.txt").write_text(text[: len(text) - cut] + "\n")
+    assert read_manifest(None, str(tmp_path)) == Manifest(4, "parquet", {NAME: Entry("/x", 9, 7)}, (NAME,))
+    (tmp_path / "_pairbus" / "manifest-1" / "part-0.txt").write_text('{"version": 2}')
+    with pytest.raises(LedgerNewer):
+        read_manifest(None, str(tmp_path))
+
+
+def report_of(spark: SparkSession, sheet: PriceSheet, *ledgers: Path) -> Report:
+    from pairbus.report.job import make_report
+
+    geo = load("geo-replication")
+    return make_report(spark, ledgers, prices=sheet, geo=geo, operations_before=BEFORE, now_s=NOW_S)
+
+
+@pytest.mark.spark
+def test_compaction_adds_every_row_once_whatever_is_killed(
+    spark: SparkSession, sheet: PriceSheet, tmp_path: Path
+) -> None:
+    """Files grow between runs; one run ends between the rows and the manifest. Reports of both forms are the same."""
+    from pairbus.ledger_table import compact_ledgers
+
+    ledger, place = tmp_path / "ledger", tmp_path / "table"
+    hand_ledger(ledger)
+    files = sorted(ledger.glob("*.jsonl"))
+    whole = files[0].read_bytes()
+    files[0].write_bytes(whole[: len(whole) // 2])
+    first = compact_ledgers(spark, [ledger], place)
+    assert (first.files, first.unchanged, first.damaged) == (2, 0, 0)
+    again = compact_ledgers(spark, [ledger], place)
+    assert (again.rows, again.files, again.unchanged) == (0, 0, 2)
+    files[0].write_bytes(whole)
+    second = compact_ledgers(spark, [ledger], place)
+    assert second.files == 1
+    expected = len(b"".join(file.read_bytes() for file in files).splitlines())
+    assert first.rows + second.rows == expected
+    shutil.rmtree(place / "_pairbus" / "manifest-1")  # what a kill before the last round leaves
+    state = read_manifest(spark, str(place))
+    assert state is not None
+    assert state.pending == (files[0].name,)
+    before = report_of(spark, sheet, ledger)
+    assert report_of(spark, sheet, ledger, place).bill == before.bill
+    assert compact_ledgers(spark, [ledger], place).rows == 0
+    assert spark.read.parquet(str(place)).count() == expected
+    for sources in ((place,), (ledger, place)):
+        made = report_of(spark, sheet, *sources)
+        assert (made.bill, made.availability, made.source.rows) == (before.bill, before.availability, expected)
+
+
+@pytest.mark.spark
+def test_views_tell_what_the_report_tells(spark: SparkSession, sheet: PriceSheet, tmp_path: Path) -> None:
+    """Outages, moves and the lines of the bill, of a random world."""
+    from pairbus.ledger_table import compact_ledgers, register_views
+
+    RandomWorld(3).write(tmp_path / "ledger")
+    for file in (tmp_path / "ledger").glob("*.jsonl"):  # rows of a later version would stop the compaction
+        lines = [line for line in file.read_bytes().splitlines(keepends=True) if not is_newer(line)]
+        file.write_bytes(b"".join(lines))
+    made = report_of(spark, sheet, tmp_path / "ledger")
+    done = compact_ledgers(spark, [tmp_path / "ledger"], tmp_path / "table")
+    assert done.damaged > 0
+    views = register_views(spark, tmp_path / "table")
+    found = [
+        tuple(row)
+        for row in views["outages"]
+        .selectExpr("entity", "unix_millis(begins)", "unix_millis(recovered)", "forced", "reason", "clients")
+        .orderBy("entity", "begins")
+        .collect()
+    ]
+    assert found == [
+        (each.entity, ms(each.begins), each.recovered and ms(each.recovered), each.forced, each.reason, each.clients)
+        for each in made.availability.outages
+    ]
+    totals = spark.sql("SELECT sum(operations), count(*) FROM bill_lines WHERE kind <> 'complete'").collect()[0]
+    assert tuple(totals) == (made.bill.total.operations, len(made.bill.lines))
+    assert spark.sql("SELECT count_if(moves > 1) FROM moves").collect()[0][0] == made.availability.total.duplicated
+
+
+def is_newer(line: bytes) -> bool:
+    try:
+        usable(line)
+    except ValueError as error:
+        return str(error).startswith("unknown version")
+    return False
+
+
+def ms(text: str) -> int:
+    from pairbus.ledger_table.lines import time_ms_of
+
+    return time_ms_of(text)
+
+
+@pytest.mark.spark
+def test_what_cannot_be_compacted_is_refused_before_a_byte_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    """A format that the session lacks, no ledger, a row of a later version, a table of somebody else."""
+    from pairbus.ledger_table import compact_ledgers, register_views
+
+    hand_ledger(tmp_path / "ledger")
+    place = tmp_path / "table"
+    for format_, words in (("delta", "does not know the format delta"), ("csv", "must be one of parquet, delta")):
+        with pytest.raises(ConfigError, match=words):
+            compact_ledgers(spark, [tmp_path / "ledger"], place, format=format_)
+    with pytest.raises(ConfigError, match="There is no"):
+        compact_ledgers(spark, [tmp_path / "nowhere"], place)
+    with pytest.raises(ConfigError, match="There is no table"):
+        register_views(spark, place)
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "a.jsonl").write_bytes(b'{"schema": 99}\n')
+    with pytest.raises(LedgerNewer):
+        compact_ledgers(spark, [tmp_path / "new"], place)
+    assert not place.exists()
+    spark.range(1).write.parquet(str(place))
+    with pytest.raises(ConfigError, match="did not make"):
+        compact_ledgers(spark, [tmp_path / "ledger"], place)
+
+
+@pytest.mark.spark
+def test_large_ledgers_give_the_same_report_as_small_ones(
+    spark: SparkSession, sheet: PriceSheet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their messages are put together in Spark's workers, in several parts."""
+    RandomWorld(1).write(tmp_path)
+    small = report_of(spark, sheet, tmp_path)
+    monkeypatch.setattr("pairbus.report.sources.SMALL_BYTES", 0)
+    monkeypatch.setattr("pairbus.report.stages.PART_BYTES", 20_000)
+    assert report_of(spark, sheet, tmp_path) == small
