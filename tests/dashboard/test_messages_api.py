@@ -89,7 +89,7 @@ async def test_failed_move_tells_why_and_loses_nothing() -> None:
     async with world() as there:
         await there.put("one")
         job = await there.job(f"{ORDERS}/move", {"path": "orders", "to": "missing"})
-        assert job["state"] == "failed" and "does not exist" in job["error"], job
+        assert job["state"] == "failed" and "missing does not exist in" in job["error"], job
         assert there.counts() == (1, 0)
 
 

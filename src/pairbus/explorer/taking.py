@@ -26,6 +26,7 @@ from pairbus.transport import Carrier, Received, TransportError
 
 HELD_MAX = 20_000  # messages that are passed over and held; only their locks are kept, 20 000 × 0.3 KB
 LEFT_MAX = 1_000  # messages that are counted one by one at the end
+CHOSEN_WAIT_S = 10.0  # for messages chosen by number, which are there: one of 100 MB takes its time
 
 
 @dataclass(slots=True)
@@ -36,6 +37,8 @@ class Acted:
     "Messages to complete; the others of the batch are given back."
     error: TransportError | None = None
     "Why others are not done: trouble that may pass is answered by another try."
+    failed_at: tuple[Carrier, str] | None = None
+    "Namespace and entity that the error is about; None: the entity that messages are taken from."
 
 
 Act = Callable[[list[Received]], Awaitable[Acted]]
@@ -59,6 +62,7 @@ class Taking:
     _last: int = NUMBER_MAX
     _left: int = NUMBER_MAX
     _held_too_many: bool = False
+    _failed_at: tuple[Carrier, str] | None = None
 
     async def run(self) -> Progress:
         """Take the chosen messages. PairbusError when it could not be done; counts are in the progress."""
@@ -69,14 +73,15 @@ class Taking:
                 patience = Patience()
                 if self.only_present:
                     patience.succeeded()  # the look has reached the namespace
+                wait_s = max(self.wait_s, CHOSEN_WAIT_S) if self.choice.numbers else self.wait_s
                 async with Intake(
-                    self.carrier, self.address, session=self.choice.session, credit=credit, wait_s=self.wait_s
+                    self.carrier, self.address, session=self.choice.session, credit=credit, wait_s=wait_s
                 ) as intake:
                     await self._take(intake, patience)
                 for session in intake.locked_sessions:
                     self.progress.note(f"session {session!r} is locked by another receiver")
         except TransportError as error:
-            raise explained(error, self.carrier, self.address.path) from error
+            raise explained(error, *(self._failed_at or (self.carrier, self.address.path))) from error
         await self._count_left()
         return self.progress
 
@@ -109,11 +114,13 @@ class Taking:
 
     async def _take(self, intake: Intake, patience: Patience) -> None:
         async for messages in intake.batches(patience):
-            error = await uninterrupted(self._batch(intake, messages))
-            if error is not None:
-                if not is_passing(error):
-                    raise error
-                await patience.failed(error)
+            acted = await uninterrupted(self._batch(intake, messages))
+            if acted.error is not None:
+                self._failed_at = acted.failed_at
+                if not is_passing(acted.error):
+                    raise acted.error
+                await patience.failed(acted.error)
+                self._failed_at = None
             elif self.progress.done:
                 patience.succeeded()
             if self._left <= 0 or (self._wanted is not None and not self._wanted):
@@ -122,7 +129,7 @@ class Taking:
                 self._held_too_many = True
                 return
 
-    async def _batch(self, intake: Intake, messages: list[Received]) -> TransportError | None:
+    async def _batch(self, intake: Intake, messages: list[Received]) -> Acted:
         chosen: list[Received] = []
         for message in messages:
             number = sequence_number_of(message.payload) or 0
@@ -139,7 +146,7 @@ class Taking:
         self._left -= len(acted.done)
         self.progress.uncompleted += uncompleted
         self.progress.step(done=len(acted.done), passed=len(messages) - len(chosen))
-        return acted.error
+        return acted
 
     def _is_chosen(self, number: int, payload: bytes) -> bool:
         return number in self._wanted if self._wanted is not None else self.choice.takes(payload)

@@ -162,7 +162,7 @@ async def _forward(
     destination: Carrier, path: str, messages: list[Received], change: Callable[[bytes], bytes]
 ) -> Acted:
     """Send the messages in their order; those that were accepted are done."""
-    acted = Acted()
+    acted = Acted(failed_at=(destination, path))
     answers: list[asyncio.Future[None]] = []
     try:
         sender = await destination.sender(path)
@@ -170,22 +170,15 @@ async def _forward(
             payload = change(message.payload)
             answers.append(sender.send_soon(payload, timeout_s=SEND_TIMEOUT_S))
     except TransportError as error:  # of the link, or a message is too large: those before it are on their way
-        acted.error = _of_destination(error, destination, path)
+        acted.error = error
     for message, outcome in zip(messages, await asyncio.gather(*answers, return_exceptions=True), strict=False):
         if outcome is None:
             acted.done.append(message)
         elif isinstance(outcome, TransportError):
-            acted.error = acted.error or _of_destination(outcome, destination, path)
+            acted.error = acted.error or outcome
         else:
             raise outcome
     return acted
-
-
-def _of_destination(error: TransportError, destination: Carrier, path: str) -> TransportError:
-    """Return the error with the destination in its text: two entities take part in a move."""
-    named = error.again(outcome_unknown=error.outcome_unknown)
-    named.args = (f"destination {path} of {destination.endpoint.authority}: {error}",)
-    return named
 
 
 async def resend(
@@ -241,9 +234,7 @@ async def _resend_active(
     if progress.uncompleted:
         raise EntityError(f"the copy was accepted by {path}, but the original in {address} could not be completed")
     if not progress.done:
-        raise EntityError(
-            f"message {number} of {address} could not be received: another receiver has it; nothing was sent"
-        )
+        raise EntityError(f"message {number} of {address} did not come: another receiver may have it; nothing was sent")
 
 
 async def purge(
