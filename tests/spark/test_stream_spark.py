@@ -64,11 +64,11 @@ def test_a_run_reads_what_is_there_into_parquet_and_ends(
     assert any("waitingAtMost" in (progress.sources[0].latestOffset or "") for progress in query.recentProgress)
 
 
-def test_an_option_that_is_missing_is_named(spark: SparkSession, queue_name: str, tmp_path: Path) -> None:
+def test_an_option_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) -> None:
     """Spark wraps the error; the words are in it."""
     reader = spark.readStream.format("servicebus").option("connectionString", BROKER_PLACE)
-    with pytest.raises(Exception, match="option stagingLocation is required"):
-        rows = reader.load(queue_name).writeStream.format("noop")
+    with pytest.raises(Exception, match="option entity is required"):
+        rows = reader.load().writeStream.format("noop")
         rows.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
             availableNow=True
         ).start().processAllAvailable()
