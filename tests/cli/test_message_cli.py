@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from pairbus.cli.standard import STOPPING
 from tests.brokers import BrokerProcess
 from tests.cli.command import Command, Outcome
 from tests.conftest import MakeQueue
@@ -212,3 +216,29 @@ def test_unreachable_host_is_told_as_such(messages: Messages) -> None:
     away = messages("peek", "q", "--connection-string", f"Endpoint=sb://no-such-host.invalid;{key}")
     assert (away.code, "cannot reach no-such-host.invalid" in away.err) == (1, True)
     assert "broker running" not in away.err
+
+
+def test_ctrl_c_after_the_work_does_not_change_the_exit_code(
+    messages: Messages, queue_name: str, tmp_path: Path
+) -> None:
+    """Taken for interrupted, an import would be started again, and send everything twice."""
+    file = tmp_path / "orders.jsonl"
+    file.write_text('{"body": "x"}\n')
+    command = [sys.executable, "-m", "pairbus", "message", "import", queue_name, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            assert process.stdout.readline() == b"imported 1 message\n"
+            while process.poll() is None:  # to its very end: the interpreter takes its time to go
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.002)
+        finally:
+            process.kill()
+        assert (process.returncode, process.stderr.read()) == (0, b"")
+
+
+def test_command_in_a_program_leaves_its_signals_alone(messages: Messages, queue_name: str) -> None:
+    """Who calls the command from Python still has Ctrl-C, and so have the processes that it starts."""
+    before = [signal.getsignal(number) for number in STOPPING]
+    messages.done("send", queue_name, "one")
+    assert [signal.getsignal(number) for number in STOPPING] == before

@@ -99,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits. Errors that we raise on purpose become one line, as does a full disk; others are
     bugs and show. Standard output that cannot be written is an error too."""
     standard.open_closed()
+    handlers = standard.signal_handlers()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         application(_needed(given))(given, prog_name="pairbus")
@@ -116,5 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not is_told:
             standard.say("pairbus: standard output cannot be written")
         standard.flush(sys.stderr)
+        if arguments is None:  # the process ends, with the exit code that it has
+            standard.ignore_signals()
+        else:
+            standard.restore_signals(handlers)
         if not is_told and (ends_with is None or (isinstance(ends_with, SystemExit) and not ends_with.code)):
             sys.exit(1)

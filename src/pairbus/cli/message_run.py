@@ -18,7 +18,7 @@ import typer
 from pairbus.cli.backlogs import carrier_of
 from pairbus.cli.connection import broker_hint
 from pairbus.cli.loop import run
-from pairbus.cli.standard import ProgressLine, one_line, say
+from pairbus.cli.standard import STOPPING, ProgressLine, ignore_signals, one_line, say
 from pairbus.explorer import Progress, Unreachable
 from pairbus.transport import Carrier
 
@@ -100,14 +100,15 @@ async def _carried(
         loop.remove_signal_handler(number)  # the next one ends the process
         task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPPING:
         loop.add_signal_handler(number, stop, number)
     try:
         async with AsyncExitStack() as opened:
             carriers = [await opened.enter_async_context(carrier_of(side)) for side in sides]
             result = await work(carriers)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, lambda: None)  # it is done: what is left is to say so
+            for number in STOPPING:
+                loop.remove_signal_handler(number)
+            ignore_signals()  # it is done: what is left is to say so
             return result
     except asyncio.CancelledError:
         if not told:

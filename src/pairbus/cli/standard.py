@@ -1,11 +1,14 @@
-"""Standard input, output and error of a command. Who reads its lines may be gone or have no room: that ends no work."""
+"""Standard input, output and error of a command. Who reads its lines may be gone or have no room: that ends no work.
+
+And the signals that end one, which must not change the exit code of work that is done."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 _STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -19,6 +22,30 @@ def open_closed() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is this one
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+def ignore_signals() -> None:
+    """Let Ctrl-C and SIGTERM change nothing from here on, to the very end of the process.
+
+    Killed while the interpreter is taken down, a command would be taken for interrupted, and done again.
+    """
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def signal_handlers() -> dict[signal.Signals, Any]:
+    """Return what Ctrl-C and SIGTERM do now, for `restore_signals`."""
+    return {number: signal.getsignal(number) for number in STOPPING}
+
+
+def restore_signals(before: dict[signal.Signals, Any]) -> None:
+    """Undo `ignore_signals`, for a program that goes on after the command."""
+    for number, handler in before.items():
+        if signal.getsignal(number) is signal.SIG_IGN and handler is not None:
+            signal.signal(number, handler)
 
 
 def flush(file: TextIO) -> bool:
