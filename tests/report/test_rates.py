@@ -12,8 +12,13 @@ Rows = list[tuple[dict[str, Any], int]]
 
 def some_rows(seconds: int, number: int) -> Rows:
     rng = random.Random(11)
-    send = {"kind": "send", "side": "primary", "cause": "application", "outcome": "ok", "count": 3}
-    kinds = [send, {"kind": "diverted"}, {"kind": "failed send", "count": 2}, {"kind": "ping", "count": 1}]
+    send: dict[str, Any] = {"kind": "send", "side": "primary", "cause": "application", "outcome": "ok", "count": 3}
+    kinds: list[dict[str, Any]] = [
+        send,
+        {"kind": "diverted"},
+        {"kind": "failed send", "count": 2},
+        {"kind": "ping", "count": 1},
+    ]
     return [(rng.choice(kinds), rng.randrange(seconds * 1000)) for _ in range(number)]
 
 

@@ -171,6 +171,8 @@ def _look_the_same(some: Sequence[plots.Bar], others: Sequence[plots.Bar]) -> bo
 
 def _lane_title(lane: Lane) -> Html:
     first, more = name(shortened(lane.names[0])), len(lane.names) - 1
+    if more == 1:
+        return join([first, " and ", name(shortened(lane.names[1]))])
     return join([first, f" and {count(more)} more"]) if more else first
 
 
