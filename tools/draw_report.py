@@ -1,6 +1,6 @@
 """Writes docs/report.png from a page of `pairbus report`: `python -m tools.draw_report [PAGE]`.
 
-Without a page it draws the example of the tests. Needs Chromium; pngquant, where it is installed, makes a third of the size of it.
+Without a page it draws the example of the tests. Needs Chromium; pngquant, if installed, makes it a third of the size.
 """
 
 from __future__ import annotations
