@@ -1,10 +1,11 @@
 """Writes docs/report.png from a page of `pairbus report`: `python -m tools.draw_report [PAGE]`.
 
-Without a page it draws the example of the tests. Needs Chromium, and pngquant, which makes a third of the size of it.
+Without a page it draws the example of the tests. Needs Chromium; pngquant, if installed, makes it a third of the size.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ def draw(page: Path) -> bytes:
     with browser() as tab:
         tab.open(page, width=WIDTH, colours="light")
         picture = tab.picture(HEIGHT)
+    if shutil.which("pngquant") is None:
+        return picture
     return subprocess.run(["pngquant", "256", "-"], input=picture, capture_output=True, check=True).stdout
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.cli import demo_drain, demo_story, main
+from pairbus.cli import demo, demo_drain, demo_story, main
 from pairbus.cli.child_broker import ChildBroker
 from pairbus.cli.demo_book import Book, cost_of
 from pairbus.cli.demo_entities import ENTITIES
@@ -191,6 +191,15 @@ def test_without_spark_the_engine_spark_is_refused_with_the_fix(
     monkeypatch.setattr(demo_drain, "find_spec", lambda name: None)
     assert run("--engine", "spark") == 1
     assert "pip install 'pairbus[spark-local]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_spark", [True, False])
+def test_without_spark_the_demo_says_what_a_report_needs(has_spark: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """At its end, where the report would be; nothing is said where Spark is installed."""
+    verdict = Book(1, ENTITIES).verdict(diverted=0, moved=0, failover_s=0, drain_s=0, ledger=())
+    demo.Stage().show(verdict, has_spark=has_spark)
+    hint = "The report of the outage needs Spark: pip install 'pairbus[spark-local]'"
+    assert (hint in capsys.readouterr().out.splitlines()) == (not has_spark)
 
 
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:

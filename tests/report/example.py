@@ -23,6 +23,7 @@ from pairbus.report.model import (
     Outage,
     OutageBill,
     Prices,
+    RatePoint,
     Report,
     Source,
     StateSpan,
@@ -37,6 +38,7 @@ PRIMARY, SECONDARY = "contoso.servicebus.windows.net", "fabrikam.servicebus.wind
 PER_S = {"orders": 2.0, "payments": 0.5, "shipping-labels": 0.2}
 # Entity → seconds from BEGINS: first failure, diverted, recovered.
 DOWN_S = {"orders": (7334.25, 7344.5, 8392.0), "payments": (7351.0, 7361.125, 8401.5)}
+SPAN_S = 64
 HOME_FROM_S, HOME_PER_S = 8405.0, 6.0
 TROUBLE = {"dead": {"payments": 2}, "failed": {"orders": 3}, "maybe": {"orders": 4}}
 
@@ -134,6 +136,7 @@ def _availability(travelled: list[tuple[str, float, float]], odd: Odd) -> Availa
             if odd["dead"]
         ),
         delays=histogram,
+        rates=tuple(_rates(travelled, odd)),
     )
 
 
@@ -202,6 +205,63 @@ def _backlog(travelled: list[tuple[str, float, float]]) -> Iterator[BacklogPoint
         there = [away for _, away, home in travelled if away <= now < home]
         yield BacklogPoint(at(now), len(there), now - min(there) if there else 0.0)
     yield BacklogPoint(at(LENGTH_S), 0, 0.0)
+
+
+def _rates(travelled: list[tuple[str, float, float]], odd: Odd) -> Iterator[RatePoint]:
+    failed = {first: odd["failed"].get(entity, 0) for entity, (first, _, _) in DOWN_S.items()}
+    for begins in range(0, LENGTH_S, SPAN_S):
+        ends = begins + SPAN_S
+        up_s = {
+            entity: SPAN_S - max(min(ends, recovered) - max(begins, first), 0)
+            for entity, (first, _, recovered) in DOWN_S.items()
+        }
+        direct = sum(int(per_s * up_s.get(entity, SPAN_S)) for entity, per_s in PER_S.items())
+        diverted = sum(begins <= away < ends for _, away, _ in travelled)
+        errors = sum(number for first, number in failed.items() if begins <= first < ends)
+        yield RatePoint(at(begins), SPAN_S, direct, diverted, errors)
+
+
+def fleet_report() -> Report:
+    """Two outages of twenty queues each, hours apart: what a namespace that fails looks like."""
+    report, names = example_report(), [f"orders-{number}" for number in range(1, 21)]
+    there = report.availability
+    outage, entity, bill = there.outages[0], there.entities[0], report.bill.outages[0]
+    spans = [span for span in there.states if span.entity == outage.entity]
+    outages, states, bills = [], [], []
+    for late_s in (0, 9000):
+        for number, one in enumerate(names):
+            shift_s = late_s + number * 0.11  # clients do not notice in the same millisecond
+            begins, failed_over, recovered, drained = (
+                later(time, shift_s) for time in (outage.begins, outage.failed_over, outage.recovered, outage.drained)
+            )
+            reason = f"no connection to contoso.servicebus.windows.net:5671: [Errno 111] Connect call failed ({number})"
+            moved = replace(outage, begins=begins, failed_over=failed_over, recovered=recovered, drained=drained)
+            outages.append(replace(moved, entity=one, reason=reason, diverted=65))
+            bills.append(replace(bill, entity=one, begins=begins))
+            states += [
+                replace(span, entity=one, begins=later(span.begins, shift_s), ends=later(span.ends, shift_s))
+                for span in spans
+            ]
+    first, last = there.backlog[0], there.backlog[-1]
+    again = [replace(point, time=later(point.time, 9000)) for point in there.backlog[1:-1]]
+    availability = replace(
+        there,
+        entities=tuple(replace(entity, entity=one) for one in names),
+        outages=tuple(sorted(outages, key=lambda one: (one.entity, one.begins))),
+        states=tuple(sorted(states, key=lambda one: (one.entity, one.begins))),
+        backlog=(first, *there.backlog[1:-1], *again, last),
+    )
+    lines = tuple(
+        replace(line, entity=one, money=line.money / 20)
+        for line in report.bill.lines
+        for one in (names if line.side == "primary" else [line.entity])
+    )
+    return replace(report, availability=availability, bill=replace(report.bill, outages=tuple(bills), lines=lines))
+
+
+def later(time: str | None, seconds: float) -> str:
+    assert time is not None
+    return at((datetime.fromisoformat(time) - BEGINS).total_seconds() + seconds)
 
 
 def _bill(travelled: list[tuple[str, float, float]]) -> Bill:

@@ -376,3 +376,19 @@ def counts(read: Read, entity: str) -> Counter[str]:
     found["maybe_duplicated"] = len(maybe)
     found["dead_lettered"] = sum(letter[0] == entity for letter in read.dead)
     return found
+
+
+def rates(rows: list[Row], width_s: int) -> dict[int, tuple[int, int, int]]:
+    """Beginning of a span in milliseconds → messages accepted directly, diverted, failed."""
+    found: dict[int, list[int]] = {}
+    for row in rows:
+        is_direct = (row.kind, row.side, row.cause, row.outcome) == ("send", "primary", "application", "ok")
+        here = (
+            (row.count or 0) if is_direct else 0,
+            1 if row.kind == "diverted" else 0,
+            (row.count or 0) if row.kind == "failed send" else 0,
+        )
+        if any(here):
+            sums = found.setdefault(ms(row.time) // (width_s * 1000) * width_s * 1000, [0, 0, 0])
+            sums[:] = [before + more for before, more in zip(sums, here, strict=True)]
+    return {time: (sums[0], sums[1], sums[2]) for time, sums in found.items()}

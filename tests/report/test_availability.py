@@ -125,6 +125,18 @@ def test_the_backlog_is_right_at_every_point_and_its_highest_point_is_there(worl
 
 
 @pytest.mark.spark
+def test_rates_are_the_sends_of_each_span(world: World) -> None:
+    """Accepted directly, diverted and failed, in up to 500 spans of the shortest length that fits."""
+    points = world.report.availability.rates
+    assert 1 <= len(points) <= 500
+    width_s = points[0].seconds
+    shown = {plain.ms(point.time): (point.direct, point.diverted, point.failed) for point in points}
+    assert shown == plain.rates(world.read.rows, width_s) and len(shown) == len(points)
+    first, last = (plain.ms(text) // 1000 for text in (world.report.begins, world.report.ends))
+    lengths = [length for length in (2**power for power in range(40)) if last // length - first // length < 500]
+    assert width_s == lengths[0]
+
+
 def test_dead_letters_are_counted_by_entity_and_reason(world: World) -> None:
     """Each message once for a reason; where nobody knows its entity, under the backlog queue."""
     letters = world.read.dead

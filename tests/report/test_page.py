@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from pairbus.report.model import PARTS, Amount, BillLine, Damage, EntityAvailability, Outage, Report
 from pairbus.report.page import render, summary
 from pairbus.report.page.costs import COLUMNS_MAX, by_time
-from pairbus.report.page.findings import headline
+from pairbus.report.page.findings import GOOD, PLAIN, figures, headline
 from pairbus.report.page.scales import duration_ticks, number_ticks, time_ticks
+from pairbus.report.page.tables import fitting_table, table
 from pairbus.report.page.words import Calendar, count, duration, listed, money, percent, shortened, size
-from tests.report.example import empty_report, example_report
+from tests.report.example import empty_report, example_report, fleet_report
 
 VOID = {"br", "meta", "hr"}
 SIZE_MAX = 300_000
@@ -89,7 +90,8 @@ def outage_numbers(outage: Outage, calendar: Calendar) -> Iterator[str]:
             yield calendar.time(time)
     if outage.time_to_divert_s is not None:
         yield duration(outage.time_to_divert_s)
-    yield from map(count, (outage.failed_sends, outage.diverted, outage.waiting, outage.clients))
+    yield from (count(number) for number in (outage.failed_sends, outage.diverted, outage.waiting) if number)
+    yield count(outage.clients)
     yield outage.reason
 
 
@@ -124,6 +126,7 @@ def test_every_number_of_the_report_is_on_the_page(report: Report, page: Page) -
         *(text for point in there.backlog for text in (calendar.time(point.time), duration(point.oldest_s))),
         *(count(point.waiting) for point in there.backlog),
         *(count(messages) for _, messages in there.delays),
+        *(count(number) for point in there.rates for number in (point.direct, point.diverted, point.failed) if number),
         *(text for one in there.dead_letters for text in (one.entity, one.reason, count(one.messages))),
         *(text for one in report.source.damage for text in (one.file, one.reason)),
         *map(count, (report.source.files, report.source.rows, report.source.damaged, report.source.lost_rows)),
@@ -138,8 +141,8 @@ def test_the_first_sentence_says_what_happened() -> None:
     """Who reads no further knows the outcome."""
     said = headline(example_report()).replace("\u202f", " ").replace("\u00a0", " ")
     assert said == (
-        "2 outages of orders and payments, 1 short suspicion; 2 615 messages diverted, all home, none lost;"
-        " pairing added $0.00452 (estimate)."
+        "1 incident with 2 outages of orders and payments, 1 short suspicion;"
+        " 2 615 messages diverted, all home, none lost; pairing added $0.00452 (estimate)."
     )
 
 
@@ -175,22 +178,17 @@ def test_nothing_is_called_lost_or_not_where_rows_are_missing() -> None:
 
 
 def test_money_is_called_an_estimate_wherever_it_stands(report: Report) -> None:
-    """In the same text, in the head of its column or the caption of its table, or in the heading over its plot."""
+    """By the badge of its section, once; elsewhere in the same sentence or tile."""
     text = render(report)
     body = text[text.index("<body") :]
-    for place in re.finditer(r"\$\d", body):
-        starts = [
-            body.rfind(opening, 0, place.start()) for opening in ("<table", "<figure", "<dl", "<p", "<h1", "<desc")
-        ]
-        start = max(starts)
-        if start == starts[1]:
-            start = body.rfind("<h", 0, start)
-        end = min(
-            body.find(closing, place.end())
-            for closing in ("</dl>", "</p>", "</h1>", "</figure>", "</table>")
-            if closing in body[place.end() :]
-        )
-        assert "stimate" in body[start:end], body[place.start() - 80 : place.end() + 80]
+    sections = re.split(r"(?=<section)", body)
+    assert sum('class="badge">estimate<' in part for part in sections) == 1
+    for part in sections:
+        if 'class="badge">estimate<' in part:
+            assert re.search(r"\$\d", part) and part.count("stimate") <= 6
+            continue
+        for piece in re.split(r"</h1>|</p>|</div>", part):
+            assert "stimate" in piece or not re.search(r"\$\d", piece), piece
 
 
 def test_an_empty_report_is_made_of_sentences() -> None:
@@ -203,6 +201,81 @@ def test_an_empty_report_is_made_of_sentences() -> None:
     ):
         assert sentence in page.text
     assert page.named("svg", "table") == []
+
+
+def test_the_first_tile_says_that_nothing_is_lost(report: Report) -> None:
+    """Without reserve only where the ledger is whole and every message is home."""
+    good = figures(example_report())[0]
+    assert (good.name, good.value, good.mood) == ("Lost", "0", GOOD) and "are home" in good.words
+    limited = figures(report)[0]
+    assert (limited.value, limited.mood) == ("0", PLAIN) and "314\u00a0rows of it could not" in limited.words
+
+
+def test_twenty_queues_that_fail_together_are_one_row() -> None:
+    """It unfolds to its entities, names its reason once in words, and keeps the raw texts folded."""
+    text = render(fleet_report())
+    page = Page(text)
+    rows = [attributes for attributes in page.named("details") if attributes.get("class") == "incident"]
+    assert len(rows) == 2 and all("open" not in attributes for attributes in rows)
+    assert "2\u00a0incidents, 40\u00a0outages, 20\u00a0entities." in page.text
+    facts = re.findall(r'class="facts">([^<]*)<', text)
+    assert all(fact.startswith("connection refused · ") for fact in facts) and len(facts) == 2
+    raw = re.findall(r'<ul class="raw">(.*?)</ul>', text)
+    assert len(raw) == 2 and all(part.count("[Errno 111]") == 20 for part in raw)
+    assert text.count("orders-1</bdi> and 19 more") == 3, "in the whole period, and in each incident from nearer"
+
+
+def test_columns_of_zeros_are_left_out_and_named() -> None:
+    """A column that says nothing costs room; its name says that it was looked at."""
+    shown = table("Messages", ("entity", "#sent", "#failed", "#money"), [("a", "1", "0", "$0"), ("b", "2", "0", "$0")])
+    assert "left out: failed, money" in shown and shown.count("<th ") == 4 and "$0" not in shown
+    assert "left out" not in table("Messages", ("entity", "#failed"), [("a", "0"), ("b", "1")])
+    small = table("Money", ("entity", "#money"), [("a", "<$0.000000001")])
+    assert "left out" not in small
+
+
+def test_tables_of_more_than_ten_rows_are_folded() -> None:
+    """The page stays short; the rows are one click away."""
+    rows = [(f"queue-{number}", str(number + 1)) for number in range(11)]
+    assert "<details" in fitting_table("Queues", "Queues", ("entity", "#sent"), rows)
+    assert "<details" not in fitting_table("Queues", "Queues", ("entity", "#sent"), rows[:10])
+
+
+def test_queues_of_pairing_itself_are_kept_apart(report: Report) -> None:
+    """An operator looks for the application's entities; backlog queues are how, not what."""
+    there = report.availability
+    own = replace(there.entities[0], entity="contoso/x-servicebus-transfer/3", sent=0)
+    text = render(replace(report, availability=replace(there, entities=(*there.entities, own))))
+    entities = text[text.index('id="entities"') :]
+    assert entities.index("shipping-labels") < entities.index("Pairing's own queues (1)".replace("'", "&#x27;"))
+    assert entities.index("Pairing&#x27;s own queues (1)") < entities.index("contoso/x-servicebus-transfer/3")
+    states = text[text.index('id="states"') : text.index('id="outages"')]
+    assert "x-servicebus-transfer" not in states and "3\u00a0entities</p>" in text
+    bill = text[text.index('id="bill"') :]
+    assert bill.index("Operations of the application&#x27;s entities") < bill.index("Operations of pairing&#x27;s own")
+
+
+def test_local_time_stands_beside_utc(report: Report) -> None:
+    """Given by the caller; where it is UTC, nothing is said twice."""
+    cet = timezone(timedelta(hours=1), "CET")
+    text = render(report, lambda at: at.astimezone(cet))
+    assert "Local time: 1 March 2026, 10:00:00 to 16:00:00 CET." in text
+    assert "11:02:14 UTC (12:02:14 CET)" in text and "first failure 11:02:14" in text
+    assert "11:02:14 UTC (12:02:14 CET)" in summary(report, lambda at: at.astimezone(cet)).plain
+    assert render(report, lambda at: at.astimezone(UTC)) == render(report)
+    late = Calendar.of("2026-03-01T22:00:00.000Z", "2026-03-01T23:59:00.000Z", lambda at: at.astimezone(cet))
+    assert late.both("2026-03-01T23:30:00.000Z") == "23:30:00 UTC (2 Mar 00:30:00 CET)"
+
+
+def test_marks_of_an_incident_go_through_all_its_rows(report: Report) -> None:
+    """First failure, diverted, primary back, drained: on one axis through states, sends, backlog and age."""
+    text = render(report)
+    near = re.findall(r"<details[^>]*><summary>From nearer.*?</details>", text)[0]
+    labels = ("first failure 11:02:14", "diverted 11:02:24", "primary back 11:20:01", "drained 11:27:20")
+    assert all(label in near for label in labels)
+    for title in ("Sends a second", "Backlog", "Age of the oldest message"):
+        plot = re.search(rf"<title>{title}</title>.*?</svg>.*?</svg>", near)
+        assert plot is not None and plot[0].count('class="mark"') == 4
 
 
 def test_columns_that_stand_for_longer_spans_say_so(report: Report) -> None:
@@ -231,7 +304,10 @@ def test_the_page_is_one_small_file_that_fetches_nothing(report: Report, page: P
     """It is mailed, attached to a ticket, opened years later without a network."""
     text = render(report)
     assert len(text.encode()) < SIZE_MAX
-    assert page.named("script", "link", "img", "iframe", "object", "embed", "image", "use", "a") == []
+    assert page.named("script", "link", "img", "iframe", "object", "embed", "image", "use") == []
+    ids = {attributes.get("id") for _, attributes in page.elements}
+    links = [str(attributes["href"]) for attributes in page.named("a")]
+    assert len(links) > 5 and all(link[0] == "#" and link[1:] in ids for link in links)
     assert not re.search(r"url\(|@import|https?://", text)
     [policy] = [tag["content"] for tag in page.named("meta") if tag.get("http-equiv") == "Content-Security-Policy"]
     assert policy is not None and policy.startswith("default-src 'none'")
@@ -262,7 +338,7 @@ def test_a_large_report_stays_small() -> None:
     )
     text = render(large)
     assert len(text.encode()) < SIZE_MAX
-    assert "80\u00a0more entities not drawn" in text
+    assert "and 99 more" in text, "entities with the same outage share a lane"
 
 
 def test_a_reader_who_does_not_see_it_can_follow(page: Page) -> None:
@@ -271,12 +347,12 @@ def test_a_reader_who_does_not_see_it_can_follow(page: Page) -> None:
     assert levels.count(1) == 1 and levels[0] == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
-    assert len(ids) == len(set(ids)) and {"states", "backlog", "delay", "outages", "bill", "ledger"} <= set(ids)
+    assert len(ids) == len(set(ids)) and {"states", "delay", "outages", "bill", "ledger"} <= set(ids)
     names = [name for name, _ in page.elements]
     for number, (name, attributes) in enumerate(page.elements):
         if name == "svg" and attributes.get("role") == "img":
             assert names[number + 1 : number + 3] == ["title", "desc"]
-        elif name == "svg":  # the labels below lanes that say it all, and the stretched frame of a curve
+        elif name == "svg":  # labels around lanes that say it all, and the stretched frame of a curve
             assert attributes.get("aria-hidden") or attributes.get("viewbox")
     assert names.count("caption") == names.count("table") > 5
     assert all(cell.get("scope") in ("col", "row") for cell in page.named("th"))
@@ -326,16 +402,18 @@ def test_nothing_from_outside_becomes_html(report: Report, page: Page, evil: str
 
 
 def test_the_summary_says_the_same_in_plain_lines(report: Report) -> None:
-    """The sentence, eight figures, a line for each outage, the prices, and what is wrong with the ledger."""
+    """The sentence, nine figures, a line for each incident, the prices, and what is wrong with the ledger."""
     lines = summary(report).plain.splitlines()
     assert lines[0] == headline(report).replace("\u202f", " ").replace("\u00a0", " ")
     figures = [line.strip() for line in lines if re.match(r" *[A-Z][\w ,()]+  ", line)]
     assert [re.split("  +", line)[0] for line in figures] == [
-        *("Send availability", "Failed sends", "Time to divert", "Added delay, p50", "Duplicates", "Dead letters"),
-        *("Waiting", "Pairing added (estimate)"),
+        *("Lost", "Send availability", "Failed sends", "Time to divert", "Added delay, p50", "Duplicates"),
+        *("Dead letters", "Waiting", "Pairing added (estimate)"),
     ]
-    assert "orders: 11:02:14 no answer within 5 s; diverted after 10.2 s, 2 095 messages; recovered 11:19:52" in lines
-    assert "shipping-labels: 13:30:10 the service is busy; suspected, did not divert; recovered 13:30:14" in lines
+    assert (
+        "orders and payments: 11:02:14 UTC silent; diverted after 10.2 s, 2 615 messages; recovered 11:20:01" in lines
+    )
+    assert "shipping-labels: 13:30:10 UTC busy; suspected, did not divert; recovered 13:30:14" in lines
     assert "Estimates by standard, USD, 2026-03-01, documented counting." in lines
     assert any(line.startswith("2 damaged lines left out, the first in ledger/") for line in lines)
 

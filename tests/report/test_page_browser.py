@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ import pytest
 from pairbus.report.model import Report
 from pairbus.report.page import render
 from tests.report.chromium import Tab, browser
-from tests.report.example import empty_report, example_report
+from tests.report.example import empty_report, example_report, fleet_report
 
 pytestmark = pytest.mark.slow
 
+CET = timezone(timedelta(hours=1), "CET")
 LOOKS = [(360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")]
 
 # Text whose contrast with what is behind it is below what WCAG asks for (AA): 4.5, or 3 where it is large.
@@ -72,13 +74,30 @@ CROWDED = """
 
 EMPTY_BOXES = """
 [...document.querySelectorAll('svg.plot, svg.lane, svg.axis, path.line, path.area')]
+  .filter(e => !e.closest('details:not([open])'))
   .filter(e => { const box = e.getBoundingClientRect(); return box.width < 1 || box.height < 1; })
   .map(e => e.outerHTML.slice(0, 120))
 """
 
 DRAWN = """
-[...document.querySelectorAll('svg.plot')].map(svg => [...svg.querySelectorAll('rect.bar, path.line')]
+[...document.querySelectorAll('svg.plot[role=img]')].filter(svg => svg.checkVisibility())
+  .map(svg => [...svg.querySelectorAll('rect.bar, path.line, path.solid')]
   .map(e => e.getBoundingClientRect()).filter(box => box.width >= 3 && box.height >= 3).length)
+"""
+
+# Amounts of money that take more than one line.
+BROKEN_MONEY = """
+[...document.querySelectorAll('td, .end, .value, .pairs strong')].filter(e => /[$][0-9]/.test(e.textContent))
+  .filter(e => { const range = document.createRange(); range.selectNodeContents(e);
+                 return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1; })
+  .map(e => e.textContent)
+"""
+
+# Rows of a figure over time whose pictures do not begin and end at the same places.
+MISALIGNED = """
+[...document.querySelectorAll('figure.timeline')].filter(e => e.checkVisibility()).map(figure =>
+  [...figure.querySelectorAll('.row > svg')].map(e => e.getBoundingClientRect()).map(b => `${b.left} ${b.right}`))
+  .filter(places => new Set(places).size !== 1)
 """
 
 TOO_WIDE = """
@@ -95,7 +114,7 @@ def tab() -> Iterator[Tab]:
 
 def opened(tab: Tab, report: Report, folder: Path, width: int, colours: str) -> None:
     page = folder / "report.html"
-    page.write_text(render(report), encoding="utf-8")
+    page.write_text(render(report, lambda at: at.astimezone(CET)), encoding="utf-8")
     tab.open(page, width=width, colours=colours)
     assert tab.requests == [page.as_uri()], "the page asked the network for something"
     assert tab.complaints == []
@@ -112,8 +131,21 @@ def test_everything_can_be_read(tab: Tab, tmp_path: Path, width: int, colours: s
     assert contrast["seen"] > 200 and contrast["pale"] == []
     assert tab.ask(CROWDED) == []
     assert tab.ask(EMPTY_BOXES) == []
-    assert tab.ask(DRAWN) == [1, 1, 11, 8], "backlog, its age, columns of delays, of hours"
+    assert tab.ask(DRAWN) == [3, 1, 1, 3, 1, 1, 11, 8], "sends, backlog, its age, from afar and near; delays; hours"
     assert tab.ask("document.querySelectorAll('svg.lane').length") >= 8
+    assert tab.ask(BROKEN_MONEY) == []
+    assert tab.ask(MISALIGNED) == []
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 4000), (360, 8000)])
+def test_two_outages_of_twenty_queues_fit_a_short_page(tab: Tab, tmp_path: Path, width: int, height: int) -> None:
+    """What unfolds is folded; and nothing gets out of the page when all of it is unfolded."""
+    opened(tab, fleet_report(), tmp_path, width, "light")
+    assert tab.ask("document.documentElement.offsetHeight") <= height
+    assert tab.ask(CROWDED) == []
+    tab.ask("document.querySelectorAll('details').forEach(e => e.open = true)")
+    assert tab.ask("document.querySelectorAll('.incident tbody tr').length") == 40
+    assert tab.ask(TOO_WIDE) == [] and tab.ask(CROWDED) == [] and tab.ask(MISALIGNED) == []
 
 
 def test_light_and_dark_differ(tab: Tab, tmp_path: Path) -> None:

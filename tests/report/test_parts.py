@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,22 @@ def test_cells_are_as_fine_as_their_number_allows(hours: int, grain: int, monkey
     assert sorted(together.sums()) == sorted(whole.sums())
     assert {cell.grain for cell in together.sums()} == {grain}
     assert sum(cell.counted for cell in together.sums()) == hours
+
+
+@pytest.mark.parametrize(
+    ("delays_s", "limits_s"),
+    [
+        ([0.0], [0.001]),
+        ([3.2, 7.9, 19.5], [float(limit) for limit in range(3, 21)]),  # by the second
+        ([100.0, 101.5, 104.0], [99.5 + 0.5 * n for n in range(10)]),  # from where the data begin
+        ([60.0, 900.0, 1100.0], [60.0 * n for n in range(1, 20)]),
+        ([0.2, 0.2, 40.0], [0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50]),  # a long tail
+    ],
+)
+def test_bars_of_delays_are_chosen_from_the_data(delays_s: list[float], limits_s: list[float]) -> None:
+    """At round times, as many as tell something apart; with growing ones where few messages took very long."""
+    waits = [Wait("orders", 1000, home := 1000 + round(1000 * delay), home) for delay in delays_s]
+    _, _, bars = backlog_and_delays(Parts(waits, 2), 0, 10**9)
+    assert [limit for limit, _ in bars] == pytest.approx(limits_s)
+    for (low, _), (high, count) in pairwise([(-1.0, 0), *bars]):
+        assert count == sum(low < delay <= high for delay in delays_s)

@@ -36,6 +36,7 @@ Examples:
   pairbus demo --serve
 """
 
+INSTALL_SPARK = "pip install 'pairbus[spark-local]'"
 COLOURS = {"outage": "bold red", "diverted": "bold yellow", "recovered": "bold green", "checked": "bold green"}
 MEANINGS = {
     "sent": "messages",
@@ -121,7 +122,7 @@ def demo(
         return SparkDrain(folder, stage.say)
 
     verdict = asyncio.run(_until_told_to_stop(demo_story.Story(messages, seed, new_drain, stage.say, page).tell()))
-    stage.show(verdict)
+    stage.show(verdict, has_spark=demo_drain.has_spark())
     if json_file is not None:
         json_file.write_text(json.dumps(asdict(verdict), indent=2) + "\n", encoding="utf-8")
     if not verdict.is_good:
@@ -161,7 +162,7 @@ class Stage:
         colour = COLOURS.get(word, "bold")
         self._console.print(f"[dim]{time.monotonic() - self._began_s:5.1f} s[/dim]  [{colour}]{word}[/]: {text}")
 
-    def show(self, verdict: Verdict) -> None:
+    def show(self, verdict: Verdict, *, has_spark: bool) -> None:
         billable = verdict.cost["billable_operations"]
         shown = asdict(verdict) | {"cost": sum(billable.values()), "report": verdict.report or "-"}
         meanings = MEANINGS | {
@@ -175,3 +176,5 @@ class Stage:
             self._console.print("[green]Every accepted message is in the primary, unaltered.[/]")
         else:
             self._console.print("[bold red]The pair broke its promise: see lost and altered.[/]")
+        if not has_spark:
+            self._console.print(f"The report of the outage needs Spark: {INSTALL_SPARK}", markup=False)

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -171,7 +172,7 @@ def _show(made: Report) -> None:
 
     from pairbus.report.page import summary
 
-    Console(markup=False, highlight=False, soft_wrap=True).print(summary(made))
+    Console(markup=False, highlight=False, soft_wrap=True).print(summary(made, datetime.astimezone))
 
 
 def check_rows(made: Report, ledgers: Sequence[str]) -> None:
@@ -191,7 +192,7 @@ def _write(made: Report, out: Path | None, json_file: Path | None, parquet: Path
 
     try:
         if out is not None:
-            _replace(out, render(made))
+            _replace(out, render(made, datetime.astimezone))
         if json_file is not None:
             write_json(made, json_file)
         if parquet is not None:
@@ -210,7 +211,7 @@ def write_page(spark: SparkSession, ledger: Path, out: Path) -> None:
     from pairbus.report.page import render
 
     made = make_report(spark, [ledger], prices=load("standard"), geo=load(GEO), now_s=time.time())
-    _replace(out, render(made))
+    _replace(out, render(made, datetime.astimezone))
 
 
 def _replace(file: Path, text: str) -> None:

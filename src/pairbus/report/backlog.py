@@ -29,7 +29,16 @@ DELAY_LIMITS_S = (
     *(round(step * 10.0**power, 2) for power in range(-1, 5) for step in (1, 1.5, 2, 3, 5, 7)),
     *(100_000.0, 250_000.0, 1_000_000.0, 10_000_000.0),
 )
-"Upper limits of the histogram: 40 of them, from a tenth of a second to four months."
+"Upper limits of bars for delays of very different length: 40 of them, from a tenth of a second to four months."
+BARS_MAX = 20
+"Bars of equal length, for delays that do not differ that much."
+BAR_STEPS_MS = (
+    *(step * 10**power for power in range(5) for step in (1, 2, 5)),
+    *(step * 60_000 for step in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)),
+    *(step * 86_400_000 for step in (1, 2, 7, 14, 28)),
+)
+WIDE_SPREAD = 10
+"Ratio of the longest delay to the median from which on bars of equal length would put most messages into one."
 NEVER = -(2**63)
 "Time that is absent, in an array."
 CLASS_BITS = 12
@@ -58,6 +67,8 @@ class Question:
     "Seconds of the points, in order."
     classes: frozenset[tuple[str, int]]
     "Entity, or ALL, and class of its delays."
+    limits_ms: tuple[int, ...] = ()
+    "Upper limits of the histogram's bars."
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +113,10 @@ def changes(block: Block) -> tuple[Array, Array]:
 
 
 def look_first(block: Block, begins_ms: int) -> Iterator[Sum]:
-    """Delays by class and by bar of the histogram, and what waits at the ends of the period."""
-    import numpy as np
-
+    """Delays by class, and what waits at the ends of the period."""
     for name, delays in _delays(block):
         classes = _classes(delays)
         yield from (Sum(CLASS, name, number, count, None) for number, count in _counted(classes))
-        limits = np.array([round(limit * 1000) for limit in DELAY_LIMITS_S])
-        bars = np.minimum(np.searchsorted(limits, delays), len(limits) - 1)
-        yield from (Sum(BAR, "", number, count, None) for number, count in _counted(bars))
     waits = block.ended_ms == NEVER
     at_begin = (block.diverted_ms <= begins_ms) & (waits | (block.ended_ms > begins_ms))
     yield Sum(WAITING, "", AT_BEGIN, int(at_begin.sum()), None)
@@ -118,10 +124,13 @@ def look_first(block: Block, begins_ms: int) -> Iterator[Sum]:
 
 
 def look_again(block: Block, question: Question) -> Iterator[Sum]:
-    """Delays one by one within the classes in question, and the oldest message by the points at which it waits."""
+    """Delays one by one within the classes in question, all by bar, and the oldest message by points it waits at."""
     import numpy as np
 
+    limits = np.array(question.limits_ms, np.int64)
     for name, delays in _delays(block):
+        bars = np.minimum(np.searchsorted(limits, delays), len(limits) - 1)
+        yield from (Sum(BAR, "", number, count, None) for number, count in _counted(bars))
         classes = _classes(delays)
         for of in (name, ALL):
             wanted = [number for entity, number in question.classes if entity == of]
@@ -182,24 +191,25 @@ def backlog_and_delays(
             for name in (each.entity, ALL):
                 of = classes.setdefault(name, {})
                 of[each.number] = of.get(each.number, 0) + each.counted
-        elif each.name == BAR:
-            bars[each.number] = bars.get(each.number, 0) + each.counted
         else:
             ends[each.number] = each.counted, each.least_ms
     kept = _kept(look.seconds, look.steps)
     wanted = {name: _classes_of_percentiles(counts) for name, counts in classes.items()}
     open_classes = frozenset((name, number) for name, numbers in wanted.items() for number in numbers)
-    question = Question(tuple(second for second, _ in kept), open_classes)
+    limits_ms = bar_limits(classes[ALL]) if ALL in classes else ()
+    question = Question(tuple(second for second, _ in kept), open_classes, limits_ms)
     exact: dict[str, dict[int, int]] = {}
     spans: list[tuple[int, int, int]] = []
     for each in waits.second_look(question) if kept else ():
         if each.name == DELAY:
             exact.setdefault(each.entity, {})[each.number] = each.counted
+        elif each.name == BAR:
+            bars[each.number] = bars.get(each.number, 0) + each.counted
         elif each.least_ms is not None:
             spans.append((*divmod(each.number, SPAN), each.least_ms))
     delays = {name: _delay(counts, exact[name]) for name, counts in classes.items()}
     oldest = _walk(spans, len(kept))
-    return _points(kept, oldest, ends, begins_ms, ends_ms), delays, _bars(bars)
+    return _points(kept, oldest, ends, begins_ms, ends_ms), delays, _bars(bars, limits_ms)
 
 
 def _kept(seconds: Array, steps: Array) -> list[tuple[int, int]]:
@@ -305,11 +315,38 @@ def _at_rank(counts: Mapping[int, int], rank: int) -> tuple[int, int]:
     raise AssertionError("the rank is beyond all values")
 
 
-def _bars(messages: Mapping[int, int]) -> tuple[tuple[float, int], ...]:
-    """Bars from the first to the last one with messages, empty ones between them included."""
+def bar_limits(classes: Mapping[int, int]) -> tuple[int, ...]:
+    """Choose upper limits of the bars from the counts of all delays by class.
+
+    Bars are of equal length, at round times, unless the longest delay is much longer than the median.
+    """
+    low_ms, top_ms = _ends_of(min(classes))[0], _ends_of(max(classes))[1]
+    median_ms = _ends_of(_at_rank(classes, _ranks(classes)[0])[0])[0]
+    if top_ms > WIDE_SPREAD * max(median_ms, 100):
+        limits = [round(limit * 1000) for limit in DELAY_LIMITS_S]
+        first = max((index for index, limit in enumerate(limits) if limit < low_ms), default=0)
+        last = next((index for index, limit in enumerate(limits) if limit >= top_ms), len(limits) - 1)
+        return tuple(limits[first : last + 1])
+    from_ms = low_ms if 4 * low_ms > top_ms else 0
+    step_ms = next((step for step in BAR_STEPS_MS if top_ms - from_ms <= step * BARS_MAX), None)
+    step_ms = step_ms or -(-(top_ms - from_ms) // BARS_MAX)
+    first_ms = max((from_ms - 1) // step_ms, 0) * step_ms  # a delay of exactly a limit is below it
+    return tuple(range(first_ms or step_ms, max(top_ms, 1) + step_ms, step_ms))
+
+
+def _ends_of(number: int) -> tuple[int, int]:
+    """Shortest and longest delay of a class, in milliseconds."""
+    shift = number >> CLASS_BITS
+    least_ms = (number - (shift << CLASS_BITS)) << shift
+    return least_ms, least_ms + (1 << shift) - 1
+
+
+def _bars(messages: Mapping[int, int], limits_ms: Sequence[int]) -> tuple[tuple[float, int], ...]:
+    """Bars up to the last one with messages; the first is empty when the data begin behind it."""
     if not messages:
         return ()
-    return tuple((DELAY_LIMITS_S[i], messages.get(i, 0)) for i in range(min(messages), max(messages) + 1))
+    first = max(min(messages) - 1, 0)
+    return tuple((limits_ms[i] / 1000, messages.get(i, 0)) for i in range(first, max(messages) + 1))
 
 
 def added(sums: Iterable[Sum]) -> list[Sum]:

@@ -6,7 +6,7 @@ import json
 import types
 import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from decimal import Decimal
 from os import PathLike
 from pathlib import Path
@@ -23,6 +23,7 @@ from pairbus.report.model import (
     EntityAvailability,
     Outage,
     OutageBill,
+    RatePoint,
     Report,
     StateSpan,
 )
@@ -54,7 +55,8 @@ def _text(value: object) -> str:
 
 
 def _made(hint: Any, value: Any) -> Any:
-    """Convert a value of JSON into a value of this type. Fields that a newer version added are left out."""
+    """Convert a value of JSON into a value of this type. Fields that a newer version added are left out; those that
+    an older one did not have keep their default."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if value is None:
         return None
@@ -67,7 +69,8 @@ def _made(hint: Any, value: Any) -> Any:
         return {name: _made(arguments[1], item) for name, item in value.items()}
     if is_dataclass(hint):
         hints = typing.get_type_hints(hint)
-        return hint(**{field.name: _made(hints[field.name], value[field.name]) for field in fields(hint)})  # type: ignore[operator]
+        there = [field.name for field in fields(hint) if field.name in value or field.default is MISSING]
+        return hint(**{name: _made(hints[name], value[name]) for name in there})  # type: ignore[operator]
     return hint(value)
 
 
@@ -114,6 +117,7 @@ def _tables(report: Report) -> dict[str, tuple[type, Sequence[Any]]]:
         "backlog": (BacklogPoint, availability.backlog),
         "dead_letters": (DeadLetters, availability.dead_letters),
         "delays": (_Bar, [_Bar(*bar) for bar in availability.delays]),
+        "rates": (RatePoint, availability.rates),
         "damage": (Damage, report.source.damage),
     }
 

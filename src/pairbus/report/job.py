@@ -106,6 +106,7 @@ def _figures(
         backlog=tuple(points),
         dead_letters=tuple(dead_letters),
         delays=histogram,
+        rates=rows.rates.points(begins_ms, ends_ms),
     )
     bill, prices = make_bill(cells, outages, diversions, troubles, tariffs, ends_ms - begins_ms)
     return bill, prices, availability

@@ -188,6 +188,22 @@ class BacklogPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class RatePoint:
+    """Sends of a span of time; spans in which nothing was sent are left out."""
+
+    time: str
+    "Beginning of the span."
+    seconds: int
+    "Length of the span, the same for all: 1, 2, 4 …"
+    direct: int
+    "Messages that the primary accepted from the application."
+    diverted: int
+    "Rows of messages that a backlog queue or the spool accepted; spooled and then sent to a backlog queue is twice."
+    failed: int
+    "Messages whose callers got an error."
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetters:
     entity: str
     reason: str
@@ -205,7 +221,9 @@ class Availability:
     "Points of the backlog's curve, up to 500; the first and the last are the ends of the period."
     dead_letters: tuple[DeadLetters, ...]
     delays: tuple[tuple[float, int], ...]
-    "Histogram of the added delay: (upper limit in seconds, messages), up to 40 bars."
+    "Histogram of the added delay: (upper limit in seconds, messages), up to 40 bars; a first one may be empty."
+    rates: tuple[RatePoint, ...] = ()
+    "Sends over time, up to 500 points; a report of an earlier release has none."
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,16 @@ class LettersSum(NamedTuple):
     messages: int
 
 
+class RateSum(NamedTuple):
+    """Sends of one span of time; `pairbus.report.rates`."""
+
+    grain: int
+    second: int
+    direct: int
+    diverted: int
+    failed: int
+
+
 class Step(NamedTuple):
     """A row about one message, or a ping or failed send: the second stage puts them together."""
 
@@ -172,7 +182,7 @@ class DayCount(NamedTuple):
 
 
 KINDS: tuple[type[Any], ...] = (
-    *(Piece, Place, CellSum, RunEnd, Change, Singles, LettersSum, Step),
+    *(Piece, Place, CellSum, RunEnd, Change, Singles, LettersSum, RateSum, Step),
     *(WaySum, MessagesSum, TroubleSum, Wait, Sum, DayCount),
 )
 _TEXTS_OF = {

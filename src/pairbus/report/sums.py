@@ -11,6 +11,7 @@ from pairbus.report.bill import Cell, Diversion, Trouble
 from pairbus.report.cells import Cells
 from pairbus.report.entities import MessageCounts
 from pairbus.report.model import DeadLetters
+from pairbus.report.rates import Rates
 from pairbus.report.records import (
     CellSum,
     Change,
@@ -18,6 +19,7 @@ from pairbus.report.records import (
     MessagesSum,
     Piece,
     Place,
+    RateSum,
     RunEnd,
     Singles,
     Step,
@@ -35,6 +37,7 @@ class Pass:
     places: list[Place] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     "Steps that came to the driver: all of a small ledger, none of a large one."
+    rates: Rates = field(default_factory=Rates)
     _cells: Cells = field(default_factory=Cells)
     _runs: dict[str, int] = field(default_factory=dict)
     _changes: list[Change] = field(default_factory=list)
@@ -48,6 +51,8 @@ class Pass:
                 self.steps.append(record)
             case CellSum():
                 self._cells.merge(record)
+            case RateSum():
+                self.rates.merge(record)
             case Piece():
                 self.pieces.append(record)
             case Place():

@@ -20,6 +20,7 @@ from pairbus.ledger_table.lines import NAMES, REASON_MAX, check_values, fields_o
 from pairbus.ledger_table.names import source_key
 from pairbus.report.availability import TRANSITIONS
 from pairbus.report.cells import Cells, begin_of
+from pairbus.report.rates import Rates
 from pairbus.report.records import Change, DayCount, LettersSum, Piece, Place, RunEnd, Singles, Step, to_batch
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Tally:
         self._choice = choice
         self._is_table = is_table
         self._cells = Cells()
+        self._rates = Rates()
         self._runs: dict[str, int] = {}
         self._singles: dict[str, list[int]] = {}
         self._letters: dict[tuple[str, str], int] = {}
@@ -86,6 +88,7 @@ class Tally:
         """Hand on the sums of the task."""
         self.end()
         self.out += self._cells.sums()
+        self.out += self._rates.sums()
         self.out += [RunEnd(*item) for item in self._runs.items()]
         self.out += [Singles(name, *counts) for name, counts in self._singles.items()]
         self.out += [LettersSum(*key, count) for key, count in self._letters.items()]
@@ -147,6 +150,7 @@ class Tally:
             self._last_ms = time_ms
         if time_ms > self._runs.get(run, -(2**63)):
             self._runs[run] = time_ms
+        self._rates.row(read, time_ms)
         operations = get("billable_operations")
         if operations is not None:
             key = get("namespace"), get("side"), get("entity"), kind, get("cause"), get("outcome") == "ok"

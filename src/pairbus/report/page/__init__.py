@@ -4,24 +4,41 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+from pairbus.report.incidents import incidents_of
 from pairbus.report.model import Report
+from pairbus.report.page.axis import happened
 from pairbus.report.page.costs import costs
 from pairbus.report.page.findings import headline
+from pairbus.report.page.frame import contents
 from pairbus.report.page.markup import Html, tag
-from pairbus.report.page.pictures import backlog, delays, states
+from pairbus.report.page.pictures import delays
 from pairbus.report.page.sections import dead_letters, entities, head, key_figures, ledger, outages
 from pairbus.report.page.summary import summary
-from pairbus.report.page.words import Calendar
+from pairbus.report.page.words import Calendar, Local
 
 __all__ = ["render", "summary"]
 
 # The page loads nothing and runs no script, and the browser enforces this, whatever text a message id has.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+CONTENTS = (
+    ("states", "What happened"),
+    ("outages", "Incidents"),
+    ("delay", "Added delay"),
+    ("bill", "The bill"),
+    ("dead-letters", "Dead letters"),
+    ("entities", "Entities"),
+    ("ledger", "The ledger"),
+)
+"""Id and title of each section."""
 
 
-def render(report: Report) -> str:
-    """Make the HTML page; it needs no network, script or other file."""
-    calendar = Calendar.of(report.begins, report.ends)
+def render(report: Report, local: Local | None = None) -> str:
+    """Make the HTML page; it needs no network, script or other file.
+
+    `local` gives the local time that stands beside UTC: `datetime.astimezone` for the clock of this machine.
+    """
+    calendar = Calendar.of(report.begins, report.ends, local)
+    incidents = incidents_of(report.availability.outages, report.ends)
     style = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
     made = f"Made by Pairbus {report.version} on {report.made_at}. All amounts of money are estimates."
     page = tag(
@@ -39,14 +56,14 @@ def render(report: Report) -> str:
         tag(
             "body",
             head(report, calendar),
+            contents(CONTENTS),
             tag(
                 "main",
                 key_figures(report),
-                states(report, calendar),
-                backlog(report, calendar),
+                happened(report, calendar, incidents),
+                outages(report, calendar, incidents),
                 delays(report),
-                outages(report, calendar),
-                costs(report, calendar),
+                costs(report, calendar, incidents),
                 dead_letters(report),
                 entities(report),
                 ledger(report),

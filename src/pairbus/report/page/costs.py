@@ -8,14 +8,15 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from pairbus.report.model import PARTS, Amount, BillLine, Report
+from pairbus.report.incidents import Incident
+from pairbus.report.model import PARTS, Amount, BillLine, OutageBill, Report
 from pairbus.report.page import plots
 from pairbus.report.page.findings import added, comparison
-from pairbus.report.page.frame import section
+from pairbus.report.page.frame import nothing, section
 from pairbus.report.page.markup import Html, join, name, tag
 from pairbus.report.page.scales import Tick, number_ticks
-from pairbus.report.page.tables import long_table, pairs, table
-from pairbus.report.page.words import Calendar, count, counted, moment, money, share, shortened, size
+from pairbus.report.page.tables import fitting_table, folded, folds, long_table, pairs, table
+from pairbus.report.page.words import Calendar, count, counted, is_own, listed, moment, money, share, shortened, size
 
 MEANINGS = {
     "application": "the application's own sends and receives",
@@ -25,39 +26,45 @@ MEANINGS = {
 }
 BACKLOG_QUEUE = re.compile(r"(.+/x-servicebus-transfer)/\d+")
 COLUMNS_MAX = 72
-LANES_MAX = 12
-OTHERS = "all others"
+LANES_MAX = 5
 
 Parts = dict[str, Decimal]
 """Money by part."""
 
 
-def costs(report: Report, calendar: Calendar) -> Html:
-    bill, currency = report.bill, report.prices.currency
+def costs(report: Report, calendar: Calendar, incidents: Sequence[Incident]) -> Html:
+    bill = report.bill
     if not bill.total.operations and not bill.lines:
-        return section(
-            "bill", "The bill (estimate)", tag("p", "No billable operation in this period.", class_="nothing")
-        )
+        return section("bill", "The bill", nothing("No billable operation in this period."), is_estimate=True)
     return section(
         "bill",
-        "The bill (estimate)",
+        "The bill",
         tag("p", comparison(report)),
         _whole(report),
         _sums(report),
-        _by_time(report),
-        _by_entity(report),
-        _by_outage(report, calendar),
-        long_table(
-            "Operations by namespace, entity and kind",
-            "Operations of the whole period; money is an estimate",
-            ("entity", "namespace", "side", "kind", "part", "#operations", "#bytes", "#money (estimate)"),
-            [
-                (name(entity), name(namespace), side, kind, part, *_cells(amount, currency))
-                for (entity, namespace, side, kind, part), amount in _kinds(bill.lines)
-            ],
+        tag("div", tag("div", _by_time(report)), tag("div", _by_entity(report)), class_="halves"),
+        _by_incident(report, calendar, incidents),
+        folds(
+            _by_outage(report, calendar, incidents),
+            _kinds_table(report, own=False),
+            _kinds_table(report, own=True),
+            _rules(report),
         ),
-        _rules(report),
+        is_estimate=True,
     )
+
+
+def _kinds_table(report: Report, *, own: bool) -> Html:
+    rows = [
+        (name(entity), name(namespace), side, kind, part, *_cells(amount, report.prices.currency))
+        for (entity, namespace, side, kind, part), amount in _kinds(report.bill.lines)
+        if is_own(entity) == own
+    ]
+    if not rows:
+        return Html("")
+    whose = "pairing's own queues" if own else "the application's entities"
+    heads = ("entity", "namespace", "side", "kind", "part", "#operations", "#bytes", "#money")
+    return long_table(f"Operations of {whose}", f"Operations of {whose} in the whole period", heads, rows)
 
 
 def _whole(report: Report) -> Html:
@@ -70,11 +77,11 @@ def _whole(report: Report) -> Html:
         plots.Stack(
             float(amount.operations if free else amount.money),
             part,
-            f"{part}: {money(amount.money, currency)} (estimate), {count(amount.operations)} operations",
+            f"{part}: {money(amount.money, currency)}, {count(amount.operations)} operations",
         )
         for part, amount in amounts
     ]
-    bar = plots.stacked_lane("Parts of the bill (estimate)", stack, sum(piece.amount for piece in stack), height=26)
+    bar = plots.stacked_lane("Parts of the bill", stack, sum(piece.amount for piece in stack), height=26)
     rows = [
         (
             join([tag("span", class_=f"swatch {part}", aria_hidden="true"), part, tag("small", MEANINGS[part])]),
@@ -83,7 +90,7 @@ def _whole(report: Report) -> Html:
         )
         for part, amount in amounts
     ]
-    heads = ("part", "#operations", "#bytes", "#money (estimate)", "#share")
+    heads = ("part", "#operations", "#bytes", "#money", "#share")
     return join([tag("figure", bar), table("Parts of the bill; they add up to the total", heads, rows)])
 
 
@@ -91,7 +98,7 @@ def _sums(report: Report) -> Html:
     bill, currency = report.bill, report.prices.currency
 
     def said(amount: Decimal, words: str) -> Html:
-        return join([tag("strong", f"{money(amount, currency)} (estimate)"), tag("span", words)])
+        return join([tag("strong", money(amount, currency)), tag("span", words)])
 
     return pairs(
         [
@@ -117,7 +124,8 @@ def _sums(report: Report) -> Html:
             ("Base charge", said(bill.base, "of the namespaces for this period; not in the total")),
             ("Total and base", said(bill.with_pairing, "to compare with geo-replication")),
             ("Geo-replication", said(bill.geo_replication, "Azure's, for the same period and traffic")),
-        ]
+        ],
+        "pairs sums",
     )
 
 
@@ -137,12 +145,12 @@ def _by_time(report: Report) -> Html:
         for number, (key, _) in enumerate(buckets)
         if number % every == 0
     ]
-    title = f"Cost by {step} (estimate)"
+    title = f"Cost by {step}"
     rows = [
         (key.replace("T", " "), *(money(parts.get(part, Decimal(0)), currency) for part in PARTS))
         for key, parts in buckets
     ]
-    plot = plots.columns(title, "Stacked by part of the bill.", stacks, axis, ticks, height=140)
+    plot = plots.columns(title, "Stacked by part of the bill.", stacks, axis, ticks, height=100)
     return join(
         [
             tag("h3", title),
@@ -181,56 +189,89 @@ def _bucket_label(key: str) -> str:
 
 
 def _by_entity(report: Report) -> Html:
+    """Lanes of the application's entities, and below them those of pairing's own queues."""
     sums: dict[str, Parts] = defaultdict(lambda: defaultdict(Decimal))
-    currency = report.prices.currency
     for line in report.bill.lines:
         sums[_together(line.entity)][line.part] += line.money
     ordered = sorted(sums.items(), key=lambda item: (-sum(item[1].values()), item[0]))
-    shown = ordered[:LANES_MAX]
+    theirs, ours = ([item for item in ordered if is_own(item[0]) == own] for own in (False, True))
+    most = max((sum(parts.values(), Decimal(0)) for _, parts in ordered), default=Decimal(0))
+    if not most:
+        return Html("")
+    currency = report.prices.currency
+    return join(
+        [
+            tag("h3", "Cost by entity"),
+            _lanes(theirs, float(most), currency),
+            join([tag("h3", "Cost of pairing's own queues"), _lanes(ours, float(most), currency)]) if ours else "",
+        ]
+    )
+
+
+def _lanes(ordered: Sequence[tuple[str, Parts]], most: float, currency: str) -> Html:
+    shown = list(ordered[:LANES_MAX])
     if len(ordered) > LANES_MAX:
         rest: Parts = defaultdict(Decimal)
         for _, parts in ordered[LANES_MAX:]:
             for part, amount in parts.items():
                 rest[part] += amount
-        shown.append((OTHERS, rest))
-    if not shown or not any(sum(parts.values()) for _, parts in shown):
-        return Html("")
-    most = float(max(sum(parts.values()) for _, parts in shown))
+        shown.append((f"{count(len(ordered) - LANES_MAX)} others", rest))
     lanes = (
         tag(
             "div",
             tag("span", name(shortened(entity or "not known")), title=entity),
-            plots.stacked_lane(entity, _stack(entity, parts, currency), most, height=14),
+            plots.stacked_lane(entity, _stack(entity, parts, currency), max(most, _whole_of(shown)), height=14),
             tag("span", money(sum(parts.values(), Decimal(0)), currency), class_="end"),
             class_="row",
         )
         for entity, parts in shown
     )
-    return join([tag("h3", "Cost by entity (estimate)"), tag("figure", *lanes, class_="lanes")])
+    return tag("figure", *lanes, class_="lanes")
 
 
-def _by_outage(report: Report, calendar: Calendar) -> Html:
-    currency = report.prices.currency
-    if not report.bill.outages:
+def _whole_of(shown: Sequence[tuple[str, Parts]]) -> float:
+    return float(max(sum(parts.values(), Decimal(0)) for _, parts in shown))
+
+
+BILL_HEADS = ("#first failure", "#operations during", "#during", "#operations after", "#after", "#together")
+
+
+def _by_incident(report: Report, calendar: Calendar, incidents: Sequence[Incident]) -> Html:
+    bills = {(bill.entity, bill.begins): bill for bill in report.bill.outages}
+    rows = []
+    for incident in incidents:
+        mine = [bills[key] for outage in incident.outages if (key := (outage.entity, outage.begins)) in bills]
+        if mine:
+            cells = _bill_cells(incident.begins, mine, calendar, report.prices.currency)
+            rows.append((name(listed(incident.entities)), *cells))
+    if not rows:
+        return Html("")
+    caption = "Cost that each incident added: pings and diverted sends during it, moving messages home after it"
+    shown = fitting_table("Cost by incident", caption, ("entities", *BILL_HEADS), rows)
+    return join([tag("h3", "Cost by incident"), shown])
+
+
+def _by_outage(report: Report, calendar: Calendar, incidents: Sequence[Incident]) -> Html:
+    """The same for each outage, where that is not the same."""
+    if not report.bill.outages or all(len(incident.outages) == 1 for incident in incidents):
         return Html("")
     rows = [
-        (
-            name(outage.entity),
-            calendar.time(outage.begins),
-            count(outage.during.operations),
-            money(outage.during.money, currency),
-            count(outage.after.operations),
-            money(outage.after.money, currency),
-            money(outage.during.money + outage.after.money, currency),
-        )
-        for outage in report.bill.outages
+        (name(bill.entity), *_bill_cells(bill.begins, [bill], calendar, report.prices.currency))
+        for bill in report.bill.outages
     ]
-    heads = (
-        *("entity", "#first failure", "#operations during", "#during (estimate)"),
-        *("#operations after", "#after (estimate)", "#together (estimate)"),
+    return long_table("Cost by outage", "Cost that each outage of an entity added", ("entity", *BILL_HEADS), rows)
+
+
+def _bill_cells(begins: str, bills: Sequence[OutageBill], calendar: Calendar, currency: str) -> tuple[str, ...]:
+    during, after = (sum((getattr(bill, key).money for bill in bills), Decimal(0)) for key in ("during", "after"))
+    return (
+        calendar.time(begins),
+        count(sum(bill.during.operations for bill in bills)),
+        money(during, currency),
+        count(sum(bill.after.operations for bill in bills)),
+        money(after, currency),
+        money(during + after, currency),
     )
-    caption = "Cost that each outage added: pings and diverted sends during it, moving messages home after it"
-    return join([tag("h3", "Cost by outage (estimate)"), table(caption, heads, rows[:100])])
 
 
 def _rules(report: Report) -> Html:
@@ -245,9 +286,8 @@ def _rules(report: Report) -> Html:
         before += "; all operations of this ledger are included in the base charge and cost nothing"
     else:
         before += "; operations that the base charge includes cost nothing"
-    return join(
+    rules = join(
         [
-            tag("h3", "How it was estimated"),
             pairs(
                 [
                     ("Price sheet", f"{prices.sheet}, in {prices.currency}, of {prices.date}"),
@@ -264,6 +304,7 @@ def _rules(report: Report) -> Html:
             ),
         ]
     )
+    return folded("How it was estimated", rules)
 
 
 def _kinds(lines: Sequence[BillLine]) -> list[tuple[tuple[str, str, str, str, str], Amount]]:
@@ -284,7 +325,7 @@ def _together(entity: str) -> str:
 
 def _stack(title: str, parts: Parts, currency: str) -> list[plots.Stack]:
     return [
-        plots.Stack(float(amount), part, f"{title}, {part}: {money(amount, currency)} (estimate)")
+        plots.Stack(float(amount), part, f"{title}, {part}: {money(amount, currency)}")
         for part in PARTS
         if (amount := parts.get(part, Decimal(0)))
     ]

@@ -1,10 +1,11 @@
-"""The headline and the eight key figures of a report, with the same words on the page and in a terminal."""
+"""The headline and the nine key figures of a report, with the same words on the page and in a terminal."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
 
+from pairbus.report.incidents import incidents_of
 from pairbus.report.model import Report
 from pairbus.report.page.words import WIDE, count, counted, duration, listed, money, percent, times
 
@@ -41,8 +42,11 @@ def headline(report: Report) -> str:
 def _outages(report: Report) -> str:
     found = report.availability.outages
     real = [outage for outage in found if outage.failed_over is not None]
-    names = list(dict.fromkeys(outage.entity for outage in real))
-    said = counted(len(real), "outage") + (f" of {listed(names)}" if names else "")
+    ordered = sorted(real, key=lambda outage: (outage.begins, outage.entity))
+    names = list(dict.fromkeys(outage.entity for outage in ordered))
+    groups = sum(not incident.is_suspicion for incident in incidents_of(found, report.ends))
+    said = f"{counted(groups, 'incident')} with " if 0 < groups < len(real) else ""
+    said += counted(len(real), "outage") + (f" of {listed(names)}" if names else "")
     unfinished = sum(outage.recovered is None for outage in real)
     if unfinished:
         said += ", not over" if unfinished == len(real) == 1 else f", {count(unfinished)} not over"
@@ -71,6 +75,7 @@ def figures(report: Report) -> list[Figure]:
     total, bill = report.availability.total, report.bill
     left = waiting(report)
     return [
+        lost(report),
         Figure(
             "Send availability",
             percent(total.with_pairing_percent),
@@ -103,9 +108,27 @@ def figures(report: Report) -> list[Figure]:
         Figure(
             "Pairing added (estimate)",
             money(added(report), report.prices.currency),
-            f"to {money(bill.alone.money, report.prices.currency)} (estimate) of the application alone",
+            f"to {money(bill.alone.money, report.prices.currency)} of the application alone",
         ),
     ]
+
+
+def lost(report: Report) -> Figure:
+    """The figure of lost messages: accepted ones that are neither home, nor waiting, nor dead-lettered.
+
+    A ledger cannot tell of one: whatever is not home and not dead-lettered waits. Rows that are missing might.
+    """
+    total, source, left = report.availability.total, report.source, waiting(report)
+    missing = source.lost_rows + source.damaged
+    if missing:
+        words = f"that the ledger tells of; {counted(missing, 'row')} of it could not be read or written"
+    elif not total.diverted:
+        words = "no message was diverted"
+    elif left or total.dead_lettered:
+        words = f"each of {count(total.diverted)} diverted is home, waits or is a dead letter"
+    else:
+        words = f"all {count(total.diverted)} diverted messages are home"
+    return Figure("Lost", "0", words, PLAIN if missing or left else GOOD)
 
 
 def _time_to_divert(report: Report) -> Figure:
@@ -135,8 +158,8 @@ def comparison(report: Report) -> str:
     bill, currency = report.bill, report.prices.currency
     ours, theirs = bill.with_pairing, bill.geo_replication
     said = (
-        f"With the base charge of its namespaces this period cost {money(ours, currency)} (estimate); "
-        f"Azure's geo-replication would have cost {money(theirs, currency)} (estimate) for the same period and traffic"
+        f"By estimate this period cost {money(ours, currency)} with the base charge of its namespaces; "
+        f"Azure's geo-replication would have cost {money(theirs, currency)} for the same period and traffic"
     )
     if ours > 0 and theirs > ours:
         return f"{said}: {times(theirs, ours)} times as much."

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
-from pairbus.report.page.markup import Html, tag
+from pairbus.report.page.markup import Html, join, tag
 from pairbus.report.page.words import Calendar, moment
 
 
-def section(key: str, title: str, *content: object) -> Html:
-    return tag("section", tag("h2", title, id=key), *content, aria_labelledby=key)
+def section(key: str, title: str, *content: object, is_estimate: bool = False) -> Html:
+    """A section with its heading; one badge says that all its money is estimated."""
+    badge = join([" ", tag("small", "estimate", class_="badge")]) if is_estimate else ""
+    return tag("section", tag("h2", title, badge, id=key), *content, aria_labelledby=key)
+
+
+def contents(entries: Iterable[tuple[str, str]]) -> Html:
+    """A list of links to sections, from (id, title) of each."""
+    links = (tag("li", tag("a", title, href=f"#{key}")) for key, title in entries)
+    return tag("nav", tag("ul", *links), aria_label="Contents", class_="contents")
 
 
 def nothing(sentence: str) -> Html:
@@ -27,5 +37,5 @@ def share_of(calendar: Calendar, time: str) -> float:
 def closer(calendar: Calendar, begins: datetime, ends: datetime) -> Calendar | None:
     """A window around some time with a margin; None unless it is much shorter than the period."""
     margin = max((ends - begins) / 10, timedelta(seconds=0.5))
-    window = Calendar(max(calendar.begins, begins - margin), min(calendar.ends, ends + margin))
+    window = replace(calendar, begins=max(calendar.begins, begins - margin), ends=min(calendar.ends, ends + margin))
     return window if 0 < window.seconds < calendar.seconds / 2 else None

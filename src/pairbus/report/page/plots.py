@@ -87,7 +87,7 @@ def y_axis(axis: YAxis, height: int) -> Html:
     return join(drawn())
 
 
-def lane(title: str, bars: Sequence[Bar], ticks: Sequence[Tick], height: int = 18) -> Html:
+def lane(title: str, bars: Sequence[Bar], ticks: Sequence[Tick], marks: Sequence[Tick] = (), height: int = 18) -> Html:
     """A line of a timeline: healthy except where it has bars."""
     drawn = (
         tag(
@@ -103,7 +103,8 @@ def lane(title: str, bars: Sequence[Bar], ticks: Sequence[Tick], height: int = 1
     )
     words = "; ".join(bar.words for bar in bars) or "healthy all the time"
     whole = tag("rect", tag("title", title), x=0, y=1, width="100%", height=height - 2, rx=3, class_="healthy quiet")
-    return picture(title, words, height, whole, time_axis(ticks, height, labels=False), join(drawn), class_="lane")
+    grid, over = time_axis(ticks, height, labels=False), mark_lines(marks, height)
+    return picture(title, words, height, whole, grid, join(drawn), over, class_="lane")
 
 
 def axis_below(ticks: Sequence[Tick]) -> Html:
@@ -111,24 +112,32 @@ def axis_below(ticks: Sequence[Tick]) -> Html:
     return tag("svg", time_axis(ticks, -6, lines=False), class_="axis", width="100%", height=14, aria_hidden="true")
 
 
-def curve(  # noqa: PLR0913 - each is a setting of its own
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A curve of a plot: points as (share of the width, value); with `steps` a value lasts until the next one."""
+
+    points: Sequence[tuple[float, float]]
+    colour: str
+    steps: bool = True
+    is_solid: bool = False
+    "True: an area without a line, which is not seen where it is zero."
+
+
+def curves(
     title: str,
     description: str,
-    points: Sequence[tuple[float, float]],
+    shown: Sequence[Curve],
     axis: YAxis,
     ticks: Sequence[Tick],
     *,
-    steps: bool,
-    colour: str,
-    hints: Sequence[Bar],
-    height: int = 160,
+    marks: Sequence[Tick] = (),
+    hints: Sequence[Bar] = (),
+    height: int = 90,
 ) -> Html:
-    """A curve with the area under it; with `steps` a value lasts until the next one."""
-    shape = _path(points, axis, height, steps=steps)
+    """Curves over a time axis whose labels are elsewhere."""
     frame = tag(
         "svg",
-        tag("path", d=f"{shape}V{height}H0Z", class_=f"area {colour}"),
-        tag("path", d=shape, class_=f"line {colour}"),
+        *(piece for curve in shown for piece in _drawn(curve, axis, height)),
         x=0,
         y=0,
         width="100%",
@@ -148,7 +157,30 @@ def curve(  # noqa: PLR0913 - each is a setting of its own
         )
         for hint in hints
     )
-    return picture(title, description, height, time_axis(ticks, height), y_axis(axis, height), frame, join(hovers))
+    grid = time_axis(ticks, height, labels=False)
+    return picture(
+        title, description, height, grid, y_axis(axis, height), frame, mark_lines(marks, height), join(hovers)
+    )
+
+
+def _drawn(curve: Curve, axis: YAxis, height: int) -> Iterator[Html]:
+    shape = _path(curve.points, axis, height, steps=curve.steps)
+    solid = " solid" if curve.is_solid else ""
+    yield tag("path", d=f"{shape}V{height}H0Z", class_=f"area {curve.colour}{solid}")
+    if not curve.is_solid:
+        yield tag("path", d=shape, class_=f"line {curve.colour}")
+
+
+def mark_lines(marks: Sequence[Tick], height: int) -> Html:
+    """Marks without labels."""
+    return join(tag("line", x1=part(mark.at), x2=part(mark.at), y1=-8, y2=height + 8, class_="mark") for mark in marks)
+
+
+def marks_above(marks: Sequence[Tick]) -> Html:
+    """Labels of marks, over the first lane of a figure, one below the other."""
+    height = 15 * len(marks)
+    drawn = join(_marked(marks, height, from_y=0))
+    return tag("svg", drawn, class_="plot marks", width="100%", height=height, aria_hidden="true")
 
 
 def _path(points: Sequence[tuple[float, float]], axis: YAxis, height: int, *, steps: bool) -> str:
@@ -157,9 +189,9 @@ def _path(points: Sequence[tuple[float, float]], axis: YAxis, height: int, *, st
     for share, value in points:
         x, y = f"{share * WIDE:.4g}", f"{height * (1 - value / axis.top):.4g}"
         if not written:
-            written.append(f"M{x} {y}")
-        elif steps:
-            written.append(f"H{x}" + ("" if y == last_y else f"V{y}"))
+            written.append(f"M0 {y}")
+        if steps:
+            written.append("" if y == last_y else f"H{x}V{y}")
         else:
             written.append(f"L{x} {y}")
         last_y = y
@@ -202,17 +234,18 @@ def columns(
         y_axis(axis, height),
         join(drawn()),
         time_axis(ticks, height, lines=False),
-        join(_marked(marks, height)),
+        join(_marked(marks, height, from_y=-15 * len(marks))),
     )
 
 
-def _marked(marks: Sequence[Tick], height: int) -> Iterator[Html]:
-    """Marks with labels above the area, one below the other, so that labels of near marks can be read."""
-    heads = [15 * (number - len(marks)) for number in range(len(marks))]
+def _marked(marks: Sequence[Tick], height: int, from_y: int) -> Iterator[Html]:
+    """Marks with labels, one below the other from `from_y` on, so that labels of near marks can be read."""
+    heads = [from_y + 15 * number for number in range(len(marks))]
     for mark, y in zip(marks, heads, strict=True):
         yield tag("line", x1=part(mark.at), x2=part(mark.at), y1=y, y2=height, class_="mark")
     for mark, y in zip(marks, heads, strict=True):  # labels are drawn over all lines
-        beside = tag("tspan", mark.label, dx=-6 if mark.at > 0.5 else 6)
+        more = tag("tspan", mark.more, class_="minor") if mark.more else ""
+        beside = tag("tspan", mark.label, more, dx=-6 if mark.at > 0.5 else 6)
         anchor = "end" if mark.at > 0.5 else "start"
         yield tag("text", beside, x=part(mark.at), y=y + 9, text_anchor=anchor, class_="tick strong")
 

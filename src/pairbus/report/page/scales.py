@@ -25,6 +25,8 @@ class Tick:
     label: str
     minor: bool = False
     "True for a tick without a label on a narrow page."
+    more: str = ""
+    "Rest of the label, for a page that is not narrow."
 
 
 def time_ticks(calendar: Calendar, wanted: int = 8) -> list[Tick]:
@@ -67,10 +69,10 @@ def count_labels(values: Sequence[float]) -> list[str]:
     return [count(round(value)) for value in values]
 
 
-def duration_ticks(top_s: float) -> tuple[list[float], list[str]]:
+def duration_ticks(top_s: float, wanted: int = 4) -> tuple[list[float], list[str]]:
     """Ticks and their labels, all in one unit: 0, 5, 10, 15 min."""
     for unit_s, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s")):
         if top_s >= 2 * unit_s or unit == "s":
             break
-    values = number_ticks(top_s / unit_s)
+    values = number_ticks(top_s / unit_s, wanted)
     return [value * unit_s for value in values], ["0" if not value else f"{value:g}{THIN}{unit}" for value in values]

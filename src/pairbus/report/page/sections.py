@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from pairbus.report.incidents import Incident
 from pairbus.report.model import Delay, EntityAvailability, Outage, Report
 from pairbus.report.page.findings import Figure, figures, headline
 from pairbus.report.page.frame import nothing, section
-from pairbus.report.page.markup import Html, name, tag
-from pairbus.report.page.tables import folded, long_table, pairs, table
-from pairbus.report.page.words import Calendar, count, counted, duration, moment, percent
+from pairbus.report.page.markup import Html, join, name, tag
+from pairbus.report.page.reasons import said_once
+from pairbus.report.page.tables import cut_table, fitting_table, folded, long_table, pairs, table
+from pairbus.report.page.words import Calendar, count, counted, duration, is_own, listed, moment, percent
 
-ROWS_MAX = 40
-"""Rows of a table that is not folded."""
+INCIDENTS_MAX = 50
+REASONS_MAX = 20
 
 
 def head(report: Report, calendar: Calendar) -> Html:
-    entities = counted(len(report.availability.entities), "entity", "entities")
+    found = sum(not is_own(one.entity) for one in report.availability.entities)
+    entities, local = counted(found, "entity", "entities"), calendar.local_period()
     return tag(
         "header",
         tag("p", "Pairbus report", class_="brand"),
         tag("h1", headline(report)),
         tag("p", f"{calendar.period()} · {duration(report.seconds)} · {entities}", class_="period"),
+        tag("p", f"Local time: {local}. Times below are UTC unless they name a zone.", class_="note") if local else "",
     )
 
 
@@ -36,18 +42,68 @@ def key_figures(report: Report) -> Html:
     return tag("section", tag("h2", "Key figures", id="figures", class_="unseen"), tiles, aria_labelledby="figures")
 
 
-def outages(report: Report, calendar: Calendar) -> Html:
-    found = report.availability.outages
-    if not found:
-        return section("outages", "Outages", nothing("No outage in this period."))
+def outages(report: Report, calendar: Calendar, incidents: Sequence[Incident]) -> Html:
+    """Incidents in a row each, which unfolds to the outages of its entities."""
+    if not incidents:
+        return section("outages", "Incidents", nothing("No outage in this period."))
+    entities = {outage.entity for incident in incidents for outage in incident.outages}
+    found = sum(len(incident.outages) for incident in incidents)
+    sentence = (
+        f"{counted(len(incidents), 'incident')}, {counted(found, 'outage')}, "
+        f"{counted(len(entities), 'entity', 'entities')}. An incident is what happened at the same time; "
+        "it unfolds to what the clients of each entity saw."
+    )
+    rows = (_incident(incident, calendar) for incident in incidents[:INCIDENTS_MAX])
+    left = len(incidents) - INCIDENTS_MAX
+    rest = nothing(f"{counted(left, 'more incident')}, in the JSON and Parquet files.") if left > 0 else ""
+    return section("outages", "Incidents", tag("p", sentence), *rows, rest)
+
+
+def _incident(incident: Incident, calendar: Calendar) -> Html:
+    ends = moment(incident.recovered) if incident.recovered else calendar.ends
+    facts = [
+        said_once(outage.reason for outage in incident.outages),
+        _diverted_after(incident),
+        f"{counted(incident.diverted, 'message')} diverted" if incident.diverted else "",
+        f"{counted(incident.failed_sends, 'send')} failed" if incident.failed_sends else "",
+        f"lasted {duration((ends - moment(incident.begins)).total_seconds())}" if incident.recovered else "not over",
+        f"drained {calendar.time(incident.drained)}" if incident.drained else "",
+        f"{count(incident.waiting)} waiting" if incident.waiting else "",
+    ]
     heads = (
         *("entity", "#first failure", "#diverting after", "#recovered", "#lasted", "#drained"),
-        *("#diverted", "#failed sends", "#waiting", "#clients", "reason"),
+        *("#diverted", "#failed sends", "#waiting", "#clients"),
     )
-    rows = [_outage_row(outage, calendar) for outage in found]
-    shown = table("Outages, as the clients of an entity saw them; times are UTC", heads, rows[:50])
-    rest = long_table("More outages", "Further outages; times are UTC", heads, rows[50:]) if len(rows) > 50 else ""
-    return section("outages", "Outages", shown, rest)
+    many = len(incident.entities)
+    who = join([name(listed(incident.entities)), tag("small", f"{count(many)} entities") if many > 1 else ""])
+    summary = join(
+        [
+            tag("span", calendar.both(incident.begins), class_="when"),
+            tag("strong", who),
+            tag("span", " · ".join(fact for fact in facts if fact), class_="facts"),
+        ]
+    )
+    rows = [_outage_row(outage, calendar) for outage in incident.outages]
+    shown = cut_table("Outages, as the clients of an entity saw them; times are UTC", heads, rows)
+    return folded(summary, join([shown, _raw(incident)]), class_="incident")
+
+
+def _diverted_after(incident: Incident) -> str:
+    times = incident.times_to_divert_s
+    if incident.is_suspicion:
+        return "did not divert"
+    if any(outage.forced for outage in incident.outages):
+        return "diverted by hand"
+    return f"diverted after {duration(times[-1])}" if times else "diverted"
+
+
+def _raw(incident: Incident) -> Html:
+    """Reasons as the clients wrote them, each once."""
+    texts = list(dict.fromkeys(outage.reason for outage in incident.outages))
+    shown = (tag("li", tag("span", reason, class_="reason")) for reason in texts[:REASONS_MAX])
+    left = len(texts) - REASONS_MAX
+    rest = tag("li", f"and {count(left)} more") if left > 0 else ""
+    return folded("Reasons as the clients wrote them", tag("ul", *shown, rest, class_="raw"))
 
 
 def _outage_row(outage: Outage, calendar: Calendar) -> tuple[object, ...]:
@@ -71,7 +127,6 @@ def _outage_row(outage: Outage, calendar: Calendar) -> tuple[object, ...]:
         count(outage.failed_sends),
         count(outage.waiting),
         count(outage.clients),
-        tag("span", outage.reason, class_="reason"),
     )
 
 
@@ -81,7 +136,8 @@ def dead_letters(report: Report) -> Html:
         return section("dead-letters", "Dead letters", nothing("No diverted message was dead-lettered in this period."))
     rows = [(name(one.entity), tag("span", one.reason, class_="reason"), count(one.messages)) for one in found]
     caption = "Diverted messages that could not go home; they are in dead-letter queues, or set aside in the spool"
-    return section("dead-letters", "Dead letters", table(caption, ("entity", "reason", "#messages"), rows[:100]))
+    heads = ("entity", "reason", "#messages")
+    return section("dead-letters", "Dead letters", fitting_table("Dead letters by reason", caption, heads, rows))
 
 
 def entities(report: Report) -> Html:
@@ -92,23 +148,30 @@ def entities(report: Report) -> Html:
         *("entity", "#with pairing", "#without", "#sent", "#diverted", "#failed", "#moved", "#duplicated"),
         *("#maybe twice", "#dead letters", "#pings"),
     )
-    everything = [*found, report.availability.total] if len(found) > 1 else list(found)
-    rows = [_entity_row(entity) for entity in everything]
+    theirs, ours = ([one for one in found if is_own(one.entity) == own] for own in (False, True))
+    everything = [*theirs, report.availability.total] if len(found) > 1 else theirs
     delays = [(_title(one), *_delay_cells(one.delay)) for one in everything if one.delay is not None]
-    captions = "Send availability with pairing and without, and messages", "Added delay of the messages that came home"
     delay_heads = ("entity", "#messages", "#p50", "#p95", "#p99", "#max")
-    if len(found) > ROWS_MAX:
-        return section(
-            "entities",
-            "Entities",
-            long_table(counted(len(found), "entity", "entities"), captions[0], heads, rows),
-            long_table("Added delay by entity", captions[1], delay_heads, delays) if delays else "",
-        )
     return section(
         "entities",
         "Entities",
-        table(captions[0], heads, rows),
-        table(captions[1], delay_heads, delays) if delays else "",
+        fitting_table(
+            counted(len(theirs), "entity", "entities"),
+            "Send availability with pairing and without, and messages",
+            heads,
+            [_entity_row(entity) for entity in everything],
+        ),
+        fitting_table("Added delay by entity", "Added delay of the messages that came home", delay_heads, delays)
+        if delays
+        else "",
+        long_table(
+            f"Pairing's own queues ({count(len(ours))})",
+            "Backlog queues; the application does not use them",
+            heads,
+            [_entity_row(entity) for entity in ours],
+        )
+        if ours
+        else "",
     )
 
 
@@ -136,6 +199,8 @@ def ledger(report: Report) -> Html:
     sentence = f"Made from {counted(source.rows, 'row')} in {counted(source.files, 'file')}. " + (
         "All of them could be used." if whole else "There are problems:"
     )
+    if whole:
+        return section("ledger", "The ledger", tag("p", sentence))
     facts = pairs(
         [
             ("Damaged lines", f"{count(source.damaged)}; they are left out, the others are used"),

@@ -1,25 +1,27 @@
-"""The report in a terminal: the headline, the key figures, the outages."""
+"""The report in a terminal: the headline, the key figures, the incidents."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pairbus.report.model import Outage, Report
+from pairbus.report.incidents import Incident, incidents_of
+from pairbus.report.model import Report
 from pairbus.report.page.findings import BAD, GOOD, comparison, figures, headline
-from pairbus.report.page.words import Calendar, count, counted, duration, plain
+from pairbus.report.page.reasons import said_once
+from pairbus.report.page.words import Calendar, Local, count, counted, duration, listed, plain
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 COLOURS = {GOOD: "bold green", BAD: "bold red"}
-OUTAGES_MAX = 10
+INCIDENTS_MAX = 10
 
 
-def summary(report: Report) -> Text:
-    """Summary for `rich.console.Console.print`; its `.plain` is the text without colours."""
+def summary(report: Report, local: Local | None = None) -> Text:
+    """Summary for `rich.console.Console.print`; its `.plain` is the text without colours. `local` as for the page."""
     from rich.text import Text
 
-    calendar = Calendar.of(report.begins, report.ends)
+    calendar = Calendar.of(report.begins, report.ends, local)
     told = Text(no_wrap=False)
     told.append(f"{plain(headline(report))}\n", "bold")
     told.append(f"{plain(calendar.period())}, {plain(duration(report.seconds))}\n\n", "dim")
@@ -31,11 +33,11 @@ def summary(report: Report) -> Text:
         told.append(f"{plain(figure.value):>{values}}", COLOURS.get(figure.mood, "bold"))
         told.append(f"  {plain(figure.words)}\n", "dim")
     told.append("\n")
-    outages = report.availability.outages
-    for outage in outages[:OUTAGES_MAX]:
-        told.append(f"{plain(_outage(outage, calendar))}\n")
-    if len(outages) > OUTAGES_MAX:
-        told.append(f"and {count(len(outages) - OUTAGES_MAX)} more outages\n")
+    incidents = incidents_of(report.availability.outages, report.ends)
+    for incident in incidents[:INCIDENTS_MAX]:
+        told.append(f"{plain(_incident(incident, calendar))}\n")
+    if len(incidents) > INCIDENTS_MAX:
+        told.append(f"and {count(len(incidents) - INCIDENTS_MAX)} more incidents\n")
     prices = report.prices
     told.append(f"{plain(comparison(report))}\n")
     by = f"Estimates by {prices.sheet}, {prices.currency}, {prices.date}, {prices.counting} counting."
@@ -46,17 +48,19 @@ def summary(report: Report) -> Text:
     return told
 
 
-def _outage(outage: Outage, calendar: Calendar) -> str:
-    if outage.failed_over is None:
+def _incident(incident: Incident, calendar: Calendar) -> str:
+    longest_s = max(incident.times_to_divert_s, default=None)
+    if incident.is_suspicion:
         how = "suspected, did not divert"
-    elif outage.forced:
+    elif any(outage.forced for outage in incident.outages):
         how = "diverted by hand"
     else:
-        how = "diverted" + ("" if outage.time_to_divert_s is None else f" after {duration(outage.time_to_divert_s)}")
-    ends = "not over" if outage.recovered is None else f"recovered {calendar.time(outage.recovered)}"
-    rest = f", {counted(outage.diverted, 'message')}" if outage.diverted else ""
-    rest += f", {count(outage.waiting)} waiting" if outage.waiting else ""
-    return f"{outage.entity}: {calendar.time(outage.begins)} {outage.reason}; {how}{rest}; {ends}"
+        how = "diverted" + ("" if longest_s is None else f" after {duration(longest_s)}")
+    ends = "not over" if incident.recovered is None else f"recovered {calendar.time(incident.recovered)}"
+    rest = f", {counted(incident.diverted, 'message')}" if incident.diverted else ""
+    rest += f", {count(incident.waiting)} waiting" if incident.waiting else ""
+    why = said_once(outage.reason for outage in incident.outages)
+    return f"{listed(incident.entities)}: {calendar.both(incident.begins)} {why}; {how}{rest}; {ends}"
 
 
 def _health(report: Report) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import ROUND_DOWN, Decimal
@@ -14,6 +14,11 @@ WIDE = "\u00a0"
 """A space that does not break: within a length of time."""
 SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£"}
 SMALLEST = Decimal("1e-9")
+BACKLOG_QUEUES = "/x-servicebus-transfer/"
+"""Part of the path of every backlog queue."""
+
+Local = Callable[[datetime], datetime]
+"""Turns a time into that of the reader's clock, as `datetime.astimezone` does for this machine."""
 
 
 def count(number: int) -> str:
@@ -128,10 +133,12 @@ class Calendar:
 
     begins: datetime
     ends: datetime
+    local: Local | None = None
+    "Gives the local time beside UTC; None: none is shown."
 
     @classmethod
-    def of(cls, begins: str, ends: str) -> Calendar:
-        return cls(moment(begins), moment(ends))
+    def of(cls, begins: str, ends: str, local: Local | None = None) -> Calendar:
+        return cls(moment(begins), moment(ends), local)
 
     @property
     def seconds(self) -> float:
@@ -139,9 +146,25 @@ class Calendar:
 
     def time(self, text: str) -> str:
         """A time as 12:00:05; with tenths in a period below five minutes, with the day in a period of several days."""
-        at = moment(text)
+        return self._written(moment(text))
+
+    def both(self, text: str) -> str:
+        """A time with its zone, and the local one if it differs: 12:00:05 UTC (13:00:05 CET)"""
+        return f"{self.time(text)} UTC{self.local_of(text)}"
+
+    def local_of(self, text: str) -> str:
+        """The local time in brackets, as something to add: ` (13:00:05 CET)`; empty when it is that of UTC."""
+        at = self._local(moment(text))
+        return "" if at is None else f" ({self._written(at)} {at.tzname()})"
+
+    def _local(self, at: datetime) -> datetime | None:
+        local = None if self.local is None else self.local(at)
+        return local if local is not None and local.utcoffset() else None
+
+    def _written(self, at: datetime) -> str:
         clock = f"{at:%H:%M:%S}" + (f".{at.microsecond // 100_000}" if self.seconds < 300 else "")
-        return clock if self.begins.date() == self.ends.date() else f"{at.day} {at:%b} {clock}"
+        days = {self.begins.date(), self.ends.date(), at.date()}
+        return clock if len(days) == 1 else f"{at.day} {at:%b} {clock}"
 
     def between(self, window: Calendar) -> str:
         """A part of the period: 10:59:43 to 11:29:51 UTC"""
@@ -149,8 +172,21 @@ class Calendar:
 
     def period(self) -> str:
         """The period: 1 March 2026, 09:00:00 to 15:00:00 UTC"""
-        first, last = self.begins, self.ends
-        day = f"{first.day} {first:%B %Y}"
-        if first.date() == last.date():
-            return f"{day}, {first:%H:%M:%S} to {last:%H:%M:%S} UTC"
-        return f"{day}, {first:%H:%M} to {last.day} {last:%B %Y}, {last:%H:%M} UTC"
+        return f"{_period(self.begins, self.ends)} UTC"
+
+    def local_period(self) -> str:
+        """The period by the local clock, or an empty text: 1 March 2026, 10:00:00 to 16:00:00 CET"""
+        first, last = self._local(self.begins), self._local(self.ends)
+        return f"{_period(first, last)} {last.tzname()}" if first and last else ""
+
+
+def _period(first: datetime, last: datetime) -> str:
+    day = f"{first.day} {first:%B %Y}"
+    if first.date() == last.date():
+        return f"{day}, {first:%H:%M:%S} to {last:%H:%M:%S}"
+    return f"{day}, {first:%H:%M} to {last.day} {last:%B %Y}, {last:%H:%M}"
+
+
+def is_own(entity: str) -> bool:
+    """Tell whether a path is pairing's own: a backlog queue, not an entity of the application."""
+    return BACKLOG_QUEUES in entity
