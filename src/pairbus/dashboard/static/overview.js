@@ -23,7 +23,7 @@ export function headline(look) {
   const backlog = look.pair?.backlog?.messages ?? 0;
   const parts = [];
   if (away.length) parts.push(`${away.join(" and ")} ${away.length === 1 ? "is" : "are"} away`);
-  if (failed) parts.push(`${many(failed, "entity").replace("entitys", "entities")} failed over`);
+  if (failed) parts.push(`${many(failed, "entity", "entities")} failed over`);
   if (suspect) parts.push(`${suspect} suspect`);
   if (backlog) parts.push(`${many(backlog, "message")} in the backlog`);
   if (parts.length) return [parts.join(", "), "bad"];
@@ -57,7 +57,7 @@ function keyFigures(look, rows) {
   const hasPair = states.length || backlog.queues || pair.primary;
   return h("section", { "aria-label": "Key figures" }, tiles([
     { title: "Messages waiting", value: number(sum("active")), note: `${many(sum("scheduled"), "scheduled message")}, ${sum("deferred")} deferred` },
-    { title: "Dead letters", value: number(sum("dead")), tone: sum("dead") ? "bad" : "", note: many(rows.filter((row) => row.dead).length, "entity").replace("entitys", "entities") },
+    { title: "Dead letters", value: number(sum("dead")), tone: sum("dead") ? "bad" : "", note: many(rows.filter((row) => row.dead).length, "entity", "entities") },
     hasPair && { title: "Failed over", value: number(failed), tone: failed ? "bad" : "good", note: `of ${states.length} that clients of this machine send to` },
     hasPair && { title: "Backlog", value: number(backlog.messages), tone: backlog.messages ? "bad" : "good", note: backlog.oldest_s !== undefined ? `the oldest for ${duration(backlog.oldest_s)}` : `in ${many(backlog.queues ?? 0, "backlog queue")}` },
     hasPair && { title: "Syphon", value: rate(pair.syphon_per_second ?? 0), note: many((pair.syphons ?? []).length, "syphon") + " on this machine" },

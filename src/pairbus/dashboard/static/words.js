@@ -3,7 +3,7 @@
 const NUMBER = new Intl.NumberFormat("en");
 
 export const number = (value) => (value === null || value === undefined ? "–" : NUMBER.format(value));
-export const many = (count, word) => `${number(count)} ${count === 1 ? word : `${word}s`}`;
+export const many = (count, word, plural = `${word}s`) => `${number(count)} ${count === 1 ? word : plural}`;
 
 export function bytes(size) {
   if (size === null || size === undefined) return "–";
