@@ -298,3 +298,19 @@ def test_the_repository_speaks_of_the_product_alone() -> None:
         for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
             match = pattern.search(line)
             assert match is None, f"{path.relative_to(ROOT)}:{number}: {match[0] if match else ''!r}"
+
+
+VAGUE = ("What ", "Of ", "Those ", "These ", "Whoever ", "Whether it ", "That which ", "Nor ", "It ", "They ")
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    """Nobody can search for a pronoun. Tests are left out until their sentences are edited too."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.value[:60]!r}"
+        for folder in ("src", "bench", "tools")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if node.value.value.startswith(VAGUE)
+    ]
+    assert found == []

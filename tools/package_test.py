@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Failed(Exception):
-    """What did not go as it should."""
+    """Step that did not go as it should."""
 
 
 def main() -> int:

@@ -98,7 +98,7 @@ class RabbitMQ:
 
     @property
     def pid(self) -> int:
-        """Of the Erlang virtual machine, which is all of the broker."""
+        """Return the process id of the Erlang virtual machine, which is all of the broker."""
         assert self._node is not None, "the node runs only inside its with block"
         return self._node.pid
 
@@ -218,7 +218,7 @@ class RabbitMQ:
         return "\n".join(each.read_text(errors="replace")[-2000:] for each in written if each.exists())
 
     def control(self, *arguments: str, stdin: str = "") -> str:
-        """What rabbitmqctl answers."""
+        """Return the answer of rabbitmqctl."""
         done = subprocess.run(
             [SCRIPTS / "rabbitmqctl", *arguments],
             env=self._environment(),

@@ -35,7 +35,7 @@ class Row:
 
     title: str
     wanted: tuple[tuple[str, ...], ...]
-    "What to install beside the tests: the first of these that can be."
+    "Packages to install beside the tests: the first of these sets that can be."
     differs: str = ""
 
 

@@ -57,7 +57,7 @@ def _queues(namespace: Namespace) -> list[EntityCounts]:
 
 
 def _topics(namespace: Namespace) -> list[EntityCounts]:
-    """Of a topic only scheduled messages wait in itself."""
+    """Return the counts of topics: only scheduled messages wait in a topic itself."""
     return [
         EntityCounts(
             labels_of(namespace.name, info.description.path),

@@ -1,4 +1,4 @@
-"""What `pairbus syphon` and `pairbus redrive` ask the namespaces about queues: which there are, and how full."""
+"""Questions of `pairbus syphon` and `pairbus redrive` about queues: which there are, and how full."""
 
 from __future__ import annotations
 

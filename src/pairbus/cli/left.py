@@ -1,4 +1,4 @@
-"""What a command that drains has left behind: looked for by peeking, which needs no other claim than receiving does."""
+"""Messages that a draining command has left behind, found by peeking, which needs no other claim than receiving."""
 
 from __future__ import annotations
 

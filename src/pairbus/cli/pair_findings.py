@@ -27,7 +27,7 @@ class Finding:
     state: State
     detail: str
     advice: str = ""
-    "What to do; empty when nothing has to be done."
+    "Advice to the operator; empty when nothing has to be done."
 
     def __str__(self) -> str:
         return f"{self.state:<7} {self.check}: {self.detail}" + (f". {self.advice}" if self.advice else "")

@@ -71,7 +71,7 @@ class Places:
     credential: str | None = None
     "Name of a credential, when primary and secondary are hosts."
     storage_credential: str | None = None
-    "What opens a journal in an object store."
+    "Credential that opens a journal in an object store."
     tables: str | None = None
     "Where the table of moves goes; None: into the journal's folder."
     tasks: int | None = None

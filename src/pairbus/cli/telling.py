@@ -81,7 +81,7 @@ def _left_queues(progress: Progress) -> int:
 
 
 class Telling:
-    """What one run tells its operator."""
+    """Messages of one run to its operator."""
 
     def __init__(self, home: str, away: str, *, verbose: bool = False, wall_s: Callable[[], float] = time.time) -> None:
         self.counted: Counted | None = None

@@ -43,7 +43,7 @@ class Target(Protocol):
     pace_s: float
     "Pause between two looks."
     can_switch: bool
-    "It is a broker: faults and its clock can be switched."
+    "True for a broker, whose faults and clock can be switched."
 
     address: str
     "Host, for an emulator host:port."

@@ -31,7 +31,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is known of one file."""
+    """Facts about one file."""
 
     path: str
     size: int

@@ -33,7 +33,7 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is asked for; all ends belong to it. Times in microseconds since 1970, as Spark compares them."""
+    """Range that is asked for; all ends belong to it. Times in microseconds since 1970, as Spark compares them."""
 
     first: int
     last: int

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Folder = str | os.PathLike[str]
 
 KEY = ("queue", "queue_created_ms", "sequence_number", "message_id")
-"What a message is known by. Sequence numbers begin anew when a queue is deleted and created again."
+"Columns that identify a message. Sequence numbers begin anew when a queue is deleted and created again."
 CLOSED_DAYS_COMPARED = 3  # a lock lasts minutes: what is moved again was moved shortly before
 
 
@@ -152,7 +152,7 @@ def _once(rows: DataFrame) -> DataFrame:
 
 
 def _of_ledger(ledger: DataFrame) -> DataFrame:
-    """What syphons inside of applications have moved: a row was written after each completion."""
+    """Return the moves of syphons inside of applications: a row was written after each completion."""
     from pyspark.sql import functions as F
 
     at_ms = F.unix_millis(F.to_timestamp("time"))

@@ -33,7 +33,7 @@ _Key = tuple[Endpoint, str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """What opens a namespace, by where it stands: Spark shows options in plans, logs and pages, and there only this.
+    """Place of the secret that opens a namespace: Spark shows options in plans, logs and pages, and there only this.
 
     It is read where a connection is made: on the driver, which fails early, and in each worker. So what it names must
     be there on every host.
@@ -42,7 +42,7 @@ class Secret:
     source: str
     "`env:NAME` or `@FILE`, the place of a connection string; with a credential, the host of the namespace."
     option: str = "connectionString"
-    "What errors call it."
+    "Name of the option in errors."
     credential: str | None = None
     "`default`, or `MODULE:CALLABLE`, which makes a token credential."
 
@@ -99,7 +99,7 @@ class Secret:
             raise ConfigError(f"{self.option}: {error}") from None
 
     def token_credential(self) -> object | None:
-        """What gives tokens, made once in a process; None when a key in the connection string does."""
+        """Return the credential that gives tokens, made once in a process; None when there is a key."""
         if self.credential is None:
             return None
         try:

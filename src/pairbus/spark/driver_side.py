@@ -62,7 +62,7 @@ class DriverSide:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self.is_elsewhere = is_remote(spark)
-        "Whether it is not this process: then a call takes a twentieth of a second, the first one a second."
+        "True when the driver is another process: a call takes a twentieth of a second, the first one a second."
         self._is_known = False
 
     def call(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:

@@ -52,14 +52,14 @@ logger = logging.getLogger("pairbus.spark")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one task of a batch is to receive."""
+    """Order to one task of a batch: how much to receive."""
 
     owner: Owner
     batch: int
     partition: int
     max_messages: int
     head: int
-    "Of the log, when the batch was planned."
+    "Last entry of the log when the batch was planned."
     unsure: tuple[int, ...]
     "Seals up to there whose messages may still be in the queue."
     max_bytes: int | None = None
@@ -90,7 +90,7 @@ class _SessionOvertaken(Exception):
 
 
 class SealTracker:
-    """What the log says about one partition, and which messages have been sealed since it was planned."""
+    """Reader of the log for one partition: its seal, and the messages that were sealed since it was planned."""
 
     def __init__(self, staging: Staging, share: Share, *, by_session: bool = False) -> None:
         self.staging = staging
@@ -237,7 +237,7 @@ async def _accepted(options: Options, carrier: Carrier, wait_s: float) -> Receiv
 
 
 class _Quota:
-    """What a task may still receive, from all of its receivers together."""
+    """Room that a task still has, for all of its receivers together."""
 
     def __init__(self, share: Share) -> None:
         self._share = share

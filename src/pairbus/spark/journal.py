@@ -56,7 +56,7 @@ class Row(NamedTuple):
     at_ms: int
     "When the destination had accepted it."
     attempt: str
-    "Of the task: the name of its file."
+    "Attempt of the task, which names its file."
     reason: str | None
 
 
@@ -89,7 +89,7 @@ class Location:
     root: Path | str
     "A folder, or the URL of a path in an object store."
     credential: str | None = None
-    "Of an object store: `env:NAME`, `@FILE`, `default` or `MODULE:CALLABLE`."
+    "Credential of an object store: `env:NAME`, `@FILE`, `default` or `MODULE:CALLABLE`."
 
     @property
     def storage(self) -> LargeStorage:
@@ -203,7 +203,7 @@ class Report:
     problems: tuple[str, ...] = ()
     "Why messages stayed, in words."
     task: int = 0
-    "Of its round, the same for every attempt."
+    "Number of the task in its round, the same for every attempt."
     began_ms: int = 0
     ended_ms: int = 0
     "Both by the clock of its host."

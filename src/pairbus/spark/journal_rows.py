@@ -35,10 +35,10 @@ _LINE = pa.schema([pa.field("day", pa.string()), pa.field("line", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is of a journal, listed where the driver is."""
+    """Parts of a journal, listed where the driver is."""
 
     names: list[str]
-    "Of days that are not closed: `day=2026-11-15/ATTEMPT.jsonl`."
+    "Records of days that are not closed: `day=2026-11-15/ATTEMPT.jsonl`."
     closed: list[str]
     "Days whose journal was removed."
 

@@ -47,7 +47,7 @@ FLUSH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all tasks of a query have in common. Pickled: it holds no secret, only where they stand."""
+    """Settings that all tasks of a query share. Pickled: it holds no secrets, only their places."""
 
     primary: Secret
     secondary: Secret
@@ -88,7 +88,7 @@ async def drain(job: Job, plan: TaskPlan, attempt: str) -> list[Row]:
 
 
 class _Task:
-    """What the lanes of a task have in common: its time, its share of the budget, its journal."""
+    """State that the lanes of a task share: its time, its share of the budget, its journal."""
 
     def __init__(self, job: Job, plan: TaskPlan, attempt: str, journal: Journal) -> None:
         self.job = job

@@ -1,4 +1,4 @@
-"""What the driver looks at: the queues, and whether it may go where it wants, before any message is touched."""
+"""Looks of the driver, before any message is touched: at the queues, and whether its keys are accepted."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ FORGOTTEN_S = 600.0  # without a failure in between: pauses between two attempts
 
 
 class SharedDestinations(Destinations):
-    """What is known of the primary's entities, by this process and, of missing ones, by all of them."""
+    """Knowledge of the primary's entities; that of missing ones is shared by all processes."""
 
     def __init__(self, missing_grace_s: float, storage: Storage, wall_s: Callable[[], float]) -> None:
         super().__init__(missing_grace_s)

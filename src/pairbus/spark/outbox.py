@@ -1,4 +1,4 @@
-"""What one task is going to send: encoded, checked and put into batches before the first message goes.
+"""Messages that one task will send: encoded, checked and put into batches before the first one goes.
 
 A task that ends with a bad row has sent nothing. So all of it is looked at first, and kept: in memory while it is
 small, in a temporary file of the executor when it is not.
@@ -27,7 +27,7 @@ _FRAMING = 8  # around a message of a batch: three bytes of section, five of bin
 _HEAD_MAX = 600  # before the messages of a batch: a session id or partition key of 128 characters, four bytes each
 
 Limits = Callable[[list[str]], dict[str, int]]
-"""What each of these entities takes at most, in bytes (0: not said). Raises when one is missing or not ours to use."""
+"""Function that returns each entity's largest message in bytes (0: not said). Raises when one cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Quotas:
     max_messages: int = 100_000
     max_s: float = 10.0
     patience_s: float = 75.0
-    "Of a single drain, for messages that somebody else has locked; more than the lock of a backlog queue."
+    "Patience of a single drain with messages that others have locked; more than the lock of a backlog queue."
 
 
 class Pause:

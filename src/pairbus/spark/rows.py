@@ -58,7 +58,7 @@ def to_columns(
 
 
 def sequence_number_of(payload: bytes) -> int | None:
-    """Of a message that was received or peeked; None when it has none."""
+    """Return the sequence number of a received or peeked message; None when it has none."""
     value = _annotations_of(payload).get(SEQUENCE_NUMBER)
     return int(value) if isinstance(value, int) else None
 

@@ -100,7 +100,7 @@ def arrow_schema(include_raw: bool = False, plain: bool = False) -> pa.Schema:
 
 
 def arrow_type(name: str, kind: str | None = None) -> pa.DataType:
-    """Of a column, or of another type that the sink takes in its place."""
+    """Return the Arrow type of a column, or of another type that the sink takes in its place."""
     kind = kind or _BY_NAME[name].type
     return _ARROW_TYPES[kind]
 

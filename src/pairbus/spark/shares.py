@@ -1,4 +1,4 @@
-"""What a round gives to each of its tasks: queues, quotas, a share of the budget. Time is an argument, in seconds.
+"""Shares of a round for each of its tasks: queues, quotas, a part of the budget. Time is an argument, in seconds.
 
 The budget belongs to the round. The tasks that run have equal shares of it, and the lanes of a task have its share in
 common: what a task or a lane does not need any more goes to the others. What a round leaves, because of the pause after
@@ -29,7 +29,7 @@ class Lane:
 
     queue: str
     number: int
-    "Of several that share a queue."
+    "Number among several lanes that share a queue."
     queue_created_ms: int | None
 
 
@@ -40,7 +40,7 @@ class TaskPlan:
     tick: int
     number: int
     tasks: int
-    "Of the round."
+    "Number of tasks of the round."
     lanes: tuple[Lane, ...]
     max_messages: int
     max_s: float

@@ -28,7 +28,7 @@ PARCELS_IN_FLIGHT = 16  # × 1 MiB
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What a task has sent."""
+    """Counts of the messages that a task has sent."""
 
     messages: int
     partition: int
@@ -97,7 +97,7 @@ def send_rows(rows: Iterator[pa.RecordBatch], options: Options, partition: int, 
 
 
 async def message_sizes(options: Options, entities: list[str], patience_s: float) -> dict[str, int]:
-    """What each entity takes at most. An entity that is missing or not ours to send to is an error that names it."""
+    """Return the largest message of each entity. An entity that is missing or forbidden is an error that names it."""
     async with options.carrier() as carrier:
         sizes = {}
         for entity in entities:

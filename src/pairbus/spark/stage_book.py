@@ -1,4 +1,4 @@
-"""What the driver knows of a staging location: plans, commits, seals that nobody has confirmed, and what may go.
+"""Knowledge of the driver about a staging location: plans, commits, seals that nobody has confirmed, and what may go.
 
 One of it in the source runner of a query. Everything it knows stands in the location: it reads that at the start, and
 afterwards only the entries of the log that are new.
@@ -24,7 +24,7 @@ CLEAN_SHARE = 0.01  # of the retention, between two cleanings: each of them list
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a micro-batch consists of."""
+    """Contents of a micro-batch, decided once."""
 
     batch: int
     head: int
@@ -45,7 +45,7 @@ class StageBook:
         "Seals whose messages may still be in the queue, by their number in the log."
         self.head = 0
         self._seals: list[Entry] = []
-        "Of batches after `committed`."
+        "Seals of batches after `committed`."
         self._planned: set[int] = set()
         "Batches after `committed` whose plan this driver has seen or made."
         self._retention_s = retention_s

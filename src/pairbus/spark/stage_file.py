@@ -56,7 +56,7 @@ def annotations_of(payload: bytes) -> tuple[dict[Any, Any], Any]:
 
 
 def _first_item(payload: bytes, value_at: int) -> Any:
-    """Of a list; the others, which nobody needs here, are not decoded."""
+    """Return the first item of a list; the others, which nobody needs here, are not decoded."""
     form = payload[value_at]
     if form == 0xC0:  # sizes and counts of one byte
         return decode(payload, value_at + 3)[0] if payload[value_at + 2] else None
@@ -179,7 +179,7 @@ def _opened(storage: LargeStorage, name: str) -> Iterator[pa.NativeFile]:
 
 
 def read_identities(storage: LargeStorage, name: str) -> set[Identity]:
-    """Of all messages of a stage; their payloads are not read. FileNotFoundError when there is none."""
+    """Return the identities of a stage's messages; payloads are not read. FileNotFoundError when there is none."""
     found: set[Identity] = set()
     with _opened(storage, name) as file:
         reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=[0, 1, 2]))

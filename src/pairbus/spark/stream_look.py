@@ -1,4 +1,4 @@
-"""What the driver of a stream sees of its queue, by peeks: is there anything, how much, and is a message still there?
+"""Looks of a stream's driver at its queue, by peeks: is there anything, how much, is a message still there?
 
 A peek shows locked, deferred and scheduled messages too. Those that are deferred or scheduled say so, and are passed
 over; that one is locked shows only when a task receives nothing.
@@ -42,7 +42,7 @@ class QueueView:
         return run(self._extent())
 
     def gone(self, identities: set[Identity]) -> set[Identity]:
-        """Those that are not in the queue any more; one operation for each 250 messages between them."""
+        """Return the messages that left the queue; one operation for each 250 messages between them."""
         return run(self._gone(identities))
 
     def _peeker(self, patience_s: float) -> Peeker:

@@ -63,7 +63,7 @@ class SparkSyphon:
         "Why messages stayed and queries failed, and how often it was told."
         self.restarts = 0
         self.left: int | None = None
-        "Of a single drain that is over: messages that are still in the queues, locked ones included."
+        "Messages that a finished single drain left in the queues, including locked ones."
         self._spark = spark
         self._driver = DriverSide(spark)
         self._job = job
@@ -76,7 +76,7 @@ class SparkSyphon:
         "Queues that the present query does not know."
         self._moved = self._dead_lettered = self._errors = 0
         self._blocked: dict[int, int] = {}
-        "Of the last round, by its tick."
+        "Blocked messages of the last round, by its tick."
         self._samples: deque[tuple[float, int]] = deque()
         self._stopping = threading.Event()
         self._stop_at = float("inf")
@@ -92,7 +92,7 @@ class SparkSyphon:
         self._thread.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether it has ended: by `stop`, or because a single drain is over. Raises what ended it otherwise."""
+        """Return whether it has ended: by `stop`, or because a single drain is over. Raises the error that ended it."""
         ended = self._over.wait(timeout_s)
         if ended and self._failure is not None:
             raise self._failure

@@ -1,4 +1,4 @@
-"""What opens a storage account, by where it stands: options and locations are shown by Spark, and hold no secret."""
+"""Place of the secret that opens a storage account: options and locations are shown by Spark, and hold no secret."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StorageSecret:
     source: str
     "`env:NAME` or `@FILE`, which hold a connection string or a SAS token; `default` or `MODULE:CALLABLE`."
     option: str
-    "What errors call it."
+    "Name of the option in errors."
 
     @classmethod
     def parse(cls, text: str | None, option: str) -> StorageSecret:

@@ -204,9 +204,9 @@ def _request(_: Any, origin: Any, going: Any, *__: Any) -> Operation:
 
 
 send = _measured(_send, lambda _, receipt: Ended(place=receipt.where.value))
-"Of a coroutine `(self, origin, …)` that returns a receipt."
+"Decorator of a coroutine `(self, origin, …)` that returns a receipt."
 request = _measured(_request)
-"Of a coroutine `(self, origin, messages or None, …)`."
+"Decorator of a coroutine `(self, origin, messages or None, …)`."
 
 
 def divert(function: Function) -> Function:
@@ -255,8 +255,8 @@ def _came(operation: Operation | None, returned: Any) -> Ended:
 
 
 receive = _measured(_receive, _came)
-"Of a method of a receiver that returns messages, or one."
+"Decorator of a receiver's method that returns messages, or one."
 settle = _measured(_settle)
-"Of a method `(self, message, settlement, …)` of a receiver."
+"Decorator of a receiver's method `(self, message, settlement, …)`."
 ask = _measured(_ask, _came)
-"Of a method `(self, name of a request, …)` of a receiver."
+"Decorator of a receiver's method `(self, name of a request, …)`."
