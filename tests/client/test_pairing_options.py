@@ -21,12 +21,13 @@ from azure.servicebus.exceptions import (
 import pairbus
 import pairbus.aio
 import pairbus.client
-from pairbus import ledger, telemetry
+from pairbus import ledger
 from pairbus.client.errors import ClientClosed, PairingUnauthorized, ScheduleWhileFailedOver, SecondaryUnreachable
 from pairbus.client.sides import Side
 from pairbus.errors import PairingError
 from pairbus.pairing.events import Closed, Event, FailedOver, Paired, PairingCleared, Unpaired
 from pairbus.pairing.failover import State
+from pairbus.telemetry import operations
 from tests.client.world import SEND_ONLY, Stage, World, message, until
 from tests.sdk.flavours import Flavour, in_thread
 
@@ -336,8 +337,8 @@ async def test_every_diverted_send_is_traced_where_the_application_traces(
         spans.append(operation)
         return nullcontext()
 
-    monkeypatch.setattr(telemetry, "is_traced", lambda: True)
-    monkeypatch.setattr(telemetry, "span", span)
+    monkeypatch.setattr(operations, "is_traced", lambda: True)
+    monkeypatch.setattr(operations, "span", span)
     client = stage.client(flavour)
     await client.pair()
     client.client.force_failover("orders")

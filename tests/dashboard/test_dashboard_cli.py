@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -84,10 +85,17 @@ def test_key_of_ones_own_prints_a_token_once_and_demands_it(broker: BrokerProces
         process.kill()
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose name is short: the path of a socket may have about a hundred characters."""
+    with tempfile.TemporaryDirectory(prefix="pb-") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.slow
-def test_demo_serves_a_pair_until_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAIRBUS_CONTROL_DIR", str(tmp_path / "run"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+def test_demo_serves_a_pair_until_it_is_stopped(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAIRBUS_CONTROL_DIR", str(short_folder / "run"))
+    monkeypatch.setenv("TMPDIR", str(short_folder))
     process, url = started("demo", "--serve", "--port", "0")
     try:
         with urllib.request.urlopen(f"{url}{API}overview", timeout=WAIT_S) as answer:
@@ -99,6 +107,6 @@ def test_demo_serves_a_pair_until_it_is_stopped(tmp_path: Path, monkeypatch: pyt
         assert len(found["pair"]["clients"]) == 3 and found["cost"]["billable_operations"] > 0
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 0
-        assert list(tmp_path.glob("pairbus-demo-*")) == []
+        assert list(short_folder.glob("pairbus-demo-*")) == []
     finally:
         process.kill()
