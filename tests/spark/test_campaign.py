@@ -41,6 +41,7 @@ def test_each_message_comes_once_in_every_round_of_kills(storage: str, tmp_path:
     assert (result.rounds, result.lost, result.twice) == (ROUNDS, 0, 0)
 
 
+@pytest.mark.deep
 @pytest.mark.node
 def test_each_message_comes_once_on_blob_when_processes_and_storage_die(
     spark: SparkSession, broker: BrokerProcess, make_queue: MakeQueue, azurite: Azurite, tmp_path: Path

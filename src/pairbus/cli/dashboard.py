@@ -13,7 +13,6 @@ from pairbus.access.hosts import is_loopback
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two, connection_string
 from pairbus.cli.trust import CaFile
 from pairbus.pairing.options import RANGES
-from pairbus.transport.loops import run
 
 if TYPE_CHECKING:
     from pairbus.cli.dashboard_page import Given, PageOptions
@@ -95,6 +94,8 @@ def dashboard(
         hosts=frozenset(name.lower() for name in allowed_host or ()),
         ca_file=ca_file,
     )
+    from pairbus.transport.loops import run
+
     run(_run(options, host, port))
 
 
