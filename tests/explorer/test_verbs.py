@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.errors import ConfigError, EntityError, EntityNotFound
 from pairbus.explorer import (
     Address,
@@ -31,6 +32,7 @@ from pairbus.explorer import (
     sessions,
     walk,
 )
+from pairbus.transport import Carrier, Endpoint
 from tests.explorer.world import LETTERS, MEETINGS, ORDERS, OTHER, World, message, world
 
 
@@ -237,6 +239,19 @@ async def test_message_is_edited_and_sent_again() -> None:
         assert shown[2]["application_properties"] == {"number": {"type": "long", "value": "1"}}
         with pytest.raises(EntityNotFound, match="no message with the sequence number"):
             await resend(w.carrier, ORDERS, number, {})
+
+
+@pytest.mark.slow
+async def test_largest_message_is_edited_and_sent_again() -> None:
+    """A message of 100 MB takes seconds to come: it must not be taken for one that another receiver has."""
+    queue = QueueDescription("large", max_message_size_kb=102_400)
+    async with Broker([NamespaceOptions("contoso", queues=(queue,))], data=None) as broker:
+        carrier, large = Carrier(Endpoint.parse(broker.connection_string("contoso"))), Address("large")
+        await send(carrier, "large", [message(1, b"x" * 100_000_000)])
+        await resend(carrier, large, 1, {"subject": "again"})
+        [copy] = await peek(carrier, large)
+        assert (described(copy)["sequence_number"], described(copy)["subject"]) == (2, "again")
+        await carrier.close()
 
 
 async def test_copy_that_is_refused_leaves_the_original() -> None:
