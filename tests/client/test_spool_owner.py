@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from azure.servicebus.exceptions import MessagingEntityNotFoundError
 
 from pairbus.client import face
 from pairbus.client.errors import SecondaryUnreachable, SendAvailabilityBacklogError
@@ -73,7 +74,10 @@ async def test_a_client_whose_pairing_is_cleared_spools_nothing(stage: Stage, fl
     await client.pair()
     await client.clear_pairing()
     stage.primary.remove(rule)
-    await client.sender("orders").send(message(message_id="plain"))
+    try:
+        await client.sender("orders").send(message(message_id="plain"))
+    except MessagingEntityNotFoundError:  # the answer to an attach that the forwarder had begun under the rule
+        await client.sender("orders").send(message(message_id="plain"))
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["plain"]
     spool = Spool(tmp_path)  # nobody holds it any more, so that it can be drained
     assert spool.waiting == 1
