@@ -21,7 +21,8 @@ from bench.syphon_load import SyphonWork
 from bench.throughput import run_load
 from pairbus.pairing.backlog import queue_path
 
-DEADLINE_S = 120
+DEADLINE_S = 120.0
+SLOWEST_PER_S = 2_000  # messages, on a machine that is busy with other things
 PREFETCH = 1000  # the shovel's own default
 SHOVELS = {
     # URI of both ends of the shovel: over TCP as to another node, or without a socket
@@ -109,7 +110,7 @@ class _Drain:
 
 
 def run_syphon(work: SyphonWork) -> dict[str, float]:
-    return run_child("bench.syphon_load", work.to_json())
+    return run_child("bench.syphon_load", work.to_json(), DEADLINE_S + work.count / SLOWEST_PER_S)
 
 
 def run_child(module: str, work: str, deadline_s: float = DEADLINE_S) -> dict[str, float]:

@@ -206,6 +206,6 @@ def test_large_ledgers_give_the_same_report_as_small_ones(
     """Their messages are put together in Spark's workers, in several parts."""
     RandomWorld(1).write(tmp_path)
     small = report_of(spark, sheet, tmp_path)
-    monkeypatch.setattr("pairbus.report.sources.SMALL_BYTES", 0)
+    monkeypatch.setattr("pairbus.report.sources.DRIVER_BYTES", 0)
     monkeypatch.setattr("pairbus.report.stages.PART_BYTES", 20_000)
     assert report_of(spark, sheet, tmp_path) == small

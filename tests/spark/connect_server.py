@@ -77,6 +77,13 @@ class ConnectServer:
         self.remote = f"sc://{HOST}:{port}"
         return self
 
+    def restart(self) -> None:
+        """Kill the server, and start another at the same address."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self.__enter__()
+
     def __exit__(self, *_: object) -> None:
         if self.process is None:
             return

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +21,12 @@ from pairbus.spark import features, open_session, register
 from pairbus.spark.driver_side import CallSource, answer_of, options_of
 from pairbus.transport.errors import ConnectionLost
 from tests.brokers import BrokerProcess
+from tests.report.worlds import hand_ledger
 from tests.spark.connect_client import AWAY, BROKER, HOME
 from tests.spark.connect_server import ConnectServer
 from tests.spark.queues import dead_letter, messages_in, put, text_message
 from tests.spark.syphon_world import SyphonWorld, syphon_world
+from tests.spark.test_syphon_spark import IN_FLIGHT_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,6 +119,72 @@ def test_commands_drain_and_redrive_on_a_server(
     assert world.check("orders") == 0
     assert len(messages_in(broker, queue_name)) == 5
     assert not [path for path in (tmp_path / "location").rglob("*") if b"SharedAccessKey" in _bytes_of(path)]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.deep
+def test_reports_and_tables_of_ledgers_are_made_on_a_server(
+    world: SyphonWorld, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Ledgers and table are the server's; the page of the report is written where the command runs."""
+    there = tmp_path / "there"
+    there.mkdir()
+    hand_ledger(there / "ledger")
+    with server_of(world, broker, tmp_path) as server:
+        remote = client_environment(server.remote)
+        run(["pairbus", "report", str(there / "ledger"), "--json", str(tmp_path / "report.json")], remote)
+        done = run(["pairbus", "ledger", "compact", str(there / "ledger"), "--to", str(there / "table")], remote)
+        assert " rows of " in done.stdout and not done.stdout.startswith("0 rows")
+        done = run(["pairbus", "ledger", "compact", str(there / "ledger"), "--to", str(there / "table")], remote)
+        assert done.stdout.startswith("0 rows"), "what was compacted is not read again"
+        done = run(["pairbus", "ledger", "view", "outages", str(there / "table")], remote)
+        assert "orders" in done.stdout
+        run(["pairbus", "report", str(there / "table"), "--json", str(tmp_path / "of-table.json")], remote)
+        done = run(["pairbus", "report", str(there / "nowhere")], remote, code=1)
+        assert "There is no ledger" in done.stderr
+    of_ledger, of_table = (json.loads((tmp_path / name).read_text()) for name in ("report.json", "of-table.json"))
+    assert of_ledger["availability"] == of_table["availability"] and of_ledger["availability"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.deep
+def test_no_message_is_lost_when_client_and_server_are_killed(
+    world: SyphonWorld, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """The command is killed while it drains, which leaves its query running on the server, and started again; then the
+    server is killed, and starts again at the same address. Only what was in flight at a kill may come home twice."""
+    world.divert(4_000, "orders")
+    world.divert(4_000, "orders", queue=1)
+    namespaces = ["--primary", f"env:{HOME}", "--secondary", f"env:{AWAY}", "--primary-name", "contoso"]
+    budget = ["--max-messages-per-second", "400", "--journal", str(tmp_path / "location")]
+    command = [sys.executable, "-m", "pairbus", "syphon", "--engine", "spark", *budget, *namespaces]
+    with server_of(world, broker, tmp_path) as server:
+        remote, log = client_environment(server.remote), (tmp_path / "client.log").open("wb")
+        first = subprocess.Popen(command, env=remote, stdout=log, stderr=log)
+        _until(lambda: world.waiting() + world.waiting(1) < 7_000, first)
+        first.kill()
+        first.wait()
+        second = subprocess.Popen(command, env=remote, stdout=log, stderr=log)
+        try:
+            _until(lambda: world.waiting() + world.waiting(1) < 4_000, second)
+            server.restart()
+            _until(lambda: world.waiting() + world.waiting(1) == 0, second)
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(WITHIN_S) == 0
+        finally:
+            second.kill()
+            second.wait()
+    world.check_found(world.found("orders"), duplicates_max=2 * IN_FLIGHT_MAX)
+
+
+def _until(holds: Callable[[], bool], command: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not holds():
+        assert command.poll() is None, "the command has ended"
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def _bytes_of(path: Path) -> bytes:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pairbus.cli.report import progress, spark_session
-from pairbus.cli.spark_place import spark_place
+from pairbus.cli.spark_place import Remote, spark_place
 from pairbus.cli.table import print_table
 from pairbus.errors import ConfigError
 
@@ -16,6 +16,7 @@ EPILOG = """\b
 Examples:
   pairbus ledger compact ledger --to ledger-table
   pairbus ledger compact host-a/ledger host-b/ledger --to /data/ledger-table
+  pairbus ledger compact /mnt/ledgers --to /mnt/ledger-table --remote sc://spark.example:15002
 """
 VIEW_EPILOG = """\b
 Examples:
@@ -55,13 +56,15 @@ def compact(
     format_: Annotated[
         Format, typer.Option("--format", help="Format of the table; delta and iceberg need a session that has them.")
     ] = Format.parquet,
+    remote: Remote = None,
 ) -> None:
     """Add to a table what the ledgers have got since the last time; files that have not grown are not read.
 
     May run while clients write. A run that is killed loses no row and doubles none: run it again. Run one at a time.
-    Needs Spark on this machine: pip install 'pairbus[spark-local]'.
+    Needs Spark on this machine: pip install 'pairbus[spark-local]'; or, with --remote, a Spark Connect server that has
+    the ledgers and the table: pip install 'pairbus[spark-connect]'.
     """
-    with progress() as told, spark_session(told, "pairbus ledger", spark_place(None, None), {}) as spark:
+    with progress() as told, spark_session(told, "pairbus ledger", spark_place(None, remote), {}) as spark:
         from pairbus.ledger_table import compact_ledgers
 
         told("compacting")
@@ -83,9 +86,10 @@ def view(
     parquet: Annotated[
         str | None, typer.Option(metavar="DIR", help="Write all rows to this folder, as Parquet, instead of printing.")
     ] = None,
+    remote: Remote = None,
 ) -> None:
     """Print or export a view of a ledger's table: outages, moves, bill lines or operations."""
-    with progress() as told, spark_session(told, "pairbus ledger", spark_place(None, None), {}) as spark:
+    with progress() as told, spark_session(told, "pairbus ledger", spark_place(None, remote), {}) as spark:
         from pyspark.errors import AnalysisException
 
         from pairbus.ledger_table import register_views

@@ -73,7 +73,7 @@ def _ledger(spark: SparkSession, sources: Sources) -> SmallLedger | LargeLedger:
     if not (sources.lines or sources.tables or sources.others):
         return SmallLedger(None)
     records = pass_over(spark, sources, choose(spark, sources))
-    return SmallLedger(records) if sources.is_small else LargeLedger(records, sources.weight_bytes)
+    return SmallLedger(records) if sources.fits_driver else LargeLedger(records, sources.weight_bytes)
 
 
 def _source(sources: Sources, rows: Pass) -> Source:

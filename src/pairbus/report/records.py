@@ -213,10 +213,14 @@ def to_batch(records: Sequence[Any]) -> pyarrow.RecordBatch:
 
 
 def records_of(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Any]:
-    """Take records out of batches again."""
+    """Take records out of batches again; those of one kind in a batch come together, in their order."""
+    import pyarrow.compute as pc
+
     for batch in batches:
-        for what, *values in zip(*(batch.column(name).to_pylist() for name in COLUMNS), strict=True):
+        kinds = batch.column("what")
+        for what in kinds.unique().to_pylist():
             kind = _KIND_OF[what]
             texts = _TEXTS_OF[kind]
-            numbers = values[TEXTS : TEXTS + len(kind._fields) - texts]
-            yield kind(*values[:texts], *numbers)
+            names = COLUMNS[1 : texts + 1] + COLUMNS[1 + TEXTS : 1 + TEXTS + len(kind._fields) - texts]
+            of_kind = batch.filter(pc.equal(kinds, what))
+            yield from map(kind._make, zip(*(of_kind.column(name).to_pylist() for name in names), strict=True))

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 EMPTY = "the file is empty"
 SMALL_BYTES = 50_000_000  # 200 000 rows
+DRIVER_BYTES = 320_000_000  # 1 200 000 rows, whose messages take 300 MB of the driver's memory
 TABLE_WEIGHT = 10  # a byte of a table holds as much as these bytes of lines
-SMALL_CONF = {
+ONE_JOB_CONF = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+"Configuration of Spark for one job: optimising Java's code would take longer than it saves."
+SMALL_CONF = ONE_JOB_CONF | {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"Configuration for few rows, where generating code would take longer than the work itself."
 LARGE_CONF = {"spark.sql.shuffle.partitions": "8", "spark.driver.memory": "2g"}
 "Configuration of Spark for ten million rows on a laptop."
 
@@ -62,15 +64,15 @@ class Sources:
         return sum(file.size for file in self.lines) + TABLE_WEIGHT * in_tables
 
     @property
-    def is_small(self) -> bool:
-        return self.weight_bytes < SMALL_BYTES and not self.others
+    def fits_driver(self) -> bool:
+        """Whether everything that the rows tell fits into the memory of the driver."""
+        return self.weight_bytes < DRIVER_BYTES and not self.others
 
     def session_conf(self) -> dict[str, str]:
-        """Configuration for `local_session` that fits the size of these files.
-
-        For a small report, generating and optimising code would take Spark and Java longer than the work itself.
-        """
-        return SMALL_CONF if self.is_small else LARGE_CONF
+        """Configuration for `local_session` that fits the size of these files."""
+        if not self.fits_driver:
+            return LARGE_CONF
+        return SMALL_CONF if self.weight_bytes < SMALL_BYTES else ONE_JOB_CONF
 
 
 def find_sources(ledgers: Sequence[str | PathLike[str]], spark: SparkSession | None = None) -> Sources:

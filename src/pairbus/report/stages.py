@@ -1,13 +1,15 @@
 """Spark's part of a report: the pass over the rows, and for large ledgers the second stage over messages.
 
-A small ledger takes one job: everything that it tells comes to the driver, and the functions that workers would call
-are called there. A large one takes four: the pass over the rows; messages, cut by the hash of their ids; and two
+A ledger that fits the driver takes one job: everything that it tells comes there, and the functions that workers would
+call are called there. A large one takes four: the pass over the rows; messages, cut by the hash of their ids; and two
 looks at their waits. What lies between them is kept by Spark on its own disks.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -104,12 +106,14 @@ class SmallLedger:
         self._waits: Sequence[Wait] = ()
 
     def rows(self) -> Pass:
-        found: Pass = gathered(() if self._records is None else _collected(self._records), Pass())
+        with _no_search_for_cycles():
+            found: Pass = gathered(() if self._records is None else _collected(self._records), Pass())
         self._steps = found.steps
         return found
 
     def messages(self, outages: Outages, into: Messages) -> Messages:
-        gathered(sums_of(self._steps, outages), into)
+        with _no_search_for_cycles():
+            gathered(sums_of(self._steps, outages), into)
         self._waits = into.waits
         return into
 
@@ -210,11 +214,24 @@ def _stage(work: Callable[[Iterable[Any]], Iterable[Any]]) -> Callable[[Batches]
     """Function for mapInArrow that does some work with all records of a task."""
 
     def run(batches: Batches) -> Batches:
-        made = iter(work(records_of(batches)))
-        while some := list(islice(made, BATCH_RECORDS)):
-            yield to_batch(some)
+        with _no_search_for_cycles():
+            made = iter(work(records_of(batches)))
+            while some := list(islice(made, BATCH_RECORDS)):
+                yield to_batch(some)
 
     return run
+
+
+@contextmanager
+def _no_search_for_cycles() -> Iterator[None]:
+    """Pause Python's collector: records make no cycles, and each search would look at all of them again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _look(work: Callable[[Block], Iterable[Sum]]) -> Callable[[Batches], Batches]:
