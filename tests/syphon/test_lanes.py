@@ -162,3 +162,23 @@ async def test_a_blocked_message_does_not_hold_up_the_lanes_of_other_queues() ->
                 await world.divert("orders", [message(number)], second, sender="me", counter=number)
             assert numbers(await world.arrived("orders", 3)) == [1, 2, 3]
         assert world.metered("receive") == 4
+
+
+async def test_a_queue_that_waits_for_another_one_looks_again_soon() -> None:
+    """Its pauses do not grow, as after failures: queues that wait for each other would hold up each other for minutes."""
+    first, second = BACKLOG, f"{BACKLOG[:-1]}1"
+    skew_s = 0.0
+    async with pair(ORDERS, backlogs=2, lock_s=1.0) as world:
+        await world.divert("orders", [message(1)], second, sender="me", counter=1)
+        await world.divert("orders", [message(2)], first, sender="me", counter=2)
+        backlog = world.away.queue_info(second).description
+        await world.away.update_queue(replace(backlog, status="ReceiveDisabled"))
+        settings = replace(QUICK, retry_interval_s=0.1)
+        syphon = world.syphon(settings, queues=(first, second), clock=lambda: time.monotonic() + skew_s)
+        async with running(syphon):
+            for passes in (1, 2, 3):
+                await until(lambda passes=passes: world.metered("receive") == passes)  # type: ignore[misc]
+                skew_s += LOCK_S
+            await world.away.update_queue(backlog)
+            assert numbers(await world.arrived("orders", 2)) == [1, 2]
+        assert {told.queue for told in world.told(PumpPaused)} == {second}

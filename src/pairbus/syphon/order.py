@@ -93,8 +93,9 @@ class Order:
 
     async def move(
         self, mover: Mover, trip: Trip, items: list[Item], locks_end: float, stopping: asyncio.Event
-    ) -> None:
-        """Move piece by piece, as far as no other queue can have an earlier message of the same lane."""
+    ) -> bool:
+        """Move piece by piece, as far as no other queue can have an earlier message of the same lane; False when
+        some are left to wait for another queue."""
         shared = self._shared
         if shared.pumps > 1:
             await asyncio.sleep(LOOK_S)  # so that other queues can tell first what they have just received
@@ -107,6 +108,7 @@ class Order:
             elif shared.clock() >= locks_end or stopping.is_set() or shared.presence.is_away:
                 trip.stop("an earlier message may be in another queue, and the locks of the later ones ran out")
                 trip.hold(items)
-                return
+                return False
             else:
                 await asyncio.sleep(LOOK_S)
+        return True

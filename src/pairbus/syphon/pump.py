@@ -122,14 +122,15 @@ class Pump:
             await self._intake.give_all_back()
 
     async def _pass_and_pause(self) -> None:
-        drained = busy = False
+        may_be_asked = busy = False
         try:
             done = await self._pass(self._poll.wait)
             if done is None:
                 return  # a poll that ended without a message is followed by the next
-            drained, busy = done.drained, done.busy
+            may_be_asked, busy = done.drained or done.out_of_turn, done.busy
             reason = done.over or next(iter(done.skipped.values()), "nothing was delivered")
-            progressed = done.progressed
+            # Queues that wait for each other have not failed: with longer pauses they would hold up each other.
+            progressed = done.progressed or (done.out_of_turn and not done.uncompleted)
             self._order.unread()  # messages that come during the pause are not seen
         except TransportError as error:
             self.errors += 1
@@ -145,7 +146,7 @@ class Pump:
         pause_s = max(self._pauses.after(progressed), BUSY_WAIT_S if busy else 0.0)
         if (busy or not progressed) and not self._stopping.is_set():
             self._shared.publish(PumpPaused(self.queue, reason, pause_s))
-        await self._rest(pause_s, for_all=busy or not drained)
+        await self._rest(pause_s, for_all=busy or not may_be_asked)
 
     async def _rest(self, pause_s: float, *, for_all: bool) -> None:
         """Pause; unless `for_all`, only until lanes of other queues wait for a look at this one."""
@@ -277,7 +278,8 @@ class Pump:
             this.held_on_link += len(opened.lanes)
         elif opened.lanes:
             await loads.all_home()
-            await self._order.move(self._mover, trip, opened.lanes, locks_end, self._stopping)
+            in_turn = await self._order.move(self._mover, trip, opened.lanes, locks_end, self._stopping)
+            this.out_of_turn = this.out_of_turn or not in_turn
         if not this.delivered:
             await loads.all_home()  # while nothing can be delivered, receiving ahead would only cost operations
 

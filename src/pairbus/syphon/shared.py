@@ -98,6 +98,8 @@ class Pass:
     "True when the secondary is throttling."
     drained: bool = False
     "True when no more messages came."
+    out_of_turn: bool = False
+    "True when messages were left to wait for an earlier one, which another queue may have."
     caught_up: bool = False
     "True when only messages came that are too late for a single drain."
     delivered: int = 0
