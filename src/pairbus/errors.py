@@ -95,6 +95,10 @@ class SpoolDamaged(SpoolError):
     """The spool's structure is damaged. It was not changed; what is intact is still in it."""
 
 
+class SparkGone(PairbusError):
+    """Spark's Java process, or its Connect server, has ended. Nothing is lost: a new session goes on from there."""
+
+
 class StorageError(PairbusError, OSError):
     """A storage location (staging, journal) did not answer for longer than the patience allows. Nothing is lost."""
 

@@ -158,19 +158,21 @@ def test_no_message_is_lost_when_client_and_server_are_killed(
     world.divert(4_000, "orders")
     world.divert(4_000, "orders", queue=1)
     namespaces = ["--primary", f"env:{HOME}", "--secondary", f"env:{AWAY}", "--primary-name", "contoso"]
-    budget = ["--max-messages-per-second", "400", "--journal", str(tmp_path / "location")]
+    budget = ["--max-messages-per-second", "150", "--journal", str(tmp_path / "location")]
     command = [sys.executable, "-m", "pairbus", "syphon", "--engine", "spark", *budget, *namespaces]
     with server_of(world, broker, tmp_path) as server:
-        remote, log = client_environment(server.remote), (tmp_path / "client.log").open("wb")
-        first = subprocess.Popen(command, env=remote, stdout=log, stderr=log)
-        _until(lambda: world.waiting() + world.waiting(1) < 7_000, first)
+        remote, log = client_environment(server.remote), tmp_path / "second.log"
+        first = subprocess.Popen(command, env=remote, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _until(lambda: world.waiting() + world.waiting(1) < 7_700, first)
         first.kill()
         first.wait()
-        second = subprocess.Popen(command, env=remote, stdout=log, stderr=log)
+        with log.open("wb") as said:
+            second = subprocess.Popen(command, env=remote, stdout=said, stderr=said)
         try:
-            _until(lambda: world.waiting() + world.waiting(1) < 4_000, second)
+            _until(lambda: "using the Spark Connect server" in log.read_text(), second)
             server.restart()
             _until(lambda: world.waiting() + world.waiting(1) == 0, second)
+            assert "starting again" in log.read_text()
             second.send_signal(signal.SIGTERM)
             assert second.wait(WITHIN_S) == 0
         finally:

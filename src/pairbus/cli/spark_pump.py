@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 from pairbus.cli.spark_place import MASTER, SparkPlace
 from pairbus.cli.standard import say
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, SparkGone
 from pairbus.spark.rounds import Quotas
 from pairbus.spark.session import LIGHT_JAVA, set_log_level
-from pairbus.spark.syphon_job import SparkGone, redrive, syphon
+from pairbus.spark.syphon_job import redrive, syphon
 from pairbus.storage.locations import is_url
 from pairbus.syphon import Progress, SyphonSettings
 

@@ -24,7 +24,7 @@ from pairbus.cli.spark_options import (
 )
 from pairbus.cli.spark_place import Master, Remote, SparkPlace, spark_place
 from pairbus.cli.trust import CaFile
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, SparkGone
 from pairbus.pairing.options import RANGES
 
 
@@ -294,7 +294,6 @@ def _namespaces(where: SparkPlace, credential: str | None, ca_file: Path | None,
         return Namespaces(credential, ca_file)
     from pairbus.cli.spark_pump import APP, again, has_restarted
     from pairbus.cli.spark_server import ServerNamespaces
-    from pairbus.spark.syphon_job import SparkGone
 
     try:
         return ServerNamespaces(where.open(APP), credential, ca_file)
@@ -315,7 +314,6 @@ def _route(queue: str, to: str | None, authority: str) -> tuple[str, str, str]:
 
 def _run(work: Callable[[], Coroutine[Any, Any, bool]], *, once: bool) -> None:
     """Run, and exit with 1 when messages had to stay. On Spark a Java that dies is answered by a new process."""
-    from pairbus.spark.syphon_job import SparkGone
 
     try:
         left = run(work())

@@ -18,12 +18,11 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pairbus.errors import ConfigError, LedgerNewer, PairbusError
-from pairbus.spark.features import is_remote, register_format
+from pairbus.errors import ConfigError, LedgerNewer, PairbusError, SparkGone
+from pairbus.spark.features import is_gone, is_remote, register_format, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,14 +68,13 @@ class DriverSide:
         """Call it there, and return or raise what it returns or raises."""
         if not self.is_elsewhere:
             return function(*arguments, **named)
-        if not self._is_known:
-            register_format(self._spark, CallSource)
-            self._is_known = True
-        # Numbered, because a server remembers the answers to questions that are alike.
-        reader = self._spark.read.format(FORMAT).options(**options_of(function, *arguments, **named))
         try:
+            if not self._is_known:
+                register_format(self._spark, CallSource)
+                self._is_known = True
+            reader = self._spark.read.format(FORMAT).options(**options_of(function, *arguments, **named))
             schema = reader.load().schema
-        except PySparkException as error:
+        except spark_errors() as error:
             raise _explained(error) from None
         answer: T = answer_of(schema)
         return answer
@@ -95,8 +93,8 @@ def answer_of(schema: StructType) -> Any:
     return result
 
 
-def _explained(error: PySparkException) -> Exception:
-    """Return an error that says what the server lacks, where that is why; otherwise the one of Spark."""
+def _explained(error: Exception) -> Exception:
+    """Return an error that says what the server lacks, or that it is gone; otherwise the one of Spark."""
     text = str(error)
     if "No module named 'pairbus" in text:
         return ConfigError(
@@ -104,6 +102,8 @@ def _explained(error: PySparkException) -> Exception:
         )
     if "PYTHON_VERSION_MISMATCH" in text:
         return ConfigError(f"this Python and the one of the Spark Connect server must have one version: {text}")
+    if is_gone(error):
+        return SparkGone(f"the Spark Connect server has ended, or was started again: {text.splitlines()[0][:200]}")
     return error
 
 

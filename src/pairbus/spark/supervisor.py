@@ -16,14 +16,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pairbus.errors import PairbusError
+from pairbus.errors import PairbusError, SparkGone
 from pairbus.spark.driver_side import DriverSide
 from pairbus.spark.features import is_gone, register_format, spark_errors
 from pairbus.spark.journal import Location, Report
 from pairbus.spark.lane import Job
 from pairbus.spark.looks import count_left, find_new
 from pairbus.spark.rounds import Pause, Quotas
-from pairbus.spark.syphon_job import SparkGone
 from pairbus.spark.syphon_source import FORMAT, SyphonSource, options_of
 from pairbus.syphon import Progress
 

@@ -20,7 +20,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pairbus.errors import ConfigError, PairbusError
+from pairbus.errors import ConfigError
 from pairbus.pairing.backlog import queue_path
 from pairbus.pairing.options import TtlPolicy, checked_name, primary_name_of
 from pairbus.pairing.redriving import Redriving, queue_of_dead_letters
@@ -46,10 +46,6 @@ logger = logging.getLogger("pairbus.spark")
 Folder = str | PathLike[str]
 BACKLOG_QUEUES = 10
 QUOTAS = Quotas()
-
-
-class SparkGone(PairbusError):
-    """The Java process of Spark has ended. Nothing is lost: a new process goes on where this one stopped."""
 
 
 def syphon(  # noqa: PLR0913 - each is a setting of its own
