@@ -125,6 +125,17 @@ def test_once_brings_everything_home_and_says_how_much(broker: BrokerProcess, qu
     assert sum(row.kind == "moved" for row in read(tmp_path / "ledger")) == 26
 
 
+def test_once_needs_no_package_of_spark(broker: BrokerProcess, queue_name: str) -> None:
+    """Whoever installed `pairbus[broker]` alone drains a backlog too."""
+    divert(broker, queue_name, 3)
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('pyspark', 'pyarrow', 'pandas')));"
+    command = [sys.executable, "-c", f"{blocked} from pairbus.cli import main; main()", "syphon", "--once"]
+    command += ["--primary-name", NAME]
+    done = subprocess.run(command, env=environment(broker), capture_output=True, text=True, timeout=RUN_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "moved 3 messages" in done.stdout
+
+
 def test_once_exits_with_1_when_messages_had_to_stay_and_says_why(broker: BrokerProcess, queue_name: str) -> None:
     """A script that drains before it deletes a namespace must notice, also when others have the messages locked."""
     divert(broker, f"{queue_name}-missing", 2, queue=1)
