@@ -76,7 +76,7 @@ def test_state_of_an_entity_is_the_worst_of_its_clients() -> None:
         entity = {"path": "orders", "state": state, "for_s": for_s, "sent": sent, "cause": "x"}
         return {"role": "client", "pid": 1, "program": "app", "paired": True, "ended": "", "entities": [entity]}
 
-    found = pair_facts([client("HEALTHY", 100, 5), client("FAILED_OVER", 10, 2)], lambda _: True, 1000.0)
+    found = pair_facts([client("HEALTHY", 100, 5), client("FAILED_OVER", 10, 2)], 1000.0)
     assert found["entities"]["orders"] | {"cause": ""} == {
         **dict.fromkeys(("diverted", "spooled", "failed", "pings", "failovers"), 0),
         "state": "FAILED_OVER",

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairbus.access.hosts import is_loopback
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two, connection_string
 from pairbus.cli.trust import CaFile
 from pairbus.pairing.options import RANGES
@@ -90,7 +89,7 @@ def dashboard(
         primary_name=primary_name,
         rotation=backlog_queue_count,
         controls=tuple(control or ()),
-        is_loopback=is_loopback(host),
+        host=host,
         hosts=frozenset(name.lower() for name in allowed_host or ()),
         ca_file=ca_file,
     )

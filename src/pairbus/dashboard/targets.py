@@ -214,6 +214,10 @@ def _counts(kind: str, counts: Any, settings: Any) -> dict[str, Any]:
         "dead": counts.dead_letter_message_count or 0,
         "size_bytes": getattr(counts, "size_in_bytes", 0) or 0,
     }
+    if counts.transfer_message_count:
+        found["transfer"] = counts.transfer_message_count
+    if counts.transfer_dead_letter_message_count:
+        found["transfer_dead"] = counts.transfer_dead_letter_message_count
     if settings is not None:
         found |= {"status": str(settings.status), "sessions": bool(settings.requires_session)}
         size_mb = getattr(settings, "max_size_in_megabytes", None)

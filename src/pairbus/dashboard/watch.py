@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pairbus.cost.pricing import PriceSheet
-from pairbus.dashboard.facts import IsOurs, described, pair_facts, running_cost
+from pairbus.dashboard.facts import IsOurs, described, pair_facts, paired_clients, running_cost
 from pairbus.dashboard.news import Happening, backlog_of, happenings, patch_of, without_nulls
 from pairbus.errors import PairbusError
 from pairbus.transport.threads import in_thread
@@ -86,6 +86,8 @@ class Watch:
         "All namespaces and clients have answered, or failed to."
         self._overviews: dict[str, dict[str, Any]] = {}
         self._pair: dict[str, Any] = {}
+        self.clients: list[dict[str, Any]] = []
+        "Paired clients of these namespaces on this machine, as their control sockets described them last."
         self._status: dict[str, Any] = {}
         self._look: dict[str, Any] = {}
         self._number = 0
@@ -101,6 +103,15 @@ class Watch:
         """Return everything as it is now, or was a moment ago. It begins to watch when nobody did."""
         self._begin()
         await self._first.wait()
+        return self._look
+
+    async def whole_look(self, wait_s: float) -> dict[str, Any]:
+        """Return everything, as `look` does, and wait a while for namespaces that have not answered yet."""
+        await self.look()
+        if not self._arrived.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), wait_s)
+            self._assemble()
         return self._look
 
     async def join(self) -> Watcher:
@@ -213,7 +224,9 @@ class Watch:
 
     async def _ask_clients(self) -> None:
         said = await in_thread("pairbus-control", described)
-        self._pair = pair_facts(said, self._pairing.is_ours, time.time())
+        ours = [one for one in said if self._pairing.is_ours(one)]
+        self.clients = paired_clients(ours)
+        self._pair = pair_facts(ours, time.time())
         self._has_arrived()
 
     async def _ask_status(self) -> None:
