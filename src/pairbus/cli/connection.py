@@ -42,6 +42,16 @@ NamespaceHost = Annotated[
         show_default=False,
     ),
 ]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        envvar="PAIRBUS_TARGET",
+        metavar="CS|HOST",
+        help="Another namespace that gets the messages: connection string, @FILE, or host.",
+        show_default=False,
+    ),
+]
 _OPTIONS: dict[str, Any] = {
     "connection_string": ConnectionString,
     "connection_string_file": ConnectionStringFile,
@@ -49,6 +59,7 @@ _OPTIONS: dict[str, Any] = {
     "credential": secrets.CredentialName,
     "ca_file": CaFile,
 }
+_OPTIONS_WITH_TARGET: dict[str, Any] = {**_OPTIONS, "target": Target}
 
 
 def connected(command: Callable[..., None]) -> Callable[..., None]:
@@ -74,8 +85,20 @@ def reached(command: Callable[..., None]) -> Callable[..., None]:
     return _with_options(command, lambda given, values: command(side_of(**given), **values))
 
 
+def reached_with_target(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a namespace and `--target`; its first parameter is the ways there.
+
+    These are the `Side` of the namespace and, where another one was given, that of the target.
+    """
+    return _with_options(
+        command, lambda given, values: command(sides_of(**given), **values), options=_OPTIONS_WITH_TARGET
+    )
+
+
 def _with_options(
-    command: Callable[..., None], call: Callable[[dict[str, Any], dict[str, Any]], None]
+    command: Callable[..., None],
+    call: Callable[[dict[str, Any], dict[str, Any]], None],
+    options: dict[str, Any] = _OPTIONS,
 ) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     own = [
@@ -84,14 +107,14 @@ def _with_options(
     ]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in _OPTIONS.items()
+        for name, annotation in options.items()
     ]
     own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     count = sum(_is_argument(parameter) for parameter in own)
 
     @functools.wraps(command)
     def with_client(**values: Any) -> None:
-        call({name: values.pop(name) for name in _OPTIONS}, values)
+        call({name: values.pop(name) for name in options}, values)
 
     parameters = [*own[:count], *shared, *own[count:]]
     with_client.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -148,12 +171,39 @@ def side_of(
     ca_file: Path | None,
 ) -> Side:
     """Return the way to the namespace for our own transport. ConfigError says what is wrong with the options."""
+    if namespace is None and credential is not None:
+        raise typer.BadParameter("--credential needs --namespace HOST: a connection string has its own key")
     namespaces = secrets.Namespaces(credential, ca_file)
-    given = namespaces.host(namespace, "--namespace") if namespace is not None else None
-    if given is None:
-        given = given_connection_string(connection_string, connection_string_file)
-        if credential is not None:
-            raise typer.BadParameter("--credential needs --namespace HOST: a connection string has its own key")
+    return _side(namespaces, namespace, connection_string, connection_string_file)
+
+
+def sides_of(
+    connection_string: str | None,
+    connection_string_file: Path | None,
+    namespace: str | None,
+    credential: str | None,
+    ca_file: Path | None,
+    target: str | None,
+) -> list[Side]:
+    """Return the way to the namespace and, where there is one, to the target. One of them needs the credential."""
+    if target is None:
+        return [side_of(connection_string, connection_string_file, namespace, credential, ca_file)]
+    namespaces = secrets.Namespaces(credential, ca_file)
+    source = _side(namespaces, namespace, connection_string, connection_string_file)
+    sides = [source, namespaces.side(target, "--target", "PAIRBUS_TARGET")]
+    namespaces.check()
+    return sides
+
+
+def _side(
+    namespaces: secrets.Namespaces,
+    namespace: str | None,
+    connection_string: str | None,
+    connection_string_file: Path | None,
+) -> Side:
+    if namespace is not None:
+        return namespaces.side(namespaces.host(namespace, "--namespace"), "--namespace", "PAIRBUS_CONNECTION_STRING")
+    given = given_connection_string(connection_string, connection_string_file)
     return namespaces.side(given, "--connection-string", "PAIRBUS_CONNECTION_STRING")
 
 
