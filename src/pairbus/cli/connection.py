@@ -14,6 +14,7 @@ from typer.models import ArgumentInfo
 
 from pairbus.cli import secrets
 from pairbus.cli.trust import CaFile
+from pairbus.errors import EntityNotFound
 
 if TYPE_CHECKING:
     from pairbus.client.sides import Side
@@ -78,6 +79,11 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
 def listing(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that name a namespace; its first parameter is its queues, each with its status."""
     return _with_options(command, lambda given, values: command(queues_of(**given), **values))
+
+
+def queue_shown(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a namespace; its first parameter is settings and counts of queue `name`."""
+    return _with_options(command, lambda given, values: command(queue_of(values["name"], given), **values))
 
 
 def reached(command: Callable[..., None]) -> Callable[..., None]:
@@ -148,19 +154,40 @@ def client_of(
 
 
 def queues_of(**given: Any) -> list[tuple[str, Any]]:
-    """List the queues with their counts, and the status of each: of a broker on this machine without the SDK."""
+    """List the queues with their counts, and the status of each: with a key without the SDK."""
     if given["namespace"] is None and given["credential"] is None:
-        from pairbus.cli.local_queues import local_queues
+        from pairbus.cli.plain_queues import plain_queues
 
         text = given_connection_string(given["connection_string"], given["connection_string_file"])
-        local = local_queues(text, given["ca_file"])
-        if local is not None:
-            return [(queue.status, queue) for queue in local]
+        plain = plain_queues(text, given["ca_file"])
+        if plain is not None:
+            return [(queue.status, queue) for queue in plain]
     with client_of(**given) as client:
         status_of = {queue.name: str(queue.status) for queue in client.list_queues()}
         # A queue created between the two listings is missing in the first: it will be in the next answer.
         counted = client.list_queues_runtime_properties()
         return [(status_of[queue.name], queue) for queue in counted if queue.name in status_of]
+
+
+def queue_of(name: str, given: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the settings and the counts of a queue: with a key without the SDK."""
+    if given["namespace"] is None and given["credential"] is None:
+        from pairbus.cli.plain_queues import plain_queue
+
+        text = given_connection_string(given["connection_string"], given["connection_string_file"])
+        plain = plain_queue(text, name, given["ca_file"])
+        if plain is not None:
+            return plain, plain
+    with client_of(**given) as client:
+        return queue_by(client, name), client.get_queue_runtime_properties(name)
+
+
+def queue_by(client: Any, name: str) -> Any:
+    """Read the settings of a queue with the administration client. EntityNotFound: the path is a topic's."""
+    try:
+        return client.get_queue(name)
+    except AttributeError:  # what the SDK says when the path of a queue turns out to be a topic
+        raise EntityNotFound(f"{name} is no queue, but a topic: see `pairbus topic show {name}`") from None
 
 
 def side_of(
