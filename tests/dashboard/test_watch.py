@@ -19,6 +19,7 @@ class Namespace:
 
     pace_s = 0.01
     can_switch = True
+    operations = 0
     role: str | None = None
 
     def __init__(self, name: str = "contoso") -> None:
@@ -120,4 +121,21 @@ async def test_browser_that_does_not_read_is_cut() -> None:
         watch.tell("job", number)
     lines = [slow.lines.get_nowait() for _ in range(slow.lines.qsize())]
     assert lines[-1] is None and len(lines) <= WAITING_MAX
+    await watch.close()
+
+
+async def test_change_is_told_before_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events are told as they are seen, not once a second; the time alone is no news."""
+    monkeypatch.setattr(watching, "TICK_S", 600.0)
+    monkeypatch.setattr(watching, "QUICK_S", 0.01)
+    monkeypatch.setattr(watching, "described", list)
+    target = Namespace()
+    watch = new_watch(target)
+    watcher = await watch.join()
+    await asyncio.sleep(0.1)  # some looks, which bring nothing new
+    assert target.asked > 1
+    assert watcher.lines.qsize() == 2  # the look, and the events before it
+    target.silent = True
+    while not any("away" in one["text"] for one in await event(watcher, "happened")):
+        pass
     await watch.close()

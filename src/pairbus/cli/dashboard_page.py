@@ -18,6 +18,7 @@ from pairbus.cli.syphon import name_of
 from pairbus.client.sides import Side
 from pairbus.control.asking import ask
 from pairbus.cost.pricing import load
+from pairbus.dashboard.ages import ages_of
 from pairbus.dashboard.api import Page
 from pairbus.dashboard.facts import same_namespace
 from pairbus.dashboard.guard import Guard, same_token
@@ -78,12 +79,16 @@ async def make_page(options: PageOptions) -> tuple[Page, str | None]:
         raise ConfigError(f"--control {unused.pop()}: no namespace of this broker was given as primary or secondary")
     if len(targets) == 2 and targets[0].name == targets[1].name:
         targets[0].name, targets[1].name = (f"{one.name} ({one.role})" for one in targets)
-    watch = Watch(" and ".join(one.name for one in targets), targets, _pairing(options, targets), load("standard"))
+    pairing = _pairing(options, targets)
+    watch = Watch(" and ".join(one.name for one in targets), targets, pairing, load("standard"))
     is_open = is_loopback(options.host) and all(one.has_well_known_key for one in given)
     token = None if is_open else secrets.token_urlsafe(24)
     metrics = PageMetrics(watch, options.host, options.hosts, _metrics_token(options, token))
     guard = Guard(None if token is None else same_token(token), options.hosts)
-    return Page(watch, guard, metrics=metrics.answer), token
+    page = Page(watch, guard, metrics=metrics.answer)
+    if pairing.look is None:
+        pairing.look = ages_of(watch, page.carrier)
+    return page, token
 
 
 def _metrics_token(options: PageOptions, token: str | None) -> str | None:
@@ -111,13 +116,19 @@ def _pairing(options: PageOptions, targets: list[Target]) -> Pairing:
         return Pairing(is_ours)
     name = name_of(options.primary_name, sides[0].authority)
     pairing = Pairing(is_ours, names=(targets[0].name, targets[1].name), primary_name=name)
-    pairing.look = _look_of(Looking(sides[0], sides[1], name, options.rotation, PEEKED, LOOK_TIMEOUT_S))
+    pairing.look = _look_of(
+        Looking(sides[0], sides[1], name, options.rotation, PEEKED, LOOK_TIMEOUT_S),
+        None if targets[1].can_switch else targets[1],
+    )
     return pairing
 
 
-def _look_of(looking: Looking) -> Callable[[], Awaitable[dict[str, Any]]]:
+def _look_of(looking: Looking, billed: Target | None) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def look() -> dict[str, Any]:
-        return as_json(await looking.look(), None)
+        found = as_json(await looking.look(), None)
+        if billed is not None:  # a listing, and peeks of the queues that are not empty
+            billed.operations += 1 + sum(bool(queue["peeked"]) for queue in found["queues"])
+        return found
 
     return look
 

@@ -1,4 +1,4 @@
-"""Facts about pairs: clients and syphons of this machine, as their control sockets tell, and the running cost."""
+"""Facts about pairs: clients and syphons of this machine, as their control sockets tell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pairbus.access.connection_string import host_and_port
 from pairbus.access.hosts import is_loopback
 from pairbus.control.asking import describe_all
 from pairbus.control.places import served
-from pairbus.cost.pricing import PriceSheet
 from pairbus.errors import PairbusError
 
 CONTROL_S = 2.0
@@ -84,23 +83,3 @@ def _join(entities: dict[str, dict[str, Any]], entity: dict[str, Any], now_s: fl
 def _syphon(one: dict[str, Any]) -> dict[str, Any]:
     facts = {name: one["syphon"][name] for name in SYPHON_FACTS if name in one["syphon"]}
     return {"pid": one["pid"], "program": one["program"], "role": one["role"], **facts}
-
-
-def running_cost(meters: Sequence[dict[str, list[int]]], sheet: PriceSheet) -> dict[str, Any] | None:
-    """Price what the meters of all brokers counted since they started; None when no broker has a meter."""
-    if not meters:
-        return None
-    billable: dict[str, int] = {}
-    for meter in meters:
-        for kind, (_, count, _) in meter.items():
-            billable[kind] = billable.get(kind, 0) + count
-    total = sum(billable.values())
-    # The month's free operations are left out: most accounts have used them, and nothing would ever seem to cost.
-    money = sheet.charge(sheet.included_operations, total)
-    return {
-        "billable_operations": total,
-        "by_kind": dict(sorted(billable.items(), key=lambda item: -item[1])),
-        "amount": f"{money:.4f}",
-        "currency": sheet.currency,
-        "sheet": sheet.name,
-    }

@@ -18,7 +18,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pairbus.cost.pricing import PriceSheet
-from pairbus.dashboard.facts import IsOurs, described, pair_facts, paired_clients, running_cost
+from pairbus.dashboard.cost import running_cost, visible_operations
+from pairbus.dashboard.facts import IsOurs, described, pair_facts, paired_clients
 from pairbus.dashboard.news import Happening, backlog_of, happenings, patch_of, without_nulls
 from pairbus.errors import PairbusError
 from pairbus.transport.threads import in_thread
@@ -30,6 +31,8 @@ logger = logging.getLogger("pairbus.dashboard")
 
 TICK_S = 1.0
 CLIENTS_S = 1.0
+QUICK_S = 0.25  # between two looks at a source that answers quickly
+REST = 100  # times as long as a look took is the pause after it: 1 % of a core at most
 LOOK_S = 3.0
 LINGER_S = 10.0  # a page that is opened again soon after finds fresh facts
 WAITING_MAX = 64
@@ -84,7 +87,8 @@ class Watch:
         self._first = asyncio.Event()
         self._arrived = asyncio.Event()
         "All namespaces and clients have answered, or failed to."
-        self._overviews: dict[str, dict[str, Any]] = {}
+        self.overviews: dict[str, dict[str, Any]] = {}
+        "Answers of the namespaces, by name."
         self._pair: dict[str, Any] = {}
         self.clients: list[dict[str, Any]] = []
         "Paired clients of these namespaces on this machine, as their control sockets described them last."
@@ -179,7 +183,7 @@ class Watch:
         if self._tasks:
             return
         self._first, self._arrived = asyncio.Event(), asyncio.Event()
-        self._overviews, self._pair, self._status, self._look = {}, {}, {}, {}
+        self.overviews, self._pair, self._status, self._look = {}, {}, {}, {}
         loop = asyncio.get_running_loop()
         sources: list[tuple[Callable[[], Awaitable[None]], float]] = [
             (lambda target=target: self._ask(target), target.pace_s)  # type: ignore[misc]
@@ -201,12 +205,19 @@ class Watch:
         return tasks
 
     async def _keep(self, read: Callable[[], Awaitable[None]], pace_s: float) -> None:
+        """Ask a source again and again, and tell at once what has changed; a quick source is asked more often."""
+        loop = asyncio.get_running_loop()
         while True:
+            began_s = loop.time()
             await read()
-            await asyncio.sleep(pace_s)
+            if self._first.is_set():
+                self._assemble(is_tick=False)
+            took_s = loop.time() - began_s
+            is_quick = pace_s <= TICK_S
+            await asyncio.sleep(min(pace_s, max(QUICK_S, took_s * REST)) if is_quick else pace_s)
 
     async def _ask(self, target: Target) -> None:
-        known = self._overviews.get(target.name, {})
+        known = self.overviews.get(target.name, {})
         try:
             found = await target.overview()
         except PairbusError as error:
@@ -215,11 +226,11 @@ class Watch:
             found = {**known, "reachable": False, "error": str(error), "away_since_ms": since_ms}
         else:
             found = {**found, "reachable": True}
-        self._overviews[target.name] = found
+        self.overviews[target.name] = found
         self._has_arrived()
 
     def _has_arrived(self) -> None:
-        if self._pair and len(self._overviews) == len(self.targets):
+        if self._pair and len(self.overviews) == len(self.targets):
             self._arrived.set()
 
     async def _ask_clients(self) -> None:
@@ -239,29 +250,33 @@ class Watch:
         with suppress(TimeoutError):  # one that is silent is shown as such
             await asyncio.wait_for(self._arrived.wait(), TICK_S)
         while True:
+            self._assemble()
+            self._first.set()  # before it may end: somebody who came in a busy moment still waits for it
             if self._watchers:
                 self._wanted_s = loop.time()
             elif loop.time() - self._wanted_s > LINGER_S:
                 self._stop_sources()
                 return
-            self._assemble()
-            self._first.set()
             await asyncio.sleep(TICK_S)
 
-    def _assemble(self) -> None:
-        before, self._look = self._look, self._together()
+    def _assemble(self, *, is_tick: bool = True) -> None:
+        """Put the look together, and tell what has changed; between two ticks the time alone is no news."""
+        before, now = self._look, self._together()
+        patch = patch_of(before, now) if before else {}
+        if not is_tick and patch.keys() <= {"time_ms"}:
+            return
+        self._look = now
         if not before:
             return
-        for happening in happenings(before, self._look):
+        for happening in happenings(before, now):
             self.note(happening)
-        patch = patch_of(before, self._look)
         if patch and self._watchers:
             self.tell("patch", patch)
 
     def _together(self) -> dict[str, Any]:
         namespaces = {}
         for name, target in self.targets.items():
-            found = self._overviews.get(name, {"reachable": False, "error": "it has not answered yet"})
+            found = self.overviews.get(name, {"reachable": False, "error": "it has not answered yet"})
             status = self._status.get(target.role or "", {})
             if status and found["reachable"] and not status.get("reachable", True):
                 # The control socket answers although the port does not: for clients the namespace is away.
@@ -272,15 +287,20 @@ class Watch:
                 "address": target.address,
                 "can_switch": target.can_switch,
             }
-        meters = [found["meter"] for found in self._overviews.values() if found.get("meter")]
         look = {
             "title": self.title,
             "time_ms": int(time.time() * 1000),
             "namespaces": namespaces,
             "pair": self._pair_facts(namespaces),
-            "cost": running_cost(meters, self._sheet),
+            "cost": self._cost(),
         }
         return {key: _shallow(value) for key, value in look.items() if value is not None}
+
+    def _cost(self) -> dict[str, Any] | None:
+        meters = [found["meter"] for found in self.overviews.values() if found.get("meter")]
+        billed = {target.role: target.operations for target in self.targets.values() if not target.can_switch}
+        visible = visible_operations(self._pair, billed) if billed else None
+        return running_cost(meters, self._sheet, visible, len(billed))
 
     def _pair_facts(self, namespaces: dict[str, Any]) -> dict[str, Any]:
         names = self._pairing.names
@@ -288,9 +308,8 @@ class Watch:
         backlog = backlog_of(
             {path: one for name in holders for path, one in namespaces[name].get("entities", {}).items()},
             self._pairing.primary_name,
+            {one["path"]: one["oldest_s"] for one in self._status.get("queues", []) if one["oldest_s"] is not None},
         )
-        if self._status.get("oldest_s") is not None and backlog["messages"]:
-            backlog["oldest_s"] = round(self._status["oldest_s"])
         found = {**self._pair, "backlog": backlog}
         if names is not None:
             found |= {"primary": names[0], "secondary": names[1], "problems": self._status.get("problems") or None}
