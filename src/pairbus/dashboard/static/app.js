@@ -28,7 +28,6 @@ function draw() {
   for (const link of document.querySelectorAll("nav a")) link.toggleAttribute("aria-current", link.getAttribute("href") === (name === "overview" ? "#/" : `#/${name}`));
   const content = { overview: () => overview(draw), events: () => [h("h1", {}, "Events"), happened(300)], faults: () => faults(draw), entity: () => entityView(rest[0] ?? "", rest[1] ?? "", rest[2] ?? "", draw) }[name]();
   show(main, content);
-  if (name === "overview" && !performance.getEntriesByName("pairbus-rows").length) performance.mark("pairbus-rows");
   if (name === "faults") loadKinds(draw);
   document.title = `${headline(state.look)[0]} · Pairbus`;
   drawLink();
