@@ -185,7 +185,7 @@ class Watch:
         self._first, self._arrived = asyncio.Event(), asyncio.Event()
         self.overviews, self._pair, self._status, self._look = {}, {}, {}, {}
         loop = asyncio.get_running_loop()
-        sources: list[tuple[Callable[[], Awaitable[None]], float]] = [
+        sources: list[tuple[Callable[[], Awaitable[bool]], float]] = [
             (lambda target=target: self._ask(target), target.pace_s)  # type: ignore[misc]
             for target in self.targets.values()
         ]
@@ -204,19 +204,21 @@ class Watch:
                 task.cancel()
         return tasks
 
-    async def _keep(self, read: Callable[[], Awaitable[None]], pace_s: float) -> None:
-        """Ask a source again and again, and tell at once what has changed; a quick source is asked more often."""
+    async def _keep(self, read: Callable[[], Awaitable[bool]], pace_s: float) -> None:
+        """Ask a source again and again, and tell at once what has changed; a quick source is asked more often.
+
+        `read` returns whether there is news.
+        """
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
-            await read()
-            if self._first.is_set():
+            if await read() and self._first.is_set():
                 self._assemble(is_tick=False)
             took_s = loop.time() - began_s
             is_quick = pace_s <= TICK_S
             await asyncio.sleep(min(pace_s, max(QUICK_S, took_s * REST)) if is_quick else pace_s)
 
-    async def _ask(self, target: Target) -> None:
+    async def _ask(self, target: Target) -> bool:
         known = self.overviews.get(target.name, {})
         try:
             found = await target.overview()
@@ -228,21 +230,24 @@ class Watch:
             found = {**found, "reachable": True}
         self.overviews[target.name] = found
         self._has_arrived()
+        return _without_time(known) != _without_time(found)
 
     def _has_arrived(self) -> None:
         if self._pair and len(self.overviews) == len(self.targets):
             self._arrived.set()
 
-    async def _ask_clients(self) -> None:
+    async def _ask_clients(self) -> bool:
         said = await in_thread("pairbus-control", described)
         ours = [one for one in said if self._pairing.is_ours(one)]
         self.clients = paired_clients(ours)
-        self._pair = pair_facts(ours, time.time())
+        before, self._pair = self._pair, pair_facts(ours, time.time())
         self._has_arrived()
+        return before != self._pair
 
-    async def _ask_status(self) -> None:
+    async def _ask_status(self) -> bool:
         assert self._pairing.look is not None
-        self._status = await self._pairing.look()
+        before, self._status = self._status, await self._pairing.look()
+        return before != self._status
 
     async def _tick(self) -> None:
         """Put the look together, once every source has had a moment, and end when nobody wants it any more."""
@@ -314,6 +319,11 @@ class Watch:
         if names is not None:
             found |= {"primary": names[0], "secondary": names[1], "problems": self._status.get("problems") or None}
         return found
+
+
+def _without_time(overview: dict[str, Any]) -> dict[str, Any]:
+    """Return an overview without the time of its clock, which is never the same."""
+    return {**overview, "clock": overview.get("clock", {}).get("offset_seconds")}
 
 
 def _shallow(value: Any) -> Any:
