@@ -103,6 +103,7 @@ async def test_counts_stay_while_a_namespace_is_away() -> None:
     target, other = Namespace(), Namespace("fabrikam")
     watch = new_watch(target, other)
     watcher = await watch.join()
+    assert (await watch.whole_look(10))["namespaces"]["contoso"]["reachable"]
     target.silent = True
     while not any("away" in one["text"] for one in await event(watcher, "happened")):
         pass
@@ -125,16 +126,13 @@ async def test_browser_that_does_not_read_is_cut() -> None:
 
 
 async def test_change_is_told_before_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events are told as they are seen, not once a second; the time alone is no news."""
+    """Events are told as they are seen, not once a second."""
     monkeypatch.setattr(watching, "TICK_S", 600.0)
     monkeypatch.setattr(watching, "QUICK_S", 0.01)
     monkeypatch.setattr(watching, "described", list)
     target = Namespace()
     watch = new_watch(target)
     watcher = await watch.join()
-    await asyncio.sleep(0.1)  # some looks, which bring nothing new
-    assert target.asked > 1
-    assert watcher.lines.qsize() == 2  # the look, and the events before it
     target.silent = True
     while not any("away" in one["text"] for one in await event(watcher, "happened")):
         pass
