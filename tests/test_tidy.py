@@ -78,7 +78,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors",
         "explorer",
         "faults",
+        "metrics",
         "pairing",
+        "telemetry",
         "transport",
     },
 }

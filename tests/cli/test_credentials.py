@@ -107,6 +107,21 @@ def test_redrive_takes_a_namespace_and_a_credential(sides: Sides) -> None:
     assert is_fake(home, AWAY) and is_fake(origin, HOME)
 
 
+@pytest.mark.parametrize("source", [("--namespace", HOME), ("--connection-string", KEY)])
+def test_message_move_takes_a_host_as_target(monkeypatch: pytest.MonkeyPatch, source: tuple[str, str]) -> None:
+    """With --credential, as every other command; the source may have a key."""
+    taken: list[Side] = []
+
+    def carry_out(sides: list[Side], *rest: object) -> None:
+        taken.extend(sides)
+
+    monkeypatch.setattr("pairbus.cli.message_run.carry_out", carry_out)
+    assert run("message", "move", "orders", "orders", *source, "--target", AWAY, "--credential", "default") == 0
+    home, away = taken
+    assert is_fake(home, HOME) if source[1] == HOME else not isinstance(home.credential, AzureToken)
+    assert is_fake(away, AWAY)
+
+
 def test_pair_create_takes_hosts_and_a_credential(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[tuple[Side, str]] = []
 
@@ -160,6 +175,13 @@ def test_queue_commands_take_a_namespace_and_a_credential(
         (["syphon", "--primary", HOME, "--secondary", AWAY, "--credential", "managed"], 2, "MODULE:CALLABLE"),
         (["queue", "list", "--credential", "default"], 2, "--namespace HOST"),
         (["redrive", "orders", "--namespace", HOME], 1, "--credential default"),
+        (["message", "move", "a", "b", "--connection-string", KEY, "--target", AWAY], 1, "--credential default"),
+        (["message", "move", "a", "b", "--connection-string", KEY, "--credential", "default"], 2, "--namespace HOST"),
+        (
+            ["message", "move", "a", "b", "--connection-string", KEY, "--target", KEY, "--credential", "default"],
+            2,
+            "is for hosts",
+        ),
     ],
 )
 def test_wrong_usage_says_what_to_give(

@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from pairbus import __version__
 from pairbus.access.sas import SharedAccessKey
 from pairbus.broker.description import QueueDescription
 from pairbus.cli.admin_client import administration
-from pairbus.cli.local_queues import PAGE_SIZE, LocalQueue, local_queues
+from pairbus.cli.entity_options import seconds
+from pairbus.cli.plain_queues import FIELDS, PAGE_SIZE, plain_queue, plain_queues
 from pairbus.errors import StoreFull
 from tests.broker.admin_world import LISTEN_KEY, ROOT_KEY, AdminServer, serve
 from tests.cli.command import Command, Outcome
@@ -142,30 +144,42 @@ def test_a_broker_on_this_machine_is_listed_as_the_sdk_would(server: AdminServer
         "size_bytes": 77,
     }
     with administration(server.connection_string()) as client:
-        status_of = {queue.name: str(queue.status) for queue in client.list_queues()}
+        settings = {queue.name: queue for queue in client.list_queues()}
         runtime = {queue.name: queue for queue in client.list_queues_runtime_properties()}
-    names = [field.name for field in fields(LocalQueue) if field.name != "status"]
-    expected = [
-        LocalQueue(status=status_of[queue.name], **{name: getattr(queue, name) for name in names})
-        for queue in runtime.values()
-    ]
-    assert local_queues(server.connection_string()) == expected
-    assert len(expected) == PAGE_SIZE * 2
+    found = plain_queues(server.connection_string())
+    assert found is not None
+    for queue in found:
+        known = runtime.pop(queue.name), settings[queue.name]
+        for field in FIELDS:
+            given = [_plain(getattr(one, field)) for one in known if hasattr(one, field)]
+            assert _plain(getattr(queue, field)) in given, (queue.name, field)
+    assert not runtime and len(found) == PAGE_SIZE * 2
+    assert plain_queue(server.connection_string(), "q7") in found
 
 
-def test_a_broker_on_this_machine_is_listed_without_the_sdk(server: AdminServer) -> None:
-    """An operator's most frequent command should not wait for imports."""
+def _plain(value: object) -> object:
+    """Compare durations as they are shown: no limit is none."""
+    return seconds(value) if isinstance(value, timedelta) else value
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [(["list"], "orders\tActive\t0\t0\t0\t0\t0"), (["show", "orders"], "name\torders")],
+    ids=["list", "show"],
+)
+def test_queues_of_this_machine_are_read_without_the_sdk(server: AdminServer, words: list[str], line: str) -> None:
+    """An operator's most frequent commands should not wait for imports."""
     server.namespace.add("orders")
-    code = """if True:
+    code = f"""if True:
         import sys
         from pairbus.cli import main
         try:
-            main(["queue", "list"])
+            main(["queue", *{words}])
         finally:
-            print(sorted({"azure", "aiohttp", "rich"} & set(sys.modules)))
+            print(sorted({{"azure", "aiohttp", "rich"}} & set(sys.modules)))
     """
-    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert listed.stdout.splitlines()[1:] == ["orders\tActive\t0\t0\t0\t0\t0", "[]"]
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert (told.stdout.splitlines()[1], told.stdout.splitlines()[-1]) == (line, "[]")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +189,7 @@ def test_a_broker_on_this_machine_is_listed_without_the_sdk(server: AdminServer)
 )
 def test_what_is_no_listing_of_this_machine_is_left_to_the_sdk(server: AdminServer, changed: tuple[str, str]) -> None:
     """It has the words for every error, and the ways through proxies."""
-    assert local_queues(server.connection_string().replace(*changed)) is None
+    assert plain_queues(server.connection_string().replace(*changed)) is None
 
 
 def test_in_a_terminal_a_listing_is_a_table(

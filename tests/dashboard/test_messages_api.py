@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+from pairbus.broker import QueueDescription
 from tests.dashboard.world import API, CHANGING, World, world
 
 ORDERS = "namespaces/contoso"
@@ -115,6 +116,39 @@ async def test_import_of_something_else_is_told() -> None:
         async with there.session.post(url, data=b"no json\n", headers=CHANGING) as answer:
             job = await there.end_of(await answer.json())
         assert job["state"] == "failed" and "line 1" in job["error"]
+
+
+async def test_interrupted_import_goes_on_behind_the_last_accepted_line() -> None:
+    """The job says how far it came; the same file goes on there, and another one is refused."""
+    lines = [f'{{"message_id": "m{at}", "body": "x"}}\n'.encode() for at in range(20)]
+    async with world() as there:
+        url = f"{there.url}{API}{ORDERS}/import"
+        broken = b"".join(lines[:12]) + b"no json\n"
+        async with there.session.post(url, params={"path": "other"}, data=broken, headers=CHANGING) as answer:
+            job = await there.end_of(await answer.json())
+        assert job["state"] == "failed" and job["resume"]["lines"] == 12 and there.counts("other") == (12, 0), job
+        asked = {"path": "other", **job["resume"]}
+        async with there.session.post(url, params=asked, data=b"x" * 2000, headers=CHANGING) as answer:
+            assert answer.status == 400 and "was changed" in await answer.text()
+        async with there.session.post(url, params=asked, data=b"".join(lines), headers=CHANGING) as answer:
+            job = await there.end_of(await answer.json())
+        assert (job["state"], job["done"], "resume" in job) == ("done", 8, False), job
+        found = await there.get(f"{ORDERS}/messages?path=other&count=50")
+        assert [row["message_id"] for row in found["messages"]] == [f"m{at}" for at in range(20)]
+
+
+async def test_backlog_queue_has_the_age_of_its_oldest_message() -> None:
+    """On the page of a broker too, which shows one namespace of the pair."""
+    path = "contoso/x-servicebus-transfer/0"
+    async with world() as there:
+        await there.broker.namespace("contoso").create(QueueDescription(path))
+        await there.put("waits", path=path)
+        await there.post(f"{ORDERS}/clock", {"advance_seconds": 90})
+        async with asyncio.timeout(20):
+            while "oldest_s" not in (backlog := (await there.get("overview"))["pair"]["backlog"]):
+                pass
+        assert backlog["messages"] == 1 and 90 <= backlog["oldest_s"] < 120
+        assert backlog["by_queue"][path]["oldest_s"] == backlog["oldest_s"]
 
 
 async def test_sessions_schedule_rules_and_clock() -> None:

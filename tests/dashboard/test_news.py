@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.cost.pricing import load
-from pairbus.dashboard.facts import pair_facts, running_cost, same_namespace
+from pairbus.dashboard.cost import running_cost, visible_operations
+from pairbus.dashboard.facts import pair_facts, same_namespace
 from pairbus.dashboard.news import backlog_of, happenings, patch_of, patched
 
 LEAVES = st.integers(0, 2) | st.lists(st.integers(0, 1), max_size=1)
@@ -76,7 +77,7 @@ def test_state_of_an_entity_is_the_worst_of_its_clients() -> None:
         entity = {"path": "orders", "state": state, "for_s": for_s, "sent": sent, "cause": "x"}
         return {"role": "client", "pid": 1, "program": "app", "paired": True, "ended": "", "entities": [entity]}
 
-    found = pair_facts([client("HEALTHY", 100, 5), client("FAILED_OVER", 10, 2)], lambda _: True, 1000.0)
+    found = pair_facts([client("HEALTHY", 100, 5), client("FAILED_OVER", 10, 2)], 1000.0)
     assert found["entities"]["orders"] | {"cause": ""} == {
         **dict.fromkeys(("diverted", "spooled", "failed", "pings", "failovers"), 0),
         "state": "FAILED_OVER",
@@ -90,8 +91,18 @@ def test_state_of_an_entity_is_the_worst_of_its_clients() -> None:
 def test_backlog_counts_only_queues_of_the_primary() -> None:
     queue = {"active": 2, "dead": 1}
     entities = {"contoso/x-servicebus-transfer/0": queue, "other/x-servicebus-transfer/0": queue, "orders": queue}
-    assert backlog_of(entities, "contoso") == {"queues": 1, "messages": 2, "dead": 1}
-    assert backlog_of(entities) == {"queues": 2, "messages": 4, "dead": 2}
+    of_contoso = {"contoso/x-servicebus-transfer/0": {"messages": 2, "dead": 1}}
+    assert backlog_of(entities, "contoso") == {"queues": 1, "messages": 2, "dead": 1, "by_queue": of_contoso}
+    assert backlog_of(entities)["messages"] == 4 and len(backlog_of(entities)["by_queue"]) == 2
+
+
+def test_backlog_has_the_age_of_each_queue_that_is_not_empty() -> None:
+    """The oldest of all is the age of the backlog."""
+    paths = [f"contoso/x-servicebus-transfer/{number}" for number in range(3)]
+    entities = {path: {"active": 2 - number} for number, path in enumerate(paths)}
+    found = backlog_of(entities, "contoso", {paths[0]: 4.6, paths[1]: 8.2, paths[2]: 99.0})
+    assert [one["oldest_s"] for one in found["by_queue"].values()] == [5, 8]
+    assert found["oldest_s"] == 8
 
 
 def test_loopback_names_are_one_namespace() -> None:
@@ -107,3 +118,25 @@ def test_running_cost_prices_what_meters_counted() -> None:
     assert found is not None
     assert found["by_kind"] == {"send": 1_000_001, "peek": 3}
     assert float(found["amount"]) > 0
+
+
+def test_cost_on_azure_is_what_is_visible_and_the_base_charge() -> None:
+    """Azure tells nobody its operations: the page prices those that it can count, and calls that partial."""
+    pair = {
+        "entities": {"orders": {"sent": 1_000_000, "diverted": 20, "pings": 3}},
+        "syphons": [{"moved": 10}, {"error": "busy"}],
+    }
+    both = visible_operations(pair, {"primary": 4, "secondary": 5})
+    assert both == {
+        "administration by this page": 9,
+        "sends of paired clients": 1_000_000,
+        "pings": 3,
+        "sends to the backlog": 20,
+        "receives of syphons": 10,
+        "sends of syphons": 10,
+    }
+    assert visible_operations(pair, {"secondary": 0}) == {"sends to the backlog": 20, "receives of syphons": 10}
+    assert visible_operations(pair, {None: 7}) == {"administration by this page": 7}
+    found = running_cost([], load("standard"), both, 2)
+    assert found is not None and found["is_partial"]
+    assert (found["billable_operations"], found["amount"], found["base_per_month"]) == (1_000_052, "0.8000", "10.00")

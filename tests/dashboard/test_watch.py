@@ -19,6 +19,7 @@ class Namespace:
 
     pace_s = 0.01
     can_switch = True
+    operations = 0
     role: str | None = None
 
     def __init__(self, name: str = "contoso") -> None:
@@ -102,6 +103,7 @@ async def test_counts_stay_while_a_namespace_is_away() -> None:
     target, other = Namespace(), Namespace("fabrikam")
     watch = new_watch(target, other)
     watcher = await watch.join()
+    assert (await watch.whole_look(10))["namespaces"]["contoso"]["reachable"]
     target.silent = True
     while not any("away" in one["text"] for one in await event(watcher, "happened")):
         pass
@@ -120,4 +122,18 @@ async def test_browser_that_does_not_read_is_cut() -> None:
         watch.tell("job", number)
     lines = [slow.lines.get_nowait() for _ in range(slow.lines.qsize())]
     assert lines[-1] is None and len(lines) <= WAITING_MAX
+    await watch.close()
+
+
+async def test_change_is_told_before_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events are told as they are seen, not once a second."""
+    monkeypatch.setattr(watching, "TICK_S", 600.0)
+    monkeypatch.setattr(watching, "QUICK_S", 0.01)
+    monkeypatch.setattr(watching, "described", list)
+    target = Namespace()
+    watch = new_watch(target)
+    watcher = await watch.join()
+    target.silent = True
+    while not any("away" in one["text"] for one in await event(watcher, "happened")):
+        pass
     await watch.close()

@@ -32,6 +32,7 @@ from tests.explorer.world import message
 
 VERBS = ("move", "import", "redrive")
 COMMAND_S = 120.0
+FREE_S = 10.0  # for the next batch of messages that are not locked; a lock takes a minute
 
 
 @dataclass
@@ -160,7 +161,7 @@ class Rounds:
             arrived = await _ids(carrier, Address(destination))
             receiver = await carrier.receiver(address.path, credit=self._count)
             free: list[Received] = []
-            while len(free) < len(left) and (batch := await receiver.receive(self._count, 1.0)):
+            while len(free) < len(left) and (batch := await receiver.receive(self._count, FREE_S)):
                 free += batch
             await receiver.pause()  # else what is released comes back to this link
             await receiver.release(free)

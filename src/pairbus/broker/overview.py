@@ -60,6 +60,8 @@ def _holder(kind: str, holder: Queue | Subscription) -> dict[str, Any]:
         found |= _duplicates(holder.description)
     if settings.forward_to:
         found["forward_to"] = settings.forward_to
+    if holder.transfer_dead_count:
+        found["transfer_dead"] = holder.transfer_dead_count
     return found
 
 

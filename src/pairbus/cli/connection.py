@@ -14,6 +14,7 @@ from typer.models import ArgumentInfo
 
 from pairbus.cli import secrets
 from pairbus.cli.trust import CaFile
+from pairbus.errors import EntityNotFound
 
 if TYPE_CHECKING:
     from pairbus.client.sides import Side
@@ -42,6 +43,16 @@ NamespaceHost = Annotated[
         show_default=False,
     ),
 ]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        envvar="PAIRBUS_TARGET",
+        metavar="CS|HOST",
+        help="Another namespace that gets the messages: connection string, @FILE, or host.",
+        show_default=False,
+    ),
+]
 _OPTIONS: dict[str, Any] = {
     "connection_string": ConnectionString,
     "connection_string_file": ConnectionStringFile,
@@ -49,6 +60,7 @@ _OPTIONS: dict[str, Any] = {
     "credential": secrets.CredentialName,
     "ca_file": CaFile,
 }
+_OPTIONS_WITH_TARGET: dict[str, Any] = {**_OPTIONS, "target": Target}
 
 
 def connected(command: Callable[..., None]) -> Callable[..., None]:
@@ -69,13 +81,30 @@ def listing(command: Callable[..., None]) -> Callable[..., None]:
     return _with_options(command, lambda given, values: command(queues_of(**given), **values))
 
 
+def queue_shown(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a namespace; its first parameter is settings and counts of queue `name`."""
+    return _with_options(command, lambda given, values: command(queue_of(values["name"], given), **values))
+
+
 def reached(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that name a namespace; its first parameter is the way there, a `Side`."""
     return _with_options(command, lambda given, values: command(side_of(**given), **values))
 
 
+def reached_with_target(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a namespace and `--target`; its first parameter is the ways there.
+
+    These are the `Side` of the namespace and, where another one was given, that of the target.
+    """
+    return _with_options(
+        command, lambda given, values: command(sides_of(**given), **values), options=_OPTIONS_WITH_TARGET
+    )
+
+
 def _with_options(
-    command: Callable[..., None], call: Callable[[dict[str, Any], dict[str, Any]], None]
+    command: Callable[..., None],
+    call: Callable[[dict[str, Any], dict[str, Any]], None],
+    options: dict[str, Any] = _OPTIONS,
 ) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     own = [
@@ -84,14 +113,14 @@ def _with_options(
     ]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in _OPTIONS.items()
+        for name, annotation in options.items()
     ]
     own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     count = sum(_is_argument(parameter) for parameter in own)
 
     @functools.wraps(command)
     def with_client(**values: Any) -> None:
-        call({name: values.pop(name) for name in _OPTIONS}, values)
+        call({name: values.pop(name) for name in options}, values)
 
     parameters = [*own[:count], *shared, *own[count:]]
     with_client.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -125,19 +154,40 @@ def client_of(
 
 
 def queues_of(**given: Any) -> list[tuple[str, Any]]:
-    """List the queues with their counts, and the status of each: of a broker on this machine without the SDK."""
+    """List the queues with their counts, and the status of each: with a key without the SDK."""
     if given["namespace"] is None and given["credential"] is None:
-        from pairbus.cli.local_queues import local_queues
+        from pairbus.cli.plain_queues import plain_queues
 
         text = given_connection_string(given["connection_string"], given["connection_string_file"])
-        local = local_queues(text, given["ca_file"])
-        if local is not None:
-            return [(queue.status, queue) for queue in local]
+        plain = plain_queues(text, given["ca_file"])
+        if plain is not None:
+            return [(queue.status, queue) for queue in plain]
     with client_of(**given) as client:
         status_of = {queue.name: str(queue.status) for queue in client.list_queues()}
         # A queue created between the two listings is missing in the first: it will be in the next answer.
         counted = client.list_queues_runtime_properties()
         return [(status_of[queue.name], queue) for queue in counted if queue.name in status_of]
+
+
+def queue_of(name: str, given: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the settings and the counts of a queue: with a key without the SDK."""
+    if given["namespace"] is None and given["credential"] is None:
+        from pairbus.cli.plain_queues import plain_queue
+
+        text = given_connection_string(given["connection_string"], given["connection_string_file"])
+        plain = plain_queue(text, name, given["ca_file"])
+        if plain is not None:
+            return plain, plain
+    with client_of(**given) as client:
+        return queue_by(client, name), client.get_queue_runtime_properties(name)
+
+
+def queue_by(client: Any, name: str) -> Any:
+    """Read the settings of a queue with the administration client. EntityNotFound: the path is a topic's."""
+    try:
+        return client.get_queue(name)
+    except AttributeError:  # what the SDK says when the path of a queue turns out to be a topic
+        raise EntityNotFound(f"{name} is no queue, but a topic: see `pairbus topic show {name}`") from None
 
 
 def side_of(
@@ -148,12 +198,39 @@ def side_of(
     ca_file: Path | None,
 ) -> Side:
     """Return the way to the namespace for our own transport. ConfigError says what is wrong with the options."""
+    if namespace is None and credential is not None:
+        raise typer.BadParameter("--credential needs --namespace HOST: a connection string has its own key")
     namespaces = secrets.Namespaces(credential, ca_file)
-    given = namespaces.host(namespace, "--namespace") if namespace is not None else None
-    if given is None:
-        given = given_connection_string(connection_string, connection_string_file)
-        if credential is not None:
-            raise typer.BadParameter("--credential needs --namespace HOST: a connection string has its own key")
+    return _side(namespaces, namespace, connection_string, connection_string_file)
+
+
+def sides_of(
+    connection_string: str | None,
+    connection_string_file: Path | None,
+    namespace: str | None,
+    credential: str | None,
+    ca_file: Path | None,
+    target: str | None,
+) -> list[Side]:
+    """Return the way to the namespace and, where there is one, to the target. One of them needs the credential."""
+    if target is None:
+        return [side_of(connection_string, connection_string_file, namespace, credential, ca_file)]
+    namespaces = secrets.Namespaces(credential, ca_file)
+    source = _side(namespaces, namespace, connection_string, connection_string_file)
+    sides = [source, namespaces.side(target, "--target", "PAIRBUS_TARGET")]
+    namespaces.check()
+    return sides
+
+
+def _side(
+    namespaces: secrets.Namespaces,
+    namespace: str | None,
+    connection_string: str | None,
+    connection_string_file: Path | None,
+) -> Side:
+    if namespace is not None:
+        return namespaces.side(namespaces.host(namespace, "--namespace"), "--namespace", "PAIRBUS_CONNECTION_STRING")
+    given = given_connection_string(connection_string, connection_string_file)
     return namespaces.side(given, "--connection-string", "PAIRBUS_CONNECTION_STRING")
 
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairbus.access.hosts import is_loopback
+from pairbus.cli.pair_options import BacklogQueueCount, Primary, PrimaryName, Secondary
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two, connection_string
 from pairbus.cli.trust import CaFile
-from pairbus.pairing.options import RANGES
 
 if TYPE_CHECKING:
     from pairbus.cli.dashboard_page import Given, PageOptions
@@ -35,26 +34,10 @@ Examples:
 
 
 def dashboard(
-    primary: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PAIRBUS_PRIMARY",
-            metavar="CS|HOST",
-            help="Connection string of the primary or of the only namespace, @FILE, or host.",
-        ),
-    ] = None,
-    secondary: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PAIRBUS_SECONDARY", metavar="CS|HOST", help="Connection string of the secondary, @FILE, or host."
-        ),
-    ] = None,
-    primary_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
-    ] = None,
-    backlog_queue_count: Annotated[
-        int, typer.Option(min=1, max=int(RANGES["backlog_queue_count"].most), help="How many queues the clients use.")
-    ] = 10,
+    primary: Primary = None,
+    secondary: Secondary = None,
+    primary_name: PrimaryName = None,
+    backlog_queue_count: BacklogQueueCount = 10,
     control: Annotated[
         list[Path] | None,
         typer.Option(
@@ -73,10 +56,13 @@ def dashboard(
 ) -> None:
     """Show a pair of namespaces, or one, in a browser: entities, messages, states, faults and cost.
 
-    Prints the address of the page and runs until Ctrl-C. Works for brokers of Pairbus and for Azure.
+    Prints the address of the page and runs until Ctrl-C. Works for brokers of Pairbus and for Azure; --primary alone
+    is one namespace.
 
     The page needs no token on the loopback when the namespaces have the emulator's well-known key. Otherwise the
     address ends with a token, which the browser keeps for itself: it is printed once and changes with every start.
+    GET /metrics is for Prometheus: open on the loopback; elsewhere, and with --allowed-host, it needs the same token
+    as a bearer token, or that of PAIRBUS_METRICS_TOKEN.
     Counts need the Manage claim. A look at Azure every 15 seconds, while a page is open, is billed as operations.
 
     States, pings and syphons are those of clients on this machine, of this user, that have a control socket. With
@@ -90,7 +76,7 @@ def dashboard(
         primary_name=primary_name,
         rotation=backlog_queue_count,
         controls=tuple(control or ()),
-        is_loopback=is_loopback(host),
+        host=host,
         hosts=frozenset(name.lower() for name in allowed_host or ()),
         ca_file=ca_file,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -10,18 +11,22 @@ from typing import Any
 
 from pairbus.access.connection_string import ConnectionString
 from pairbus.access.emulator import DEFAULT_PORT, WELL_KNOWN_KEY
+from pairbus.access.hosts import is_loopback
 from pairbus.cli.status_facts import as_json
 from pairbus.cli.status_look import Looking
 from pairbus.cli.syphon import name_of
 from pairbus.client.sides import Side
 from pairbus.control.asking import ask
 from pairbus.cost.pricing import load
+from pairbus.dashboard.ages import ages_of
 from pairbus.dashboard.api import Page
 from pairbus.dashboard.facts import same_namespace
 from pairbus.dashboard.guard import Guard, same_token
+from pairbus.dashboard.metrics import PageMetrics
 from pairbus.dashboard.targets import SOCKET_NAME, AzureTarget, BrokerTarget, Target
 from pairbus.dashboard.watch import Pairing, Watch
 from pairbus.errors import ConfigError, PairbusError
+from pairbus.metrics.serving import TOKEN_VARIABLE
 from pairbus.transport.threads import in_thread
 
 LOOK_TIMEOUT_S = 2.0
@@ -57,7 +62,7 @@ class PageOptions:
     primary_name: str | None = None
     rotation: int = 10
     controls: tuple[Path, ...] = ()
-    is_loopback: bool = True
+    host: str = "127.0.0.1"
     hosts: frozenset[str] = frozenset()
     ca_file: Path | None = None
 
@@ -74,10 +79,29 @@ async def make_page(options: PageOptions) -> tuple[Page, str | None]:
         raise ConfigError(f"--control {unused.pop()}: no namespace of this broker was given as primary or secondary")
     if len(targets) == 2 and targets[0].name == targets[1].name:
         targets[0].name, targets[1].name = (f"{one.name} ({one.role})" for one in targets)
-    watch = Watch(" and ".join(one.name for one in targets), targets, _pairing(options, targets), load("standard"))
-    is_open = options.is_loopback and all(one.has_well_known_key for one in given)
+    pairing = _pairing(options, targets)
+    watch = Watch(" and ".join(one.name for one in targets), targets, pairing, load("standard"))
+    is_open = is_loopback(options.host) and all(one.has_well_known_key for one in given)
     token = None if is_open else secrets.token_urlsafe(24)
-    return Page(watch, Guard(None if token is None else same_token(token), options.hosts)), token
+    metrics = PageMetrics(watch, options.host, options.hosts, _metrics_token(options, token))
+    guard = Guard(None if token is None else same_token(token), options.hosts)
+    page = Page(watch, guard, metrics=metrics.answer)
+    if pairing.look is None:
+        pairing.look = ages_of(watch, page.carrier)
+    return page, token
+
+
+def _metrics_token(options: PageOptions, token: str | None) -> str | None:
+    """Return the token that the page of metrics demands; None on the loopback, unless a proxy may stand before it.
+
+    ConfigError: the token of the environment is empty.
+    """
+    given = os.environ.get(TOKEN_VARIABLE)
+    if given == "":
+        raise ConfigError(f"{TOKEN_VARIABLE} is empty: remove it, or give it a text that nobody guesses")
+    if given is not None:
+        return given
+    return None if is_loopback(options.host) and not options.hosts else token
 
 
 def _pairing(options: PageOptions, targets: list[Target]) -> Pairing:
@@ -92,13 +116,19 @@ def _pairing(options: PageOptions, targets: list[Target]) -> Pairing:
         return Pairing(is_ours)
     name = name_of(options.primary_name, sides[0].authority)
     pairing = Pairing(is_ours, names=(targets[0].name, targets[1].name), primary_name=name)
-    pairing.look = _look_of(Looking(sides[0], sides[1], name, options.rotation, PEEKED, LOOK_TIMEOUT_S))
+    pairing.look = _look_of(
+        Looking(sides[0], sides[1], name, options.rotation, PEEKED, LOOK_TIMEOUT_S),
+        None if targets[1].can_switch else targets[1],
+    )
     return pairing
 
 
-def _look_of(looking: Looking) -> Callable[[], Awaitable[dict[str, Any]]]:
+def _look_of(looking: Looking, billed: Target | None) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def look() -> dict[str, Any]:
-        return as_json(await looking.look(), None)
+        found = as_json(await looking.look(), None)
+        if billed is not None:  # a listing, and peeks of the queues that are not empty
+            billed.operations += 1 + sum(bool(queue["peeked"]) for queue in found["queues"])
+        return found
 
     return look
 

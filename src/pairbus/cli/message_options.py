@@ -43,6 +43,14 @@ def address_of(entity: str, *, dead_letter: bool = False) -> Address:
     return Address.parse(entity, dead_letter=dead_letter)
 
 
+def destination_of(entity: str) -> str:
+    """Read the argument that names a destination: a queue or topic."""
+    address = address_of(entity)
+    if address.is_subscription or address.is_dead_letter:
+        raise typer.BadParameter(f"{entity}: messages are sent to a queue or topic")
+    return address.path
+
+
 def choice_of(
     where: str | None, grep: str | None, session: str | None, first: int = 0, last: int | None = None
 ) -> Choice:

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from pairbus.cli import entity_options as options
-from pairbus.cli.connection import connected, listing
+from pairbus.cli.connection import connected, listing, queue_by, queue_shown
 from pairbus.cli.table import is_terminal
-from pairbus.errors import EntityNotFound
 
 _app = options.group("Create, list, show, update and delete queues.")
 
@@ -134,11 +133,10 @@ def list_queues(
 
 
 @_app.command(epilog="Example: pairbus queue show orders --json")
-@connected
-def show(client: Any, name: Name, as_json: options.Json = False) -> None:
+@queue_shown
+def show(found: tuple[Any, Any], name: Name, as_json: options.Json = False) -> None:
     """Show a queue's settings and counts."""
-    queue = _queue(client, name)
-    runtime = client.get_queue_runtime_properties(name)
+    queue, runtime = found
     shown: dict[str, Any] = {
         "name": queue.name,
         "status": str(queue.status),
@@ -189,7 +187,7 @@ def update(
     user_metadata: options.Metadata = None,
 ) -> None:
     """Change settings of a queue; the others stay as they are."""
-    queue = _queue(client, name)
+    queue = queue_by(client, name)
     options.change(
         queue,
         {
@@ -235,10 +233,3 @@ def _counts(runtime: Any) -> dict[str, int]:
         "deferred": max(0, runtime.total_message_count - active - dead_lettered - scheduled - transferred),
         "size_bytes": runtime.size_in_bytes,
     }
-
-
-def _queue(client: Any, name: str) -> Any:
-    try:
-        return client.get_queue(name)
-    except AttributeError:  # what the SDK says when the path of a queue turns out to be a topic
-        raise EntityNotFound(f"{name} is no queue, but a topic: see `pairbus topic show {name}`") from None

@@ -13,11 +13,11 @@ import typer
 
 from pairbus.cli.durations import duration_option
 from pairbus.cli.loop import run
+from pairbus.cli.pair_options import BacklogQueueCount, Primary, PrimaryName, Secondary
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two
 from pairbus.cli.syphon import name_of
 from pairbus.cli.table import print_table
 from pairbus.cli.trust import CaFile
-from pairbus.pairing.options import RANGES
 
 if TYPE_CHECKING:
     from pairbus.cli.status_facts import Status
@@ -41,29 +41,10 @@ Examples:
 
 
 def status(
-    primary: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PAIRBUS_PRIMARY", metavar="CS|HOST", help="Connection string of the primary, @FILE, or host."
-        ),
-    ] = None,
-    secondary: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PAIRBUS_SECONDARY", metavar="CS|HOST", help="Connection string of the secondary, @FILE, or host."
-        ),
-    ] = None,
-    primary_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
-    ] = None,
-    backlog_queue_count: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=int(RANGES["backlog_queue_count"].most),
-            help="How many queues the clients use; others are shown as not in rotation.",
-        ),
-    ] = 10,
+    primary: Primary = None,
+    secondary: Secondary = None,
+    primary_name: PrimaryName = None,
+    backlog_queue_count: BacklogQueueCount = 10,
     peek: Annotated[
         int,
         typer.Option(min=0, max=10_000, help="Messages to peek in each queue, for ages, destinations and reasons."),

@@ -11,6 +11,7 @@ import typer
 
 from pairbus.cli.durations import duration_option
 from pairbus.cli.loop import run
+from pairbus.cli.pair_options import Primary, PrimaryName, Secondary
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces
 from pairbus.cli.spark_options import (
     Checkpoint,
@@ -98,19 +99,6 @@ WhichTtl = Annotated[
     Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell every move, pause and cause.")]
-Primary = Annotated[
-    str | None,
-    typer.Option(envvar="PAIRBUS_PRIMARY", metavar="CS|HOST", help="Connection string of the primary, @FILE, or host."),
-]
-Secondary = Annotated[
-    str | None,
-    typer.Option(
-        envvar="PAIRBUS_SECONDARY", metavar="CS|HOST", help="Connection string of the secondary, @FILE, or host."
-    ),
-]
-PrimaryName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
-]
 Once = Annotated[bool, typer.Option("--once", help="Move the messages that are there when it begins, then end.")]
 MetricsPlace = Annotated[
     str | None,

@@ -6,6 +6,7 @@
     GET  /$pairbus/page/api/watch                   the same as server-sent events: look, patch, happened, job
     GET  /$pairbus/page/api/happened                the last events
     …    /$pairbus/page/api/namespaces/NAME/…       see ROUTES; faults and clock are those of the broker's switches
+    GET  /metrics                                   for Prometheus; of `pairbus dashboard`, see metrics.py
 
 Everything but the files needs the token, where there is one. Errors are `{"error": …}`.
 """
@@ -43,6 +44,8 @@ HEARTBEAT_S = 15.0
 Handler = Callable[["Page", web.Request, dict[str, str]], Awaitable[Any]]
 "(page, request, names in the path) → a response, or JSON to answer with. Raises a PairbusError."
 
+Answer = Callable[[web.Request], Awaitable[web.Response]]
+
 _STATUS_OF: tuple[tuple[type[PairbusError], int], ...] = (
     (FaultNotFound, 404),
     (EntityNotFound, 404),
@@ -54,9 +57,13 @@ _STATUS_OF: tuple[tuple[type[PairbusError], int], ...] = (
 class Page:
     """One page: the namespaces that it watches, and the rules for its requests."""
 
-    def __init__(self, watch: Watch, guard: Guard, *, is_on_broker: bool = False) -> None:
+    def __init__(
+        self, watch: Watch, guard: Guard, *, is_on_broker: bool = False, metrics: Answer | None = None
+    ) -> None:
+        """`metrics` answers `GET /metrics`; a broker has a page of metrics of its own."""
         self.watch = watch
         self.guard = guard
+        self._metrics = metrics
         self.jobs = Jobs(watch.tell)
         self._carriers = Carriers()
         self.is_on_broker = is_on_broker
@@ -82,6 +89,8 @@ class Page:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer any request to the page."""
         path = request.path
+        if path == "/metrics" and self._metrics is not None and request.method in READING:
+            return await self._metrics(request)
         try:
             if path == "/" or path.startswith(f"{BASE}static/"):
                 self.guard.check_host(request)

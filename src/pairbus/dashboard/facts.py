@@ -1,15 +1,14 @@
-"""Facts about pairs: clients and syphons of this machine, as their control sockets tell, and the running cost."""
+"""Facts about pairs: clients and syphons of this machine, as their control sockets tell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pairbus.access.connection_string import host_and_port
 from pairbus.access.hosts import is_loopback
 from pairbus.control.asking import describe_all
 from pairbus.control.places import served
-from pairbus.cost.pricing import PriceSheet
 from pairbus.errors import PairbusError
 
 CONTROL_S = 2.0
@@ -21,8 +20,13 @@ IsOurs = Callable[[dict[str, Any]], bool]
 
 
 def described() -> list[dict[str, Any]]:
-    """Ask all control sockets of this user; those that do not answer are left out. Blocks."""
-    return [said for said in describe_all(served(), CONTROL_S) if not isinstance(said, PairbusError)]
+    """Ask all control sockets of this user; those that do not answer are left out. Blocks.
+
+    `client_id` is the name of the socket, which tells two clients of one process apart.
+    """
+    paths = served()
+    answers = zip(paths, describe_all(paths, CONTROL_S), strict=True)
+    return [{**said, "client_id": path.stem} for path, said in answers if not isinstance(said, PairbusError)]
 
 
 def same_namespace(one: str, other: str) -> bool:
@@ -35,14 +39,17 @@ def _plain(authority: str) -> tuple[str, int | None]:
     return ("localhost" if is_loopback(host) else host), port
 
 
-def pair_facts(said: Iterable[dict[str, Any]], is_ours: IsOurs, now_s: float) -> dict[str, Any]:
+def paired_clients(ours: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the clients that are paired and at work."""
+    return [one for one in ours if one["role"] == "client" and one.get("paired") and not one.get("ended")]
+
+
+def pair_facts(ours: Sequence[dict[str, Any]], now_s: float) -> dict[str, Any]:
     """Join the descriptions of clients and syphons: the state of an entity is the worst that a client has of it."""
-    ours = [one for one in said if is_ours(one)]
     entities: dict[str, dict[str, Any]] = {}
-    for client in ours:
-        if client["role"] == "client" and client.get("paired") and not client.get("ended"):
-            for entity in client["entities"]:
-                _join(entities, entity, now_s)
+    for client in paired_clients(ours):
+        for entity in client["entities"]:
+            _join(entities, entity, now_s)
     syphons = [_syphon(one) for one in ours if one.get("syphon") is not None]
     return {
         "entities": dict(sorted(entities.items())),
@@ -76,23 +83,3 @@ def _join(entities: dict[str, dict[str, Any]], entity: dict[str, Any], now_s: fl
 def _syphon(one: dict[str, Any]) -> dict[str, Any]:
     facts = {name: one["syphon"][name] for name in SYPHON_FACTS if name in one["syphon"]}
     return {"pid": one["pid"], "program": one["program"], "role": one["role"], **facts}
-
-
-def running_cost(meters: Sequence[dict[str, list[int]]], sheet: PriceSheet) -> dict[str, Any] | None:
-    """Price what the meters of all brokers counted since they started; None when no broker has a meter."""
-    if not meters:
-        return None
-    billable: dict[str, int] = {}
-    for meter in meters:
-        for kind, (_, count, _) in meter.items():
-            billable[kind] = billable.get(kind, 0) + count
-    total = sum(billable.values())
-    # The month's free operations are left out: most accounts have used them, and nothing would ever seem to cost.
-    money = sheet.charge(sheet.included_operations, total)
-    return {
-        "billable_operations": total,
-        "by_kind": dict(sorted(billable.items(), key=lambda item: -item[1])),
-        "amount": f"{money:.4f}",
-        "currency": sheet.currency,
-        "sheet": sheet.name,
-    }

@@ -20,6 +20,7 @@ from pairbus.errors import ConfigError, EntityNotFound
 from pairbus.explorer import (
     Address,
     Lines,
+    Notes,
     Progress,
     body_bytes,
     cancel,
@@ -287,22 +288,47 @@ async def export_messages(page: Page, request: web.Request, names: Names) -> web
 
 
 async def begin_import(page: Page, request: web.Request, names: Names) -> Any:
-    """POST import?path=…: the body is JSON lines; a job sends them in their order, at least once."""
+    """POST import?path=…: the body is JSON lines; a job sends them in their order, at least once.
+
+    An import that was interrupted has `resume` in its job: lines, offset and digest, which go on there as parameters.
+    """
     path = Address.parse(text_of(request, "path")).destination
+    resumed = _resumed(request)
     carrier = await page.carrier(page.target(names["name"]).name)
     file = tempfile.TemporaryFile(prefix="pairbus-import-")  # noqa: SIM115 - the job closes it
+    lines = Lines(file, "the file")
     try:
         await _spooled(request, file)
+        if resumed is not None:
+            lines.skip_to(resumed)
     except BaseException:
         file.close()
         raise
 
     async def work(job: Job) -> None:
         with file:
-            await import_lines(carrier, path, Lines(file, "the file"), _telling(job))
+            await import_lines(carrier, path, lines, _telling(job), _JobNotes(job))
+        job.counts.pop("resume", None)
         await page.watch.refresh(names["name"])
 
     return page.jobs.begin("import", names["name"], path, work).as_json()
+
+
+class _JobNotes:
+    """Notes of an import, kept by its job: the browser keeps them for the case that this server ends."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def write(self, notes: Notes) -> None:
+        self._job.count(resume={"lines": notes.lines, "offset": notes.offset, "digest": notes.digest})
+
+
+def _resumed(request: web.Request) -> Notes | None:
+    offset = number_of(request, "offset", 0, 1 << 62)
+    if not offset:
+        return None
+    return Notes("", number_of(request, "lines", 0, 1 << 62), offset, text_of(request, "digest"))
 
 
 async def _spooled(request: web.Request, file: Any) -> None:

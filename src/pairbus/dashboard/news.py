@@ -149,15 +149,32 @@ def _of_backlog(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Happe
         yield Happening("backlog", "good", "the backlog is drained")
 
 
-def backlog_of(entities: dict[str, Any], primary_name: str | None = None) -> dict[str, Any]:
-    """Sum the backlog queues among entities; of one primary, or of all."""
-    queues = [
-        entity
+def backlog_of(
+    entities: dict[str, Any], primary_name: str | None = None, ages: dict[str, float] | None = None
+) -> dict[str, Any]:
+    """Sum the backlog queues among entities; of one primary, or of all. `ages`: path → age of the oldest message."""
+    queues = {
+        path: entity
         for path, entity in entities.items()
         if (name := primary_of(path)) is not None and (primary_name is None or name.lower() == primary_name.lower())
-    ]
-    return {
-        "queues": len(queues),
-        "messages": sum(queue.get("active", 0) for queue in queues),
-        "dead": sum(queue.get("dead", 0) for queue in queues),
     }
+    full = {
+        path: without_nulls(
+            {
+                "messages": queue.get("active", 0),
+                "dead": queue.get("dead", 0),
+                "oldest_s": round(ages[path]) if ages and path in ages and queue.get("active") else None,
+            }
+        )
+        for path, queue in queues.items()
+        if queue.get("active") or queue.get("dead")
+    }
+    found = {
+        "queues": len(queues),
+        "messages": sum(queue.get("active", 0) for queue in queues.values()),
+        "dead": sum(queue.get("dead", 0) for queue in queues.values()),
+    }
+    oldest = [one["oldest_s"] for one in full.values() if "oldest_s" in one]
+    if oldest:
+        found["oldest_s"] = max(oldest)
+    return {**found, "by_queue": full}

@@ -13,6 +13,7 @@ from pairbus.broker.kit import answer_kit
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.overview import overview
 from pairbus.cost.pricing import load
+from pairbus.dashboard.ages import ages_of
 from pairbus.dashboard.api import Page
 from pairbus.dashboard.facts import same_namespace
 from pairbus.dashboard.guard import Guard, Opens
@@ -32,6 +33,7 @@ class OwnTarget:
 
     pace_s = 1.0
     can_switch = True
+    operations = 0
     role: str | None = None
 
     def __init__(self, namespace: Namespace, connection_string: str) -> None:
@@ -100,5 +102,8 @@ def page_of(namespace: Namespace, connection_string: str, host: str, hosts: froz
     def is_ours(said: dict[str, Any]) -> bool:
         return any(same_namespace(said[side], authority) for side in ("primary", "secondary"))
 
-    watch = Watch(namespace.name, [target], Pairing(is_ours), load("standard"))
-    return Page(watch, Guard(opens, hosts), is_on_broker=True)
+    pairing = Pairing(is_ours)
+    watch = Watch(namespace.name, [target], pairing, load("standard"))
+    page = Page(watch, Guard(opens, hosts), is_on_broker=True)
+    pairing.look = ages_of(watch, page.carrier)
+    return page

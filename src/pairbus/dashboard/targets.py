@@ -28,6 +28,7 @@ ANSWER_S = 3.0
 CHANGE_S = 30.0  # for a switch: a move of the clock does everything that falls due
 ADMIN_S = 20.0
 TOKEN_S = 300
+PAGE_SIZE = 100  # entities in one answer of administration
 ANSWER_SIZE_MAX = 64 << 20  # bytes; some 200 for each entity
 SOCKET_NAME = "control.sock"
 _STATUSES: dict[int, type[PairbusError]] = {400: ConfigError, 404: EntityNotFound}
@@ -47,6 +48,8 @@ class Target(Protocol):
 
     address: str
     "Host, for an emulator host:port."
+    operations: int
+    "Calls that this page made and that Azure bills; 0 for a broker, whose meter counts all."
 
     async def side(self) -> Side:
         """Return the way for messages and for administration."""
@@ -68,6 +71,7 @@ class BrokerTarget:
 
     pace_s = 1.0
     can_switch = True
+    operations = 0
 
     def __init__(
         self,
@@ -160,6 +164,7 @@ class AzureTarget:
         self.role = role
         self.address = side.name
         self.pace_s = pace_s
+        self.operations = 0
         self._side = side
         self._admin: ServiceBusAdministrationClient | None = None
 
@@ -187,12 +192,16 @@ class AzureTarget:
             admin = self._side.new_admin()
             assert isinstance(admin, ServiceBusAdministrationClient)
             self._admin = admin
-        admin, found = self._admin, {}
+        admin, found, queues = self._admin, {}, 0
         settings: dict[str, Any] = {queue.name: queue for queue in admin.list_queues()}
         for queue in admin.list_queues_runtime_properties():
+            queues += 1
             known = settings.get(queue.name)
             found[queue.name] = _counts("queue", queue, known) | {"scheduled": queue.scheduled_message_count or 0}
+        self.operations += 2 * _pages(queues)
+        topics = 0
         for topic in admin.list_topics_runtime_properties():
+            topics += 1
             found[topic.name] = {
                 "kind": "topic",
                 "scheduled": topic.scheduled_message_count or 0,
@@ -204,7 +213,14 @@ class AzureTarget:
                 found[f"{topic.name}/Subscriptions/{each.name}"] = _counts(
                     "subscription", each, settings.get(each.name)
                 )
+            self.operations += 2 * _pages(len(settings))
+        self.operations += _pages(topics)
         return found
+
+
+def _pages(count: int) -> int:
+    """Return the calls for a listing: full pages, and one that is not full."""
+    return count // PAGE_SIZE + 1
 
 
 def _counts(kind: str, counts: Any, settings: Any) -> dict[str, Any]:
@@ -214,6 +230,10 @@ def _counts(kind: str, counts: Any, settings: Any) -> dict[str, Any]:
         "dead": counts.dead_letter_message_count or 0,
         "size_bytes": getattr(counts, "size_in_bytes", 0) or 0,
     }
+    if counts.transfer_message_count:
+        found["transfer"] = counts.transfer_message_count
+    if counts.transfer_dead_letter_message_count:
+        found["transfer_dead"] = counts.transfer_dead_letter_message_count
     if settings is not None:
         found |= {"status": str(settings.status), "sessions": bool(settings.requires_session)}
         size_mb = getattr(settings, "max_size_in_megabytes", None)

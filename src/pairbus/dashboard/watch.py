@@ -18,7 +18,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pairbus.cost.pricing import PriceSheet
-from pairbus.dashboard.facts import IsOurs, described, pair_facts, running_cost
+from pairbus.dashboard.cost import running_cost, visible_operations
+from pairbus.dashboard.facts import IsOurs, described, pair_facts, paired_clients
 from pairbus.dashboard.news import Happening, backlog_of, happenings, patch_of, without_nulls
 from pairbus.errors import PairbusError
 from pairbus.transport.threads import in_thread
@@ -30,6 +31,8 @@ logger = logging.getLogger("pairbus.dashboard")
 
 TICK_S = 1.0
 CLIENTS_S = 1.0
+QUICK_S = 0.25  # between two looks at a source that answers quickly
+REST = 200  # times as long as a look took is the pause after it: half a percent of a core at most
 LOOK_S = 3.0
 LINGER_S = 10.0  # a page that is opened again soon after finds fresh facts
 WAITING_MAX = 64
@@ -84,8 +87,11 @@ class Watch:
         self._first = asyncio.Event()
         self._arrived = asyncio.Event()
         "All namespaces and clients have answered, or failed to."
-        self._overviews: dict[str, dict[str, Any]] = {}
+        self.overviews: dict[str, dict[str, Any]] = {}
+        "Answers of the namespaces, by name."
         self._pair: dict[str, Any] = {}
+        self.clients: list[dict[str, Any]] = []
+        "Paired clients of these namespaces on this machine, as their control sockets described them last."
         self._status: dict[str, Any] = {}
         self._look: dict[str, Any] = {}
         self._number = 0
@@ -101,6 +107,15 @@ class Watch:
         """Return everything as it is now, or was a moment ago. It begins to watch when nobody did."""
         self._begin()
         await self._first.wait()
+        return self._look
+
+    async def whole_look(self, wait_s: float) -> dict[str, Any]:
+        """Return everything, as `look` does, and wait a while for namespaces that have not answered yet."""
+        await self.look()
+        if not self._arrived.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), wait_s)
+            self._assemble()
         return self._look
 
     async def join(self) -> Watcher:
@@ -168,9 +183,9 @@ class Watch:
         if self._tasks:
             return
         self._first, self._arrived = asyncio.Event(), asyncio.Event()
-        self._overviews, self._pair, self._status, self._look = {}, {}, {}, {}
+        self.overviews, self._pair, self._status, self._look = {}, {}, {}, {}
         loop = asyncio.get_running_loop()
-        sources: list[tuple[Callable[[], Awaitable[None]], float]] = [
+        sources: list[tuple[Callable[[], Awaitable[bool]], float]] = [
             (lambda target=target: self._ask(target), target.pace_s)  # type: ignore[misc]
             for target in self.targets.values()
         ]
@@ -189,13 +204,22 @@ class Watch:
                 task.cancel()
         return tasks
 
-    async def _keep(self, read: Callable[[], Awaitable[None]], pace_s: float) -> None:
-        while True:
-            await read()
-            await asyncio.sleep(pace_s)
+    async def _keep(self, read: Callable[[], Awaitable[bool]], pace_s: float) -> None:
+        """Ask a source again and again, and tell at once what has changed; a quick source is asked more often.
 
-    async def _ask(self, target: Target) -> None:
-        known = self._overviews.get(target.name, {})
+        `read` returns whether there is news.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            began_s = loop.time()
+            if await read() and self._first.is_set():
+                self._assemble(is_tick=False)
+            took_s = loop.time() - began_s
+            is_quick = pace_s <= TICK_S
+            await asyncio.sleep(min(pace_s, max(QUICK_S, took_s * REST)) if is_quick else pace_s)
+
+    async def _ask(self, target: Target) -> bool:
+        known = self.overviews.get(target.name, {})
         try:
             found = await target.overview()
         except PairbusError as error:
@@ -204,21 +228,26 @@ class Watch:
             found = {**known, "reachable": False, "error": str(error), "away_since_ms": since_ms}
         else:
             found = {**found, "reachable": True}
-        self._overviews[target.name] = found
+        self.overviews[target.name] = found
         self._has_arrived()
+        return _without_time(known) != _without_time(found)
 
     def _has_arrived(self) -> None:
-        if self._pair and len(self._overviews) == len(self.targets):
+        if self._pair and len(self.overviews) == len(self.targets):
             self._arrived.set()
 
-    async def _ask_clients(self) -> None:
+    async def _ask_clients(self) -> bool:
         said = await in_thread("pairbus-control", described)
-        self._pair = pair_facts(said, self._pairing.is_ours, time.time())
+        ours = [one for one in said if self._pairing.is_ours(one)]
+        self.clients = paired_clients(ours)
+        before, self._pair = self._pair, pair_facts(ours, time.time())
         self._has_arrived()
+        return before != self._pair
 
-    async def _ask_status(self) -> None:
+    async def _ask_status(self) -> bool:
         assert self._pairing.look is not None
-        self._status = await self._pairing.look()
+        before, self._status = self._status, await self._pairing.look()
+        return before != self._status
 
     async def _tick(self) -> None:
         """Put the look together, once every source has had a moment, and end when nobody wants it any more."""
@@ -226,29 +255,33 @@ class Watch:
         with suppress(TimeoutError):  # one that is silent is shown as such
             await asyncio.wait_for(self._arrived.wait(), TICK_S)
         while True:
+            self._assemble()
+            self._first.set()  # before it may end: somebody who came in a busy moment still waits for it
             if self._watchers:
                 self._wanted_s = loop.time()
             elif loop.time() - self._wanted_s > LINGER_S:
                 self._stop_sources()
                 return
-            self._assemble()
-            self._first.set()
             await asyncio.sleep(TICK_S)
 
-    def _assemble(self) -> None:
-        before, self._look = self._look, self._together()
+    def _assemble(self, *, is_tick: bool = True) -> None:
+        """Put the look together, and tell what has changed; between two ticks the time alone is no news."""
+        before, now = self._look, self._together()
+        patch = patch_of(before, now) if before else {}
+        if not is_tick and patch.keys() <= {"time_ms"}:
+            return
+        self._look = now
         if not before:
             return
-        for happening in happenings(before, self._look):
+        for happening in happenings(before, now):
             self.note(happening)
-        patch = patch_of(before, self._look)
         if patch and self._watchers:
             self.tell("patch", patch)
 
     def _together(self) -> dict[str, Any]:
         namespaces = {}
         for name, target in self.targets.items():
-            found = self._overviews.get(name, {"reachable": False, "error": "it has not answered yet"})
+            found = self.overviews.get(name, {"reachable": False, "error": "it has not answered yet"})
             status = self._status.get(target.role or "", {})
             if status and found["reachable"] and not status.get("reachable", True):
                 # The control socket answers although the port does not: for clients the namespace is away.
@@ -259,15 +292,20 @@ class Watch:
                 "address": target.address,
                 "can_switch": target.can_switch,
             }
-        meters = [found["meter"] for found in self._overviews.values() if found.get("meter")]
         look = {
             "title": self.title,
             "time_ms": int(time.time() * 1000),
             "namespaces": namespaces,
             "pair": self._pair_facts(namespaces),
-            "cost": running_cost(meters, self._sheet),
+            "cost": self._cost(),
         }
         return {key: _shallow(value) for key, value in look.items() if value is not None}
+
+    def _cost(self) -> dict[str, Any] | None:
+        meters = [found["meter"] for found in self.overviews.values() if found.get("meter")]
+        billed = {target.role: target.operations for target in self.targets.values() if not target.can_switch}
+        visible = visible_operations(self._pair, billed) if billed else None
+        return running_cost(meters, self._sheet, visible, len(billed))
 
     def _pair_facts(self, namespaces: dict[str, Any]) -> dict[str, Any]:
         names = self._pairing.names
@@ -275,13 +313,17 @@ class Watch:
         backlog = backlog_of(
             {path: one for name in holders for path, one in namespaces[name].get("entities", {}).items()},
             self._pairing.primary_name,
+            {one["path"]: one["oldest_s"] for one in self._status.get("queues", []) if one["oldest_s"] is not None},
         )
-        if self._status.get("oldest_s") is not None and backlog["messages"]:
-            backlog["oldest_s"] = round(self._status["oldest_s"])
         found = {**self._pair, "backlog": backlog}
         if names is not None:
             found |= {"primary": names[0], "secondary": names[1], "problems": self._status.get("problems") or None}
         return found
+
+
+def _without_time(overview: dict[str, Any]) -> dict[str, Any]:
+    """Return an overview without the time of its clock, which is never the same."""
+    return {**overview, "clock": overview.get("clock", {}).get("offset_seconds")}
 
 
 def _shallow(value: Any) -> Any:

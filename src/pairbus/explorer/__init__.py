@@ -18,7 +18,7 @@ from pairbus.explorer.calls import Unreachable
 from pairbus.explorer.choice import Choice, state_of, view_of
 from pairbus.explorer.dead_letters import Group, grouped, redrive
 from pairbus.explorer.encoding import BadMessage, edited, encoded, importable
-from pairbus.explorer.files import ImportFile, Lines, export, import_file, import_lines, json_line
+from pairbus.explorer.files import ImportFile, Lines, Notes, export, import_file, import_lines, json_line
 from pairbus.explorer.message import body_bytes, described, sendable, sequence_number_of
 from pairbus.explorer.pages import extent, peek, search, walk
 from pairbus.explorer.progress import Progress
@@ -34,6 +34,7 @@ __all__ = [
     "Group",
     "ImportFile",
     "Lines",
+    "Notes",
     "Progress",
     "Unreachable",
     "body_bytes",

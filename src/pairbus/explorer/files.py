@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from pairbus.errors import ConfigError
 from pairbus.explorer.address import Address
@@ -67,6 +67,14 @@ class Notes:
     "Bytes of the file whose messages are accepted."
     digest: str
     "Digest of these bytes: another file of the same name is noticed."
+
+
+class NoteTaker(Protocol):
+    """Somebody who keeps the notes of an import."""
+
+    def write(self, notes: Notes) -> None:
+        """Keep notes, which replace those before."""
+        ...
 
 
 class ImportFile:
@@ -190,7 +198,7 @@ async def import_file(carrier: Carrier, path: str, source: ImportFile, progress:
 
 
 async def import_lines(
-    carrier: Carrier, path: str, lines: Lines, progress: Progress, source: ImportFile | None = None
+    carrier: Carrier, path: str, lines: Lines, progress: Progress, source: NoteTaker | None = None
 ) -> None:
     """Send the messages of the lines in order. Without a `source` there are no notes."""
     pipeline, patience = Pipeline(carrier, path), Patience()

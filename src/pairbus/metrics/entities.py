@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from pairbus.metrics.text import Family, escaped, labels
@@ -54,5 +54,11 @@ def entity_families(kind: EntityKind, found: Sequence[EntityCounts]) -> Iterator
 
 def up(namespace: str, *, is_known: bool) -> Family:
     """Say whether the counts of a namespace could be read for this page."""
+    return ups({namespace: is_known})
+
+
+def ups(known: Mapping[str, bool]) -> Family:
+    """Say of each namespace whether its counts could be read for this page."""
     text = "1: the counts of the namespace are on this page; 0: it could not be asked."
-    return Family("servicebus_up", "gauge", text, [("", labels(namespace_name=namespace), int(is_known))])
+    samples = [("", labels(namespace_name=name), int(is_known)) for name, is_known in known.items()]
+    return Family("servicebus_up", "gauge", text, samples)

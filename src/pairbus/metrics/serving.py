@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -31,16 +31,17 @@ async def metrics_answer(families: Iterable[Family]) -> web.Response:
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
 
 
-def refusal_of(request: web.Request, host: str, token: str | None) -> web.Response | None:
+def refusal_of(request: web.Request, host: str, token: str | None, hosts: Collection[str] = ()) -> web.Response | None:
     """Return the answer to a request that has no right to the page; None when it has.
 
-    `host`: where the server listens. `token`: what a caller must show; None: nothing, which is for the loopback only.
+    `host`: where the server listens; `hosts`: further names of it, in lower case. `token`: what a caller must show;
+    None: nothing, which is for the loopback only.
     """
     try:
         named = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
     except ValueError:
         named = ""
-    if named not in {*LOOPBACK_HOSTS, host.lower()} and not _is_address(named):
+    if named not in {*LOOPBACK_HOSTS, host.lower(), *hosts} and not _is_address(named):
         return web.Response(status=421, text="this is another host\n")
     if "Origin" in request.headers:
         return web.Response(status=403, text="requests of web pages are refused\n")

@@ -24,10 +24,10 @@ function headers(extra) {
   return { "X-Pairbus-Page": "1", ...(token ? { "X-Pairbus-Token": token } : {}), ...extra };
 }
 
-async function ask(path, options) {
+async function ask(path, options, early) {
   let answer;
   try {
-    answer = await fetch(BASE + path, { ...options, headers: headers(options?.headers), cache: "no-store" });
+    answer = await (early ?? fetch(BASE + path, { ...options, headers: headers(options?.headers), cache: "no-store" }));
   } catch {
     throw new Problem(0, "the server does not answer");
   }
@@ -38,6 +38,14 @@ async function ask(path, options) {
 }
 
 export const get = async (path) => (await ask(path)).json();
+
+// The overview that early.js has asked for, or a new one.
+export async function firstOverview() {
+  const early = globalThis.pairbusEarly;
+  globalThis.pairbusEarly = undefined;
+  return (await ask("overview", undefined, early)).json();
+}
+
 export const blob = async (path) => (await ask(path)).blob();
 export const remove = async (path) => (await ask(path, { method: "DELETE" })).json();
 

@@ -3,6 +3,7 @@
 import { get, of, post, save } from "./api.js";
 import { attempt, confirm } from "./dialogs.js";
 import { button, field, h, pill, section, svg, table, tiles } from "./dom.js";
+import { importFile } from "./imports.js";
 import { openMessage, sendForm } from "./message.js";
 import { entityLink } from "./overview.js";
 import { ratesOf, state } from "./store.js";
@@ -111,7 +112,7 @@ function tools(here) {
       here.tab === "" ? button("Send", () => sendForm(here, null, () => load(here)), { "data-action": "send" }) : null,
       button(view.picked.size ? `Move ${many(view.picked.size, "message")}` : "Move", () => move(here), { "data-action": "move" }),
       button("Export", () => attempt(() => save(of(here.namespace, "export", { path: here.source, ...view.asked, from: "", first: view.asked.from }), `${here.path.replace(/[^A-Za-z0-9.-]+/g, "-")}.jsonl`), "exported"), { "data-action": "export" }),
-      here.tab === "" ? h("label", { class: "file" }, "Import", h("input", { type: "file", accept: ".jsonl,.ndjson,.json", class: "unseen", onchange: (event) => importFile(here, event.target) })) : null,
+      here.tab === "" ? h("label", { class: "file" }, "Import", h("input", { type: "file", accept: ".jsonl,.ndjson,.json", class: "unseen", onchange: (event) => chooseFile(here, event.target) })) : null,
       button(view.picked.size ? `Delete ${many(view.picked.size, "message")}` : "Purge", () => purge(here), { class: "danger", "data-action": "purge" })),
   ];
 }
@@ -139,10 +140,10 @@ function move(here) {
       names.length > 1 ? field("Of namespace", h("select", { name: "namespace" }, names.map((name) => h("option", { value: name, selected: name === here.namespace }, name)))) : null));
 }
 
-async function importFile(here, input) {
+async function chooseFile(here, input) {
   const file = input.files[0];
+  if (file) await importFile(here, file);
   input.value = "";
-  if (file) await attempt(() => post(of(here.namespace, "import", { path: here.path }), file), `${file.name} is being sent`);
 }
 
 function list(here) {

@@ -5,7 +5,10 @@ import { ratesOf, state } from "./store.js";
 import { outageButton } from "./switches.js";
 import { bytes, duration, isBacklog, many, moment, number, rate, STATES } from "./words.js";
 
+const SCREEN_ROWS = 25; // painted first; the others follow when these are on the screen
 const FIRST_ROWS = 100;
+const REST_MS = 60;
+let rowsMax = 0;
 const view = { filter: "", sort: "path", down: false, nonEmpty: false, all: false };
 
 export const entityLink = (namespace, path, tab) => `#/entity/${encodeURIComponent(namespace)}/${encodeURIComponent(path)}${tab ? `/${tab}` : ""}`;
@@ -41,6 +44,7 @@ export function overview(redraw) {
     keyFigures(look, rows),
     namespaces(look),
     states(look),
+    backlogQueues(look),
     course(look),
     entities(look, rows, redraw),
     happened(8),
@@ -61,7 +65,7 @@ function keyFigures(look, rows) {
     hasPair && { title: "Failed over", value: number(failed), tone: failed ? "bad" : "good", note: `of ${states.length} that clients of this machine send to` },
     hasPair && { title: "Backlog", value: number(backlog.messages), tone: backlog.messages ? "bad" : "good", note: backlog.oldest_s !== undefined ? `the oldest for ${duration(backlog.oldest_s)}` : `in ${many(backlog.queues ?? 0, "backlog queue")}` },
     hasPair && { title: "Syphon", value: rate(pair.syphon_per_second ?? 0), note: many((pair.syphons ?? []).length, "syphon") + " on this machine" },
-    look.cost && { title: "Cost so far", value: `${look.cost.amount} ${look.cost.currency}`, note: `estimate: ${many(look.cost.billable_operations, "billable operation")}` },
+    look.cost && { title: "Cost so far", value: `${look.cost.amount} ${look.cost.currency}`, note: `estimate: ${look.cost.is_partial ? "at least " : ""}${many(look.cost.billable_operations, "billable operation")}${look.cost.base_per_month ? `, and ${look.cost.base_per_month} ${look.cost.currency} a month` : ""}` },
   ]));
 }
 
@@ -88,6 +92,17 @@ function states(look) {
     { title: "Pings", class: "n minor", cell: ([, one]) => number(one.pings) },
     { title: "Failed", class: "n minor", cell: ([, one]) => number(one.failed) },
   ], rows), h("p", { class: "note" }, `As ${many((look.pair.clients ?? []).length, "client")} of this machine ${look.pair.clients?.length === 1 ? "tells" : "tell"}.`));
+}
+
+function backlogQueues(look) {
+  const rows = Object.entries(look.pair?.backlog?.by_queue ?? {});
+  if (!rows.length) return null;
+  return section("backlog", "Backlog queues", table("Backlog queues", [
+    { title: "Queue", cell: ([path]) => h("bdi", {}, path) },
+    { title: "Messages", class: "n", cell: ([, one]) => number(one.messages) },
+    { title: "Oldest for", class: "n", cell: ([, one]) => duration(one.oldest_s) },
+    { title: "Dead", class: "n minor", cell: ([, one]) => number(one.dead) },
+  ], rows));
 }
 
 function course(look) {
@@ -119,7 +134,11 @@ function chosen(rows) {
 
 function entities(look, rows, redraw) {
   const found = chosen(rows);
-  const shown = view.all ? found : found.slice(0, FIRST_ROWS);
+  if (!rowsMax) {
+    rowsMax = SCREEN_ROWS;
+    setTimeout(() => { rowsMax = FIRST_ROWS; redraw(); }, REST_MS);
+  }
+  const shown = view.all ? found : found.slice(0, rowsMax);
   const several = Object.keys(look.namespaces).length > 1;
   const column = (title, by, cell, minor) => ({ title: sortHead(title, by, redraw), class: `n${minor ? " minor" : ""}`, cell, sorted: view.sort === by ? (view.down ? "descending" : "ascending") : null });
   return section("entities", "Entities",
@@ -150,7 +169,11 @@ function cost(look) {
   if (!look.cost) {
     return Object.values(look.namespaces).some((one) => one.can_switch) ? h("p", { class: "note outside" }, "Start the broker with --meter DIR to see what it would cost on Azure.") : null;
   }
+  const sum = `${look.cost.amount} ${look.cost.currency} for ${many(look.cost.billable_operations, "billable operation")}`;
+  const sheet = `by the price sheet “${look.cost.sheet}”: an estimate, beyond the operations that are free`;
   return section("cost", "Running cost",
-    h("p", {}, `${look.cost.amount} ${look.cost.currency} for ${many(look.cost.billable_operations, "billable operation")} since the start, by the price sheet “${look.cost.sheet}”: an estimate, without the base charge and beyond the operations that are free.`),
+    look.cost.is_partial
+      ? h("p", {}, `At least ${sum}, ${sheet}. Azure does not tell how many operations there were: counted are those of paired clients and syphons of this machine since they started, each message as one of 64 KB at most, and calls of this page.${look.cost.base_per_month ? ` The base charge is ${look.cost.base_per_month} ${look.cost.currency} a month besides.` : ""}`)
+      : h("p", {}, `${sum} since the start, ${sheet}, and without the base charge.`),
     table("Billable operations by kind", [{ title: "Kind", cell: ([kind]) => kind }, { title: "Operations", class: "n", cell: ([, count]) => number(count) }], Object.entries(look.cost.by_kind)));
 }

@@ -1,9 +1,10 @@
 // The last look, kept fresh by server-sent events; rates and the course of the backlog are counted here.
 
-import { get, listen, Problem } from "./api.js";
+import { firstOverview, listen, Problem } from "./api.js";
 
 const RATE_MS = 10000;
 const COURSE_MAX = 300;
+const COURSE_MS = 900; // between two points of the course: looks may come more often
 
 export const state = { look: null, happened: [], jobs: new Map(), course: [], link: "connecting", problem: null, sinceMs: Date.now() };
 const samples = [];
@@ -28,7 +29,9 @@ function noteLook(look) {
   const now = look.time_ms;
   while (samples.length > 1 && now - samples[1].time_ms > RATE_MS) samples.shift();
   samples.push(look);
-  state.course.push([now, look.pair?.backlog?.messages ?? 0]);
+  const last = state.course[state.course.length - 1];
+  if (last && now - last[0] < COURSE_MS) last[1] = look.pair?.backlog?.messages ?? 0;
+  else state.course.push([now, look.pair?.backlog?.messages ?? 0]);
   if (state.course.length > COURSE_MAX) state.course.shift();
 }
 
@@ -61,7 +64,7 @@ function setLink(link, problem) {
 }
 
 export async function begin() {
-  const look = await get("overview");
+  const look = await firstOverview();
   state.version = look.version;
   state.onBroker = look.on_broker;
   noteLook(look);

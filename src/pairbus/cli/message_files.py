@@ -1,0 +1,95 @@
+"""`pairbus message export` and `import`: messages as files of JSON lines."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pairbus.cli import message_options as options
+from pairbus.cli.connection import reached
+
+if TYPE_CHECKING:
+    from pairbus.transport import Carrier
+
+
+@reached
+def export_messages(
+    side: Any,
+    entity: options.Entity,
+    dead_letter: options.DeadLetter = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; standard output otherwise.")] = None,
+    first: options.From = 0,
+    last: options.To = None,
+    where: options.Where = None,
+    grep: options.Grep = None,
+    session: options.Session = None,
+    limit: options.Limit = None,
+) -> None:
+    """Write messages as JSON lines, with their raw bytes: `import` sends them byte for byte. They stay where they are.
+
+    FILE appears when it is whole; an interrupted export leaves FILE.part.
+    """
+    from pairbus.cli.message_run import Telling, carry_out
+    from pairbus.cli.message_source import written_whole
+    from pairbus.explorer import Progress, export
+
+    address = options.address_of(entity, dead_letter=dead_letter)
+    choice = options.choice_of(where, grep, session, first, last)
+    telling = Telling("exported", "exported")
+    if out is None:
+        telling.progress.tell = None
+
+    async def work(carriers: list[Carrier]) -> Progress:
+        with written_whole(out) as write:
+            return await export(carriers[0], address, write, choice=choice, limit=limit, progress=telling.progress)
+
+    carry_out([side], work, telling)
+    typer.echo(telling.summary(), err=out is None)
+
+
+@reached
+def import_messages(
+    side: Any,
+    entity: options.Destination,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="JSON lines; - for standard input.")],
+    notes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Notes of how far it came; FILE.pairbus-import otherwise.")
+    ] = None,
+    skip: Annotated[int, typer.Option(min=0, metavar="N", help="Leave out the first N lines of standard input.")] = 0,
+) -> None:
+    """Send the messages of a file of JSON lines. At least once, and in order.
+
+    A line with raw bytes, as `export` writes it, is sent byte for byte but for what the service adds; to edit such a
+    line, delete its field raw. Interrupted, it notes how far it came: the same command goes on there, and repeats at
+    most the messages whose answers were missing. The notes are removed at the end. Standard input has no notes: --skip.
+    """
+    from pairbus.cli.message_run import Telling, carry_out
+    from pairbus.explorer import ImportFile, Lines, import_file, import_lines
+
+    path = options.destination_of(entity)
+    telling = Telling("imported", "imported")
+    if file != "-":
+        if skip:
+            raise typer.BadParameter("--skip is for standard input: a file has notes")
+        source = ImportFile(Path(file), f"{side.endpoint.authority}/{path}", notes)
+        carry_out(
+            [side],
+            lambda carriers: import_file(carriers[0], path, source, telling.progress),
+            telling,
+            "; the same command goes on there (at least once)",
+        )
+    else:
+        lines = Lines(sys.stdin.buffer, "standard input")
+        for _ in range(skip):
+            lines.skip_line()
+        carry_out(
+            [side],
+            lambda carriers: import_lines(carriers[0], path, lines, telling.progress),
+            telling,
+            "; to go on, leave these lines out with --skip (at least once)",
+        )
+    telling.notes()
+    typer.echo(telling.summary())

@@ -1,0 +1,87 @@
+"""`pairbus message move` and `purge`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from pairbus.cli import message_options as options
+from pairbus.cli.connection import reached, reached_with_target
+
+
+@reached_with_target
+def move(
+    sides: Any,
+    entity: options.Entity,
+    to: Annotated[str, typer.Argument(metavar="TO", help="Queue or topic that gets them.")],
+    dead_letter: options.DeadLetter = False,
+    where: options.Where = None,
+    grep: options.Grep = None,
+    session: options.Session = None,
+    limit: options.Limit = None,
+) -> None:
+    """Move messages to another entity, of this namespace or of another one. At least once.
+
+    A message is completed only after its destination has accepted it: an interruption can leave it in both places,
+    never in none, and leaves nothing locked; the same command goes on. Messages that arrive meanwhile stay. Everything
+    but what the service adds passes unaltered. Chosen by --where or --grep, messages are found by a look at all of
+    them; the others are held for the time and given back.
+    Another namespace is --target; a host there has the --credential, and --ca-file is for both namespaces.
+    To send dead letters back to where they came from, `pairbus redrive` removes their reasons and minds duplicates.
+    """
+    from pairbus.cli.message_run import Telling, carry_out
+    from pairbus.explorer import move as move_messages
+
+    address = options.address_of(entity, dead_letter=dead_letter)
+    choice = options.choice_of(where, grep, session)
+    telling = Telling("moved", "moved")
+    carry_out(
+        sides,
+        lambda carriers: move_messages(
+            carriers[0], address, carriers[-1], to, choice=choice, limit=limit, progress=telling.progress
+        ),
+        telling,
+        "; the same command goes on (at least once: the last ones may be in both places)",
+    )
+    _end(telling)
+
+
+@reached
+def purge(
+    side: Any,
+    entity: options.Entity,
+    dead_letter: options.DeadLetter = False,
+    where: options.Where = None,
+    grep: options.Grep = None,
+    session: options.Session = None,
+    limit: options.Limit = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+) -> None:
+    """Delete messages for good. Asks first, unless --yes is given; `export` before it keeps a copy.
+
+    Messages that arrive meanwhile stay, and so do deferred and scheduled ones.
+    """
+    from pairbus.cli.entity_options import confirm_deletion
+    from pairbus.cli.message_run import Telling, carry_out
+    from pairbus.explorer import purge as purge_messages
+
+    address = options.address_of(entity, dead_letter=dead_letter)
+    choice = options.choice_of(where, grep, session)
+    which = "all messages" if choice.is_all and limit is None else "the chosen messages"
+    confirm_deletion(f"{which} of {address}", yes)
+    telling = Telling("deleted", "deleted")
+    carry_out(
+        [side],
+        lambda carriers: purge_messages(carriers[0], address, choice=choice, limit=limit, progress=telling.progress),
+        telling,
+    )
+    _end(telling)
+
+
+def _end(telling: Any) -> None:
+    """Say how it ended; exit with 1 when something that was asked for is left."""
+    telling.notes()
+    typer.echo(telling.summary())
+    if telling.progress.left:
+        raise typer.Exit(1)

@@ -1,0 +1,74 @@
+"""The running cost: an estimate by a price sheet, from the operations that the page can know of.
+
+A broker with a meter counts every operation. Azure tells nobody how many operations a namespace had: of it the page
+counts what paired clients and syphons of this machine did, and its own calls. That is a lower bound, and told as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import Any
+
+from pairbus.cost.pricing import MONTH_HOURS, PriceSheet
+
+CENT = Decimal("0.01")
+
+# Operations that clients and syphons count: the namespace that is billed, the words for it, operations of each.
+# Sizes are not known: each message is taken for one of 64 KB at most. Settlements are free, as documented.
+_OF_CLIENTS = (
+    ("sent", "primary", "sends of paired clients"),
+    ("pings", "primary", "pings"),
+    ("diverted", "secondary", "sends to the backlog"),
+)
+_OF_SYPHONS = (("secondary", "receives of syphons"), ("primary", "sends of syphons"))
+
+
+def visible_operations(pair: Mapping[str, Any], unmetered: Mapping[str | None, int]) -> dict[str, int]:
+    """Count the operations of namespaces without a meter. `unmetered`: role → calls that the page made to it.
+
+    A namespace alone has the role None: the page does not know then whether clients have it as primary or secondary.
+    """
+    found = {"administration by this page": sum(unmetered.values())}
+    for name, role, words in _OF_CLIENTS:
+        if role in unmetered:
+            found[words] = sum(one.get(name, 0) for one in pair.get("entities", {}).values())
+    for role, words in _OF_SYPHONS:
+        if role in unmetered:
+            found[words] = sum(one.get("moved", 0) for one in pair.get("syphons", []))
+    return {words: count for words, count in found.items() if count}
+
+
+def running_cost(
+    meters: Sequence[dict[str, list[int]]],
+    sheet: PriceSheet,
+    visible: Mapping[str, int] | None = None,
+    namespaces: int = 0,
+) -> dict[str, Any] | None:
+    """Price what meters counted since the brokers started, and what is visible of other namespaces.
+
+    `visible`: None when every namespace is a broker. `namespaces`: how many of them are Azure's.
+    """
+    if not meters and visible is None:
+        return None
+    billable: dict[str, int] = {}
+    for meter in meters:
+        for kind, (_, count, _) in meter.items():
+            billable[kind] = billable.get(kind, 0) + count
+    for kind, count in (visible or {}).items():
+        billable[kind] = billable.get(kind, 0) + count
+    total = sum(billable.values())
+    # The month's free operations are left out: most accounts have used them, and nothing would ever seem to cost.
+    money = sheet.charge(sheet.included_operations, total)
+    found = {
+        "billable_operations": total,
+        "by_kind": dict(sorted(billable.items(), key=lambda item: -item[1])),
+        "amount": f"{money:.4f}",
+        "currency": sheet.currency,
+        "sheet": sheet.name,
+        "is_partial": visible is not None,
+    }
+    if namespaces:
+        base = sheet.base(MONTH_HOURS, namespaces).quantize(CENT, ROUND_HALF_EVEN)
+        found["base_per_month"] = str(base)
+    return found
