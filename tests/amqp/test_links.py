@@ -186,7 +186,7 @@ def test_deliveries_of_a_link_that_is_gone_are_forgotten() -> None:
     assert "Disposed" not in kinds(pair.at_client)
 
 
-def test_an_answer_too_large_for_the_peer_ends_the_connection_with_the_reason() -> None:
+def test_answer_too_large_for_the_peer_ends_the_connection() -> None:
     """A performative cannot be cut; amqp:frame-size-too-small is what the standard has for it (2.8.15)."""
     pair = Pair(client={"max_frame_size": 512})
     session = pair.begin()
