@@ -98,7 +98,7 @@ class Chain:
             forwarder.wake()
 
     def turn(self) -> None:
-        """What a turn of the loop does, without the commit."""
+        """Run the calls of one turn of the loop, without the commit."""
         calls, self.loop.soon = self.loop.soon, []
         for call in calls:
             call()
@@ -116,7 +116,7 @@ class Chain:
         assert answer.value is None
 
     def places(self) -> dict[str, list[str]]:
-        """What each queue holds, by peeking; dead letters under `name†`."""
+        """Peek at every queue and return its texts by queue name; dead letters are under `name†`."""
         found = {}
         for name, queue in self.queues.items():
             for key, box in ((name, queue.main), (f"{name}†", queue.dead)):
@@ -220,8 +220,8 @@ def test_too_many_hops_end_in_the_dead_letter_queue() -> None:
     assert TOO_MANY_HOPS.encode() in lock.message.patch
 
 
-def test_a_tired_dead_letter_stays_and_holds_nobody_up() -> None:
-    """It can still be received where it is."""
+def test_dead_letter_without_hops_left_blocks_no_other() -> None:
+    """A dead letter that has used its four hops can still be received where it is, and does not block fresh ones."""
     chain = Chain("abcdef", dead=True)
     chain.bury("a", "a")
     for name in "abcde":

@@ -29,7 +29,7 @@ class Wire:
     def resume_reading(self) -> None: ...
 
 
-async def test_a_client_hears_signs_of_life_as_often_as_it_asked_for_them() -> None:
+async def test_client_gets_empty_frames_as_often_as_it_asked() -> None:
     """Its idle time-out may be shorter than the broker's own tick; without them it would hang up."""
     loop = asyncio.get_running_loop()
     keys = KeyRing([SharedAccessKey("app", "secret")])

@@ -415,7 +415,7 @@ async def test_row_13_ranges_are_answered_one_by_one() -> None:
 
 
 async def test_row_14_too_many_unsettled_deliveries_detach_the_receiver() -> None:
-    """What was settled does not count."""
+    """Settled deliveries do not count towards the limit."""
     client = await Client(Strictness(unsettled_max=3)).open()
     await client.queue("orders")
     session = await client.session()
