@@ -136,7 +136,7 @@ def test_export_and_import_keep_messages(messages: Messages, make_queue: MakeQue
 def test_move_between_namespaces_and_purge(
     messages: Messages, make_queue: MakeQueue, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was not chosen stays; purge asks first where nobody says --yes."""
+    """Messages that were not chosen stay; purge asks first unless --yes is given."""
     source, other = make_queue(), make_queue()
     with broker.admin("fabrikam") as admin:
         admin.create_queue(source)

@@ -1,4 +1,4 @@
-"""What `pairbus syphon` asks for while it runs: in this process, so that a quarter of an hour may be a second."""
+"""Requests that a running `pairbus syphon` makes, in this process: a quarter of an hour may be a second here."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_an_idle_syphon_costs_its_long_polls(broker: BrokerProcess, tmp_pa
     assert 2 <= (await running.end())["management"] <= 4
 
 
-async def test_where_there_are_many_other_queues_those_of_the_backlog_are_asked_for(
+async def test_backlog_queues_are_asked_by_name_among_many_queues(
     broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list is a request for each hundred queues of the namespace."""

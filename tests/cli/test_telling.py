@@ -1,4 +1,4 @@
-"""What `pairbus syphon` tells its operator: one line for one state, and numbers that add up."""
+"""Lines of `pairbus syphon` for its operator: one line for one state, and numbers that add up."""
 
 from __future__ import annotations
 
