@@ -131,7 +131,7 @@ async def test_what_was_sent_without_an_answer_is_noted_and_sent_again(
     assert numbers(endpoint.stored("orders")) == [0, 1] * 3 and len(homes) == 2
 
 
-async def test_a_copy_that_a_silent_backlog_queue_may_have_is_told(world: World, endpoint: ScriptedEndpoint) -> None:
+async def test_possible_copy_in_a_silent_backlog_queue_is_reported(world: World, endpoint: ScriptedEndpoint) -> None:
     """It has no mark by which the syphon could tell it."""
     endpoint.on("transfer", LoseAnswer(Detach()), path=QUEUE, times=1)
     world.spool.append(entries(range(2)))

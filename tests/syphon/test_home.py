@@ -69,7 +69,7 @@ async def test_the_genuine_sdk_reads_what_came_home() -> None:
             await receiver.complete_message(got)
 
 
-async def test_each_message_goes_to_its_own_destination_in_the_order_of_the_queue() -> None:
+async def test_each_message_comes_home_to_its_destination_in_queue_order() -> None:
     """Several destinations in one batch, and more than one batch."""
     async with pair(ORDERS, BILLS) as world:
         payloads = [message(number) for number in range(250)]
