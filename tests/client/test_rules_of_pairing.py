@@ -151,7 +151,7 @@ def described(queue: Any) -> dict[str, Any]:
     return {name: value for name, value in queue.items() if not name.endswith("_utc")}
 
 
-async def test_full_queue_beyond_the_count_is_reported_and_left_alone(
+async def test_extra_queue_with_messages_is_reported_and_left_alone(
     world: World, flavour: Flavour, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its messages would wait there for a syphon that nobody runs."""
