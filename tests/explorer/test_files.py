@@ -82,7 +82,7 @@ async def test_line_that_is_no_object_is_named(tmp_path: Path, line: str) -> Non
 
 
 async def test_plain_objects_are_messages_too() -> None:
-    """Whoever writes a file by hand needs a body only."""
+    """A person who writes a file by hand needs a body only."""
     async with world() as w:
         await w.put(encoded({"body": "hello"}))
         assert [one.endswith(b"hello") for one in await peek(w.carrier, ORDERS)] == [True]

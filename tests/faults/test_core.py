@@ -198,7 +198,9 @@ def test_load_refuses_what_is_beyond_its_rate() -> None:
 
 
 def test_partitioned_entity_has_sixteen_budgets() -> None:
-    """It is throttled less often than the rest of the namespace, and does not spend the budget of the others."""
+    """A partitioned entity is throttled less often than the rest of the namespace, and does not spend the budget
+    of the others.
+    """
     dice = cycle(number / 16 for number in range(16))
     load = Load(1, lambda: next(dice), 0.0)
     assert [load.take("orders", is_partitioned=True, now=0.0) for _ in range(17)] == [True] * 16 + [False]

@@ -89,7 +89,7 @@ def test_outage_ends_with_its_block(namespace: ServiceBusNamespace) -> None:
 
 
 def test_outage_begins_without_a_block(namespace: ServiceBusNamespace) -> None:
-    """Whoever forgets `with` does not test a healthy namespace; `end` ends it, and a second time harms nothing."""
+    """A test that forgets `with` still runs in the outage; `end` ends it, and a second `end` harms nothing."""
     outage = namespace.outage("refuse")
     assert [one["id"] for one in namespace.faults.list()] == [outage.number]
     outage.end()
