@@ -42,7 +42,7 @@ def check_percents(each: EntityAvailability) -> None:
 
 @pytest.mark.spark
 def test_delays_are_exact_nearest_ranks(world: World) -> None:
-    """Of the messages that came home, by entity and together; the histogram holds each of them once."""
+    """Delays of messages that came home, by entity and together; the histogram holds each of them once."""
     messages = [each for each in world.read.messages if each.home < plain.NEVER]
     shown = world.report.availability
     for each in [*shown.entities, shown.total]:
@@ -103,7 +103,7 @@ def test_the_timeline_shows_the_worst_state_at_every_moment(world: World) -> Non
 
 
 @pytest.mark.spark
-def test_the_backlog_is_right_at_every_point_and_its_highest_point_is_there(world: World) -> None:
+def test_backlog_is_right_at_every_point_and_has_its_maximum(world: World) -> None:
     """Depth and age of the oldest are compared with all messages; the ends of the period are points."""
     messages, points = world.read.messages, world.report.availability.backlog
     assert 2 <= len(points) <= 500
@@ -201,7 +201,7 @@ def test_an_outage_ends_with_its_last_process() -> None:
     assert outage.runs == {"a", "b"}
 
 
-def test_a_process_that_dies_in_an_outage_does_not_keep_it_open_for_ever() -> None:
+def test_process_that_dies_in_an_outage_does_not_keep_it_open() -> None:
     """Its last row is its last word; the others go on."""
     views = spans(
         [step("FailedOver", 1), step("FailedOver", 2, "b"), step("Recovered", 9, "b"), step("Suspected", 20, "b")],
@@ -233,7 +233,7 @@ def test_a_recovery_from_nothing_is_nothing() -> None:
 
 
 def test_a_failover_by_hand_is_marked_and_needs_no_suspicion() -> None:
-    """It begins with itself."""
+    """Such an outage begins with the failover itself."""
     (outage,) = merged(seen(step("FailedOver", 4, forced=True), step("Recovered", 5)))
     assert outage.forced
     assert outage.begins_ms == outage.failed_over_ms == 4000

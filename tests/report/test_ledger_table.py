@@ -44,7 +44,7 @@ def test_quick_parser_agrees_with_the_ledger_on_every_line() -> None:
             assert {name: read.get(name) for name in NAMES} == {name: getattr(row, name) for name in NAMES}
 
 
-def test_a_file_of_a_ledger_is_known_by_its_name_in_any_folder() -> None:
+def test_ledger_file_is_known_by_its_name_in_any_folder() -> None:
     """Other names may be in several folders."""
     assert source_key(f"/a/{NAME}") == source_key(f"abfss://box@account/b/{NAME}") == NAME
     assert source_key("/a/b.jsonl") != source_key("/c/b.jsonl")

@@ -158,7 +158,7 @@ def test_what_is_not_well_is_in_the_first_sentence(report: Report) -> None:
     assert "all home" not in said and "none lost" not in said
 
 
-def test_a_file_that_could_not_be_used_is_told_on_the_page_and_in_the_summary() -> None:
+def test_unusable_file_is_named_on_page_and_summary() -> None:
     """Also where no line is damaged: then the report once said that everything could be used."""
     unread = Damage("ledger-7.jsonl", 0, "it is empty")
     clean = replace(example_report().source, damaged=0, damage=(), lost_rows=0, clock_jumps=0)
@@ -212,7 +212,7 @@ def test_the_first_tile_says_that_nothing_is_lost(report: Report) -> None:
 
 
 def test_twenty_queues_that_fail_together_are_one_row() -> None:
-    """It unfolds to its entities, names its reason once in words, and keeps the raw texts folded."""
+    """The row unfolds to its entities, names its reason once in words, and keeps the raw texts folded."""
     text = render(fleet_report())
     page = Page(text)
     rows = [attributes for attributes in page.named("details") if attributes.get("class") == "incident"]
@@ -301,7 +301,7 @@ def test_operations_that_cost_nothing_are_still_shown_as_parts(report: Report) -
 
 
 def test_the_page_is_one_small_file_that_fetches_nothing(report: Report, page: Page) -> None:
-    """It is mailed, attached to a ticket, opened years later without a network."""
+    """The page is mailed, attached to a ticket, and opened years later without a network."""
     text = render(report)
     assert len(text.encode()) < SIZE_MAX
     assert page.named("script", "link", "img", "iframe", "object", "embed", "image", "use") == []

@@ -99,7 +99,7 @@ async def test_a_closed_receiver_leaves_session_and_messages(sdk: Sdk, sdk_admin
 
 
 async def test_state_is_set_read_and_cleared(sdk: Sdk, sdk_admin: Admin, name: str) -> None:
-    """It belongs to the session, not to its receiver."""
+    """The state belongs to the session, not to its receiver."""
     queue = await queue_of(sdk_admin, name)
     receiver = await sdk.receiver(queue, session_id="größe")
     assert await session_call(sdk, receiver, "get_state") is None

@@ -56,7 +56,7 @@ async def test_an_abandoned_message_comes_back_with_a_higher_delivery_count(sdk:
 
 
 async def test_an_abandoned_message_keeps_its_place(sdk: Sdk, queue_name: str) -> None:
-    """It is older than what waits behind it."""
+    """The abandoned message is older than those that wait behind it."""
     sender, receiver = await sdk.pair(queue_name)
     await sender.send_messages([ServiceBusMessage(name) for name in "abc"], timeout=10)
     await receiver.abandon_message(await receive_one(receiver))

@@ -1,4 +1,4 @@
-"""What is read out of clients of the SDK."""
+"""Facts that are read out of the SDK's clients."""
 
 from __future__ import annotations
 
