@@ -129,7 +129,7 @@ def door(azurite: Azurite) -> Iterator[Door]:
 def test_a_storage_that_is_away_is_waited_for_and_nothing_is_lost(
     broker: BrokerProcess, queue_name: str, place: str, azurite: Azurite, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes away when the messages are received, under their locks, and answers are lost when it is back."""
+    """The storage goes away when messages are received, under their locks, and loses answers when it is back."""
     finish = StageWriter.finish
 
     def away(stage: StageWriter) -> None:

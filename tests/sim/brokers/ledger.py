@@ -99,7 +99,7 @@ class Doubt:
 
     copies: list[Copy]
     back: list[Copy] = field(default_factory=list)
-    "Those that were seen again after the kill."
+    "Copies that were seen again after the kill."
 
 
 @dataclass(slots=True, eq=False)
