@@ -95,7 +95,7 @@ def test_a_record_has_what_was_appended_in_order(storage: LargeStorage) -> None:
 
 
 def test_a_pickled_storage_is_the_same_place(storage: LargeStorage) -> None:
-    """It travels to every task."""
+    """The storage travels to every task."""
     storage.put("a", b"1")
     copy: LargeStorage = pickle.loads(pickle.dumps(storage))
     assert copy.get("a") == b"1" and copy.location == storage.location

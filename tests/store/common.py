@@ -1,4 +1,4 @@
-"""What the tests of the SQLite store share."""
+"""Shared parts of the tests of the SQLite store."""
 
 from __future__ import annotations
 
