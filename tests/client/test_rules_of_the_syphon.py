@@ -434,7 +434,7 @@ async def test_a_missing_destination_is_waited_for_as_long_as_its_grace(world: W
     assert all("'gone'" in text for _, _, text in buried)
 
 
-async def test_a_lock_that_is_lost_stops_the_pass_and_the_messages_come_again(world: World, backlog: Backlog) -> None:
+async def test_lost_locks_end_the_pass_and_messages_come_again(world: World, backlog: Backlog) -> None:
     """The primary answers only when the locks are over: what is left of a thousand waits for the next pass."""
     queue = world.namespaces.make_queue(requires_duplicate_detection=True)
     nemesis = world.nemesis()

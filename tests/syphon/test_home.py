@@ -158,7 +158,7 @@ async def test_a_message_that_comes_home_after_the_window_is_reported() -> None:
         assert (told.path, told.message_id, told.reason) == ("orders", "m1", "it came home after 700s")
 
 
-async def test_deducted_the_time_in_the_backlog_counts_and_expired_messages_are_dead_lettered() -> None:
+async def test_time_in_the_backlog_is_deducted_from_the_time_to_live() -> None:
     """A price of yesterday is not sold as one of today."""
     short = Message(header=Header(ttl=UInt(5_000)), properties=Properties(message_id="short"), data=[b"1"]).encode()
     long = Message(header=Header(ttl=UInt(90_000)), properties=Properties(message_id="long"), data=[b"2"]).encode()

@@ -123,7 +123,7 @@ async def test_a_topic_that_is_disabled_is_waited_for() -> None:
             assert sorted(numbers(await taken(world, "news/Subscriptions/all", 3))) == [0, 1, 2]
 
 
-async def test_a_topic_that_is_missing_for_too_long_is_given_up_with_a_reason() -> None:
+async def test_topic_missing_for_too_long_is_given_up() -> None:
     """As a missing queue is."""
     async with world_with_topic() as world:
         await world.home.delete("news")
