@@ -1,4 +1,4 @@
-"""What a linter cannot say: who may import whom, what a core may not know, how large a file may grow."""
+"""Rules that a linter cannot check: who may import whom, what a core may not know, how large a file may grow."""
 
 from __future__ import annotations
 
