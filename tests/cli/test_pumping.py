@@ -12,9 +12,10 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.cli import backlogs, pumping
-from pairbus.cli.pumping import Pumping, Settings
+from pairbus.cli.pumping import Pumping
 from pairbus.client.sides import Side
 from pairbus.ledger import read
+from pairbus.syphon import SyphonSettings
 from tests.backlog import put_diverted
 from tests.brokers import BrokerProcess
 
@@ -43,7 +44,9 @@ class Running:
     def __init__(self, broker: BrokerProcess, ledger: Path) -> None:
         home, away = (Side.from_connection_string(broker.connection_string(name)) for name in ("contoso", "fabrikam"))
         self._ledger = ledger
-        self._task = asyncio.create_task(Pumping(home, away, Settings(), ledger).syphon("contoso", None, once=False))
+        self._task = asyncio.create_task(
+            Pumping(home, away, SyphonSettings(), ledger).syphon("contoso", None, once=False)
+        )
 
     async def end(self) -> Counter[str]:
         """The operations that were metered, by kind."""

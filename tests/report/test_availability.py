@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from pairbus.report.availability import Span, Transition, merged, spans, states
+from pairbus.report.availability import Transition, UnhealthyTime, merged, spans, states
 from pairbus.report.model import Delay, EntityAvailability
 from tests.report import plain
 from tests.report.conftest import World
@@ -180,7 +180,7 @@ def step(event: str, at_s: float, run: str = "a", entity: str = "orders", *, for
     return Transition(run, entity, event, round(at_s * 1000), "no answer", forced)
 
 
-def seen(*steps: Transition, last_s: float = 100.0) -> list[Span]:
+def seen(*steps: Transition, last_s: float = 100.0) -> list[UnhealthyTime]:
     return spans(steps, {"a": round(last_s * 1000), "b": round(last_s * 1000)})
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.report.model import PARTS, Amount, BillLine, Damage, EntityAvailability, Outage, Report
+from pairbus.report.model import PARTS, Amount, BillLine, Damage, EntityAvailability, EntityOutage, Report
 from pairbus.report.page import render, summary
 from pairbus.report.page.costs import COLUMNS_MAX, by_time
 from pairbus.report.page.findings import GOOD, PLAIN, figures, headline
@@ -84,7 +84,7 @@ def entity_numbers(entity: EntityAvailability) -> Iterator[str]:
         yield from map(duration, (delay.p50_s, delay.p95_s, delay.p99_s, delay.max_s))
 
 
-def outage_numbers(outage: Outage, calendar: Calendar) -> Iterator[str]:
+def outage_numbers(outage: EntityOutage, calendar: Calendar) -> Iterator[str]:
     for time in (outage.begins, outage.recovered, outage.drained):
         if time is not None:
             yield calendar.time(time)
