@@ -25,8 +25,7 @@ import pairbus
 from pairbus.amqp.errors import ProtocolError
 from pairbus.broker.config import parse_config
 from pairbus.cli import main
-from pairbus.cli.demo import MEANINGS
-from pairbus.cli.demo_book import Verdict
+from pairbus.cli.demo_book import MEANINGS, DemoVerdict
 from pairbus.client.events import DETAILS, WARNINGS
 from pairbus.client.results import COUNTER_MAX
 from pairbus.errors import PairbusError
@@ -208,7 +207,7 @@ def test_the_demo_on_the_pages_is_what_the_demo_prints() -> None:
     """The names of its table are those of the verdict; tests/cli/test_demo.py compares the story with a real run."""
     [shown] = [block for block in blocks("docs/quickstart.md", "text") if "in_primary" in block]
     rows = [line.split() for line in shown.splitlines()[:-1]]
-    assert [row[0] for row in rows] == [field.name for field in fields(Verdict)] == list(MEANINGS)
+    assert [row[0] for row in rows] == [field.name for field in fields(DemoVerdict)] == list(MEANINGS)
     assert {row[0]: row[1] for row in rows if row[0] in ("lost", "altered")} == {"lost": "0", "altered": "0"}
 
 
