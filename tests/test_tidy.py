@@ -300,7 +300,22 @@ def test_the_repository_speaks_of_the_product_alone() -> None:
             assert match is None, f"{path.relative_to(ROOT)}:{number}: {match[0] if match else ''!r}"
 
 
-VAGUE = ("What ", "Of ", "Those ", "These ", "Whoever ", "Whether it ", "That which ", "Nor ", "It ", "They ")
+VAGUE = (
+    "What ",
+    "Of ",
+    "Those ",
+    "These ",
+    "Whoever ",
+    "Whether it ",
+    "That which ",
+    "Nor ",
+    "It ",
+    "They ",
+    "Its ",
+    "This ",
+    "Their ",
+    "Which ",
+)
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:

@@ -129,7 +129,7 @@ def test_handles_are_used_again() -> None:
 
 
 def test_a_link_given_up_before_it_was_answered_goes_quietly() -> None:
-    """Its user has turned away: the peer's late attach is no event, its detach ends the matter."""
+    """The user of the link has turned away: the peer's late attach is no event, the detach ends the matter."""
     pair = Pair()
     session = pair.begin()
     link = session.new_sender("impatient")

@@ -143,7 +143,7 @@ def test_credit_lowered_below_what_is_on_its_way_is_none() -> None:
 
 
 def test_peer_that_counts_more_transfers_than_were_sent_is_believed() -> None:
-    """Its numbers are wrong, but its window and its credit are all that we can go by."""
+    """The peer's numbers are wrong, but its window and its credit are all that we can go by."""
     pair = Pair()
     link, far = pair.receiver()
     link.session.send_performative(Flow(5, 8, 0, 8, link.handle, delivery_count=5, link_credit=3))
@@ -247,7 +247,7 @@ def test_settled_said_on_any_frame_settles_the_delivery() -> None:
 
 
 def test_an_aborted_delivery_never_happened() -> None:
-    """Its bytes are dropped, wherever it was aborted, and the next delivery is whole."""
+    """The bytes are dropped, wherever the delivery was aborted, and the next delivery is whole."""
     pair = Pair()
     link, far = pair.sender()
     frames_of(

@@ -256,7 +256,7 @@ SHIPPED_TOPIC = {
 
 
 def test_topics_of_the_emulators_sample_are_read() -> None:
-    """Its file has every kind of filter and every property that the emulator knows."""
+    """The emulator's sample has every kind of filter and every property that the emulator knows."""
     [found] = parse_config(namespace_config(Topics=[SHIPPED_TOPIC]), "f")
     assert found.topics == [TopicDescription("topic.1", default_ttl_ms=3_600_000, duplicate_window_ms=20_000)]
     first, second = found.subscriptions

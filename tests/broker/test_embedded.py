@@ -325,7 +325,7 @@ async def test_connections_that_never_say_what_they_are_count_against_the_limit(
 
 
 async def test_a_change_goes_on_when_whoever_asked_for_it_is_cancelled(broker: Broker) -> None:
-    """Its write cannot be taken back: a queue that only the disk knows would turn up after a restart."""
+    """The write cannot be taken back: a queue that only the disk knows would turn up after a restart."""
     namespace = broker.namespace("contoso")
     creation = asyncio.create_task(namespace.create_queue(QueueDescription("orphan")))
     await asyncio.sleep(0)

@@ -258,7 +258,7 @@ def test_a_letter_that_dies_twice_names_its_last_source() -> None:
 
 
 def test_a_message_without_a_session_is_dead_lettered_before_a_session_queue() -> None:
-    """Its companions with a session go on; the reason names the destination."""
+    """Messages with a session go on; the reason names the destination."""
     chain = Chain(last={"requires_session": True})
     chain.send("a", "lost")
     chain.send("a", "found", session_id="s")
@@ -292,7 +292,8 @@ def test_a_live_message_for_a_switched_off_destination_is_dead_lettered() -> Non
 
 @pytest.mark.parametrize("end", ["committed", "failed", "killed"])
 def test_a_message_without_a_session_id_for_sessions_dies_in_its_source(end: str) -> None:
-    """Its way into the dead-letter queue is one commit: until then it is in the source, from then on it is dead there.
+    """The way into the dead-letter queue is one commit: until then the message is in the source, from then on it
+    is dead there.
 
     Those with a session id go on, whatever becomes of the others.
     """

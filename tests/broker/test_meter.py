@@ -312,7 +312,7 @@ async def test_broker_without_a_folder_counts_in_memory_alone() -> None:
 
 
 async def test_a_meter_without_a_disk_disturbs_nobody(tmp_path: Path) -> None:
-    """Its folder is a file: messages are taken and delivered all the same."""
+    """The meter's folder is a file: messages are taken and delivered all the same."""
     folder = tmp_path / "meter"
     folder.write_text("not a folder")
     options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))

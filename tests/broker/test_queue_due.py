@@ -152,7 +152,7 @@ def test_a_locked_message_expires_only_when_it_is_unlocked() -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_locked_message_does_not_expire_when_many_others_wait_either(restarted: bool) -> None:
-    """Its entry in the heap of expiries is still there; only what waits may be withdrawn by it."""
+    """The heap of expiries still has the locked message; only waiting messages may be withdrawn by it."""
     world = World(lock_duration_ms=5_000)
     world.offer(*[b"x"] * 2000, ttl_ms=4_000)
     world.store.commit()

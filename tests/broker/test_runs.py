@@ -29,7 +29,7 @@ def test_runs_have_every_message_once_and_in_order() -> None:
 
 
 def test_run_ends_before_a_message_that_came_back() -> None:
-    """Its place is between two that are loaded."""
+    """The place of the returned message is between two that are loaded."""
     world = World()
     world.send(b"0", b"1", b"2", b"3")
     locks = world.queue.main.lock_next(2, world.now)

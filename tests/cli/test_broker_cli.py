@@ -361,7 +361,7 @@ def test_help_has_examples_and_every_option(capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_without_the_extra_the_other_commands_still_work(arguments: list[str], code: int, words: str) -> None:
-    """Who administers queues in Azure need not install a broker."""
+    """A user who administers queues in Azure need not install a broker."""
     program = f"import sys; sys.modules['cryptography'] = None; from pairbus.cli import main; main({arguments!r})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, words in done.stderr) == (code, True), done.stderr

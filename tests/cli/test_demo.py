@@ -202,7 +202,7 @@ def test_without_spark_the_demo_says_what_a_report_needs(has_spark: bool, capsys
 
 
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
-    """Its own last words are in the error, not only an exit code."""
+    """The broker's own last words are in the error, not only an exit code."""
 
     async def start() -> None:
         async with ChildBroker(["not a name"], tmp_path / "data", tmp_path / "stderr"):

@@ -48,7 +48,7 @@ def test_an_absent_primary_is_one_line_with_time_and_level(capsys: pytest.Captur
 
 
 def test_message_id_neither_forges_a_line_nor_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its sender chose it, and the lines end in an operator's terminal or in the log of a service."""
+    """The sender chose the id, and the lines end in an operator's terminal or in the log of a service."""
     teller = Teller(capsys)
     teller.heard(DeadLettered("backlog/0", "1\n\x1b[2J", "Refused", "too large"), lambda: START)
     [line] = teller.said()

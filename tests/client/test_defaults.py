@@ -110,7 +110,7 @@ def test_the_environment_turns_pairing_off_in_the_usual_words(
 
 
 def test_a_client_that_is_not_paired_cannot_be_failed_over_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its state would say so while its sends go to the primary."""
+    """The state would say failed over while sends go to the primary."""
     monkeypatch.setenv("PAIRBUS_DISABLED", "1")
     client = pair_of(9, 10)
     with pytest.raises(PairingError, match="is not paired"):

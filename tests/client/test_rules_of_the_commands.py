@@ -217,7 +217,7 @@ async def test_without_a_terminal_lines_follow_each_other(world: World) -> None:
 
 
 async def test_a_target_takes_what_a_primary_that_never_returns_would_have_got(world: World) -> None:
-    """Its name is all that is needed of it: nobody answers there."""
+    """The lost primary's name is all that is needed: nobody answers there."""
     make_backlog(world)
     queue = world.namespaces.make_queue()
     ids = divert(world, queue, 30)

@@ -1,4 +1,4 @@
-"""Whose messages the local spool holds, when pairing fails, is cleared, or the process forks: they always get out."""
+"""Owners of the local spool when pairing fails, is cleared, or the process forks: messages always get out."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_forked_worker_forwards_the_spool_of_its_predecessor(stage: Stage,
 
 
 async def test_a_forked_worker_has_a_spool_where_the_next_process_looks(stage: Stage, tmp_path: Path) -> None:
-    """Its parent has the first one within the folder. Within that one nobody would ever look again."""
+    """The parent has the first spool of the folder. Within that spool nobody would ever look again."""
     first = Spool(tmp_path)
     await run(WORKER, stage, tmp_path)
     first.close()
@@ -254,7 +254,7 @@ MODULES = {"sync": "pairbus", "aio": "pairbus.aio"}
 async def test_worker_without_a_spool_raises_and_leaves_its_parent_alone(
     stage: Stage, flavour: Flavour, tmp_path: Path
 ) -> None:
-    """Its first send says what is wrong, as the first pairing would; the next one goes when it is mended."""
+    """The first send says what is wrong, as the first pairing would; the next send goes when the folder is mended."""
     told = await run(FORKS.format(module=MODULES[flavour], then=WITHOUT_ITS_SPOOL), stage, tmp_path)
     assert f"The spool {tmp_path / '1'} cannot be opened: Not a directory." in told
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["before", "child", "after"]

@@ -34,7 +34,7 @@ def silent() -> Iterator[str]:
 async def test_a_first_send_that_pairs_does_not_outlive_its_time_out(
     stage: Stage, flavour: Flavour, silent: str
 ) -> None:
-    """Who never called `pair` has a time-out all the same; pairing goes on behind the call that gave up."""
+    """A caller who never called `pair` has a time-out all the same; pairing goes on behind the call that gave up."""
     client = new_client(flavour, stage.primary.connection_string, silent)
     began = time.monotonic()
     error = await client.sender("orders").error(message(), timeout=0.5)

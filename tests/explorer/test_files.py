@@ -54,7 +54,7 @@ async def test_interrupted_import_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 async def test_changed_file_is_not_taken_for_the_same(tmp_path: Path) -> None:
-    """Its lines may be others; the user decides."""
+    """Lines of a changed file may be others; the user decides."""
     file = tmp_path / "a.jsonl"
     file.write_text('{"body": "a"}\n{"body": "b"}\n{"boddy": "c"}\n')
     async with world() as w:

@@ -201,7 +201,7 @@ async def test_sessions_are_moved_one_after_another() -> None:
 
 
 async def test_locked_session_is_told() -> None:
-    """Its messages are left, and the user learns why."""
+    """Messages of the locked session are left, and the user learns why."""
     async with world() as w:
         await w.put(*(message(n, group_id=f"s{n % 2}") for n in range(4)), path="meetings")
         holder = await w.carrier.receiver("meetings", session="s0")
@@ -342,7 +342,7 @@ async def test_dead_letters_of_one_reason_are_sent_back() -> None:
 
 
 async def test_dead_letter_is_sent_again_without_its_reason() -> None:
-    """Its next dead-lettering would else show an old one."""
+    """The next dead-lettering would otherwise show an old reason."""
     async with world() as w:
         await _with_dead_letters(w)
         number = sequence_number_of((await peek(w.carrier, LETTERS))[0]) or 0

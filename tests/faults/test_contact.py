@@ -235,7 +235,9 @@ async def test_late_bytes_go_with_their_connection(world: World, monkeypatch: py
 async def test_faults_end_although_a_slow_connection_is_just_being_closed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its late bytes are dropped: with uvloop a write to it raises, and the end of all faults once failed by that."""
+    """Late bytes of that connection are dropped: with uvloop a write to it raises, and the end of all faults once
+    failed by that.
+    """
     sender = await world.sender()
     world.faults.add("latency", delay_s=30)
     sending = asyncio.create_task(sender.send_messages(ServiceBusMessage("a")))

@@ -141,7 +141,7 @@ def test_count_is_used_up_by_what_is_met() -> None:
 
 
 def test_kind_that_holds_stays_after_its_count() -> None:
-    """Its end would let go of what it holds at once, and a stall of one message would be no stall."""
+    """An end of the fault would let go at once of what it holds, and a stall of one message would be no stall."""
     active = faults()
     [number] = [active.add(fault("stall", count=1), 0.0).id]
     assert [meets(active), meets(active)] == ["stall", None]

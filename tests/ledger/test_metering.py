@@ -182,7 +182,7 @@ def test_only_an_attempt_without_a_connection_is_free(outcome: str, operations: 
 
 
 def test_a_failed_send_is_no_operation(tmp_path: Path) -> None:
-    """Its attempts were counted, each with its own outcome; this is what the caller saw."""
+    """Attempts were counted, each with its own outcome; the failed send is what the caller saw."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     ledger.meter("primary", HOST, "orders", "failed send", 300, 3, "timeout")
     ledger.meter("primary", HOST, "orders", "send", 300, 3, "communication", billable=3)

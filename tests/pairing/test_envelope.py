@@ -226,7 +226,7 @@ SDK_MESSAGES: dict[str, ServiceBusMessage | AmqpAnnotatedMessage] = {
 
 @pytest.mark.parametrize("name", SDK_MESSAGES)
 def test_what_the_genuine_sdk_encodes_comes_home_byte_for_byte(name: str) -> None:
-    """Its habits, of narrow and wide forms and of the order of annotations, are the ones that matter."""
+    """The SDK's habits, of narrow and wide forms and of the order of annotations, are the ones that matter."""
     payload = sdk_bytes(SDK_MESSAGES[name])
     assert opened(wrap(payload, Away("orders", 5, "me", 1))).payload == payload
 
@@ -347,7 +347,9 @@ def test_a_scheduled_message_begins_to_age_at_its_time() -> None:
 
 
 def test_a_dead_letter_goes_back_without_what_dead_lettering_added() -> None:
-    """Its aliases, if it has any, stay: it goes back to where it was, and the syphon still needs them."""
+    """Aliases of the dead letter, if it has any, stay: it goes back to where it was, and the syphon still needs
+    them.
+    """
     payload = Message(
         header=Header(ttl=UInt(5000)), properties=Properties(message_id="m1"), application_properties={"own": Int(1)}
     ).encode()

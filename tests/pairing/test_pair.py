@@ -107,7 +107,7 @@ def test_a_probe_earns_a_trial_for_one_send_and_no_more() -> None:
 
 
 def test_late_success_does_not_bring_a_failed_over_entity_back() -> None:
-    """That send began before the failover; the pings decide when the entity is back."""
+    """The late send began before the failover; the pings decide when the entity is back."""
     world = World(failover_interval=0)
     world.pair.failed(world.orders, LOST, 0.0)
     world.pair.accepted(world.orders, 1.0)

@@ -1,4 +1,4 @@
-"""Which failures count, as spec tables state it."""
+"""Failures that count, as the tables of the specification state it."""
 
 from __future__ import annotations
 

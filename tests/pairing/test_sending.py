@@ -69,7 +69,7 @@ def test_a_primary_without_an_alternative_gets_all_the_time() -> None:
 
 @pytest.mark.parametrize("timeout_s", [0.4, 2.0, 60.0])
 def test_a_slow_but_living_primary_never_counts(timeout_s: float) -> None:
-    """Its caller gets the time-out: a peer that works on a send is not away."""
+    """The caller gets the time-out: a peer that works on a send is not away."""
     world = World(failover_interval=0)
     for _ in range(3):
         with pytest.raises(Unsent) as raised:

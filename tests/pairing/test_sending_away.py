@@ -109,7 +109,7 @@ def test_no_queue_is_asked_without_time_for_the_answer() -> None:
 
 
 def test_a_moment_before_the_plan_counts_for_nothing() -> None:
-    """Its caller has less time than any connection takes; every other send keeps the queue, or the entity."""
+    """The caller has less time than any connection takes; every other send keeps the queue, or the entity."""
     late = Failure(Kind.TIMEOUT, "late")
     world = World(failover_interval=0)
     for is_away in (False, True):
@@ -125,7 +125,7 @@ def test_a_moment_before_the_plan_counts_for_nothing() -> None:
 
 
 def test_a_receipt_names_the_first_queue_that_may_have_a_copy_too() -> None:
-    """That copy has no mark by which the syphon could tell it, so the client must."""
+    """The syphon could not tell a copy without a mark, so the client must."""
     world = World()
     world.fail_over()
     assert world.send(SILENT, SILENT, OK) == Receipt(Where.BACKLOG, "b/2", unanswered="b/0")

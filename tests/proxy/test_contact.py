@@ -131,7 +131,7 @@ async def test_fault_ends_by_itself(world: World) -> None:
 
 
 async def test_proxy_stops_while_faults_hold_connections(world: World) -> None:
-    """Its clients hear of it, also those that a black hole had swallowed."""
+    """Clients of the proxy hear of its stop, also those that a black hole had swallowed."""
     world.faults.add("black-hole")
     reader, writer = await asyncio.open_connection(world.proxy.host, world.proxy.port)
     await until(world.faults.held.owns_any)

@@ -202,7 +202,7 @@ def test_an_outage_ends_with_its_last_process() -> None:
 
 
 def test_process_that_dies_in_an_outage_does_not_keep_it_open() -> None:
-    """Its last row is its last word; the others go on."""
+    """The last row of the dead process is its last word; the others go on."""
     views = spans(
         [step("FailedOver", 1), step("FailedOver", 2, "b"), step("Recovered", 9, "b"), step("Suspected", 20, "b")],
         {"a": 4000, "b": 30_000},
@@ -213,7 +213,7 @@ def test_process_that_dies_in_an_outage_does_not_keep_it_open() -> None:
 
 
 def test_clearing_the_pairing_ends_every_outage_of_the_process() -> None:
-    """Its sends go to the primary again, whatever becomes of them; other processes are not concerned."""
+    """Sends of that process go to the primary again, whatever becomes of them; other processes are not concerned."""
     views = seen(
         step("FailedOver", 1, entity="orders"),
         step("Suspected", 2, entity="bills"),

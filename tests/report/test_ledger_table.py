@@ -203,7 +203,7 @@ def test_what_cannot_be_compacted_is_refused_before_a_byte_is_written(spark: Spa
 def test_large_ledgers_give_the_same_report_as_small_ones(
     spark: SparkSession, sheet: PriceSheet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their messages are put together in Spark's workers, in several parts."""
+    """Messages of large ledgers are put together in Spark's workers, in several parts."""
     RandomWorld(1).write(tmp_path)
     small = report_of(spark, sheet, tmp_path)
     monkeypatch.setattr("pairbus.report.sources.SMALL_BYTES", 0)

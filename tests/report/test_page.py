@@ -138,7 +138,7 @@ def test_every_number_of_the_report_is_on_the_page(report: Report, page: Page) -
 
 
 def test_the_first_sentence_says_what_happened() -> None:
-    """Who reads no further knows the outcome."""
+    """A person who reads no further knows the outcome."""
     said = headline(example_report()).replace("\u202f", " ").replace("\u00a0", " ")
     assert said == (
         "1 incident with 2 outages of orders and payments, 1 short suspicion;"

@@ -62,7 +62,7 @@ def _reply_address(link: SenderLink) -> str | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Session:
-    """Which messages a receiver is meant to get."""
+    """Choice of the messages that a receiver is meant to get."""
 
     session_id: str | None
     "None: all."

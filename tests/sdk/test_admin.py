@@ -232,6 +232,6 @@ async def test_partitioned_queue_shows_its_flag(sdk_admin: Admin) -> None:
 
 
 async def test_the_namespace_describes_itself(sdk_admin: Admin) -> None:
-    """Its name is the one from the command line."""
+    """The name of the namespace is the one from the command line."""
     properties = await sdk_admin.calls.get_namespace_properties()
     assert properties.name == "contoso"

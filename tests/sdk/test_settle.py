@@ -32,7 +32,7 @@ async def test_receive_and_delete_removes_what_it_delivers(sdk: Sdk, queue_name:
 
 
 async def test_a_locked_message_is_not_given_to_another_receiver(sdk: Sdk, queue_name: str) -> None:
-    """That is what the lock is for."""
+    """The lock is there to keep other receivers away."""
     sender, receiver = await sdk.pair(queue_name)
     await sender.send_messages(ServiceBusMessage("mine"), timeout=10)
     message = await receive_one(receiver)

@@ -73,7 +73,7 @@ async def test_the_queues_time_to_live_is_default_and_ceiling(sdk: Sdk, make_que
 
 
 async def test_a_locked_message_outlives_its_time_until_it_is_unlocked(sdk: Sdk, queue_name: str) -> None:
-    """Who has the lock may finish; given back too late, the message is gone."""
+    """The receiver that has the lock may finish; given back too late, the message is gone."""
     sender, receiver = await sdk.pair(queue_name)
     messages = [ServiceBusMessage(name, time_to_live=SECOND) for name in ("finished", "given back")]
     await sender.send_messages(messages, timeout=10)

@@ -58,10 +58,10 @@ class Copy:
     "As it was sent."
     at: float
     via: str
-    "Which process, in which role, sent it."
+    "Process that sent the copy, and its role."
     number: int
     deliveries: int = 0
-    "That ended without a word."
+    "Deliveries that ended without a word."
     lock: UUID | None = None
     locked_until: float = 0.0
     reason: str = ""

@@ -23,7 +23,7 @@ class Call:
     path: str
     payload: bytes
     lane: str
-    "Who sent it: the calls of a lane follow each other."
+    "Sender of the call: the calls of a lane follow each other."
     receipt: Where | None = None
     "Told: it is stored, here."
     refusal: str = ""

@@ -180,7 +180,7 @@ def test_a_connection_string_is_not_sent_to_a_server() -> None:
     ],
 )
 def test_a_call_brings_back_what_it_returned_or_raised(raised: Exception, arrives: type[Exception]) -> None:
-    """Who calls must not care where the driver is; an error that cannot be pickled still says its words."""
+    """The caller must not care where the driver is; an error that cannot be pickled still says its words."""
 
     def there(function: Any, *arguments: Any) -> Any:
         return answer_of(CallSource(options_of(function, *arguments)).schema())

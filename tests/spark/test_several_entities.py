@@ -165,7 +165,7 @@ def test_patterns_are_those_of_file_names(path: str, pattern: str, expected: boo
 def test_checkpoints_of_one_and_of_several_are_not_mixed(
     broker: BrokerProcess, two_queues: tuple[str, str], tmp_path: Path
 ) -> None:
-    """Their offsets count differently: an error says so, and nothing is received."""
+    """Offsets of the two count differently: an error says so, and nothing is received."""
     one, two = two_queues
     fill(broker, one, "a")
     with pytest.raises(ConfigError, match="checkpointLocation of its own"):

@@ -175,7 +175,7 @@ def test_a_lost_connection_is_tried_again_soon_and_then_less_often() -> None:
 
 
 def test_patience_ends_with_the_last_error() -> None:
-    """Which names the entity; Spark then decides whether the task is repeated."""
+    """The last error names the entity; Spark then decides whether the task is repeated."""
     error, took_s = in_virtual_time(iter(lambda: BUSY, None), 300.0, busy_s="35")
     assert isinstance(error, TransportError) and "entity 'orders'" in str(error) and "server-busy" in str(error)
     assert took_s == 30.0

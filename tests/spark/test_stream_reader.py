@@ -158,8 +158,9 @@ def test_recreated_queue_is_read_from_its_beginning(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its sequence numbers begin with 1 again, and applications may use the same message ids again: the time of arrival
-    tells these messages from those that were sealed and perhaps not completed."""
+    """Sequence numbers of the new queue begin with 1 again, and applications may use the same message ids again:
+    the time of arrival tells these messages from those that were sealed and perhaps not completed.
+    """
 
     async def fails(receiver: Receiver, deliveries: list[Received], **_: Any) -> None:
         raise TransportError("the answer was lost", outcome_unknown=True)

@@ -102,8 +102,8 @@ def test_processes_that_share_a_folder_have_spools_of_their_own_within_it(tmp_pa
 
 
 def test_a_spool_within_a_numbered_one_is_found(tmp_path: Path) -> None:
-    """Its messages were reported as stored, however the folder came there. A link leads elsewhere, or round in a
-    circle.
+    """Messages in the inner spool were reported as stored, however the folder came there. A link leads elsewhere,
+    or round in a circle.
     """
     folders = [tmp_path / name for name in ("", "1", "1/2", "2/1", "10")]
     for folder in folders:
@@ -411,7 +411,7 @@ def test_what_cannot_be_used_is_named_and_left_as_it_is(
 
 
 def test_a_damaged_spool_can_be_copied_and_a_new_folder_used(tmp_path: Path) -> None:
-    """That is what the error says, so it must be possible while nothing is locked."""
+    """The error advises to copy the spool, so that must be possible while nothing is locked."""
     folder = tmp_path / "spool"
     a_broken_tree_in = folder / FILE_NAME
     folder.mkdir()

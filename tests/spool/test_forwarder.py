@@ -273,7 +273,7 @@ async def test_messages_that_go_one_by_one_leave_the_spool_together(
 async def test_what_was_accepted_is_removed_when_the_forwarder_is_cancelled(
     world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its client is closed: what is home already must not go out again with the next one."""
+    """The client is closed: messages that are home already must not go out again with the next client."""
     monkeypatch.setattr(forwarder, "REMOVE_S", 60.0)
     endpoint.on("transfer", LoseAnswer(), path="orders", when=lambda at: encoded(3, session_id="s3") in at.payload)
     world.spool.append([entry(number, session_id=f"s{number}") for number in range(5)])
@@ -358,7 +358,7 @@ async def test_every_send_is_metered_with_its_outcome(world: World, endpoint: Sc
 async def test_lane_does_not_wait_while_the_other_side_accepts(
     world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pause ends when the entity fails over, or comes back; throttling alone is waited out."""
+    """The lane's pause ends when the entity fails over, or comes back; throttling alone is waited out."""
     monkeypatch.setattr(forwarding, "PAUSE_S", 60.0)
     monkeypatch.setattr(forwarder, "LOOK_S", 0.02)
     endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=3)

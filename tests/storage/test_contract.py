@@ -38,7 +38,7 @@ def test_a_list_has_all_names_below_and_no_others(storage: LargeStorage) -> None
 
 
 def test_of_many_who_create_one_object_exactly_one_succeeds(storage: LargeStorage) -> None:
-    """That is what a seal is. Whoever reads finds the whole of what the winner wrote."""
+    """A seal relies on this. Every reader finds the whole of what the winner wrote."""
     start = Barrier(WRITERS)
 
     def race(writer: int) -> list[bool]:

@@ -98,7 +98,7 @@ BOX, DEAD = box_of(1), dead_box_of(1)
 
 
 def message(seq: int, body: bytes = b"body", **others: object) -> StoredMessage:
-    """Its row has the same number, unless told otherwise."""
+    """Make a message whose row has the same number, unless told otherwise."""
     return StoredMessage(seq, body, **({"n": seq} | others))  # type: ignore[arg-type]
 
 

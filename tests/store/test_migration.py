@@ -206,7 +206,7 @@ def test_commits_that_are_missing_stop_the_migration(folder: Path) -> None:
 
 
 def test_a_salvage_of_an_old_store_names_the_release_that_can(folder: Path, tmp_path: Path) -> None:
-    """This release reads its own layout only."""
+    """A release reads its own layout only."""
     with pytest.raises(StoreError, match=r"release 0\.3"):
         salvage(folder, tmp_path / "new")
 

@@ -96,7 +96,7 @@ async def test_messages_of_one_destination_that_lie_apart_share_a_send() -> None
 
 
 async def test_a_running_syphon_takes_what_comes_later() -> None:
-    """Its long poll ends with the first message."""
+    """The long poll ends with the first message."""
     async with pair(ORDERS) as world, running(world.syphon()) as syphon:
         for number in range(3):
             await world.divert("orders", [message(number)])
@@ -148,7 +148,7 @@ async def test_where_the_destination_detects_duplicates_a_second_copy_is_not_sto
 
 
 async def test_a_message_that_comes_home_after_the_window_is_reported() -> None:
-    """Its outcome was unknown, and nobody remembers its id any more: a person may want to look."""
+    """The outcome was unknown, and nobody remembers the id any more: a person may want to look."""
     async with pair(ORDERS) as world:
         now_ms = 10_000_000
         await world.divert("orders", [message(1)], first_attempt_ms=now_ms - 700_000)

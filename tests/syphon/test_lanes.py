@@ -156,7 +156,7 @@ async def test_a_syphon_that_is_stopped_while_lanes_wait_gives_them_back() -> No
 
 
 async def test_a_blocked_message_does_not_hold_up_the_lanes_of_other_queues() -> None:
-    """Its queue pauses for longer than locks last; when others wait to hear of it, it is looked at sooner."""
+    """The blocked queue pauses for longer than locks last; when others wait to hear of it, it is looked at sooner."""
     async with pair(ORDERS, DISABLED, backlogs=2) as world:
         first, second = BACKLOG, f"{BACKLOG[:-1]}1"
         await world.divert("bills", [message(0)], first)

@@ -122,7 +122,7 @@ async def test_a_probe_that_is_answered_busy_leaves_the_entity_alone() -> None:
 
 
 async def test_single_drain_without_the_primary_leaves_nothing_locked() -> None:
-    """Its next run, perhaps in a minute, finds everything."""
+    """The next run, perhaps in a minute, finds everything."""
     async with pair(ORDERS, backlogs=3) as world:
         for queue in QUEUES:
             await world.divert("orders", [message(number) for number in range(50)], queue)

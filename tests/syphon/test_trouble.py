@@ -55,7 +55,7 @@ class RefusesBatches(Script):
 
 
 async def test_what_lies_behind_a_blocked_destination_moves_on() -> None:
-    """Its messages stay locked, are told of once, and none of them is dead-lettered."""
+    """Messages of the blocked destination stay locked, are told of once, and none of them is dead-lettered."""
     async with pair(ORDERS, DISABLED) as world:
         await world.divert("bills", [message(number) for number in range(300)])
         await world.divert("orders", [message(number) for number in range(300)])
@@ -220,7 +220,7 @@ async def test_messages_for_a_missing_destination_are_dead_lettered_late() -> No
 
 
 async def test_a_destination_that_another_syphon_has_found_since_is_waited_for_anew() -> None:
-    """This one saw it missing days ago, and has delivered nothing there itself."""
+    """One syphon saw the destination missing days ago, and has delivered nothing there itself."""
     now = 1000.0
     async with pair() as world:
         await world.divert("gone", [message(1)])
@@ -369,7 +369,7 @@ async def test_a_destination_that_refuses_batches_gets_its_messages_one_by_one()
 
 
 async def test_batch_that_is_too_large_is_split() -> None:
-    """Its size was to blame, and not that it was a batch."""
+    """The size was to blame, and not that it was a batch."""
     async with pair(ORDERS) as world, Server(RefusesBatches("amqp:link:message-size-exceeded")) as server:
         primary = Carrier(server.connection_string)
         syphon = world.syphon(primary=primary)

@@ -92,7 +92,7 @@ async def test_the_new_attempt_tells_why_it_failed() -> None:
 
 
 async def test_a_send_that_was_transmitted_is_never_repeated() -> None:
-    """Its outcome is unknown: whether to send again is the caller's decision."""
+    """The outcome is unknown: whether to send again is the caller's decision."""
     async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
         await carrier.send("orders", body("1"))
         endpoint.on("transfer", LoseAnswer(Detach("amqp:link:detach-forced")), path="orders", times=1)

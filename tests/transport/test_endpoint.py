@@ -166,7 +166,9 @@ async def test_a_credential_without_an_answer_is_a_lost_connection(error: Except
 
 @pytest.mark.parametrize("error", [ClientAuthenticationError(message="bad secret"), ValueError("no tenant")])
 async def test_a_credential_that_is_refused_is_a_refusal(error: Exception) -> None:
-    """Its exceptions are foreign; whoever opens a link knows ours, and the renewal of tokens goes on trying."""
+    """Exceptions of a credential are foreign; callers that open a link know ours, and the renewal of tokens goes
+    on trying.
+    """
     with pytest.raises(Refused) as caught:
         await credential_for(Endpoint("h", 1), _failing(error)).token("a")
     assert caught.value.condition == "amqp:unauthorized-access"

@@ -27,7 +27,9 @@ def numbers(server: Server) -> list[int]:
 
 
 async def test_small_sends_pass_a_large_one_on_a_thin_line() -> None:
-    """Its frames go out one by one, as the socket takes them: whatever others send comes between them."""
+    """Frames of the large message go out one by one, as the socket takes them: whatever others send comes between
+    them.
+    """
     script = Script(rate=1e6)
     large = Message(data=[bytes(2_000_000)]).encode()
     async with Server(script) as server, await connect(server.connection_string) as connection:

@@ -140,7 +140,7 @@ async def test_a_token_that_the_peer_does_not_take_refuses_the_link(status: int,
 
 
 async def test_peer_silent_on_cbs_costs_the_silence_only() -> None:
-    """This is how a half-dead namespace shows itself."""
+    """A half-dead namespace shows itself in this way."""
     server = Server(Script(cbs_status=None))
     async with server, await connect(server.connection_string, silence_s=0.2) as connection:
         with pytest.raises(Timeout, match="in time"):

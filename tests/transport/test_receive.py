@@ -126,7 +126,7 @@ async def test_what_tasks_complete_in_one_turn_of_the_loop_leaves_together() -> 
 
 
 async def test_completion_is_not_sent_after_its_link_ended() -> None:
-    """Its delivery ids mean nothing on a link that is over."""
+    """Delivery ids of the completion mean nothing on a link that is over."""
     async with Server() as server, await connect(server.connection_string) as connection:
         server.put("q", *payloads(1))
         receiver = await connection.receiver("q")

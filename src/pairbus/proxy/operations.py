@@ -42,7 +42,7 @@ class OperationRules:
     def __init__(self, faults: Meeting, namespace: str) -> None:
         self._faults = faults
         self._namespace = namespace
-        "Its name, for the texts of errors."
+        "Name of the namespace, for the texts of errors."
 
     def lines(self, direction: Direction) -> Sequence[Active]:
         return self._faults.lines(direction)
