@@ -85,7 +85,7 @@ def drain(
     ] = None,
     primary_name: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="First part of the backlog paths. Default: derived from the primary."),
+        typer.Option(metavar="NAME", help="First part of the backlog paths. Default: derived from the primary's host."),
     ] = None,
     backlog_queues: Annotated[
         int, typer.Option(min=1, max=int(RANGES["backlog_queue_count"].most), help="Number of backlog queues.")

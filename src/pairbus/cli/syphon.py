@@ -109,7 +109,8 @@ Secondary = Annotated[
     ),
 ]
 PrimaryName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
+    str | None,
+    typer.Option(metavar="NAME", help="First part of the backlog paths. Default: derived from the primary's host."),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Move the messages that are there when it begins, then end.")]
 MetricsPlace = Annotated[
