@@ -76,7 +76,7 @@ class Drill:
         say(f"{accepted} accepted, {self.count['refused']} refused, {found} received, {accepted - found} lost")
 
     def receive(self) -> int:
-        """What a receiving application does: its client runs the syphon, and it receives from the primary."""
+        """Receive as an application does: its client runs the syphon, and it receives from the primary."""
         found: set[str | None] = set()
         with self.client(enable_syphon=True) as client:
             while self.count["Moved"] < self.count["Diverted"]:

@@ -1,4 +1,4 @@
-"""What the counters make of events."""
+"""Counters that events of a client change."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_events_about_a_backlog_queue(told: Sequence[Event], expected: dict[str,
 
 
 def test_totals_are_sums_and_a_snapshot_stays_as_it_was() -> None:
-    """Whoever prints it must not see numbers that move."""
+    """A program that prints a snapshot must not see numbers that move."""
     waiting = [6]
     counters = Counters(lambda: waiting[0])
     counters.entity("orders").sent += 3

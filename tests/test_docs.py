@@ -25,8 +25,7 @@ import pairbus
 from pairbus.amqp.errors import ProtocolError
 from pairbus.broker.config import parse_config
 from pairbus.cli import main
-from pairbus.cli.demo import MEANINGS
-from pairbus.cli.demo_book import Verdict
+from pairbus.cli.demo_book import MEANINGS, DemoVerdict
 from pairbus.client.events import DETAILS, WARNINGS
 from pairbus.client.results import COUNTER_MAX
 from pairbus.errors import PairbusError
@@ -208,7 +207,7 @@ def test_the_demo_on_the_pages_is_what_the_demo_prints() -> None:
     """The names of its table are those of the verdict; tests/cli/test_demo.py compares the story with a real run."""
     [shown] = [block for block in blocks("docs/quickstart.md", "text") if "in_primary" in block]
     rows = [line.split() for line in shown.splitlines()[:-1]]
-    assert [row[0] for row in rows] == [field.name for field in fields(Verdict)] == list(MEANINGS)
+    assert [row[0] for row in rows] == [field.name for field in fields(DemoVerdict)] == list(MEANINGS)
     assert {row[0]: row[1] for row in rows if row[0] in ("lost", "altered")} == {"lost": "0", "altered": "0"}
 
 
@@ -284,7 +283,7 @@ def test_every_option_on_the_page_exists() -> None:
 
 
 def test_every_event_is_documented_and_its_log_level_is_right() -> None:
-    """What a client can tell, a reader can look up."""
+    """A reader can look up every event that a client can tell."""
     kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, events.Event)}
     documented = {row[0].strip("`") for row in cells(section("docs/failover.md", "Events"))[1:]}
     assert documented == {kind.__name__ for kind in kinds - {events.Event}}
@@ -357,7 +356,7 @@ def source(path: str) -> str:
 
 
 def test_every_condition_is_documented() -> None:
-    """What a client can be told, it can look up."""
+    """A reader can look up every condition that a client can be told."""
     documented = {row[0].strip("`") for row in table_rows("docs/errors.md")}
     found = conditions()
     assert len(found) > 15
@@ -369,7 +368,7 @@ def table_rows(page: str) -> Iterator[list[str]]:
 
 
 def cells(text: str) -> list[list[str]]:
-    """Of the rows of all tables in a text, those that only draw a line left out."""
+    """Split the rows of all tables in a text into cells; lines that only draw a rule are left out."""
     lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("| ---")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
@@ -433,7 +432,7 @@ def test_every_rule_has_a_test_and_every_test_exists() -> None:
         assert on == ", ".join(kind for kind in GROUNDS if kind in grounds), f"rule {number} is shown on {grounds}"
 
 
-def test_every_rule_is_shown_on_two_brokers_or_in_the_simulation_unless_the_page_says_otherwise() -> None:
+def test_every_rule_is_shown_on_two_brokers_or_simulated() -> None:
     """The exceptions stand in the introduction, by number."""
     page = text_of("docs/rules.md")
     rows = [row for row in table_rows("docs/rules.md") if re.fullmatch(r"\d+\.\d+", row[0])]
@@ -457,7 +456,7 @@ GROUNDS = ("pair", "sim", "script", "part")
 
 
 def ground(file: str, function: str) -> str:
-    """What a test runs on: the fixtures that it takes tell, or the brokers and stages that it starts itself."""
+    """Tell what a test runs on, by the fixtures that it takes, or the brokers and stages that it starts itself."""
     found = re.search(rf"^(?:async )?def {function}\((.*?)\) -> None:\n(.*?)(?=^\S|\Z)", text_of(file), re.M | re.S)
     assert found is not None, f"{file}::{function} does not exist"
     takes, body = found.groups()

@@ -37,7 +37,7 @@ def token(resource: str = "sb://localhost:5672/", key: str = "SAS_KEY_VALUE", ex
 
 
 def test_a_token_of_the_genuine_sdk_is_accepted() -> None:
-    """It encodes the key's name twice and signs the percent-encoded resource."""
+    """The SDK encodes the key's name twice and signs the percent-encoded resource."""
     policy = "strange/näme"
     genuine = ServiceBusSharedKeyCredential(policy, "abc=").get_token("sb://localhost:5672/Orders").token
     text = genuine if isinstance(genuine, str) else genuine.decode()
@@ -54,7 +54,7 @@ def test_a_resource_encoded_with_lower_case_digits_keeps_its_signature() -> None
     assert RING.check(text, "Orders", NOW_S).scope_path == "orders"
 
 
-def test_percent_signs_that_were_encoded_without_end_are_not_followed_to_the_end() -> None:
+def test_endlessly_encoded_percent_signs_are_refused() -> None:
     """Each round is a pass over the whole text: 64 KB of them from a stranger would hold the broker for seconds."""
     assert resource_path("sb://h/%252525") == "%"
     assert resource_path("sb://h/%" + "25" * 100).startswith("%25")
@@ -172,7 +172,7 @@ def test_a_changed_resource_or_expiry_breaks_the_signature() -> None:
 
 
 def test_keys_never_show_in_a_repr() -> None:
-    """It ends up in logs."""
+    """A repr ends up in logs."""
     assert "SAS_KEY_VALUE" not in repr(KEY) + repr(RING)
     assert "second" not in repr(KEY)
 

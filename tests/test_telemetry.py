@@ -1,4 +1,4 @@
-"""What an application's OpenTelemetry sees of a client, and that an application without it sees and pays nothing.
+"""Spans and metrics of a client in an application's OpenTelemetry; an application without it pays nothing.
 
 Providers are global and can be set once in a process: each case is a process of its own.
 """
@@ -276,7 +276,7 @@ def test_two_clients_are_told_apart_and_a_closed_one_is_gone(seen: dict[str, Any
 
 
 def test_spans_are_named_by_operation_and_destination_and_tell_failures(seen: dict[str, Any]) -> None:
-    """They nest, also over an await."""
+    """Spans nest, also over an await."""
     ping, syphon, divert = seen["spans"]
     assert [span["name"] for span in (ping, syphon, divert)] == ["ping orders", "syphon", "divert orders"]
     assert ping["attributes"] == {

@@ -303,7 +303,9 @@ def _frame(kind: int, descriptor: int, fields: list[bytes]) -> bytes:
 
 
 def _read_descriptor(answers: BinaryIO) -> int | None:
-    """Which performative the next frame holds; None at the end of the stream or for one that is not described so."""
+    """Read which performative the next frame holds; None at the end of the stream or for one that is not described
+    so.
+    """
     head = answers.read(8)
     if len(head) < 8:
         return None

@@ -40,7 +40,7 @@ MESSAGE = Message(properties=Properties(message_id="m"), data=[b"body"]).encode(
 
 
 class ObligingUser:
-    """What a server does with the events of the core."""
+    """A server that answers every event of the core with the obliging reply."""
 
     def __init__(self) -> None:
         self._sent = 0

@@ -263,7 +263,7 @@ def test_a_long_reason_is_cut_to_what_every_peer_can_take() -> None:
 
 
 def test_mistakes_of_our_own_user_are_asserted() -> None:
-    """They are found in the first test, not by a peer."""
+    """Mistakes in our own calls are found by the first test that makes them, not by a peer."""
     pair = Pair()
     link, _ = pair.sender()
     for mistake in (pair.client.open, link.session.begin, link.attach):

@@ -129,7 +129,7 @@ def test_handles_are_used_again() -> None:
 
 
 def test_a_link_given_up_before_it_was_answered_goes_quietly() -> None:
-    """Its user has turned away: the peer's late attach is no event, its detach ends the matter."""
+    """The user of the link has turned away: the peer's late attach is no event, the detach ends the matter."""
     pair = Pair()
     session = pair.begin()
     link = session.new_sender("impatient")
@@ -186,7 +186,7 @@ def test_deliveries_of_a_link_that_is_gone_are_forgotten() -> None:
     assert "Disposed" not in kinds(pair.at_client)
 
 
-def test_an_answer_too_large_for_the_peer_ends_the_connection_with_the_reason() -> None:
+def test_answer_too_large_for_the_peer_ends_the_connection() -> None:
     """A performative cannot be cut; amqp:frame-size-too-small is what the standard has for it (2.8.15)."""
     pair = Pair(client={"max_frame_size": 512})
     session = pair.begin()

@@ -309,7 +309,7 @@ def test_a_gigabyte_that_never_ends_costs_no_memory() -> None:
 
 @pytest.mark.parametrize("size", [0, 1])
 def test_endless_tiny_frames_cost_no_memory(size: int) -> None:
-    """What is held is the bytes of the message, not an object for each frame."""
+    """Memory holds the bytes of the message, not an object for each frame."""
     server = Connection(Settings("s"), SaslServer())
     for event in server.receive_data(PROLOGUE, 1.0):
         EagerUser(server).answer(event)

@@ -101,7 +101,7 @@ steps = st.lists(
 
 
 def converse(script: list[str]) -> bytes:
-    """What a client of our own says, following a script."""
+    """Return the bytes that a client of our own writes when it follows the script."""
     pair = Pair(client={"max_frame_size": 4096}, server={"max_frame_size": 4096})
     said = bytearray()
     original = pair.client.data_to_send

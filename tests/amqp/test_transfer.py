@@ -72,7 +72,7 @@ def test_run_arrives_like_messages_sent_one_by_one(sizes: list[int], frame: int,
 
 
 def test_a_shut_window_holds_frames_back_until_a_flow_opens_it() -> None:
-    """What does not fit waits, the link is not sendable meanwhile, and SessionFlow tells when it is again."""
+    """Frames beyond the window wait, the link is not sendable meanwhile, and SessionFlow tells when it is again."""
     pair = Pair(server={"incoming_window": 2, "max_frame_size": 512})
     link, far = pair.sender()
     link.send(b"x" * 3000, b"1")
@@ -142,8 +142,8 @@ def test_credit_lowered_below_what_is_on_its_way_is_none() -> None:
     assert far.credit == 0 and not far.sendable
 
 
-def test_a_peer_that_counts_more_than_we_sent_is_taken_at_its_word() -> None:
-    """Its numbers are wrong, but its window and its credit are all that we can go by."""
+def test_peer_that_counts_more_transfers_than_were_sent_is_believed() -> None:
+    """The peer's numbers are wrong, but its window and its credit are all that we can go by."""
     pair = Pair()
     link, far = pair.receiver()
     link.session.send_performative(Flow(5, 8, 0, 8, link.handle, delivery_count=5, link_credit=3))
@@ -247,7 +247,7 @@ def test_settled_said_on_any_frame_settles_the_delivery() -> None:
 
 
 def test_an_aborted_delivery_never_happened() -> None:
-    """Its bytes are dropped, wherever it was aborted, and the next delivery is whole."""
+    """The bytes are dropped, wherever the delivery was aborted, and the next delivery is whole."""
     pair = Pair()
     link, far = pair.sender()
     frames_of(

@@ -43,7 +43,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.prefix = f"pairbus-{uuid.uuid4().hex[:8]}"
-        "Of every entity that is made here; also the name of the primary, with which backlog queues begin."
+        "Prefix of every entity name that is made here; also the primary's name, with which its backlog queues begin."
         self._sides = {side: self._side(side) for side in ("primary", "secondary")}
         self._admins = {
             name: cast(ServiceBusAdministrationClient, side.new_admin()) for name, side in self._sides.items()

@@ -1,4 +1,4 @@
-"""What an application does with a paired client, on two real namespaces.
+"""The ordinary calls of an application with a paired client, on two real namespaces.
 
 Nothing here needs a fault that only a broker of ours can be told: an entity is failed over by hand, or is disabled by
 its administrator while the failure policy counts that as an outage.

@@ -19,7 +19,7 @@ PENDING: Any = "pending"
 
 
 class Answer:
-    """What `done` was called with, once."""
+    """A `done` callback that keeps the values it was called with, and fails when it is called twice."""
 
     def __init__(self) -> None:
         self.value: Any = PENDING

@@ -149,7 +149,7 @@ def test_a_value_that_cannot_be_read_names_its_setting(setting: str) -> None:
         new_queue(body(setting))
 
 
-def test_an_update_keeps_what_the_client_does_not_know_and_clears_what_it_left_out() -> None:
+def test_update_keeps_unknown_settings_and_clears_omitted_texts() -> None:
     """Older SDKs know no message size; a text like the metadata can only be cleared by leaving it out."""
     current = QueueDescription("Q", max_message_size_kb=512, user_metadata="note", max_delivery_count=3, created_ms=5)
     changed = updated(current, description(body("<MaxDeliveryCount>4</MaxDeliveryCount>")), VERSION, now_ms=0)

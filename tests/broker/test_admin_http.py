@@ -232,7 +232,7 @@ def test_a_body_that_is_no_entry_is_a_bad_request(server: AdminServer, body: byt
     assert re.fullmatch(r"<Error><Code>400</Code><Detail>.+</Detail></Error>", answer.text, re.DOTALL)
 
 
-def test_a_body_that_is_not_compressed_as_its_head_says_is_a_bad_request(
+def test_body_with_a_wrong_content_encoding_is_a_bad_request(
     server: AdminServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The mistake is the client's: it gets the answer, and the log no traceback."""
@@ -265,7 +265,7 @@ def test_other_methods_are_refused_with_what_is_allowed(server: AdminServer) -> 
 
 
 def test_unknown_system_paths_are_not_queues(server: AdminServer) -> None:
-    """They would be created otherwise, and never be found again."""
+    """An administrator who mistypes a system path would create a queue, and never find it again."""
     assert call(server, "GET", "/$Resources/relays").status == 404
     assert call(server, "GET", "/").status == 404
     assert call(server, "PUT", "/$mine", body=ENTRY).status == 405

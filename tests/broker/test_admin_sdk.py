@@ -313,7 +313,7 @@ def test_a_failing_store_is_an_answer_and_never_a_traceback(
 
 
 async def test_the_asynchronous_client_does_the_same(server: AdminServer) -> None:
-    """Its HTTP library is another one, with its own view of certificates and of encoded slashes."""
+    """The asynchronous client has another HTTP library, with its own view of certificates and of encoded slashes."""
     async with AsyncAdministrationClient.from_connection_string(
         server.connection_string(host="127.0.0.1"), connection_verify=server.ca_file, retry_total=0
     ) as client:

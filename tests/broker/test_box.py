@@ -56,7 +56,7 @@ def test_few_bytes_stay_loaded() -> None:
     assert len(world.bodies()) == 29
 
 
-def test_a_message_that_is_received_at_once_is_never_read_however_many_passed_before() -> None:
+def test_message_received_at_once_is_never_read_from_the_store() -> None:
     """The limit is on what is loaded now, not on what ever was."""
     world = World()
     for _ in range(3):
@@ -80,7 +80,7 @@ def test_large_messages_are_read_in_small_chunks() -> None:
     assert len(line_of(world)._ready) <= 4
 
 
-def test_what_comes_back_is_handed_out_before_later_messages_in_its_old_order() -> None:
+def test_returned_messages_are_handed_out_in_their_old_order() -> None:
     """Order is by sequence number, however a message became free again."""
     world = World()
     world.send(*numbered(6))
@@ -134,7 +134,7 @@ def test_a_damaged_message_is_left_out_and_not_counted() -> None:
 
 
 def test_availability_is_told_without_reading() -> None:
-    """It is asked at every flow frame."""
+    """The dispatcher asks for availability at every flow frame, so the answer must not cost a read of the store."""
     world = World()
     main = world.queue.main
     assert not main.available(world.now)
@@ -146,7 +146,7 @@ def test_availability_is_told_without_reading() -> None:
 
 
 def test_tokens_are_sixteen_bytes_and_never_repeat() -> None:
-    """They are all that protects a lock."""
+    """The token is all that protects a lock."""
     world = World()
     world.offer(*numbered(1000))
     world.store.commit()
@@ -202,7 +202,7 @@ def test_receive_and_delete_hands_out_after_the_commit() -> None:
 
 
 def test_a_message_whose_deletion_failed_waits_again() -> None:
-    """It was not handed out, so it is still the queue's."""
+    """The message was not handed out, so the queue still owns it."""
     world = World()
     world.send(b"1")
     answer = Answer()

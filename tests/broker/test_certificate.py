@@ -106,6 +106,6 @@ def test_files_that_do_not_belong_together_are_replaced_as_a_whole(tmp_path: Pat
 
 @pytest.mark.parametrize("host", ["", "a" * 64, "a..b"])
 def test_a_host_that_cannot_be_is_a_configuration_error(tmp_path: Path, host: str) -> None:
-    """It names the host instead of failing inside a library."""
+    """The error names the wrong host, instead of a failure inside of a library."""
     with pytest.raises(ConfigError, match="neither a host name nor an IP address"):
         server_context(tmp_path, [host])

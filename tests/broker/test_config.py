@@ -112,7 +112,7 @@ def test_sizes_and_idle_time_can_be_set_beyond_what_the_emulator_knows() -> None
     assert (queue.max_size_mb, queue.max_message_size_kb, queue.auto_delete_on_idle_ms) == (5120, 1024, DAY_MS)
 
 
-def test_an_unlimited_time_to_live_is_not_set_and_null_is_not_set() -> None:
+def test_unlimited_or_null_time_to_live_counts_as_not_set() -> None:
     """Exports of real queues spell it out."""
     text = queue_config({"DefaultMessageTimeToLive": "P10675199DT2H48M5.4775807S", "LockDuration": None})
     (queue,) = parse_config(text, "f")[0].queues
@@ -256,7 +256,7 @@ SHIPPED_TOPIC = {
 
 
 def test_topics_of_the_emulators_sample_are_read() -> None:
-    """Its file has every kind of filter and every property that the emulator knows."""
+    """The emulator's sample has every kind of filter and every property that the emulator knows."""
     [found] = parse_config(namespace_config(Topics=[SHIPPED_TOPIC]), "f")
     assert found.topics == [TopicDescription("topic.1", default_ttl_ms=3_600_000, duplicate_window_ms=20_000)]
     first, second = found.subscriptions

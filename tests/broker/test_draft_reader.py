@@ -119,7 +119,7 @@ def test_ids_of_every_length_are_read_by_likeness() -> None:
     assert reader.misses == 3
 
 
-def test_a_sender_whose_messages_are_never_alike_pays_for_learning_now_and_again() -> None:
+def test_sender_of_unlike_messages_learns_only_now_and_then() -> None:
     """Learning costs more than reading: whoever never sends two alike must not pay both each time."""
     reader = DraftReader()
     for number in range(1000):

@@ -6,7 +6,7 @@ from pairbus.broker.due import SLACK, Agenda, ExpiryHeap
 
 
 def test_keys_come_out_at_their_time_and_in_its_order() -> None:
-    """What is due earlier is done earlier, and what is not due is left."""
+    """The earliest key comes out first; keys that are not due stay."""
     agenda: Agenda[str] = Agenda()
     for key, at_ms in (("late", 30), ("early", 10), ("middle", 20)):
         agenda.set(key, at_ms)
@@ -29,7 +29,7 @@ def test_a_key_has_one_time_the_last_one_set() -> None:
     assert agenda.pop_due(100) == []
 
 
-def test_a_removed_key_never_comes_out_even_when_its_old_time_is_set_again() -> None:
+def test_removed_key_that_is_set_again_comes_out_once() -> None:
     """Setting the same time after a removal must not bring out the key twice."""
     agenda: Agenda[str] = Agenda()
     agenda.set("a", 10)

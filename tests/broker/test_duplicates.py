@@ -109,7 +109,7 @@ def test_a_duplicate_of_an_uncommitted_message_waits_for_its_commit() -> None:
     assert world.bodies() == [b"1"]
 
 
-def test_a_duplicate_fails_with_the_commit_of_the_first_one_and_its_retry_is_stored() -> None:
+def test_duplicate_fails_with_the_first_commit_and_its_retry_is_stored() -> None:
     """Neither is stored, so neither may be accepted, and the id must not stay known."""
     world = World(requires_duplicate_detection=True)
     first, second = world.offer(b"1", message_id="a"), world.offer(b"2", message_id="a")
@@ -120,8 +120,8 @@ def test_a_duplicate_fails_with_the_commit_of_the_first_one_and_its_retry_is_sto
     assert world.bodies() == [b"3"]
 
 
-def test_a_batch_with_a_duplicate_of_an_uncommitted_message_stores_its_other_messages() -> None:
-    """It waits as a whole, so that it is stored as a whole."""
+def test_batch_with_an_uncommitted_duplicate_stores_its_other_messages() -> None:
+    """The batch waits as a whole for the other commit, so that its messages are stored together."""
     world = World(requires_duplicate_detection=True)
     first = world.offer(b"1", message_id="a")
     batch = Answer()

@@ -132,7 +132,7 @@ async def test_a_fresh_token_for_the_same_audience_keeps_the_links(broker: Broke
 
 @pytest.mark.parametrize(("size", "fits"), [(250_000, True), (2_000_000, False)])
 async def test_a_request_may_carry_the_largest_message_and_not_much_more(broker: Broker, size: int, fits: bool) -> None:
-    """What is too large is refused as that, not as a request that nobody understands."""
+    """A message that is too large is refused by that name, not as a request that nobody understands."""
     large = Message(properties=Properties(message_id="large"), data=[b"x" * size]).encode()
     async with await connect(broker.connection_string("contoso")) as connection:
         management = await connection.management("orders")
@@ -164,7 +164,7 @@ async def test_a_queue_that_is_made_again_is_managed_over_the_old_link(broker: B
 
 
 async def test_nothing_is_scheduled_into_dead_letters(broker: Broker) -> None:
-    """They are no place to send to, and the queue itself is not what was asked for."""
+    """Dead letters are no place to send to, and the caller did not ask for the queue itself."""
     async with await connect(broker.connection_string("contoso")) as connection:
         management = await connection.management("orders/$DeadLetterQueue")
         with pytest.raises(Refused) as refused:
@@ -187,7 +187,7 @@ async def test_a_key_serves_as_user_and_password(broker: Broker) -> None:
 
 
 async def test_an_idle_queue_is_deleted_after_its_time_and_not_before(broker: Broker, clock: Clock) -> None:
-    """Whoever sends in time keeps it; once nobody does, it goes."""
+    """A send in time keeps the queue; the queue goes once nobody uses it."""
     namespace = broker.namespace("contoso")
     clock.ahead_ms = 4 * MINUTE_MS
     async with await connect(broker.connection_string("contoso")) as connection:
@@ -252,7 +252,7 @@ async def test_a_start_that_fails_leaves_the_folder_to_the_next_one(
         assert broker.namespace("contoso").queue("orders") is not None
 
 
-async def test_what_falls_due_when_the_broker_has_stopped_is_left_to_its_next_start(
+async def test_stopped_broker_leaves_due_messages_to_its_next_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A commit that ends while the broker stops once set the timer again, and what fell due afterwards was read from
@@ -325,7 +325,7 @@ async def test_connections_that_never_say_what_they_are_count_against_the_limit(
 
 
 async def test_a_change_goes_on_when_whoever_asked_for_it_is_cancelled(broker: Broker) -> None:
-    """Its write cannot be taken back: a queue that only the disk knows would turn up after a restart."""
+    """The write cannot be taken back: a queue that only the disk knows would turn up after a restart."""
     namespace = broker.namespace("contoso")
     creation = asyncio.create_task(namespace.create_queue(QueueDescription("orphan")))
     await asyncio.sleep(0)
@@ -351,7 +351,7 @@ async def test_a_receiver_that_waits_keeps_its_queue(broker: Broker, clock: Cloc
 async def test_a_receiver_that_never_settles_is_given_no_more_at_some_point(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is delivered and not settled is kept by the session; settling makes room again."""
+    """The session keeps deliveries that are not settled, up to a limit; settling makes room again."""
     monkeypatch.setattr("pairbus.broker.outlet.UNSETTLED_MAX", 3)
     async with await connect(broker.connection_string("contoso")) as connection:
         sender = await connection.sender("orders")
@@ -377,7 +377,7 @@ async def test_health_tells_whether_the_store_can_write_now(broker: Broker, monk
     assert await asked(broker) == (200, "Service is healthy.")
 
 
-async def test_health_asks_the_store_once_a_second_and_does_not_wait_for_ever(
+async def test_health_asks_the_store_once_a_second_with_a_deadline(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred load balancers must not become a hundred writes, and a disk that hangs is an answer too."""
@@ -412,7 +412,9 @@ def test_a_broker_that_cannot_be_meant_is_refused(options: list[NamespaceOptions
 
 
 def test_the_well_known_key_never_leaves_loopback() -> None:
-    """It opens the door to whoever can reach it, however it got there: by default, by option, by file, by rotation."""
+    """Anybody who can reach the port could enter with that key, wherever it came from: default, option, file or
+    rotation.
+    """
     own, known = SharedAccessKey(ROOT_KEY_NAME, "own"), SharedAccessKey("app", "own too", WELL_KNOWN_KEY)
     for key, keys in ((None, ()), (WELL_KNOWN_KEY, ()), ("own", (known,))):
         with pytest.raises(ConfigError, match="key of your own"):

@@ -98,7 +98,7 @@ class Chain:
             forwarder.wake()
 
     def turn(self) -> None:
-        """What a turn of the loop does, without the commit."""
+        """Run the calls of one turn of the loop, without the commit."""
         calls, self.loop.soon = self.loop.soon, []
         for call in calls:
             call()
@@ -116,7 +116,7 @@ class Chain:
         assert answer.value is None
 
     def places(self) -> dict[str, list[str]]:
-        """What each queue holds, by peeking; dead letters under `name†`."""
+        """Peek at every queue and return its texts by queue name; dead letters are under `name†`."""
         found = {}
         for name, queue in self.queues.items():
             for key, box in ((name, queue.main), (f"{name}†", queue.dead)):
@@ -220,8 +220,8 @@ def test_too_many_hops_end_in_the_dead_letter_queue() -> None:
     assert TOO_MANY_HOPS.encode() in lock.message.patch
 
 
-def test_a_tired_dead_letter_stays_and_holds_nobody_up() -> None:
-    """It can still be received where it is."""
+def test_dead_letter_without_hops_left_blocks_no_other() -> None:
+    """A dead letter that has used its four hops can still be received where it is, and does not block fresh ones."""
     chain = Chain("abcdef", dead=True)
     chain.bury("a", "a")
     for name in "abcde":
@@ -258,7 +258,7 @@ def test_a_letter_that_dies_twice_names_its_last_source() -> None:
 
 
 def test_a_message_without_a_session_is_dead_lettered_before_a_session_queue() -> None:
-    """Its companions with a session go on; the reason names the destination."""
+    """Messages with a session go on; the reason names the destination."""
     chain = Chain(last={"requires_session": True})
     chain.send("a", "lost")
     chain.send("a", "found", session_id="s")
@@ -292,7 +292,8 @@ def test_a_live_message_for_a_switched_off_destination_is_dead_lettered() -> Non
 
 @pytest.mark.parametrize("end", ["committed", "failed", "killed"])
 def test_a_message_without_a_session_id_for_sessions_dies_in_its_source(end: str) -> None:
-    """Its way into the dead-letter queue is one commit: until then it is in the source, from then on it is dead there.
+    """The way into the dead-letter queue is one commit: until then the message is in the source, from then on it
+    is dead there.
 
     Those with a session id go on, whatever becomes of the others.
     """

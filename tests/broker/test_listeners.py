@@ -38,7 +38,7 @@ async def test_extra_ports_lead_to_the_same_namespace() -> None:
 
 
 async def test_a_taken_extra_port_keeps_the_broker_from_starting() -> None:
-    """Its own port is free again at once."""
+    """The broker's own port is free again at once."""
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
         reserved.close()

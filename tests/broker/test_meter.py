@@ -1,4 +1,4 @@
-"""What the broker counts: every operation once, in the words of the ledger, where it was answered."""
+"""Operations that the broker counts: each one once, in the words of the ledger, where it was answered."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ async def test_what_is_taken_for_good_is_counted_when_it_leaves(broker: Broker, 
     assert counted(broker, "complete") == (0, 0, 0)
 
 
-async def test_a_lock_that_was_lost_is_no_completion(broker: Broker, connection: Connection) -> None:
-    """It is refused, and counted as that."""
+async def test_completion_with_a_lost_lock_is_counted_as_refused(broker: Broker, connection: Connection) -> None:
+    """The completion is refused, and is counted as refused."""
     await (await connection.sender("orders")).send_batch([message(1), message(2)])
     receiver = await connection.receiver("orders", credit=2)
     received = await all_of(receiver, 2)
@@ -147,7 +147,7 @@ async def test_a_lock_that_was_lost_is_no_completion(broker: Broker, connection:
 
 
 async def test_credit_that_brings_nothing_is_one_empty_receive(broker: Broker, connection: Connection) -> None:
-    """It is over at the drain; what comes after it is asked for anew."""
+    """An empty receive ends with the drain; the next receive after the drain counts anew."""
     receiver = await connection.receiver("orders", credit=10)
     assert await receiver.receive(10, 0.05) == []
     assert await receiver.receive(10, 0.05) == []  # the same credit
@@ -237,7 +237,7 @@ async def test_the_administration_is_counted_and_tells_what_was_counted(broker: 
 
 
 async def test_a_refused_request_leaves_no_trace_in_the_meter(tmp_path: Path) -> None:
-    """Whoever reaches the port could otherwise fill memory and disk with names that do not exist."""
+    """Anybody who reaches the port could otherwise fill memory and disk with names that do not exist."""
     keys = (SharedAccessKey("listener", "only listens", rights=frozenset({"Listen"})),)
     options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),), keys=keys)
     async with Broker([options], data=None, meter=tmp_path) as broker:
@@ -312,7 +312,7 @@ async def test_broker_without_a_folder_counts_in_memory_alone() -> None:
 
 
 async def test_a_meter_without_a_disk_disturbs_nobody(tmp_path: Path) -> None:
-    """Its folder is a file: messages are taken and delivered all the same."""
+    """The meter's folder is a file: messages are taken and delivered all the same."""
     folder = tmp_path / "meter"
     folder.write_text("not a folder")
     options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))

@@ -29,8 +29,8 @@ class Wire:
     def resume_reading(self) -> None: ...
 
 
-async def test_a_client_hears_signs_of_life_as_often_as_it_asked_for_them() -> None:
-    """Its idle time-out may be shorter than the broker's own tick; without them it would hang up."""
+async def test_client_gets_empty_frames_as_often_as_it_asked() -> None:
+    """The client's idle time-out may be shorter than the broker's own tick; without empty frames it would hang up."""
     loop = asyncio.get_running_loop()
     keys = KeyRing([SharedAccessKey("app", "secret")])
     namespace = Namespace("contoso", MemoryStore(), keys, loop=loop, now_ms=lambda: time.time_ns() // 1_000_000)

@@ -294,7 +294,7 @@ def test_peek_shows_every_state_and_locks_nothing() -> None:
     assert world.bodies() == [b"waiting"]
 
 
-def test_peek_hides_what_has_expired_unless_it_is_locked_and_looks_on_behind_it() -> None:
+def test_peek_skips_expired_messages_unless_they_are_locked() -> None:
     """A receiver could not get it either; but a locked message lives until it is unlocked."""
     world = World()
     world.send(b"locked", b"over", b"over", ttl_ms=10)
@@ -304,8 +304,8 @@ def test_peek_hides_what_has_expired_unless_it_is_locked_and_looks_on_behind_it(
     assert [message.body for message in world.queue.peek(world.queue.main, 1, 2, world.now)] == [b"locked", b"live"]
 
 
-def test_answers_come_in_the_order_of_the_calls_and_never_from_within() -> None:
-    """What a connection says stays in order behind its commits, refusals included."""
+def test_answers_come_in_call_order_and_after_the_call() -> None:
+    """Answers on one connection stay in order behind their commits, refusals included."""
     world = World()
     world.send(b"1")
     lock = world.lock()
@@ -345,7 +345,7 @@ def test_idleness_counts_from_the_last_use_and_not_while_messages_are_scheduled(
 
 
 def test_a_closed_queue_writes_nothing_but_answers_what_is_under_way() -> None:
-    """What is written behind the drop would stay in the store for ever."""
+    """A row that is written after the drop would stay in the store for ever."""
     world = World(requires_duplicate_detection=True, lock_duration_ms=5_000)
     world.send(b"1", b"2", b"3")
     seqs = world.schedule(b"4", at=world.now + 1)

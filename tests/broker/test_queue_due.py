@@ -1,4 +1,4 @@
-"""What happens by itself when time passes: locks, times to live, scheduled messages."""
+"""Changes of a queue that time alone brings: locks end, messages expire, scheduled messages become active."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_expired_lock_frees_the_message_and_counts_as_a_delivery() -> None:
     assert world.lock().message.delivery_count == 1
 
 
-def test_a_lock_is_lost_at_its_end_even_before_the_queue_has_noticed() -> None:
+def test_lock_is_lost_at_its_end_before_the_timer_runs() -> None:
     """The next receiver and the old one must not both believe that they own the message."""
     world = World(lock_duration_ms=5_000)
     world.send(b"1")
@@ -59,7 +59,7 @@ def test_expiring_locks_exhaust_the_deliveries() -> None:
 
 
 def test_a_deferred_message_whose_lock_expires_is_deferred_again() -> None:
-    """It must not appear among messages that receivers get in order."""
+    """A deferred message must not appear among the messages that receivers get in order."""
     world = World(lock_duration_ms=5_000)
     world.send(b"1")
     world.settled(world.lock(), Outcome.DEFER)
@@ -102,7 +102,7 @@ def test_many_locks_that_expire_together_are_all_freed() -> None:
         (None, UNLIMITED_MS, None),
     ],
 )
-def test_the_time_to_live_is_the_messages_under_the_ceiling_of_the_queue(
+def test_time_to_live_is_capped_by_the_queue(
     message_ttl_ms: int | None, default_ttl_ms: int | None, lives_ms: int | None
 ) -> None:
     """None and 0 mean that the sender did not limit it."""
@@ -121,7 +121,7 @@ def test_the_time_to_live_is_the_messages_under_the_ceiling_of_the_queue(
 
 @pytest.mark.parametrize("found_by", ["the clock", "a receiver"])
 def test_an_expired_message_is_dead_lettered_when_the_queue_says_so(found_by: str) -> None:
-    """Whoever notices first, the message leaves once."""
+    """The message leaves the queue once, whether the clock or a receiver notices first."""
     world = World(dead_letter_on_expiration=True)
     world.send(b"1", b"2", ttl_ms=100)
     world.send(b"3")
@@ -152,7 +152,7 @@ def test_a_locked_message_expires_only_when_it_is_unlocked() -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_locked_message_does_not_expire_when_many_others_wait_either(restarted: bool) -> None:
-    """Its entry in the heap of expiries is still there; only what waits may be withdrawn by it."""
+    """The heap of expiries still has the locked message; only waiting messages may be withdrawn by it."""
     world = World(lock_duration_ms=5_000)
     world.offer(*[b"x"] * 2000, ttl_ms=4_000)
     world.store.commit()
@@ -167,7 +167,7 @@ def test_a_locked_message_does_not_expire_when_many_others_wait_either(restarted
 
 
 def test_deferred_and_dead_messages_do_not_expire() -> None:
-    """They wait for someone who knows their number, or for a person."""
+    """Deferred messages wait for somebody who knows their number, dead letters for a person."""
     world = World()
     world.send(b"1", b"2", ttl_ms=100)
     world.settled(world.lock(), Outcome.DEFER)
@@ -258,7 +258,7 @@ def test_scheduled_messages_are_activated_in_the_order_of_their_times() -> None:
 
 
 def test_the_time_to_live_of_a_scheduled_message_counts_from_its_activation() -> None:
-    """It could not have been received before."""
+    """The message could not have been received before its activation."""
     world = World()
     world.schedule(b"1", at=world.now + 1_000, ttl_ms=500)
     world.pass_ms(1_000)
@@ -277,7 +277,7 @@ def test_a_time_in_the_past_means_now() -> None:
     assert (world.bodies(), world.counts()) == ([b"1", b"2", b"3"], (3, 0, 1, 0))
 
 
-def test_a_message_that_fell_due_while_the_broker_was_down_is_activated_at_the_start() -> None:
+def test_message_due_during_downtime_is_activated_at_the_start() -> None:
     """And one whose time is still to come waits on."""
     world = World()
     world.schedule(b"due", at=world.now + 100)

@@ -28,7 +28,7 @@ def test_a_failed_send_stores_nothing_and_its_numbers_are_not_used_again() -> No
     assert world.lock().message.seq == 3
 
 
-def test_a_failed_group_fails_all_its_sends_and_the_next_one_goes_on() -> None:
+def test_failed_group_fails_all_its_sends_and_no_later_one() -> None:
     """Groups are committed whole; the queue does not stop with one of them."""
     world = World()
     answers = [world.offer(b"1"), world.offer(b"2", scheduled_ms=world.now + 10)]
@@ -72,7 +72,7 @@ def test_a_lock_that_ends_while_its_settlement_fails_ends(outcome: Outcome) -> N
 
 
 def test_a_settlement_that_is_under_way_when_its_lock_ends_succeeds() -> None:
-    """It came in time; that the disk is slow is not the receiver's fault."""
+    """The settlement came in time; a slow disk is not the receiver's fault."""
     world = World(lock_duration_ms=5_000)
     world.send(b"1")
     answer = world.settle(world.lock(), Outcome.COMPLETE)
@@ -130,7 +130,7 @@ def test_a_lock_whose_end_cannot_be_written_ends_without_being_counted() -> None
 def test_expired_messages_that_cannot_be_removed_are_tried_again_after_a_pause(
     dead_letter: bool, restarted: bool
 ) -> None:
-    """They stay hidden from receivers, and a full disk is not hammered."""
+    """Expired messages stay hidden from receivers, and the broker does not hammer a full disk."""
     world = World(dead_letter_on_expiration=dead_letter)
     world.send(b"live")
     world.send(b"1", b"2", b"3", ttl_ms=100)
@@ -197,7 +197,7 @@ def test_a_cancellation_that_failed_leaves_the_message_scheduled() -> None:
 
 
 def test_deferred_messages_whose_deletion_failed_are_deferred() -> None:
-    """They were not handed out."""
+    """The messages were not handed out, so their receiver can ask for them again."""
     world = World()
     world.send(b"1")
     world.settled(world.lock(), Outcome.DEFER)

@@ -102,7 +102,9 @@ async def test_a_count_that_cannot_be_deleted_is_refused(connection: Connection,
 
 
 async def test_only_the_holder_of_a_session_deletes_its_messages(broker: Broker, connection: Connection) -> None:
-    """Those that wait, not those that it has under lock, and none of other sessions; dead letters belong to nobody."""
+    """Only waiting messages of that session are deleted, not locked ones and none of other sessions; dead letters
+    belong to no session.
+    """
     await broker.namespace("contoso").create_queue(QueueDescription("talks", requires_session=True))
     sender = await connection.sender("talks")
     for number in range(4):

@@ -145,6 +145,6 @@ async def test_rules_belong_to_subscriptions(broker: Broker) -> None:
 
 
 async def test_false_filter_is_kept_as_such(broker: Broker, management: Management) -> None:
-    """It selects nothing, however the message looks."""
+    """A false filter selects no message, and must not become another filter when it is read back."""
     await management.request("add-rule", add("none", false_filter={}))
     assert broker.namespace("contoso").rule("events", "audit", "none").filter == FalseFilter()

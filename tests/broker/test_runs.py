@@ -29,7 +29,7 @@ def test_runs_have_every_message_once_and_in_order() -> None:
 
 
 def test_run_ends_before_a_message_that_came_back() -> None:
-    """Its place is between two that are loaded."""
+    """The place of the returned message is between two that are loaded."""
     world = World()
     world.send(b"0", b"1", b"2", b"3")
     locks = world.queue.main.lock_next(2, world.now)
@@ -49,7 +49,7 @@ def test_large_message_ends_its_run() -> None:
 
 
 def test_expired_messages_are_in_no_run() -> None:
-    """Those in between go; the others are still in order."""
+    """The expired message in between is left out; the others stay in order."""
     world = World()
     world.send(b"0")
     world.send(b"1", ttl_ms=10)
@@ -61,7 +61,7 @@ def test_expired_messages_are_in_no_run() -> None:
 
 
 def test_store_that_cannot_be_read_costs_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is loaded is handed out; what is not loaded waits."""
+    """Loaded messages are handed out; messages that cannot be loaded wait."""
     world = World()
     sent = [b"%d" % n for n in range(READY_MAX + 5)]
     world.offer(*sent)

@@ -185,7 +185,7 @@ def test_abandoned_too_often_a_message_is_dead_and_read_without_a_session(world:
 
 
 def test_deferred_messages_keep_their_session(world: SessionWorld) -> None:
-    """They are received by number, and are locked like the session."""
+    """Deferred messages are received by number, under the lock of their session."""
     world.put("a", b"1", b"2")
     hold = world.accept("a")
     lock = world.next(hold)
@@ -233,7 +233,7 @@ def test_received_and_deleted_messages_are_gone(world: SessionWorld) -> None:
 
 
 def test_many_messages_of_one_session_come_in_order_from_the_store(world: SessionWorld) -> None:
-    """They are read in chunks, and what comes back meanwhile comes first."""
+    """Messages are read in chunks; a message that is abandoned meanwhile comes first again."""
     count = 3 * CHUNK_MAX
     world.offer(*[b"%d" % n for n in range(count)], session_id="a")
     world.store.commit()

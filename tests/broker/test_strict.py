@@ -256,7 +256,7 @@ async def test_row_8_a_silent_sender_is_detached() -> None:
 
 
 async def test_row_8_a_client_that_waits_for_a_session_is_not_idle() -> None:
-    """Its link is attached only when there is a session, which may take as long as it likes."""
+    """The client's link is attached only when there is a session, which may take as long as it likes."""
     client = await Client(Strictness(idle=Idle(sender_s=0.2, connection_s=0.2))).open()
     await client.queue("talks", requires_session=True)
     await session_receiver(client, await client.session(), "waits", None)
@@ -415,7 +415,7 @@ async def test_row_13_ranges_are_answered_one_by_one() -> None:
 
 
 async def test_row_14_too_many_unsettled_deliveries_detach_the_receiver() -> None:
-    """What was settled does not count."""
+    """Settled deliveries do not count towards the limit."""
     client = await Client(Strictness(unsettled_max=3)).open()
     await client.queue("orders")
     session = await client.session()

@@ -79,7 +79,7 @@ class SweepWorld:
         return sum(row.box != box_of(2) for row in self.store.index())
 
 
-def test_rows_go_in_bounded_steps_each_after_the_commit_of_the_one_before() -> None:
+def test_rows_are_deleted_in_bounded_steps_one_after_another() -> None:
     """No other commit waits for more than one step; the mark goes last."""
     world = SweepWorld()
     left = [world.left()]
@@ -222,7 +222,7 @@ async def test_a_broker_that_stops_in_the_middle_sweeps_at_its_next_start(
 async def test_a_message_whose_payload_is_lost_is_announced_and_can_be_swept(
     tmp_path: Path, options: list[NamespaceOptions]
 ) -> None:
-    """It cannot be served; it must not keep a topic from being deleted either."""
+    """A message without its payload cannot be served, but must not keep a topic from being deleted."""
     async with Broker(options, data=tmp_path) as broker:
         await filled(broker.namespace("contoso"))
     with closing(sqlite3.connect(tmp_path / "contoso" / "messages.db")) as vandal:

@@ -155,7 +155,7 @@ class TopicWorld:
         assert answer.value == ([], None)
 
     def stored_bytes(self) -> int:
-        """What the topic takes: each payload once."""
+        """Add up the bytes that the topic occupies: each payload once."""
         return sum(row.size for row in self.store.index()) + sum(size for _, _, size in self.store.payloads())
 
 

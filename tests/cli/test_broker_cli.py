@@ -77,7 +77,7 @@ def broker(*arguments: object, **environment: str) -> Iterator[Running]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 1) -> str:
-    """What a broker that cannot be started says. For code 1 it is one line."""
+    """Return the error text of a broker that cannot be started. With exit code 1 the text is one line."""
     with pytest.raises(SystemExit) as caught:
         main(["broker", *map(str, arguments)])
     captured = capsys.readouterr()
@@ -152,7 +152,7 @@ def test_memory_keeps_nothing_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_trace_shows_every_frame_of_a_client(tmp_path: Path) -> None:
-    """What one needs when an SDK and the broker do not understand each other: both directions, by name, in order."""
+    """A person whose SDK and broker disagree needs every frame: both directions, by name, in order."""
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "a", "Queues": [{"Name": "orders"}]}]}}))
     with broker("--namespace", "a=0", "--data", ":memory:", "--config", config, "--trace") as running:
@@ -361,7 +361,7 @@ def test_help_has_examples_and_every_option(capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_without_the_extra_the_other_commands_still_work(arguments: list[str], code: int, words: str) -> None:
-    """Who administers queues in Azure need not install a broker."""
+    """A user who administers queues in Azure need not install a broker."""
     program = f"import sys; sys.modules['cryptography'] = None; from pairbus.cli import main; main({arguments!r})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, words in done.stderr) == (code, True), done.stderr

@@ -137,8 +137,8 @@ def test_explicit_path_is_found_by_it_alone(world: World, control_dir: Path) -> 
     assert done.code == 1 and "no answer: No such file" in done.err
 
 
-def test_process_that_gives_no_answer_is_told_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be stopped; the others are shown all the same."""
+def test_process_without_an_answer_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The silent process may be stopped; the other processes are shown all the same."""
     monkeypatch.setattr(clients, "WAIT_S", 0.5)
     world.client()
     with socket.socket(socket.AF_UNIX) as stopped:

@@ -137,7 +137,7 @@ def test_pair_create_takes_hosts_and_a_credential(monkeypatch: pytest.MonkeyPatc
 
 def test_spool_drain_takes_hosts_and_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Side] = []
-    monkeypatch.setattr(draining.Drain, "__init__", lambda self, home, away, *rest: taken.extend((home, away)))
+    monkeypatch.setattr(draining.SpoolDrain, "__init__", lambda self, home, away, *rest: taken.extend((home, away)))
     command = ("spool", "drain", str(tmp_path), "--primary", HOME, "--secondary", AWAY, "--credential", "default")
     assert run(*command) == 1  # there is no spool
     assert is_fake(taken[0], HOME) and is_fake(taken[1], AWAY)

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.cli import demo, demo_drain, demo_story, main
+from pairbus.cli import demo, demo_pair, main
 from pairbus.cli.child_broker import ChildBroker
 from pairbus.cli.demo_book import Book, cost_of
-from pairbus.cli.demo_entities import ENTITIES
 from pairbus.errors import PairbusError
 from pairbus.ledger.rows import Author
 from tests.spark.processes import command_of, descendants
@@ -89,7 +88,7 @@ def test_a_pair_that_loses_messages_is_found_out(
             database.close()
             assert gone == 3
 
-    monkeypatch.setattr(demo_story, "ChildBroker", RobbedBroker)
+    monkeypatch.setattr(demo_pair, "ChildBroker", RobbedBroker)
     assert run("--messages", "120", "--engine", "local") == 1
     out = capsys.readouterr().out
     assert table(out)["lost"] == "3"
@@ -188,7 +187,7 @@ def test_without_spark_the_engine_spark_is_refused_with_the_fix(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before an outage is staged whose backlog nobody could bring home."""
-    monkeypatch.setattr(demo_drain, "find_spec", lambda name: None)
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
     assert run("--engine", "spark") == 1
     assert "pip install 'pairbus[spark-local]'" in capsys.readouterr().err
 
@@ -196,14 +195,14 @@ def test_without_spark_the_engine_spark_is_refused_with_the_fix(
 @pytest.mark.parametrize("has_spark", [True, False])
 def test_without_spark_the_demo_says_what_a_report_needs(has_spark: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """At its end, where the report would be; nothing is said where Spark is installed."""
-    verdict = Book(1, ENTITIES).verdict(diverted=0, moved=0, failover_s=0, drain_s=0, ledger=())
+    verdict = Book(1).verdict()
     demo.Stage().show(verdict, has_spark=has_spark)
     hint = "The report of the outage needs Spark: pip install 'pairbus[spark-local]'"
     assert (hint in capsys.readouterr().out.splitlines()) == (not has_spark)
 
 
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
-    """Its own last words are in the error, not only an exit code."""
+    """The broker's own last words are in the error, not only an exit code."""
 
     async def start() -> None:
         async with ChildBroker(["not a name"], tmp_path / "data", tmp_path / "stderr"):
@@ -215,7 +214,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 def test_the_book_tells_lost_duplicated_and_altered_apart() -> None:
     """One message of each fate; none is counted twice, and one that nobody was told about is not lost."""
-    book = Book(1, ENTITIES)
+    book = Book(1)
     fates = ("good", "gone", "twice", "changed", "silent")
     sent = {name: book.new_message("orders", name, number) for number, name in enumerate(fates)}
     for name in ("good", "gone", "twice", "changed"):
@@ -224,7 +223,7 @@ def test_the_book_tells_lost_duplicated_and_altered_apart() -> None:
     for name in ("good", "twice", "twice", "changed"):
         book.found("orders", sent[name])
     book.found("payments", sent["good"])
-    verdict = book.verdict(diverted=2, moved=2, failover_s=1.23456, drain_s=0.5, ledger=())
+    verdict = book.verdict(diverted=2, moved=2, failover_s=1.23456, drain_s=0.5)
     assert (verdict.sent, verdict.accepted, verdict.in_primary) == (5, 4, 3)
     assert (verdict.lost, verdict.duplicated, verdict.altered) == (1, 1, 2)
     assert (verdict.failover_s, verdict.report) == (1.235, None)
@@ -233,7 +232,7 @@ def test_the_book_tells_lost_duplicated_and_altered_apart() -> None:
 
 def test_a_message_that_one_subscription_lacks_is_lost() -> None:
     """A topic has kept its promise when all its subscriptions have the message; sessions belong to the content."""
-    book = Book(1, ENTITIES)
+    book = Book(1)
     invoices, shipment = (
         [book.new_message("invoices", "shop", n) for n in (0, 1)],
         book.new_message("shipments", "a", 2),
@@ -244,7 +243,7 @@ def test_a_message_that_one_subscription_lacks_is_lost() -> None:
     book.found("invoices/Subscriptions/archive", invoices[0])
     shipment.session_id = "another"
     book.found("shipments", shipment)
-    verdict = book.verdict(diverted=0, moved=0, failover_s=0, drain_s=0, ledger=())
+    verdict = book.verdict()
     assert (verdict.in_primary, verdict.lost, verdict.duplicated, verdict.altered) == (2, 1, 0, 1)
 
 
@@ -252,7 +251,7 @@ def test_the_same_seed_makes_the_same_messages() -> None:
     """So that a run that went wrong can be told about."""
 
     def content(seed: int) -> list[object]:
-        message = Book(seed, ENTITIES).new_message("orders", "shop", 3)
+        message = Book(seed).new_message("orders", "shop", 3)
         return [b"".join(message.body), message.message_id, message.time_to_live, message.application_properties]
 
     assert content(7) == content(7) != content(8)

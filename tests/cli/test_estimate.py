@@ -21,7 +21,7 @@ def run(*arguments: object) -> int:
 
 
 def tables(shown: str) -> dict[str, list[list[str]]]:
-    """Of the plain output: title → rows, without their head."""
+    """Parse the plain output into title → rows, without the header rows."""
     found = {}
     for block in shown.split("\n\n")[1:-1]:
         title, _, *rows = block.splitlines()
@@ -65,7 +65,7 @@ def test_the_numbers_can_be_had_as_json(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_without_options_it_shows_a_small_system(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is assumed is said, so that it can be changed."""
+    """The output says what was assumed, so that the user can change it."""
     assert run() == 0
     assert (
         "entities 10, clients 1, messages a second 10, bytes of a message 1024, outage 1 h" in capsys.readouterr().out
@@ -86,7 +86,7 @@ def test_prices_can_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_strict_counting_shows_settlements(capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of the application and those of the syphon."""
+    """Settlements of the application and of the syphon both have a row."""
     assert run("--rate", "1/s", "--counting", "strict") == 0
     rows = {row[1]: row[2] for row in tables(capsys.readouterr().out)["Operations"]}
     assert (rows["settlements"], rows["settlements by the syphon"]) == ("2592000", "3600")
@@ -121,7 +121,7 @@ def test_a_json_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: 
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the common case, and of a sheet of one's own."""
+    """One example for the common case, one for a price sheet of the user's own."""
     assert run("--help") == 0
     shown = capsys.readouterr().out
     assert "pairbus estimate --entities 50 --clients 100" in shown and "--prices contract.toml" in shown

@@ -1,4 +1,4 @@
-"""What a drain says about what it has left behind."""
+"""Summary of a drain about the messages that it left behind."""
 
 from __future__ import annotations
 

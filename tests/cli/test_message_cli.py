@@ -136,7 +136,7 @@ def test_export_and_import_keep_messages(messages: Messages, make_queue: MakeQue
 def test_move_between_namespaces_and_purge(
     messages: Messages, make_queue: MakeQueue, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was not chosen stays; purge asks first where nobody says --yes."""
+    """Messages that were not chosen stay; purge asks first unless --yes is given."""
     source, other = make_queue(), make_queue()
     with broker.admin("fabrikam") as admin:
         admin.create_queue(source)
@@ -157,7 +157,7 @@ def test_move_between_namespaces_and_purge(
 def test_dead_letters_are_reached_by_option_and_by_path(
     messages: Messages, queue_name: str, broker: BrokerProcess
 ) -> None:
-    """Their reason is a column of the table."""
+    """The reason of a dead letter is a column of the table."""
     with ServiceBusClient.from_connection_string(broker.connection_string("contoso")) as client:
         with client.get_queue_sender(queue_name) as sender:
             sender.send_messages(ServiceBusMessage("bad"))
@@ -238,7 +238,7 @@ def test_ctrl_c_after_the_work_does_not_change_the_exit_code(
 
 
 def test_command_in_a_program_leaves_its_signals_alone(messages: Messages, queue_name: str) -> None:
-    """Who calls the command from Python still has Ctrl-C, and so have the processes that it starts."""
+    """A program that calls the command from Python still has Ctrl-C, and so have the processes that it starts."""
     before = [signal.getsignal(number) for number in STOPPING]
     messages.done("send", queue_name, "one")
     assert [signal.getsignal(number) for number in STOPPING] == before

@@ -80,7 +80,7 @@ def test_connection_strings_come_from_files(
 def test_a_name_makes_the_primary_needless(
     server: AdminServer, pair_create: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its key never has to be on the machine that provisions."""
+    """The primary's key never has to be on the machine that provisions."""
     monkeypatch.delenv("PAIRBUS_PRIMARY")
     code, out, _ = pair_create("--primary-name", "northwind", "--backlog-queue-count", "1", "--json")
     shown = json.loads(out)

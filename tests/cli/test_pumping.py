@@ -1,4 +1,4 @@
-"""What `pairbus syphon` asks for while it runs: in this process, so that a quarter of an hour may be a second."""
+"""Requests that a running `pairbus syphon` makes, in this process: a quarter of an hour may be a second here."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.cli import backlogs, pumping
-from pairbus.cli.pumping import Pumping, Settings
+from pairbus.cli.pumping import Pumping
 from pairbus.client.sides import Side
 from pairbus.ledger import read
+from pairbus.syphon import SyphonSettings
 from tests.backlog import put_diverted
 from tests.brokers import BrokerProcess
 
@@ -43,7 +44,9 @@ class Running:
     def __init__(self, broker: BrokerProcess, ledger: Path) -> None:
         home, away = (Side.from_connection_string(broker.connection_string(name)) for name in ("contoso", "fabrikam"))
         self._ledger = ledger
-        self._task = asyncio.create_task(Pumping(home, away, Settings(), ledger).syphon("contoso", None, once=False))
+        self._task = asyncio.create_task(
+            Pumping(home, away, SyphonSettings(), ledger).syphon("contoso", None, once=False)
+        )
 
     async def end(self) -> Counter[str]:
         """The operations that were metered, by kind."""
@@ -77,7 +80,7 @@ async def test_an_idle_syphon_costs_its_long_polls(broker: BrokerProcess, tmp_pa
     assert 2 <= (await running.end())["management"] <= 4
 
 
-async def test_where_there_are_many_other_queues_those_of_the_backlog_are_asked_for(
+async def test_backlog_queues_are_asked_by_name_among_many_queues(
     broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list is a request for each hundred queues of the namespace."""

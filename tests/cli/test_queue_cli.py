@@ -187,8 +187,8 @@ def test_queues_of_this_machine_are_read_without_the_sdk(server: AdminServer, wo
     [("UseDevelopmentEmulator=true", ""), ("localhost", "broker.test"), ("SAS_KEY_VALUE", "wrong")],
     ids=["another service", "another machine", "a wrong key"],
 )
-def test_what_is_no_listing_of_this_machine_is_left_to_the_sdk(server: AdminServer, changed: tuple[str, str]) -> None:
-    """It has the words for every error, and the ways through proxies."""
+def test_listing_of_a_foreign_address_is_left_to_the_sdk(server: AdminServer, changed: tuple[str, str]) -> None:
+    """The SDK has the words for every error, and the ways through proxies."""
     assert plain_queues(server.connection_string().replace(*changed)) is None
 
 
@@ -385,7 +385,7 @@ def test_show_of_a_topic_names_the_right_command(pairbus: Command, server: Admin
 
 
 def test_a_wrong_key_says_so_and_does_not_show_it(pairbus: Command, server: AdminServer) -> None:
-    """Nor does a key without the right to manage."""
+    """A key without the right to manage gives the same kind of error, and is not shown either."""
     wrong = SharedAccessKey(ROOT_KEY.name, "wrong-secret")
     outcome = pairbus("queue", "list", "--connection-string", server.connection_string(wrong))
     assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)

@@ -56,7 +56,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What the command says on standard error; it must end with 1."""
+    """Run a report that must end with exit code 1, and return its standard error."""
     with pytest.raises(SystemExit) as caught:
         main(["report", *map(str, arguments)])
     assert caught.value.code == 1
@@ -141,7 +141,7 @@ def test_the_way_of_a_message_is_printed_hop_by_hop(ledger: Path) -> None:
 
 
 def test_an_id_that_no_ledger_knows_is_an_error() -> None:
-    """It was never diverted, or its client wrote no ledger: either is worth knowing."""
+    """The message was never diverted, or its client wrote no ledger: either is worth knowing."""
     with pytest.raises(PairbusError, match="No row of the ledger tells of a message with the id 'order-18'"):
         print_hops("order-18", [])
 

@@ -133,7 +133,7 @@ def test_waiting_messages_are_counted_with_age_and_destination(pair: Pair) -> No
 
 
 def test_dead_letters_are_counted_by_reason(pair: Pair) -> None:
-    """They wait as well: nobody brings them home by itself."""
+    """Dead letters wait as well: no syphon brings them home."""
     pair.create(range(1))
     pair.divert("orders", 3)
     pair.dead_letter(2, "MissingDestination")
@@ -300,7 +300,7 @@ def test_syphon_inside_a_client_is_shown(pair: Pair) -> None:
 
 
 def test_syphon_without_a_control_socket_goes_on(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It brings messages home all the same, and says why it cannot be seen."""
+    """The syphon brings messages home all the same, and says why `pairbus status` cannot see it."""
     tmp_path.chmod(0o755)
     monkeypatch.setenv("PAIRBUS_CONTROL_DIR", str(tmp_path))
     pair.create(range(1))

@@ -262,7 +262,7 @@ def test_a_target_takes_what_the_primary_never_will(broker: BrokerProcess, queue
 
 
 def test_once_that_is_stopped_exits_with_1_and_says_so(broker: BrokerProcess, queue_name: str) -> None:
-    """It cannot know that it had everything. What is left is counted, as far as there is time."""
+    """A stopped drain cannot know that it had everything. It counts what is left, as far as there is time."""
     divert(broker, queue_name, 900)
     command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME, "--once"]
     with subprocess.Popen(
@@ -287,7 +287,7 @@ def test_once_that_is_stopped_exits_with_1_and_says_so(broker: BrokerProcess, qu
 
 
 def test_sigterm_ends_a_running_syphon(broker: BrokerProcess, queue_name: str) -> None:
-    """It waits in a long poll of fifteen minutes; what it moved until then is told."""
+    """The syphon waits in a long poll of fifteen minutes; its summary tells how many messages it moved until then."""
     command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME]
     with subprocess.Popen(
         command, env=environment(broker), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""What `pairbus syphon` tells its operator: one line for one state, and numbers that add up."""
+"""Lines of `pairbus syphon` for its operator: one line for one state, and numbers that add up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pairbus.cli.left import Left
-from pairbus.cli.telling import Counted, Tally, Telling, summary_line
+from pairbus.cli.telling import Counted, QueueTally, SyphonTelling, summary_line
 from pairbus.pairing.events import (
     DeadLettered,
     DestinationSkipped,
@@ -25,7 +25,7 @@ START = Progress(queues=8, moved=0, per_s=0.0, blocked=0, dead_lettered=0, error
 UNREACHABLE = PrimaryUnreachable("contoso.servicebus.windows.net:5671", "refused", 12.0, 8.0)
 
 
-class Teller(Telling):
+class Teller(SyphonTelling):
     """At a fixed time, with what it has said."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], **options: Any) -> None:
@@ -48,7 +48,7 @@ def test_an_absent_primary_is_one_line_with_time_and_level(capsys: pytest.Captur
 
 
 def test_message_id_neither_forges_a_line_nor_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its sender chose it, and the lines end in an operator's terminal or in the log of a service."""
+    """The sender chose the id, and the lines end in an operator's terminal or in the log of a service."""
     teller = Teller(capsys)
     teller.heard(DeadLettered("backlog/0", "1\n\x1b[2J", "Refused", "too large"), lambda: START)
     [line] = teller.said()
@@ -135,7 +135,7 @@ def test_warnings_are_marked_as_such(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_count_and_a_progress_that_lags_behind_add_up() -> None:
     """Tasks of Spark tell at their end: "50000 waiting, 50000 moved" of 50000 must not be, nor 0 and 0."""
-    tally = Tally(20.0)
+    tally = QueueTally(20.0)
 
     def sums(now_s: float, in_queues: int, moved: int, moved_later: int) -> tuple[int, int]:
         counted = tally.counted(in_queues, 1, replace(START, moved=moved), now_s)
@@ -148,4 +148,4 @@ def test_a_count_and_a_progress_that_lags_behind_add_up() -> None:
     assert sums(60.0, 700, 50_000, 50_000) == (50_700, 50_700), "new messages"
     assert sums(90.0, 0, 50_000, 50_000) == (50_700, 50_700), "they may be on their way"
     assert sums(120.0, 0, 50_000, 50_000) == (50_000, 50_000), "somebody else has moved them"
-    assert Tally(0.0).counted(7, 1, replace(START, moved=3), 0.0).waiting(replace(START, moved=5)) == 5
+    assert QueueTally(0.0).counted(7, 1, replace(START, moved=3), 0.0).waiting(replace(START, moved=5)) == 5

@@ -247,5 +247,5 @@ def test_export_writes_no_key(pairbus: Command, server: AdminServer) -> None:
 
 
 def test_namespace_is_shown(pairbus: Command, server: AdminServer) -> None:
-    """Its name is in the answer of the administration API."""
+    """The administration API answers with the name of the namespace."""
     assert json.loads(pairbus("namespace", "show", "--json").out)["name"] == "contoso"

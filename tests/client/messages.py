@@ -111,7 +111,8 @@ OF_THE_BROKER = (
 
 
 def senders_part(payload: bytes, *, without_times: bool = False) -> tuple[Any, ...]:
-    """What must arrive as it was sent: from the properties on every byte; before them what the broker does not write.
+    """Return the part of a message that must arrive as it was sent: all bytes from the properties on, and of the
+    header the fields that the broker does not write.
 
     `without_times`: the properties decoded and without the two times that the SDK derives at each send of a message
     with a time to live.

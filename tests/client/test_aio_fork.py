@@ -90,7 +90,7 @@ asyncio.run(main())
 """
 
 
-async def test_children_forked_in_the_middle_of_traffic_send_in_loops_of_their_own(stage: Stage) -> None:
+async def test_children_forked_during_traffic_send_in_their_own_loops(stage: Stage) -> None:
     """Twenty tasks have sends in flight at each fork; a child touches neither the loop nor the socket."""
     ends = stage.primary.connection_string, stage.secondary.connection_string
     process = await asyncio.create_subprocess_exec(

@@ -19,7 +19,7 @@ from tests.scripted.script import Reject
 from tests.sdk.flavours import Flavour
 
 
-async def test_a_ping_that_fails_in_an_unheard_of_way_is_not_the_last_one(
+async def test_ping_that_fails_unexpectedly_is_repeated(
     stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file of certificates that was replaced at that moment, a bug: the entity must not stay away for ever."""

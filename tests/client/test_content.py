@@ -95,7 +95,7 @@ async def test_a_list_of_every_kind_comes_home_byte_for_byte(world: World, flavo
     assert found == expected
 
 
-async def test_a_batch_of_a_sync_sender_can_be_sent_by_an_async_one(world: World) -> None:
+async def test_batch_of_a_sync_sender_can_be_sent_by_asyncio(world: World) -> None:
     """Also in an outage, when its messages are wrapped already in the form that the other SDK does not take."""
     queue = world.namespaces.make_queue()
     threads, tasks = await paired(world, "sync"), await paired(world, "aio")
@@ -127,10 +127,10 @@ async def test_a_session_id_comes_home(world: World, flavour: Flavour) -> None:
     assert properties is not None and properties.group_id == "grüße"
 
 
-async def test_in_the_backlog_a_message_has_no_session_time_to_live_or_scheduled_time(
-    stage: Stage, flavour: Flavour
-) -> None:
-    """They would act there: expire it, hide it, or have it refused by a queue without sessions."""
+async def test_backlog_message_has_no_session_time_to_live_or_schedule(stage: Stage, flavour: Flavour) -> None:
+    """In a backlog queue these settings would act: expire the message, hide it, or have it refused for want of
+    sessions.
+    """
     client = stage.client(flavour)
     await client.pair()
     client.client.force_failover("orders")
@@ -172,7 +172,9 @@ async def test_a_time_to_live_starts_again_at_home(world: World, flavour: Flavou
 
 
 async def test_a_scheduled_message_comes_home_and_waits_there(world: World, flavour: Flavour) -> None:
-    """What schedule_messages cannot do while failed over, a message with a scheduled time can."""
+    """A message with a scheduled time can be sent while failed over, although schedule_messages cannot be called
+    then.
+    """
     queue = world.namespaces.make_queue()
     client = await paired(world, flavour)
     sender = client.sender(queue)
@@ -217,7 +219,7 @@ async def test_a_batch_that_fits_the_primary_and_not_the_backlog_is_split(world:
     assert world.count(queue) == 0
 
 
-async def test_a_message_that_fits_only_the_primary_is_sent_home_with_a_warning_and_refused_away(
+async def test_message_that_fits_only_the_primary_warns_and_cannot_divert(
     world: World, flavour: Flavour, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The night of the outage is too late to learn of it; the error says how much is too much."""
@@ -298,7 +300,9 @@ def snapshot(value: Any, above: tuple[int, ...] = ()) -> Any:
 
 @pytest.mark.parametrize("away", [False, True], ids=["healthy", "away"])
 async def test_the_callers_message_is_never_modified(stage: Stage, flavour: Flavour, away: bool) -> None:
-    """It may be sent again, to another queue, by another thread. The SDK does: it makes text of binary properties."""
+    """The application may send its message again, to another queue, by another thread. The SDK modifies it: binary
+    properties become text.
+    """
     client = stage.client(flavour)
     await client.pair()
     if away:

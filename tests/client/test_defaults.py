@@ -1,4 +1,4 @@
-"""What a client does when nobody said anything else, and where its receivers look."""
+"""Behaviour of a client without any options, and the namespace in which its receivers look."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pairbus.syphon import SyphonSettings
 NOBODY = "Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
 
 
-def test_a_send_that_names_no_time_out_has_sixty_seconds_of_which_the_primary_gets_a_third() -> None:
+def test_default_time_out_is_sixty_seconds_with_a_third_for_the_primary() -> None:
     """The caller of a web application waits no longer either."""
     assert timeout_of(None) == 60.0
     assert timeout_of(None) * PRIMARY_SHARE == 20.0
@@ -31,7 +31,7 @@ def test_a_send_that_names_no_time_out_has_sixty_seconds_of_which_the_primary_ge
         timeout_of(0)
 
 
-def test_a_pump_polls_for_fifteen_minutes_and_takes_up_to_a_hundred_messages() -> None:
+def test_pump_polls_fifteen_minutes_for_up_to_a_hundred_messages() -> None:
     """Ten idle queues then cost 40 receives an hour."""
     settings = SyphonSettings.of(SendAvailabilityPairedNamespaceOptions())
     assert (settings.poll_s, settings.batch_max) == (15 * 60.0, 100)
@@ -55,13 +55,13 @@ def pair_of(primary: int, secondary: int) -> PairedServiceBusClient:
 
 
 def test_a_namespace_is_not_paired_with_itself() -> None:
-    """It would be away together with its own backlog."""
+    """An outage would take the namespace away together with its own backlog."""
     with pytest.raises(ValueError, match=r"the same namespace, 127\.0\.0\.1:9"):
         pair_of(9, 9)
 
 
 def test_a_variable_that_was_not_set_is_told_by_name() -> None:
-    """It arrives as None, or as nothing."""
+    """An environment variable that was not set arrives as None or as an empty text; the error names the argument."""
     with pytest.raises(ConfigError, match="a text is needed, not None"):
         PairedServiceBusClient.from_connection_strings(None, NOBODY.format(port=9))  # type: ignore[arg-type]
     client = pair_of(9, 10)
@@ -110,7 +110,7 @@ def test_the_environment_turns_pairing_off_in_the_usual_words(
 
 
 def test_a_client_that_is_not_paired_cannot_be_failed_over_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its state would say so while its sends go to the primary."""
+    """The state would say failed over while sends go to the primary."""
     monkeypatch.setenv("PAIRBUS_DISABLED", "1")
     client = pair_of(9, 10)
     with pytest.raises(PairingError, match="is not paired"):
@@ -126,7 +126,7 @@ async def test_events_of_a_closed_client_end_at_once() -> None:
         assert [event async for event in client.events()] == []
 
 
-def test_a_time_to_live_that_is_over_is_refused_away_as_it_is_at_home() -> None:
+def test_time_to_live_that_is_over_is_refused_before_diverting() -> None:
     """A deadline minus now, for example: a backlog message with it could only be dead-lettered."""
     message = ServiceBusMessage("x", message_id="m")
     message.raw_amqp_message.header = AmqpMessageHeader(time_to_live=-1000)

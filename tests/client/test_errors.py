@@ -66,7 +66,7 @@ ERRORS: list[tuple[PairingError, type[Exception], list[str]]] = [
 
 
 @pytest.mark.parametrize(("error", "kind", "words"), ERRORS, ids=lambda value: type(value).__name__)
-def test_every_error_is_of_the_sdks_kind_and_says_where_the_message_is(
+def test_every_error_is_an_sdk_error_that_says_where_messages_are(
     error: PairingError, kind: type[Exception], words: list[str]
 ) -> None:
     """Code that was written for the plain SDK catches it; its reader knows what to do."""

@@ -43,8 +43,8 @@ async def test_patched_modules_are_refused_with_the_way_out(stage: Stage, left_a
     assert stage.primary.received == []
 
 
-async def test_the_way_out_that_the_refusal_names_works(stage: Stage) -> None:
-    """What the text tells people to do is done here."""
+async def test_advice_in_the_refusal_works(stage: Stage) -> None:
+    """The refusal text tells people what to do; this test does exactly that."""
     named = WAY_OUT.search(await run(stage))
     assert named is not None
     left_alone = [argument.partition("=")[0] for argument in named[1].split(", ")]

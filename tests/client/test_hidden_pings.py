@@ -28,10 +28,10 @@ def namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]
 
 @pytest.mark.parametrize("ping", ["auto", "message"])
 @both_flavours
-async def test_where_the_broker_hides_pings_a_ping_is_a_message_that_nobody_sees(
+async def test_ping_to_a_broker_that_hides_pings_is_never_received(
     world: World, flavour: Flavour, ping: str, tmp_path: Path
 ) -> None:
-    """It passes on the wire, costs an operation, and is in no count; whoever receives gets messages only."""
+    """The ping passes on the wire and costs an operation, but is in no count; receivers get ordinary messages only."""
     queue, client = await lost(world, flavour, ping=ping, ledger=tmp_path)
     world.nemesis().heal()
     await client.until_state(queue, State.HEALTHY, 5.0 * slowness())

@@ -1,4 +1,4 @@
-"""What happens in the middle of a call: listeners that call the client, and handlers of signals that raise."""
+"""Interruptions in the middle of a call: listeners that call the client, and signal handlers that raise."""
 
 from __future__ import annotations
 
@@ -77,11 +77,10 @@ async def test_who_hears_that_a_client_is_paired_may_call_it(world: World, flavo
     await client.close()
 
 
-async def test_a_time_limit_of_the_application_is_told_and_not_taken_for_an_outage(
-    world: World, tmp_path: Path
-) -> None:
-    """As the limits of task queues have it: the handler of a signal raises in the middle of a send. The plain SDK tells
-    it; sending once more, or failing over, would hide it."""
+async def test_time_limit_of_the_application_is_no_outage(world: World, tmp_path: Path) -> None:
+    """A task queue's time limit is a signal handler that raises in the middle of a send. The plain SDK passes the
+    exception on; another attempt, or a failover, would hide it.
+    """
     queue = world.namespaces.make_queue()
     broker = world.namespaces.process("primary")
     arguments = [world.connection_string("primary"), world.connection_string("secondary"), queue]

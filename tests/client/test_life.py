@@ -85,7 +85,7 @@ async def test_closing_ends_sends_that_wait_and_tells_the_truth_about_them(world
 
 
 async def test_closing_closes_the_clients_of_both_sides(world: World, flavour: Flavour) -> None:
-    """Those of the SDK, with every connection: nothing of a closed client is left on the wire."""
+    """The SDK's clients are closed with every connection: a closed client leaves nothing on the wire."""
     queue = world.namespaces.make_queue()
     nemeses = world.nemesis(), world.nemesis("secondary")
     client = await world.client(flavour, enable_syphon=True)
@@ -102,8 +102,8 @@ async def test_closing_closes_the_clients_of_both_sides(world: World, flavour: F
     await until(lambda: not any(nemesis.open_connections for nemesis in nemeses), "every connection is closed")
 
 
-async def test_a_faulted_client_says_so_on_every_call_and_names_both_namespaces(world: World, flavour: Flavour) -> None:
-    """Of the client and of its senders, also those that were got before."""
+async def test_every_call_of_a_faulted_client_names_both_namespaces(world: World, flavour: Flavour) -> None:
+    """Every call of the client and of its senders raises, also on senders that were made before the fault."""
     queue = world.namespaces.make_queue()
     client = await world.client(flavour)
     sender, due = client.sender(queue).sender, datetime.now(UTC) + timedelta(hours=1)
@@ -143,7 +143,7 @@ async def test_a_faulted_client_says_so_on_every_call_and_names_both_namespaces(
     await client.close()
 
 
-async def test_the_repr_of_a_client_that_can_no_longer_be_used_says_why(stage: Stage, flavour: Flavour) -> None:
+async def test_repr_of_a_closed_or_faulted_client_says_why(stage: Stage, flavour: Flavour) -> None:
     """Also of its senders: every call raises, whatever was known about their entities."""
     faulted, closed = stage.client(flavour), stage.client(flavour)
     senders = []
@@ -161,7 +161,7 @@ async def test_the_repr_of_a_client_that_can_no_longer_be_used_says_why(stage: S
 
 
 @pytest.mark.parametrize("side", ["primary", "secondary"])
-async def test_where_the_syphon_runs_a_side_closed_by_somebody_else_takes_the_other_with_it(
+async def test_side_closed_by_somebody_else_faults_both_sides_with_syphon(
     world: World, flavour: Flavour, side: str
 ) -> None:
     """Five seconds after the syphon noticed, and not before: whoever closes both has time for the second."""

@@ -119,8 +119,8 @@ async def test_no_socket_of_an_ended_loop_is_kept(stage: Stage) -> None:
     assert len(stage.primary.stored("orders")) == 4
 
 
-async def test_a_client_is_refused_in_a_second_loop_while_the_first_one_is_open(stage: Stage) -> None:
-    """What tasks of two loops wait for would never wake them."""
+async def test_second_loop_is_refused_while_the_first_is_open(stage: Stage) -> None:
+    """A task that waits for the other loop would never wake up."""
     client = stage.client("aio")
     await client.sender("orders").send(message())
     sender = client.sender("orders").sender

@@ -1,4 +1,6 @@
-"""What is no outage: throttling, wrong keys, connections closed while idle, and sends that are wrong in themselves."""
+"""Errors that are no outage: throttling, wrong keys, connections closed while idle, and sends that are wrong in
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ async def test_throttling_that_ends_the_link_or_the_connection_is_throttling(
 
 
 @pytest.mark.parametrize(("step", "ends"), ENDED, ids=[f"{step} {kind.__name__}" for step, kind in ENDED])
-async def test_a_right_that_is_denied_by_ending_the_link_or_the_connection_is_no_outage(
+async def test_denied_right_that_ends_the_link_is_no_outage(
     stage: Stage, flavour: Flavour, step: Any, ends: Any
 ) -> None:
     client = stage.client(flavour, attempt_timeout=1)
@@ -132,8 +134,10 @@ async def test_a_throttled_send_without_ten_seconds_left_gets_the_error_at_once(
 
 
 @pytest.mark.parametrize("what", ["links", "links for tokens", "connections", "reset"])
-async def test_what_the_service_closed_while_idle_is_opened_again(stage: Stage, flavour: Flavour, what: str) -> None:
-    """It does so after ten minutes, every night: the next send finds a dead connection, and must not divert."""
+async def test_connection_closed_while_idle_is_opened_again(stage: Stage, flavour: Flavour, what: str) -> None:
+    """The service closes idle connections after ten minutes, every night: the next send finds a dead connection,
+    and must not divert.
+    """
     client = stage.client(flavour)
     sender = client.sender("orders")
     await sender.send(message("first"))
@@ -171,7 +175,7 @@ async def test_a_broken_connection_is_no_outage(world: World, flavour: Flavour, 
 
 
 async def plain_error(connection_string: str, path: str, what: Any) -> BaseException:
-    """What the plain SDK would say."""
+    """Return the error that the plain SDK raises for the same send."""
     async with ServiceBusClient.from_connection_string(connection_string, retry_total=0) as client:
         sender = client.get_queue_sender(path)
         try:
@@ -263,10 +267,8 @@ async def test_what_ended_an_idle_link_for_requests_does_not_hide_an_outage(stag
     assert len(stage.in_backlog()) == 1
 
 
-async def test_a_scheduled_message_that_is_gone_cannot_be_cancelled_and_that_is_all(
-    world: World, flavour: Flavour
-) -> None:
-    """It has just come due, every so often: the error is the SDK's, and says nothing about the primary."""
+async def test_cancelling_a_message_that_is_gone_is_no_outage(world: World, flavour: Flavour) -> None:
+    """A scheduled message may just have come due: the error is the SDK's, and says nothing about the primary."""
     queue = world.namespaces.make_queue()
     client = await world.client(flavour)
     sender = client.sender(queue)

@@ -18,7 +18,9 @@ IDS = ["a", "b", "c", "d"]
 
 
 def two_parts() -> list[Any]:
-    """They fit one batch of 256 KB as they are; of their copies for a backlog queue only three do."""
+    """Make four messages that fit one batch of 256 KB as they are; only three of their copies for a backlog queue
+    do.
+    """
     return [message("x" * 65_490, message_id=one) for one in IDS]
 
 
@@ -53,8 +55,10 @@ async def test_what_the_backlog_has_stored_does_not_go_home_a_second_time(stage:
     assert client.client.counters["entities"]["orders"]["sent"] == 1
 
 
-async def test_a_copy_that_a_silent_backlog_queue_may_have_is_told(stage: Stage, flavour: Flavour) -> None:
-    """It has no mark, and may come home when the destination has forgotten the one that went there directly."""
+async def test_possible_copy_in_a_silent_backlog_queue_is_reported(stage: Stage, flavour: Flavour) -> None:
+    """The copy has no mark, and may come home when the destination has forgotten the id of the message that went
+    there directly.
+    """
     client = healed_when_a_queue_fails(stage, flavour, "orders")
     stage.secondary.on("transfer", LoseAnswer())
     await client.sender("orders").send(message("x", message_id="a"))
@@ -64,9 +68,7 @@ async def test_a_copy_that_a_silent_backlog_queue_may_have_is_told(stage: Stage,
     assert told.reason.endswith(" did not answer and may have stored it too")
 
 
-async def test_such_a_copy_is_also_told_when_a_backlog_queue_takes_the_message_after_all(
-    stage: Stage, flavour: Flavour
-) -> None:
+async def test_possible_copy_is_reported_when_another_queue_accepts(stage: Stage, flavour: Flavour) -> None:
     client = stage.client(flavour)
     client.client.force_failover("orders")
     sender = client.sender("orders")
@@ -78,7 +80,7 @@ async def test_such_a_copy_is_also_told_when_a_backlog_queue_takes_the_message_a
 
 
 async def test_an_error_of_the_primary_tells_what_the_backlog_has_stored_before(stage: Stage, flavour: Flavour) -> None:
-    """Whoever sent everything again would store a part of it twice."""
+    """A caller who sends the whole list again would store a part of it twice."""
     client = healed_when_a_queue_fails(stage, flavour, "orders")
     stage.secondary.on("transfer", Accept(), times=1)
     stage.secondary.on("transfer", FULL)

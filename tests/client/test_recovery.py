@@ -63,9 +63,7 @@ async def test_several_pings_in_a_row_can_be_required(stage: Stage, flavour: Fla
 
 
 @pytest.mark.parametrize("ping", ["auto", "attach"])
-async def test_where_pings_are_not_hidden_a_probe_earns_one_real_send_as_the_trial(
-    stage: Stage, flavour: Flavour, ping: str
-) -> None:
+async def test_probe_earns_one_trial_send_where_pings_are_visible(stage: Stage, flavour: Flavour, ping: str) -> None:
     """A waiting receiver would get a ping message; opening a link proves too little by itself."""
     stage.primary.hides_pings = False
     client = await lost(stage, flavour, ping=ping)
@@ -97,7 +95,7 @@ async def test_ping_messages_can_be_forced(stage: Stage, flavour: Flavour) -> No
     ("ping", "hides", "is_metered"),
     [("attach", True, False), ("auto", False, False), ("auto", True, True), ("message", False, True)],
 )
-async def test_a_ping_that_is_only_a_link_is_not_metered_when_it_fails_either(
+async def test_failed_ping_is_metered_only_when_it_is_a_message(
     stage: Stage, flavour: Flavour, tmp_path: Path, ping: str, hides: bool, is_metered: bool
 ) -> None:
     """To open a link is no operation, whatever becomes of it; only where a message is meant is one paid for."""
@@ -255,7 +253,7 @@ async def test_with_no_queue_left_the_error_says_where_the_message_is(stage: Sta
 
 
 async def test_a_message_refused_by_a_backlog_queue_takes_no_queue_out(stage: Stage, flavour: Flavour) -> None:
-    """It would be refused by the next one too, until none is left for the good messages."""
+    """Every queue would refuse such a message, until none is left for the good ones."""
     client = await lost(stage, flavour)
     stage.secondary.on("transfer", Reject("com.microsoft:argument-error"), times=1)
     stage.secondary.on("transfer", Accept())

@@ -23,10 +23,10 @@ pytestmark = pytest.mark.slow
 
 
 @both_flavours
-async def test_in_the_backlog_what_would_act_there_is_an_alias_and_at_home_no_alias_is_left(
-    world: World, flavour: Flavour
-) -> None:
-    """Session, time to live and schedule; a time to live without end has no alias."""
+async def test_aliases_exist_in_the_backlog_and_not_at_home(world: World, flavour: Flavour) -> None:
+    """Session, time to live and schedule would act in a backlog queue, so they travel as aliases; a time to live
+    without end has no alias.
+    """
     queue = world.namespaces.make_queue()
     client = await world.client(flavour)
     client.client.force_failover(queue)
@@ -117,9 +117,7 @@ async def test_a_message_without_an_id_gets_one_that_every_copy_has(world: World
 
 
 @both_flavours
-async def test_messages_of_a_session_that_are_diverted_in_order_come_home_in_order(
-    world: World, flavour: Flavour
-) -> None:
+async def test_diverted_messages_of_an_ordered_session_keep_their_order(world: World, flavour: Flavour) -> None:
     """`ordered=True`, while the sender has to change its backlog queue on the way."""
     queue, sender = await sent_by(world, flavour, ordered=True, backlog_retry_interval=60)
     await world.take(queue, 1)

@@ -35,7 +35,7 @@ def paired_kind(flavour: Flavour) -> Any:
 
 
 def queues_of(world: World, name: str | None = None) -> list[str]:
-    """Of the secondary, those of one primary."""
+    """List the backlog queues that the secondary has for one primary."""
     prefix = f"{name or world.primary_name}/".lower()
     found = world.namespaces.admin("secondary").list_queues()
     return sorted(queue.name for queue in found if queue.name.lower().startswith(prefix))
@@ -151,10 +151,10 @@ def described(queue: Any) -> dict[str, Any]:
     return {name: value for name, value in queue.items() if not name.endswith("_utc")}
 
 
-async def test_a_queue_beyond_the_count_is_left_alone_and_told_of_when_it_is_not_empty(
+async def test_extra_queue_with_messages_is_reported_and_left_alone(
     world: World, flavour: Flavour, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its messages would wait there for a syphon that nobody runs."""
+    """Messages in an extra queue would wait there for a syphon that nobody runs."""
     queue = world.namespaces.make_queue()
     extra = [f"{world.primary_name}/x-servicebus-transfer/{index}" for index in (5, 7)]
     for path in extra:
@@ -173,7 +173,7 @@ async def test_a_queue_beyond_the_count_is_left_alone_and_told_of_when_it_is_not
 
 
 async def test_clients_that_pair_at_the_same_time_all_succeed(world: World) -> None:
-    """Whoever loses a race for a queue has found one."""
+    """A client that loses the race to create a queue has found that queue."""
     flavours: list[Flavour] = ["sync", "aio", "sync", "aio", "sync", "aio"]
     clients = [world.new_client(flavour) for flavour in flavours]
     await asyncio.gather(*(client.pair() for client in clients))
@@ -185,7 +185,7 @@ async def test_clients_that_pair_at_the_same_time_all_succeed(world: World) -> N
 
 @contextmanager
 def full_disk(world: World) -> Iterator[None]:
-    """Of the secondary: no file of its process may grow."""
+    """Fill the secondary's disk: no file of its process may grow."""
     pid = world.namespaces.process("secondary").pid
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     try:
@@ -194,7 +194,7 @@ def full_disk(world: World) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
-async def test_a_creation_that_fails_is_tried_three_times_and_with_no_queue_at_all_pairing_fails(
+async def test_pairing_fails_when_three_tries_create_no_queue(
     world: World, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A secondary that cannot store anything, asked again after a moment instead of thirty seconds."""

@@ -67,7 +67,7 @@ async def test_a_ping_waits_for_its_answer_as_long_as_the_interval(world: World,
 
 
 @both_flavours
-async def test_an_entity_that_flaps_can_be_asked_for_several_pings_in_a_row(world: World, flavour: Flavour) -> None:
+async def test_recovery_can_require_several_accepted_pings(world: World, flavour: Flavour) -> None:
     queue, client = await lost(world, flavour, healthy_pings_required=2)
     world.nemesis().heal()
     await client.until_state(queue, State.HEALTHY, 8.0 * slowness())
@@ -76,9 +76,7 @@ async def test_an_entity_that_flaps_can_be_asked_for_several_pings_in_a_row(worl
 
 
 @both_flavours
-async def test_a_queue_that_was_deleted_meanwhile_stays_away_and_is_told_of_once(
-    world: World, flavour: Flavour
-) -> None:
+async def test_deleted_queue_stays_failed_over_and_is_reported_once(world: World, flavour: Flavour) -> None:
     """Waiting does not heal it, a person does."""
     queue, client = await lost(world, flavour)
     world.namespaces.admin("primary").delete_queue(queue)
@@ -93,7 +91,7 @@ async def test_a_queue_that_was_deleted_meanwhile_stays_away_and_is_told_of_once
     await client.until_state(queue, State.HEALTHY, 5.0 * slowness())
 
 
-async def test_a_ping_is_never_handed_out_and_does_not_end_among_the_dead_letters(world: World) -> None:
+async def test_ping_is_never_received_nor_dead_lettered(world: World) -> None:
     """Sent here by the plain SDK, to a queue that keeps what expires; a waiting receiver would be first to see it."""
     queue = world.namespaces.make_queue(dead_lettering_on_message_expiration=True)
     ping = ServiceBusMessage(b"", content_type=PING, time_to_live=timedelta(seconds=1), session_id="s")
@@ -142,7 +140,7 @@ async def test_without_ping_messages_a_trial_send_brings_the_entity_back(
 
 
 @both_flavours
-async def test_a_trial_that_fails_is_stored_in_the_backlog_by_the_same_call(world: World, flavour: Flavour) -> None:
+async def test_failed_trial_is_stored_in_the_backlog_by_the_same_call(world: World, flavour: Flavour) -> None:
     """The link opens and messages do not pass: the entity stays away, and nobody has lost anything."""
     queue, client = await lost(world, flavour, ping="attach", attempt_timeout=1, ping_primary_interval=1)
     nemesis = world.nemesis()

@@ -78,9 +78,7 @@ async def test_receivers_are_the_primarys_and_never_see_what_is_diverted(world: 
 
 
 @both_flavours
-async def test_what_is_sent_after_the_recovery_overtakes_and_the_rest_keeps_its_order(
-    world: World, flavour: Flavour
-) -> None:
+async def test_sends_after_recovery_overtake_the_backlog_which_keeps_order(world: World, flavour: Flavour) -> None:
     """The primary takes new messages before the backlog has been moved home."""
     queue = world.namespaces.make_queue()
     client = await world.client(flavour)
@@ -95,7 +93,7 @@ async def test_what_is_sent_after_the_recovery_overtakes_and_the_rest_keeps_its_
     assert [id_of(payload) for payload in await world.take(queue, 6)] == ["after", *diverted]
 
 
-async def test_the_state_of_a_session_is_set_in_the_primary_and_nowhere_else(stage: Stage, flavour: Flavour) -> None:
+async def test_session_state_is_set_in_the_primary_only(stage: Stage, flavour: Flavour) -> None:
     """Also while its queue is failed over: a backlog queue has no sessions."""
     client = stage.client(flavour)
     await client.pair()
@@ -133,7 +131,7 @@ async def test_an_authentication_that_gets_no_answer_counts(world: World, flavou
 
 @both_flavours
 async def test_an_attempt_that_times_out_is_not_repeated(world: World, flavour: Flavour) -> None:
-    """It has cost the caller enough."""
+    """One attempt until its time-out has cost the caller enough."""
     queue, sender = await sent_by(world, flavour, attempt_timeout=2, ping_primary_interval=60)
     world.nemesis().stall_transfers(queue)
     took_s = await sender.send(message())
@@ -197,9 +195,7 @@ async def test_a_healthy_send_is_one_message_to_the_primary_and_nothing_else(wor
 
 
 @both_flavours
-async def test_one_success_ends_the_suspicion_and_the_next_failure_starts_the_clock_again(
-    world: World, flavour: Flavour
-) -> None:
+async def test_one_success_ends_suspicion_and_restarts_the_clock(world: World, flavour: Flavour) -> None:
     """The interval runs from the first failure of a row, not from each."""
     queue, sender = await sent_by(world, flavour, failover_interval=4)
     client, nemesis = sender.client, world.nemesis()
@@ -245,9 +241,7 @@ async def test_each_sender_picks_its_backlog_queue_by_chance(
 
 
 @both_flavours
-async def test_a_backlog_queue_that_fails_is_out_for_all_senders_until_its_time_has_come(
-    world: World, flavour: Flavour
-) -> None:
+async def test_failed_backlog_queue_is_out_for_all_senders_until_its_retry(world: World, flavour: Flavour) -> None:
     """The message is stored in another one within the same call."""
     queue, sender = await sent_by(world, flavour, backlog_retry_interval=3)
     client, nemesis = sender.client, world.nemesis("secondary")
@@ -271,9 +265,7 @@ async def test_a_backlog_queue_that_fails_is_out_for_all_senders_until_its_time_
 
 
 @both_flavours
-async def test_with_no_backlog_queue_left_the_caller_is_told_that_the_message_is_still_its_own(
-    world: World, flavour: Flavour
-) -> None:
+async def test_send_without_a_backlog_queue_left_raises_and_stores_nothing(world: World, flavour: Flavour) -> None:
     queue, sender = await sent_by(world, flavour)
     sender.client.client.force_failover(queue)
     for one in world.backlog:
@@ -286,8 +278,8 @@ async def test_with_no_backlog_queue_left_the_caller_is_told_that_the_message_is
 
 
 @both_flavours
-async def test_a_message_that_no_backlog_queue_could_take_takes_none_out(world: World, flavour: Flavour) -> None:
-    """It would be refused by the next one too, until none is left for the good messages."""
+async def test_message_too_large_for_any_backlog_queue_fails_no_queue(world: World, flavour: Flavour) -> None:
+    """Every queue would refuse such a message, until none is left for the good ones."""
     queue, sender = await sent_by(world, flavour)
     sender.client.client.force_failover(queue)
     assert isinstance(await sender.error(ServiceBusMessage(bytes(LIMIT))), MessageSizeExceededError)
@@ -297,9 +289,7 @@ async def test_a_message_that_no_backlog_queue_could_take_takes_none_out(world: 
 
 
 @both_flavours
-async def test_a_list_of_which_a_part_found_no_room_is_told_with_the_ids_of_both_parts(
-    world: World, flavour: Flavour
-) -> None:
+async def test_partly_stored_list_raises_with_stored_and_unsent_ids(world: World, flavour: Flavour) -> None:
     """A backlog queue of one megabyte; what was stored before it was full comes home, and nothing else."""
     queue = world.namespaces.make_queue()
     world.namespaces.make_queue("secondary", world.backlog[0], max_size_in_megabytes=1)

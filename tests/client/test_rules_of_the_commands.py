@@ -126,8 +126,8 @@ async def test_once_brings_home_what_is_there_and_tells_what_had_to_stay(world: 
     assert "could not be found" in err
 
 
-async def test_sigterm_while_messages_are_moved_ends_in_time_and_loses_nothing(world: World) -> None:
-    """What is on its way arrives and is completed, the rest stays; nothing is there twice."""
+async def test_sigterm_during_a_move_ends_in_time_and_loses_nothing(world: World) -> None:
+    """Messages on their way arrive and are completed, the rest stays in the backlog; no message is stored twice."""
     make_backlog(world)
     queue = world.namespaces.make_queue()
     ids = divert(world, queue, 3000)
@@ -217,7 +217,7 @@ async def test_without_a_terminal_lines_follow_each_other(world: World) -> None:
 
 
 async def test_a_target_takes_what_a_primary_that_never_returns_would_have_got(world: World) -> None:
-    """Its name is all that is needed of it: nobody answers there."""
+    """The lost primary's name is all that is needed: nobody answers there."""
     make_backlog(world)
     queue = world.namespaces.make_queue()
     ids = divert(world, queue, 30)
@@ -248,10 +248,8 @@ async def test_dead_letters_of_the_backlog_are_driven_to_where_they_belong(world
     assert sorted(id_of(payload) for payload in await world.take(f"{queue}-late", 5)) == ids
 
 
-async def test_the_spool_of_a_client_that_is_gone_is_adopted_and_that_of_one_that_lives_is_not(
-    world: World, tmp_path: Path
-) -> None:
-    """Both would send everything."""
+async def test_drain_takes_the_spool_of_a_dead_client_only(world: World, tmp_path: Path) -> None:
+    """Two processes that forward one spool would send every message twice."""
     queue = world.namespaces.make_queue()
     nemeses = world.nemesis(), world.nemesis("secondary")
     client = await world.client("aio", spool_dir=tmp_path)

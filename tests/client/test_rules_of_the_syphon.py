@@ -200,9 +200,7 @@ async def test_each_message_that_is_moved_costs_four_operations(world: World, fl
 # ── what comes home ──
 
 
-async def test_each_message_goes_to_its_own_destination_in_the_order_of_the_queue(
-    world: World, backlog: Backlog
-) -> None:
+async def test_each_message_comes_home_to_its_destination_in_queue_order(world: World, backlog: Backlog) -> None:
     """Several destinations in a batch, several batches of up to a hundred; paths are the same in any case."""
     orders, bills = world.namespaces.make_queue(), world.namespaces.make_queue()
     sent = names(240)
@@ -216,9 +214,7 @@ async def test_each_message_goes_to_its_own_destination_in_the_order_of_the_queu
     assert max(count for _, _, kind, count in pumps.meters if kind == "receive") <= 100
 
 
-async def test_a_group_is_completed_as_soon_as_its_own_destination_has_accepted_it(
-    world: World, backlog: Backlog
-) -> None:
+async def test_group_is_completed_when_its_own_destination_accepted(world: World, backlog: Backlog) -> None:
     """Not when the slowest one has: what is at home must not wait under a lock that runs out."""
     slow, quick = world.namespaces.make_queue(), world.namespaces.make_queue()
     nemesis = world.nemesis()
@@ -235,10 +231,8 @@ async def test_a_group_is_completed_as_soon_as_its_own_destination_has_accepted_
 
 
 @pytest.mark.parametrize("ttl", [Long(30_000), Described(Symbol("com.microsoft:timespan"), Long(30_000 * 10_000))])
-async def test_a_time_to_live_is_understood_as_a_number_and_as_a_time_span(
-    world: World, backlog: Backlog, ttl: Any
-) -> None:
-    """What the original software left in a backlog queue comes home as well."""
+async def test_time_to_live_may_be_a_number_or_a_time_span(world: World, backlog: Backlog, ttl: Any) -> None:
+    """Messages that the original software left in a backlog queue come home as well."""
     queue = world.namespaces.make_queue()
     aliases = {"x-ms-path": queue, "x-ms-timetolive": ttl}
     await backlog.put(
@@ -278,7 +272,7 @@ async def test_a_budget_is_kept(world: World, backlog: Backlog) -> None:
     assert world.count(queue) == 200
 
 
-async def test_no_more_is_taken_than_can_be_moved_before_its_lock_runs_out(world: World, backlog: Backlog) -> None:
+async def test_syphon_takes_no_more_than_it_can_move_within_a_lock(world: World, backlog: Backlog) -> None:
     """A slow drain, longer than a lock: every message is received once, moved once, and completed in time."""
     queue = world.namespaces.make_queue()
     await backlog.divert(queue, *names(360))
@@ -293,10 +287,8 @@ async def test_no_more_is_taken_than_can_be_moved_before_its_lock_runs_out(world
 # ── what it skips ──
 
 
-async def test_a_destination_that_fails_is_skipped_with_one_event_and_what_lies_behind_it_moves_on(
-    world: World, backlog: Backlog
-) -> None:
-    """Of two that are disabled each is told once; their messages stay under their locks, received once for each."""
+async def test_failing_destination_is_skipped_with_one_event(world: World, backlog: Backlog) -> None:
+    """Each of two disabled destinations has one event; their messages stay under their locks, and are received once."""
     paths = [world.namespaces.make_queue() for _ in range(3)]
     blocked, open_one = paths[:2], paths[2]
     for path in blocked:
@@ -442,7 +434,7 @@ async def test_a_missing_destination_is_waited_for_as_long_as_its_grace(world: W
     assert all("'gone'" in text for _, _, text in buried)
 
 
-async def test_a_lock_that_is_lost_stops_the_pass_and_the_messages_come_again(world: World, backlog: Backlog) -> None:
+async def test_lost_locks_end_the_pass_and_messages_come_again(world: World, backlog: Backlog) -> None:
     """The primary answers only when the locks are over: what is left of a thousand waits for the next pass."""
     queue = world.namespaces.make_queue(requires_duplicate_detection=True)
     nemesis = world.nemesis()

@@ -105,7 +105,7 @@ async def failing(caller: Caller, sender: Any) -> None:
 
 
 def told(spans: tuple[ReadableSpan, ...]) -> list[Any]:
-    """What a span says, with links by the place of the span that they name."""
+    """Turn spans into comparable values, with links by the position of the span that they name."""
     places = {span.context.span_id: place for place, span in enumerate(spans)}
     return [
         (

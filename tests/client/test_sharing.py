@@ -84,7 +84,9 @@ async def test_two_hundred_tasks_share_a_sender(world: World) -> None:
 
 
 async def test_a_shared_sender_goes_through_an_outage_with_all_its_users(world: World, flavour: Flavour) -> None:
-    """Those under way when the primary goes, those in line behind them, and those that come later."""
+    """Sends in flight when the primary goes, sends in line behind them and later ones all succeed within four
+    seconds.
+    """
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client(flavour)
@@ -138,7 +140,7 @@ DEAF: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize("loss", ["refused", "cut", "detached"])
-async def test_all_users_of_a_shared_sender_leave_a_lost_primary_within_two_seconds(
+async def test_all_users_of_a_shared_sender_divert_within_two_seconds(
     world: World, flavour: Flavour, loss: str
 ) -> None:
     """One of them finds out for all: whoever tries again keeps his turn, instead of going to the end of the line."""
@@ -157,7 +159,7 @@ async def test_all_users_of_a_shared_sender_leave_a_lost_primary_within_two_seco
 
 
 async def test_a_burst_of_schedules_says_nothing_about_a_healthy_primary(world: World, flavour: Flavour) -> None:
-    """Those that stand in line wait within their own time; what they have then is not taken for a silent primary."""
+    """Schedules that wait in line wait within their own time-out; a late answer is not taken for a silent primary."""
     queue = world.namespaces.make_queue()
     world.nemesis().latency(0.05)
     client = await world.client(flavour)
@@ -188,7 +190,7 @@ async def with_stages(check: Any, flavour: Flavour) -> None:
     assert not failed, "\n".join(failed)
 
 
-async def test_a_primary_that_stops_answering_at_any_step_is_left_within_five_seconds(flavour: Flavour) -> None:
+async def test_primary_silent_at_any_step_is_left_within_five_seconds(flavour: Flavour) -> None:
     """Before the connection is open, while it opens, or at the message itself; also answers that hang the plain SDK."""
 
     async def check(stage: Stage, step: Any, action: Any) -> None:

@@ -104,7 +104,7 @@ async def test_tls_and_web_sockets_reach_a_custom_endpoint(
     assert stage.secondary.received == []
 
 
-async def test_certificate_that_is_not_trusted_is_refused_in_the_words_of_the_sdk(
+async def test_untrusted_certificate_is_refused_in_the_sdks_words(
     stage: Stage, flavour: Flavour, broker: Broker
 ) -> None:
     """The broker's certificate is signed by an authority of its own."""
@@ -187,7 +187,7 @@ async def test_proxy_of_the_environment_is_used_where_the_sdk_uses_it(
     assert bool(proxy.asked) is (is_asked and flavour == "sync")
 
 
-def test_no_proxy_is_stronger_than_a_given_proxy_in_the_sync_client_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_overrides_a_given_proxy_in_sync_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the SDK, by whose web sockets it is decided."""
     monkeypatch.setenv("NO_PROXY", ".windows.net")
     given = {"proxy_hostname": "proxy", "proxy_port": 3128}

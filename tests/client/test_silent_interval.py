@@ -13,5 +13,5 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("loss", SILENT, ids=str)
 async def test_time_outs_reach_the_caller_until_the_interval_is_over(world: World, loss: Loss) -> None:
-    """Who is under way when the interval ends is stored within the same call."""
+    """A send that is under way when the interval ends is stored within the same call."""
     await diverted_after(world, loss, 3.0)

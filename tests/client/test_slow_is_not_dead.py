@@ -1,4 +1,4 @@
-"""What is slow, but alive: nothing of it counts, and nothing is diverted."""
+"""Primaries that are slow, but alive: nothing counts as a failure, and nothing is diverted."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_long_round_trip_is_no_outage(world: World, flavour: Flavour, fi
 
 
 ROUND_TRIP_S = float(os.environ.get("PAIRBUS_TEST_ROUND_TRIP_S", "0.3"))
-"Of a satellite: 0.6. Half of it is half the clocks, and ends sooner."
+"Round trip of the test. A satellite has 0.6 s; with half of that, all clocks are halved and the test ends sooner."
 
 
 async def test_a_long_round_trip_with_tls_is_no_outage(world: World, flavour: Flavour) -> None:

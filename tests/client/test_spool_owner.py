@@ -1,4 +1,4 @@
-"""Whose messages the local spool holds, when pairing fails, is cleared, or the process forks: they always get out."""
+"""Owners of the local spool when pairing fails, is cleared, or the process forks: messages always get out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.sdk.flavours import Flavour
 
 
 def leave_in(folder: Path, message_id: str) -> None:
-    """What a client that died has left behind."""
+    """Leave one message in a spool, as a client does that died."""
     spool = Spool(folder)
     entry = Entry("orders", encode(message(message_id=message_id)), message_id, spooled_ms=time.time_ns() // 1_000_000)
     spool.append([entry])
@@ -46,10 +46,10 @@ async def test_pairing_that_failed_and_is_repeated_keeps_its_spool(
     Spool(tmp_path / "spool").close()  # nobody holds it any more
 
 
-async def test_what_an_earlier_client_left_in_the_spool_is_counted(
+async def test_messages_of_an_earlier_client_in_the_spool_are_counted(
     stage: Stage, flavour: Flavour, tmp_path: Path
 ) -> None:
-    """Whoever is paged after a restart asks the counters what still waits."""
+    """An operator who is paged after a restart asks the counters how many messages still wait."""
     leave_in(tmp_path, "first")
     leave_in(tmp_path, "second")
     for endpoint in (stage.primary, stage.secondary):
@@ -86,10 +86,10 @@ async def test_a_client_whose_pairing_is_cleared_spools_nothing(stage: Stage, fl
 
 
 @pytest.mark.parametrize("comes", ["before", "after"])
-async def test_a_send_that_spools_while_the_pairing_is_cleared_is_told_what_became_of_it(
+async def test_send_that_spools_during_clear_pairing_learns_its_outcome(
     stage: Stage, flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: str
 ) -> None:
-    """What was being stored is stored; what comes a moment later is not, and its caller still has it."""
+    """A message that is being stored stays stored; a later one is refused, and its caller still has it."""
     for endpoint in (stage.primary, stage.secondary):
         endpoint.on("open", Reject("amqp:internal-error"))
     client = stage.client(flavour, spool_dir=tmp_path)
@@ -159,7 +159,7 @@ client.close()
 
 
 async def run(program: str, stage: Stage, folder: Path) -> str:
-    """What it printed; it must end well."""
+    """Run the program, which must end with exit code 0, and return its output."""
     ends = stage.primary.connection_string, stage.secondary.connection_string
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", program, *ends, str(folder)),
@@ -175,8 +175,10 @@ async def run(program: str, stage: Stage, folder: Path) -> str:
     return out.decode()
 
 
-async def test_a_forked_worker_forwards_what_the_one_before_it_left(stage: Stage, tmp_path: Path) -> None:
-    """It adopts a spool with messages in it: its sends queue behind them, so they have to go."""
+async def test_forked_worker_forwards_the_spool_of_its_predecessor(stage: Stage, tmp_path: Path) -> None:
+    """The worker adopts a spool with messages in it: its own sends queue behind them, so the spool must be
+    forwarded.
+    """
     Spool(tmp_path).close()
     leave_in(tmp_path / "1", "left")
     await run(WORKER, stage, tmp_path)
@@ -184,7 +186,7 @@ async def test_a_forked_worker_forwards_what_the_one_before_it_left(stage: Stage
 
 
 async def test_a_forked_worker_has_a_spool_where_the_next_process_looks(stage: Stage, tmp_path: Path) -> None:
-    """Its parent has the first one within the folder. Within that one nobody would ever look again."""
+    """The parent has the first spool of the folder. Within that spool nobody would ever look again."""
     first = Spool(tmp_path)
     await run(WORKER, stage, tmp_path)
     first.close()
@@ -249,10 +251,10 @@ assert os.waitpid(child, 0)[1] == 0
 MODULES = {"sync": "pairbus", "aio": "pairbus.aio"}
 
 
-async def test_a_worker_that_cannot_have_a_spool_is_told_and_leaves_the_connection_of_its_parent_alone(
+async def test_worker_without_a_spool_raises_and_leaves_its_parent_alone(
     stage: Stage, flavour: Flavour, tmp_path: Path
 ) -> None:
-    """Its first send says what is wrong, as the first pairing would; the next one goes when it is mended."""
+    """The first send says what is wrong, as the first pairing would; the next send goes when the folder is mended."""
     told = await run(FORKS.format(module=MODULES[flavour], then=WITHOUT_ITS_SPOOL), stage, tmp_path)
     assert f"The spool {tmp_path / '1'} cannot be opened: Not a directory." in told
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["before", "child", "after"]
@@ -260,10 +262,8 @@ async def test_a_worker_that_cannot_have_a_spool_is_told_and_leaves_the_connecti
     assert before == after != child
 
 
-async def test_a_worker_that_does_not_send_keeps_nobody_from_what_another_left(
-    stage: Stage, flavour: Flavour, tmp_path: Path
-) -> None:
-    """It would hold messages that it does not forward before its own first send."""
+async def test_idle_worker_does_not_adopt_a_left_spool(stage: Stage, flavour: Flavour, tmp_path: Path) -> None:
+    """An idle worker would hold messages that it does not forward before its own first send."""
     Spool(tmp_path).close()
     leave_in(tmp_path / "1", "left")
     assert await run(FORKS.format(module=MODULES[flavour], then=IDLE), stage, tmp_path) == "1\n"

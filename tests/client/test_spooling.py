@@ -88,7 +88,7 @@ async def test_a_spool_survives_its_client(world: World, flavour: Flavour, tmp_p
 async def test_a_spool_is_private_and_two_clients_never_share_one(
     world: World, flavour: Flavour, tmp_path: Path
 ) -> None:
-    """What waits there is the application's secret; two forwarders of one spool would send everything twice."""
+    """Spooled messages are the application's secret; two forwarders of one spool would send everything twice."""
     queue = world.namespaces.make_queue()
     nemeses = world.nemesis(), world.nemesis("secondary")
     folder = tmp_path / "spool"
@@ -125,9 +125,7 @@ async def test_a_full_spool_takes_nothing_more_and_loses_nothing(
     assert [id_of(payload) for payload in await world.take(queue, 1)] == ["fits"]
 
 
-async def test_a_spool_runs_dry_although_its_entity_is_sent_to_all_the_time(
-    stage: Stage, flavour: Flavour, tmp_path: Path
-) -> None:
+async def test_spool_runs_dry_during_constant_sends(stage: Stage, flavour: Flavour, tmp_path: Path) -> None:
     """A send to the disk is faster than one to the namespace: those behind the spool must not outrun it for ever. Each
     message has a session of its own, so that they go one by one; all of one sender's keep their order, although its
     link to the primary is open."""
@@ -174,9 +172,7 @@ async def test_nothing_overtakes_the_spool_on_the_way_to_the_backlog(
     assert [id_of(payload) for payload in stage.in_backlog()] == ["before", *left, "after"]
 
 
-async def test_a_sender_and_the_counters_say_the_same_of_an_entity_that_is_held_over(
-    stage: Stage, flavour: Flavour, tmp_path: Path
-) -> None:
+async def test_sender_and_counters_agree_on_a_held_over_entity(stage: Stage, flavour: Flavour, tmp_path: Path) -> None:
     """A message is in a backlog queue or in the spool, and its entity in one state, whomever one asks."""
     client = stage.client(flavour, backlog_queue_count=1, spool_dir=tmp_path)
     await client.pair()
@@ -192,7 +188,9 @@ async def test_a_sender_and_the_counters_say_the_same_of_an_entity_that_is_held_
 
 
 async def test_spooling_does_not_wait_for_the_threads_of_the_application(stage: Stage, tmp_path: Path) -> None:
-    """They may all be busy for longer than the send has: the client has some of its own, for what it forwards too."""
+    """The application's threads may all be busy for longer than the send has: the client has threads of its own,
+    for forwarding too.
+    """
     for endpoint in (stage.primary, stage.secondary):
         endpoint.on("open", Reject("amqp:internal-error"))
     client = stage.client("aio", spool_dir=tmp_path, backlog_retry_interval=1)

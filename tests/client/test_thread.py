@@ -155,7 +155,7 @@ def events(count: int) -> list[Event]:
 
 
 def test_a_listener_hears_events_in_order_and_may_call_the_client(engine_thread: EngineThread) -> None:
-    """It runs in a thread of its own, so a call of the client does not wait for itself."""
+    """Listeners run in a thread of their own, so a call of the client from a listener does not wait for itself."""
     heard: list[Any] = []
 
     async def number(engine: Engine) -> int:
@@ -169,7 +169,7 @@ def test_a_listener_hears_events_in_order_and_may_call_the_client(engine_thread:
 
 
 def test_a_listener_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """It hears the next event all the same."""
+    """The failing listener hears the next event all the same."""
     heard: list[Event] = []
 
     def listen(event: Event) -> None:

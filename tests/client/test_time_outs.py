@@ -34,7 +34,7 @@ def silent() -> Iterator[str]:
 async def test_a_first_send_that_pairs_does_not_outlive_its_time_out(
     stage: Stage, flavour: Flavour, silent: str
 ) -> None:
-    """Who never called `pair` has a time-out all the same; pairing goes on behind the call that gave up."""
+    """A caller who never called `pair` has a time-out all the same; pairing goes on behind the call that gave up."""
     client = new_client(flavour, stage.primary.connection_string, silent)
     began = time.monotonic()
     error = await client.sender("orders").error(message(), timeout=0.5)
@@ -74,7 +74,7 @@ async def test_a_plain_client_gives_the_primary_all_of_its_time(stage: Stage, fl
     assert len(stage.primary.stored("orders")) == 1
 
 
-async def test_a_request_that_stood_in_line_has_only_the_rest_of_its_time(stage: Stage, flavour: Flavour) -> None:
+async def test_queued_request_has_only_the_rest_of_its_time_out(stage: Stage, flavour: Flavour) -> None:
     """Not its time-out once more: the caller counts from the call."""
     client = stage.client(flavour, failover_interval=60)
     sender = client.sender("orders")
@@ -101,9 +101,7 @@ async def test_a_short_time_out_is_enough_to_reach_a_primary_that_works(world: W
     assert client.told(FailedOver) == []
 
 
-async def test_a_batch_is_made_and_stored_in_five_seconds_when_the_primary_is_silent(
-    world: World, flavour: Flavour
-) -> None:
+async def test_batch_is_stored_in_five_seconds_when_the_primary_is_silent(world: World, flavour: Flavour) -> None:
     """To ask a silent primary for its limit costs an attempt; that counts, and the send need not ask once more."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
@@ -123,8 +121,8 @@ async def test_a_batch_is_made_and_stored_in_five_seconds_when_the_primary_is_si
     assert world.in_backlog() == 4
 
 
-async def test_a_hiccup_that_a_send_survives_is_survived_by_a_schedule(stage: Stage, flavour: Flavour) -> None:
-    """It is tried as often as a send before it counts."""
+async def test_schedule_survives_the_same_hiccup_as_a_send(stage: Stage, flavour: Flavour) -> None:
+    """A schedule is tried as often as a send before its failure counts."""
     client = stage.client(flavour)
     sender = client.sender("orders")
     await sender.send(message())

@@ -1,4 +1,4 @@
-"""What an error says about its message is so: compared with what the namespaces have stored."""
+"""Errors tell the truth about their messages: each is compared with the messages that the namespaces have stored."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ async def test_backlog_queues_that_stored_the_message_and_did_not_answer_are_nam
     assert "the primary" not in str(error) and "neither namespace" not in str(error)
 
 
-async def test_a_primary_that_did_not_answer_is_named_when_no_backlog_queue_takes_the_message(
-    world: World, flavour: Flavour
-) -> None:
+async def test_error_names_a_primary_that_may_have_the_message(world: World, flavour: Flavour) -> None:
     queue = world.namespaces.make_queue()
     home, away = world.nemesis(), world.nemesis("secondary")
     client = await world.client(flavour, attempt_timeout=1)
@@ -62,7 +60,7 @@ async def test_a_primary_that_did_not_answer_is_named_when_no_backlog_queue_take
     assert (world.count(queue), world.in_backlog()) == (2, 0)
 
 
-async def test_a_message_that_nobody_can_have_is_said_to_be_nowhere(world: World, flavour: Flavour) -> None:
+async def test_error_says_that_neither_namespace_stored_the_message(world: World, flavour: Flavour) -> None:
     queue = world.namespaces.make_queue()
     nemeses = world.nemesis(), world.nemesis("secondary")
     client = await world.client(flavour)
@@ -73,7 +71,7 @@ async def test_a_message_that_nobody_can_have_is_said_to_be_nowhere(world: World
     assert not error.outcome_unknown and "stored in neither namespace" in str(error)
 
 
-async def test_parts_of_a_list_that_may_be_stored_are_not_said_to_be_lost(stage: Stage, flavour: Flavour) -> None:
+async def test_error_does_not_call_possibly_stored_parts_lost(stage: Stage, flavour: Flavour) -> None:
     client = stage.client(flavour, attempt_timeout=1)
     client.client.force_failover("orders")
     stage.secondary.on("transfer", Accept(), times=1)
@@ -86,8 +84,8 @@ async def test_parts_of_a_list_that_may_be_stored_are_not_said_to_be_lost(stage:
     assert error.outcome_unknown and set(error.may_be_in) == set(stage.BACKLOG)
 
 
-async def test_a_schedule_without_an_answer_is_not_said_to_be_undone(world: World, flavour: Flavour) -> None:
-    """Whoever sends the message again then must know that it may come twice."""
+async def test_schedule_without_an_answer_may_have_happened(world: World, flavour: Flavour) -> None:
+    """A caller who sends the message again must know that it may come twice."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client(flavour, attempt_timeout=1)
@@ -102,9 +100,7 @@ async def test_a_schedule_without_an_answer_is_not_said_to_be_undone(world: Worl
         await sender.schedule(message(), datetime.now(UTC) + timedelta(hours=1), timeout=8)
 
 
-async def test_an_error_of_the_sdk_has_a_note_of_the_places_that_it_does_not_speak_of(
-    stage: Stage, flavour: Flavour
-) -> None:
+async def test_sdk_error_has_a_note_with_backlog_queues_that_may_have_it(stage: Stage, flavour: Flavour) -> None:
     client = healed_when_a_queue_fails(stage, flavour, "orders")
     stage.secondary.on("transfer", LoseAnswer())
     stage.primary.on("transfer", Reject("amqp:unauthorized-access"))
@@ -114,9 +110,7 @@ async def test_an_error_of_the_sdk_has_a_note_of_the_places_that_it_does_not_spe
     assert [queue for queue in stage.BACKLOG if queue in note] and "may have stored" in note
 
 
-async def test_a_full_spool_is_told_by_an_error_that_code_for_the_plain_sdk_catches(
-    world: World, flavour: Flavour, tmp_path: Path
-) -> None:
+async def test_full_spool_raises_an_error_that_sdk_code_catches(world: World, flavour: Flavour, tmp_path: Path) -> None:
     queue = world.namespaces.make_queue()
     nemeses = world.nemesis(), world.nemesis("secondary")
     client = await world.client(flavour, spool_dir=tmp_path / "spool", spool_max_bytes=100_000)
@@ -129,9 +123,7 @@ async def test_a_full_spool_is_told_by_an_error_that_code_for_the_plain_sdk_catc
     assert "the spool did not take the message" in str(error) and not error.outcome_unknown
 
 
-async def test_a_client_that_is_closed_during_a_diverted_send_names_the_backlog_queue(
-    stage: Stage, flavour: Flavour
-) -> None:
+async def test_client_closed_during_a_diverted_send_names_the_queue(stage: Stage, flavour: Flavour) -> None:
     client = stage.client(flavour)
     client.client.force_failover("orders")
     sender = client.sender("orders")

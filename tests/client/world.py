@@ -159,7 +159,7 @@ class Client:
 
     @property
     def doubtful_ids(self) -> set[str]:
-        """Of messages whose outcome at the primary was unknown when they were stored in the backlog."""
+        """Ids of messages whose outcome at the primary was unknown when they were stored in the backlog."""
         return {one for event in self.told(Diverted) if event.outcome_unknown for one in event.message_ids}
 
 
@@ -175,7 +175,7 @@ class Sender:
         return time.monotonic() - began
 
     async def error(self, what: Any, *, timeout: float | None = None, within_s: float = CALL_S) -> BaseException:
-        """What a send that must fail ends in."""
+        """Return the error of a send that must fail."""
         try:
             await self.send(what, timeout=timeout, within_s=within_s)
         except Exception as error:
@@ -241,7 +241,7 @@ class World:
     def __init__(self, namespaces: Namespaces) -> None:
         self.namespaces = namespaces
         self.primary_name = f"p-{uuid.uuid4().hex[:8]}"
-        "Of its own, and with it backlog queues of its own."
+        "Name of the primary in this world alone, so that its backlog queues are its own too."
         self.recorder = Recorder()
         self._nemeses: dict[SideName, NemesisThread] = {}
         self._clients: list[Client] = []

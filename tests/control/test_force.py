@@ -25,7 +25,7 @@ def check_failover_and_back(world: World, program: Program) -> None:
 
 
 def test_sync_client_is_failed_over_and_back(world: World) -> None:
-    """Its socket goes when it is closed."""
+    """The control socket goes when the client is closed."""
     with world.program("sync") as program:
         check_failover_and_back(world, program)
         path = program.socket

@@ -236,7 +236,7 @@ def test_silent_and_gone_peers_hold_nobody_for_long(client_socket: Path) -> None
 
 
 def test_client_without_an_event_loop_says_so(world: World, own_dir: Path) -> None:
-    """It can be looked at; forcing waits for its first call."""
+    """Such a client can be looked at; forcing a failover waits for its first call."""
     ends = world.primary.connection_string, world.secondary.connection_string
     client = pairbus.aio.PairedServiceBusClient.from_connection_strings(*ends, primary_name=NAME, control_socket=True)
     [path] = served("client")

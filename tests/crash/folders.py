@@ -103,7 +103,7 @@ def command_on(folder: Path) -> list[str]:
 
 @dataclass
 class Ending:
-    """What a broker did on a folder."""
+    """End of a broker that was started on a folder, with the messages it served."""
 
     code: int
     "0 when it served and was then asked to stop; otherwise what it ended with by itself."
@@ -151,7 +151,7 @@ async def _drained_when_ready(process: asyncio.subprocess.Process) -> list[Drain
 
 
 async def refusal_on(folder: Path, **options: Any) -> str:
-    """What a broker says that must not start on the folder: exit code 1 and one line."""
+    """Start a broker that must refuse the folder with exit code 1 and one line; return that line."""
     ending = await serve_and_drain(folder, **options)
     assert ending.code == 1, ending
     lines = ending.said.splitlines()

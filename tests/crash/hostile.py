@@ -200,7 +200,7 @@ def flow_flood(count: int) -> list[bytes]:
 
 
 def garbage(source: random.Random) -> list[bytes]:
-    """What other protocols, and no protocol at all, would say first."""
+    """Make first bytes of other protocols, and of no protocol at all."""
     noise = [source.randbytes(source.randint(1, 4000)) for _ in range(40)]
     return [
         *noise,

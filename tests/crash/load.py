@@ -42,7 +42,7 @@ def now_ms() -> int:
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
-    """What an answer says about a send or a settlement."""
+    """Tell the outcome of a send or a settlement from its answer."""
     if error is None:
         return Outcome.OK
     assert isinstance(error, TransportError), repr(error)
@@ -65,7 +65,7 @@ class Load:
         self._bearers: dict[tuple[str, int], str] = {}
         self._deferred: dict[int, str] = {}
         self._backlog: set[str] = set()
-        "Of the plain queue: attempted and not removed."
+        "Ids of messages of the plain queue whose send was attempted and that were not removed."
         self._far: dict[int, str] = {}
         self._once: list[tuple[str, bytes]] = []
 

@@ -16,7 +16,7 @@ _MESSAGE_STATES = {0: "active", 1: "deferred", 2: "scheduled"}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a receiver sees of a message."""
+    """A message as a receiver sees it."""
 
     id: str
     sequence_number: int
@@ -40,7 +40,9 @@ def make(
 
 
 def digest_of(payload: bytes) -> str:
-    """Of every byte from the properties on. Application properties are compared by value, without the broker's two."""
+    """Hash every byte from the properties on. Application properties are compared by value, without the broker's
+    two.
+    """
     digest = hashlib.sha256()
     for code, start, value_at, end in sections(payload):
         if code == APPLICATION_PROPERTIES:

@@ -158,7 +158,7 @@ async def test_a_newer_store_is_refused_with_both_versions(images: dict[str, Ima
 
 @pytest.mark.parametrize("name", ["ca.pem", "server.pem", "server.key"])
 async def test_a_damaged_certificate_costs_no_message(images: dict[str, Image], tmp_path: Path, name: str) -> None:
-    """It is made anew, or the refusal names the file and what to do with it."""
+    """The broker makes the certificate anew, or its refusal names the file and what to do with it."""
     folder = images["stopped"].copy(tmp_path / "data")
     path = folder / name
     os.truncate(path, path.stat().st_size // 2)

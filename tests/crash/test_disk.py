@@ -147,7 +147,7 @@ async def test_a_full_disk_rejects_sends_and_works_again_when_there_is_space(
     assert await drained(broker) == writer.accepted
 
 
-async def test_a_limit_on_the_size_of_files_rejects_sends_until_it_is_lifted(
+async def test_file_size_limit_rejects_sends_until_it_is_lifted(
     tmp_path: Path, new_broker: Callable[[Path], BrokerProcess]
 ) -> None:
     """Any other write error of the system: the store goes on by itself when the cause is gone."""
@@ -169,7 +169,7 @@ async def test_a_limit_on_the_size_of_files_rejects_sends_until_it_is_lifted(
 
 
 @pytest.mark.parametrize("first", ["settle", "kill"])
-async def test_a_broker_on_a_full_disk_can_be_emptied_and_then_filled_again(
+async def test_broker_on_a_full_disk_can_be_emptied_and_refilled(
     disk: Disk, new_broker: Callable[[Path], BrokerProcess], first: str
 ) -> None:
     """Settlements go on with the reserve, one by one, also after a kill; nobody has to free space by hand.
@@ -206,7 +206,7 @@ async def test_a_broker_on_a_full_disk_can_be_emptied_and_then_filled_again(
 async def test_a_broker_starts_on_a_full_disk_and_waits_for_space(
     disk: Disk, new_broker: Callable[[Path], BrokerProcess]
 ) -> None:
-    """What is there can be looked at; a new folder, which cannot be made, is refused in one line."""
+    """Messages can be looked at; a new folder, which cannot be made, is refused in one line."""
     broker = new_broker(disk.data)
     async with await connect(broker.connection_string()) as connection:
         writer = Writer(connection)

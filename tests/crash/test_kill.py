@@ -121,7 +121,7 @@ async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(tmp_path: 
     assert len(lost) <= TAKEN_CREDIT * ROUNDS, "more messages were lost on their way than receivers had asked for"
 
 
-async def test_a_broker_that_is_asked_to_stop_loses_nothing_and_tells_its_clients(tmp_path: Path) -> None:
+async def test_sigterm_loses_nothing_and_clients_are_told(tmp_path: Path) -> None:
     """SIGTERM under the same load: exit code 0, every client hears why, and also what was received and deleted
     arrives: a broker that has time to say goodbye has time to hand out what it has deleted."""
     print(f"PAIRBUS_SEED={SEED}")

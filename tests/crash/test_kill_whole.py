@@ -30,7 +30,7 @@ MOVING = {"news: scheduled", "news/relay", "news/brief", "arrivals/end", "hop", 
 STILL_S = 30.0  # scheduled, expiring and forwarded messages are where they belong in two seconds
 
 
-async def test_nothing_of_a_whole_namespace_is_lost_or_doubled_when_it_is_killed(tmp_path: Path) -> None:
+async def test_killed_namespace_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """Every message that the topic accepted is once in every subscription that selects it, with the changes of its
     rule; a forwarded one is in its source or in its destination; acknowledged states and rules are there."""
     print(f"PAIRBUS_SEED={SEED}")

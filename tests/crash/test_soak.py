@@ -44,7 +44,7 @@ class Honest:
         self.count = 0
         self.longest_s = 0.0
         self.is_warm = asyncio.Event()
-        "What is measured before the storm is measured after the first few messages, which make caches."
+        "Set after the first few messages, which fill caches; memory and time before the storm are measured after that."
 
     async def run(self, stop: asyncio.Event) -> None:
         sender = await self._connection.sender(HONEST, timeout_s=10)

@@ -147,7 +147,7 @@ class WholeLoad:
         self._open -= copy[0] == ALL
 
     async def _dead_letter(self, connection: Connection) -> None:
-        """What the subscription dead-letters goes on to the graveyard in one commit."""
+        """Dead-letter messages of the subscription; the broker forwards each to the graveyard in one commit."""
         receiver = await connection.receiver(CHANGED, credit=3)
         while True:
             for received in await receiver.receive(3, timeout_s=5):

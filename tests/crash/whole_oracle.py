@@ -1,4 +1,4 @@
-"""What must be true of a whole namespace after any number of kills, judged from what its clients were told."""
+"""Promises that hold for a whole namespace after any number of kills, judged by the answers that its clients got."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ State = bytes | None
 
 @dataclass(slots=True)
 class Told:
-    """What is known of one message."""
+    """Everything that is known of one message."""
 
     made: Made
     tries: int = 0
@@ -20,7 +20,7 @@ class Told:
     is_selected: bool | None = None
     "Whether the rules of `ruled` select it; None when they changed while it was sent."
     rule_version: int = 0
-    "Of its colour, when it was sent for the first time."
+    "Version of the rule of its colour, when the message was sent for the first time."
     seen: Counter[Copy] = field(default_factory=Counter)
     completed: set[Copy] = field(default_factory=set)
     maybe_completed: set[Copy] = field(default_factory=set)
@@ -73,7 +73,7 @@ class Oracle:
         self.wrong: list[str] = []
         "Faults that were noticed at once."
         self.states: defaultdict[tuple[str, str], set[State]] = defaultdict(lambda: {None})
-        "What the state of a session may be: the last one acknowledged, and those tried since."
+        "Possible states of each session: the last one acknowledged, and those tried since."
         self._numbers: dict[tuple[str, Copy, str], int] = {}
         self._bearers: dict[tuple[str, int], tuple[Copy, str]] = {}
 
@@ -129,7 +129,7 @@ class Oracle:
         told.drained[key] += 1
 
     def state_found(self, sink: str, session: str, state: State) -> None:
-        """Whoever accepts a session reads its state; from then on this one is known."""
+        """Check the state that a receiver read when it accepted the session; from then on this state is known."""
         possible = self.states[sink, session]
         if state not in possible:
             self.wrong.append(f"the state of {session} in {sink} is {state!r}, not one of {possible}")

@@ -95,7 +95,7 @@ class Made:
     copies: dict[Copy, str]
     "The content of each copy, apart from that of `ruled`, which depends on its rules."
     content: str
-    "Of an unchanged copy."
+    "Content of an unchanged copy."
 
 
 def make(message_id: str, entity: str, session: str, source: random.Random, *, due_ms: int = 0) -> Made:

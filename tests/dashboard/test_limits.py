@@ -17,7 +17,7 @@ MILLION = 1_000_000
 
 
 @pytest.mark.slow
-async def test_body_of_100_mb_is_cut_in_views_and_whole_as_a_file() -> None:
+async def test_body_of_100_mb_is_cut_in_views_only() -> None:
     async with world() as there:
         await send(there.carrier, "large", [encoded({"body": "x" * BODY})])
         listed = await there.get(f"{ORDERS}/messages?path=large")

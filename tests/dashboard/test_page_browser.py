@@ -229,7 +229,7 @@ def test_no_element_overflows(tab: Tab, broker: BrokerProcess, width: int, colou
 
 
 def test_page_on_the_port_tells_that_the_port_is_shut(tab: Tab, broker: BrokerProcess) -> None:
-    """It cannot end the outage that took it away, so it says who can, and comes back with the port."""
+    """The page cannot end the outage that shut its own port, so it says who can, and comes back with the port."""
     visit(tab, page_of(broker, "#/faults"))
     until(tab, "document.querySelectorAll('select[name=kind] option').length > 5")
     write(tab, "#fault-form input[name=for_s]", "3s")

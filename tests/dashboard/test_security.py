@@ -1,4 +1,4 @@
-"""Who may ask the page: other sites, other names, missing tokens and tricks with paths get nothing."""
+"""Requests that the page refuses: other sites, other names, missing tokens and tricks with paths get nothing."""
 
 from __future__ import annotations
 

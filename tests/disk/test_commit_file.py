@@ -23,7 +23,7 @@ def written(folder: Path, number: int) -> Path:
 
 @pytest.mark.parametrize("number", [0, 1, 2**63, 2**64 - 1])
 def test_written_number_is_read_again(tmp_path: Path, number: int) -> None:
-    """Of several the last one, by anybody, also while the writer has the file open."""
+    """The last number written counts, for every reader, also while the writer has the file open."""
     file = CommitFile(tmp_path)
     assert file.read() is None
     file.write(5)

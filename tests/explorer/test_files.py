@@ -54,7 +54,7 @@ async def test_interrupted_import_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 async def test_changed_file_is_not_taken_for_the_same(tmp_path: Path) -> None:
-    """Its lines may be others; the user decides."""
+    """Lines of a changed file may be others; the user decides."""
     file = tmp_path / "a.jsonl"
     file.write_text('{"body": "a"}\n{"body": "b"}\n{"boddy": "c"}\n')
     async with world() as w:
@@ -82,7 +82,7 @@ async def test_line_that_is_no_object_is_named(tmp_path: Path, line: str) -> Non
 
 
 async def test_plain_objects_are_messages_too() -> None:
-    """Whoever writes a file by hand needs a body only."""
+    """A person who writes a file by hand needs a body only."""
     async with world() as w:
         await w.put(encoded({"body": "hello"}))
         assert [one.endswith(b"hello") for one in await peek(w.carrier, ORDERS)] == [True]

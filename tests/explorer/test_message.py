@@ -136,7 +136,7 @@ def test_edit_changes_what_is_named_and_nothing_else() -> None:
     ],
 )
 def test_wrong_field_is_named(shown: dict[str, Any], text: str) -> None:
-    """Whoever writes JSON by hand learns what to write."""
+    """A person who writes JSON by hand learns what to write."""
     with pytest.raises(BadMessage, match=text):
         importable(shown)
 

@@ -154,7 +154,7 @@ async def test_moved_message_keeps_every_byte_of_its_sender() -> None:
 
 
 async def test_move_onto_itself_is_refused() -> None:
-    """It would never end."""
+    """A move onto itself would never end."""
     async with world() as w:
         with pytest.raises(ConfigError, match="both source and destination"):
             await move(w.carrier, ORDERS, w.carrier, "Orders")
@@ -201,7 +201,7 @@ async def test_sessions_are_moved_one_after_another() -> None:
 
 
 async def test_locked_session_is_told() -> None:
-    """Its messages are left, and the user learns why."""
+    """Messages of the locked session are left, and the user learns why."""
     async with world() as w:
         await w.put(*(message(n, group_id=f"s{n % 2}") for n in range(4)), path="meetings")
         holder = await w.carrier.receiver("meetings", session="s0")
@@ -212,7 +212,7 @@ async def test_locked_session_is_told() -> None:
 
 
 async def test_purge_deletes_all_or_those_chosen() -> None:
-    """Those that were not chosen are left as they were."""
+    """Messages that were not chosen are left as they were."""
     async with world() as w:
         await w.put(*(message(number) for number in range(20)))
         progress = await purge(w.carrier, ORDERS, choice=Choice(where="number % 2 = 0"))
@@ -255,7 +255,7 @@ async def test_largest_message_is_edited_and_sent_again() -> None:
 
 
 async def test_copy_that_is_refused_leaves_the_original() -> None:
-    """It is completed only after the copy was accepted."""
+    """The original is completed only after the copy was accepted."""
     async with world() as w:
         await w.put(message(0))
         number = sequence_number_of((await peek(w.carrier, ORDERS))[0]) or 0
@@ -332,7 +332,7 @@ async def test_dead_letters_are_grouped_by_reason() -> None:
 
 
 async def test_dead_letters_of_one_reason_are_sent_back() -> None:
-    """Those of others stay among the dead letters."""
+    """Dead letters of other reasons stay where they are."""
     async with world() as w:
         await _with_dead_letters(w)
         progress = await redrive(w.carrier, ORDERS, reasons={"Expired"}, duplicate_window_s=0.0).run_once()
@@ -342,7 +342,7 @@ async def test_dead_letters_of_one_reason_are_sent_back() -> None:
 
 
 async def test_dead_letter_is_sent_again_without_its_reason() -> None:
-    """Its next dead-lettering would else show an old one."""
+    """The next dead-lettering would otherwise show an old reason."""
     async with world() as w:
         await _with_dead_letters(w)
         number = sequence_number_of((await peek(w.carrier, LETTERS))[0]) or 0

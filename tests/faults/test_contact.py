@@ -110,7 +110,7 @@ async def test_black_hole_freezes_and_swallows(world: World) -> None:
 
 
 async def test_new_connection_goes_on_after_the_black_hole(world: World) -> None:
-    """It was accepted and never read, so nothing of it is lost."""
+    """The connection was accepted and never read, so none of its bytes is lost."""
     world.faults.add("black-hole", for_s=0.4)
     async with await connect(world.connection_string, timeout_s=5) as connection:
         sender = await connection.sender("orders")
@@ -165,7 +165,7 @@ async def test_swallowed_connection_is_closed_when_the_broker_stops(world: World
 
 
 async def test_web_socket_freezes_too(world: World) -> None:
-    """It is AMQP on a connection that HTTP opened."""
+    """A web socket is AMQP on a connection that HTTP opened."""
     endpoint = Endpoint.parse(world.connection_string, transport="websocket", via=f"127.0.0.1:{port_of(world)}")
     async with await connect(endpoint, timeout_s=5) as connection:
         sender = await connection.sender("orders")
@@ -235,7 +235,9 @@ async def test_late_bytes_go_with_their_connection(world: World, monkeypatch: py
 async def test_faults_end_although_a_slow_connection_is_just_being_closed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its late bytes are dropped: with uvloop a write to it raises, and the end of all faults once failed by that."""
+    """Late bytes of that connection are dropped: with uvloop a write to it raises, and the end of all faults once
+    failed by that.
+    """
     sender = await world.sender()
     world.faults.add("latency", delay_s=30)
     sending = asyncio.create_task(sender.send_messages(ServiceBusMessage("a")))

@@ -214,7 +214,7 @@ async def test_command_switches_faults_over_the_socket() -> None:
 
 
 async def test_command_switches_faults_over_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It finds the broker's certificate itself, and says where to go when a fault shuts it out."""
+    """The command finds the broker's certificate itself, and says where to go when a fault shuts it out."""
     async with two() as broker:
         cs = broker.connection_string("contoso")
         monkeypatch.setenv("PAIRBUS_CONNECTION_STRING", cs)

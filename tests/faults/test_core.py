@@ -141,7 +141,7 @@ def test_count_is_used_up_by_what_is_met() -> None:
 
 
 def test_kind_that_holds_stays_after_its_count() -> None:
-    """Its end would let go of what it holds at once, and a stall of one message would be no stall."""
+    """An end of the fault would let go at once of what it holds, and a stall of one message would be no stall."""
     active = faults()
     [number] = [active.add(fault("stall", count=1), 0.0).id]
     assert [meets(active), meets(active)] == ["stall", None]
@@ -198,7 +198,9 @@ def test_load_refuses_what_is_beyond_its_rate() -> None:
 
 
 def test_partitioned_entity_has_sixteen_budgets() -> None:
-    """It is throttled less often than the rest of the namespace, and does not spend the budget of the others."""
+    """A partitioned entity is throttled less often than the rest of the namespace, and does not spend the budget
+    of the others.
+    """
     dice = cycle(number / 16 for number in range(16))
     load = Load(1, lambda: next(dice), 0.0)
     assert [load.take("orders", is_partitioned=True, now=0.0) for _ in range(17)] == [True] * 16 + [False]

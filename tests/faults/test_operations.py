@@ -146,7 +146,7 @@ async def test_stall_takes_as_many_as_its_count(world: World) -> None:
 
 
 async def test_stalled_receiver_gets_nothing_until_the_end(world: World) -> None:
-    """Its link stays open: it looks like an empty queue."""
+    """The receiver's link stays open: the queue looks empty."""
     sender, receiver = await world.sender(), await world.receiver()
     world.faults.add("stall", direction="receive")
     await sender.send_messages(ServiceBusMessage("one"), timeout=5)

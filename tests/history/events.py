@@ -1,4 +1,4 @@
-"""What can happen to a message, in the words of a history."""
+"""Events of a message, in the words of a history."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Attempt:
     id: str
     entity: str
     digest: str
-    "Of everything that must arrive unchanged."
+    "Digest of everything that must arrive unchanged."
     expires_ms: int | None = None
     "Unix time from which the broker may drop it; None = never."
 

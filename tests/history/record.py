@@ -110,7 +110,7 @@ def id_of(message: ServiceBusMessage) -> str:
 
 
 def digest_of(message: ServiceBusMessage) -> str:
-    """Of everything that must arrive as it was sent; equal for a message before its send and after its receive.
+    """Hash everything that must arrive as it was sent; equal for a message before its send and after its receive.
 
     Left out: time to live (the entity may lower it), the scheduled time (the SDK writes it into the sender's object),
     and what the broker adds: annotations, delivery count, and the two properties of a dead letter.

@@ -135,7 +135,7 @@ def test_a_refused_retry_does_not_undo_an_unanswered_attempt() -> None:
     assert findings(verdict) == {"recovered": ("a",)}
 
 
-def test_a_message_whose_time_to_live_is_over_is_expired_and_not_lost() -> None:
+def test_message_past_its_time_to_live_is_expired_not_lost() -> None:
     """The broker may drop it; that it did is still counted, because a wrong clock would show here."""
     verdict = judge(attempt(expires_ms=NOW_MS), sent())
     assert findings(verdict) == {"expired": ("a",)}

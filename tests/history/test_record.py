@@ -41,7 +41,7 @@ def test_a_send_is_recorded_with_what_is_known_of_its_outcome(error: ServiceBusE
     assert recorder.history() == (Attempt("a", "orders", digest_of(message)), Sent("a", outcome))
 
 
-def test_an_exception_that_is_not_the_brokers_passes_through_and_leaves_the_outcome_unknown() -> None:
+def test_foreign_exception_passes_and_leaves_the_outcome_unknown() -> None:
     """A bug of the test must fail the test."""
     recorder = Recorder()
     with pytest.raises(ZeroDivisionError), recorder.sending("orders", ServiceBusMessage("x", message_id="a")):

@@ -163,7 +163,7 @@ async def test_namespaces_are_added_to_a_running_broker_only() -> None:
 
 
 async def test_namespace_that_cannot_be_served_is_not_there() -> None:
-    """Its port is taken; the name is free for another try."""
+    """The namespace's port is taken; the name is free for another try."""
     async with Broker([NamespaceOptions("contoso")], data=None) as broker:
         port = int(broker.connection_string("contoso").split(";")[0].rpartition(":")[2])
         with pytest.raises(ConfigError, match="choose another port"):

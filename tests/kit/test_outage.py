@@ -89,7 +89,7 @@ def test_outage_ends_with_its_block(namespace: ServiceBusNamespace) -> None:
 
 
 def test_outage_begins_without_a_block(namespace: ServiceBusNamespace) -> None:
-    """Whoever forgets `with` does not test a healthy namespace; `end` ends it, and a second time harms nothing."""
+    """A test that forgets `with` still runs in the outage; `end` ends it, and a second `end` harms nothing."""
     outage = namespace.outage("refuse")
     assert [one["id"] for one in namespace.faults.list()] == [outage.number]
     outage.end()
@@ -107,7 +107,7 @@ def test_outages_end_one_by_one(namespace: ServiceBusNamespace) -> None:
 
 @pytest.mark.parametrize("how", ["count", "time", "clear", "reset"])
 def test_block_of_an_outage_that_is_over_ends_quietly(namespace: ServiceBusNamespace, how: str) -> None:
-    """Its count is used up, its time is over, or somebody has cleared it."""
+    """The outage's count is used up, its time is over, or somebody has cleared it."""
     ends_by_itself: dict[str, dict[str, Any]] = {"count": {"count": 1}, "time": {"for_s": 0.01}}
     with namespace.outage("throttle", direction="send", **ends_by_itself.get(how, {})):
         if how == "count":

@@ -48,7 +48,7 @@ async def fill(world: World) -> None:
 
 
 def counts(world: World) -> list[int]:
-    """Of everything that `fill` made: active, dead, scheduled, deferred messages and bytes."""
+    """Count everything that `fill` made: active, dead, scheduled, deferred messages and bytes."""
     queues = [world.namespace.queue_info(path) for path in ("orders", "chats")]
     subscriptions = [world.namespace.subscription_info("news", name) for name in ("all", "red")]
     found = [n for one in queues for n in (one.active, one.dead_lettered, one.scheduled, one.deferred, one.size_bytes)]
@@ -89,7 +89,7 @@ async def test_open_links_go_on_after_a_reset(world: World) -> None:
 
 
 async def test_waiting_receiver_gets_the_next_message(world: World) -> None:
-    """It waited before the reset, with credit that nobody gives again."""
+    """The receiver gave its credit before the reset, and does not give it again."""
     await world.namespace.create(QueueDescription("orders"))
     sender, receiver = await world.sender("orders"), await world.receiver("orders")
     waiting = asyncio.create_task(received(receiver))
@@ -198,8 +198,8 @@ async def test_full_disk_of_a_fault_does_not_hinder_a_reset(world: World, entiti
     assert len(list(world.namespace.queue_infos())) == (entities == "keep")
 
 
-async def test_nothing_of_before_a_reset_comes_back_at_a_restart(tmp_path: Path) -> None:
-    """What came later is kept, numbers go on, and the rows of before are swept."""
+async def test_restart_brings_back_nothing_from_before_a_reset(tmp_path: Path) -> None:
+    """Messages sent after the reset are kept, numbers go on, and the rows from before are swept."""
     async with world(data=tmp_path) as first:
         await fill(first)
         await first.namespace.reset()

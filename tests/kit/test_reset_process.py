@@ -82,7 +82,7 @@ def received_count(process: BrokerProcess) -> int:
 
 
 def test_command_resets_a_namespace(process: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    """It asks unless it is told not to; entities stay or go."""
+    """The command asks unless it is told not to; entities stay or go, as its options say."""
     command, given = Command(capsys), ("--connection-string", process.connection_string())
     fill(process)
     refused = command("namespace", "reset", *given)

@@ -38,8 +38,8 @@ def test_rows_wait_until_the_folder_can_be_made(tmp_path: Path, caplog: pytest.L
     assert len(told) == 2 and "cannot be written" in told[0] and "written again" in told[1], told
 
 
-def test_what_does_not_fit_into_memory_is_told_when_the_disk_works_again(tmp_path: Path) -> None:
-    """How many rows, since when, and what they would have been billed: the bill stays whole."""
+def test_rows_dropped_during_a_disk_failure_are_reported_later(tmp_path: Path) -> None:
+    """The report says how many rows, since when, and what they would have been billed: the bill stays whole."""
     folder = tmp_path / "mount" / "ledger"
     (tmp_path / "mount").write_text("in the way")
     clock = Clock()
@@ -124,7 +124,7 @@ assert ledger.close(10)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="limits of a process are known to Unix")
-def test_a_disk_that_takes_a_part_of_a_write_leaves_no_row_out_and_none_twice(tmp_path: Path) -> None:
+def test_partial_write_loses_no_row_and_repeats_none(tmp_path: Path) -> None:
     """A full disk stops in the middle of a line. That line is torn, and is written again whole, in another file."""
     flushes = int(run_child(FULL, tmp_path, 10_000))
     assert flushes > 3

@@ -108,7 +108,7 @@ def test_a_last_line_cut_anywhere_costs_only_itself(tmp_path: Path) -> None:
     ],
 )
 def test_a_line_that_is_not_a_row_is_skipped_and_counted(line: bytes, tmp_path: Path) -> None:
-    """Whoever put it there; the rows around it count."""
+    """A foreign line is skipped, whatever wrote it; the rows around it count."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     ledger.record(moved("a", "b"), NOON_S)
     assert ledger.close(FLUSH_S)

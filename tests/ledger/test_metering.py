@@ -1,4 +1,4 @@
-"""What is added up, what gets a row of its own, and what an operation is billed as."""
+"""Meters: operations that are added up, events with a row of their own, and the billing of each operation."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_ping_has_its_own_row(tmp_path: Path) -> None:
 
 
 def test_a_transition_carries_the_fields_of_its_event(tmp_path: Path) -> None:
-    """What the log line says, as values."""
+    """The row has the facts of the log line, as values."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     ledger.record(FailedOver("orders", 10.5, 4, "x" * 5000), NOON_S + 3)
     ledger.record(Faulted("secondary", "closed under us", at_s=NOON_S + 4))
@@ -119,7 +119,7 @@ def test_the_journey_of_a_diverted_message_can_be_read(tmp_path: Path) -> None:
 
 
 def test_an_event_about_messages_without_ids_is_one_row(tmp_path: Path) -> None:
-    """It still says how many."""
+    """The row still says how many messages there were."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     ledger.record(Moved("orders", "q", 7, ()), NOON_S)
     assert ledger.close(FLUSH_S)
@@ -182,7 +182,7 @@ def test_only_an_attempt_without_a_connection_is_free(outcome: str, operations: 
 
 
 def test_a_failed_send_is_no_operation(tmp_path: Path) -> None:
-    """Its attempts were counted, each with its own outcome; this is what the caller saw."""
+    """Attempts were counted, each with its own outcome; the failed send is what the caller saw."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     ledger.meter("primary", HOST, "orders", "failed send", 300, 3, "timeout")
     ledger.meter("primary", HOST, "orders", "send", 300, 3, "communication", billable=3)

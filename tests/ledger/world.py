@@ -1,4 +1,4 @@
-"""What the tests of the ledger share: a clock that is moved by hand, readers, and processes for drastic things."""
+"""Shared parts of the ledger's tests: a clock that is moved by hand, readers, and processes for drastic things."""
 
 from __future__ import annotations
 

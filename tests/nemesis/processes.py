@@ -78,7 +78,7 @@ class Child:
         self._pid = self._zygote.ask("start", self._module, arguments, environment, str(self.stderr_file))
 
     def look(self) -> bool:
-        """Whether it runs; one that ended by itself is noted once."""
+        """Return whether the process runs; a process that ended by itself is noted once."""
         if self._pid is not None and (code := self._zygote.ask("look", self._pid)) is not None:
             self.ended_early.append(code)
             self._pid = None

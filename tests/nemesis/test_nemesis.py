@@ -56,7 +56,9 @@ def test_a_bug_in_the_client_is_found(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if bug.in_broker])
 def test_a_bug_in_the_broker_is_found(world: World, name: str) -> None:
-    """These come last: the primary of the world is another one from here on."""
+    """Runs last, because the world has a broken primary from here on: the judge must find each bug by its own
+    finding.
+    """
     world.replace_primary(name)
     _, found = play(world, BUGS[name].plan)
     assert found.findings[BUGS[name].finding], found

@@ -35,7 +35,7 @@ def test_names_are_those_of_the_original() -> None:
         ("orders", None),
     ],
 )
-def test_a_path_is_recognised_without_case_and_only_when_it_is_one_of_ours(path: str, index: int | None) -> None:
+def test_backlog_paths_are_recognised_without_case(path: str, index: int | None) -> None:
     assert queue_index("contoso", path) == index
 
 
@@ -78,7 +78,7 @@ def test_a_queue_comes_back_after_the_retry_interval() -> None:
     assert turn.pick("b", 70.0) == ("b", [BacklogQueueBack("b")])
 
 
-def test_a_queue_that_fails_again_while_it_is_out_stays_out_for_longer() -> None:
+def test_queue_that_fails_again_stays_out_longer() -> None:
     turn = rotation(60.0)
     turn.failed("b", "lost", 0.0)
     turn.failed("b", "lost", 30.0)
@@ -86,7 +86,7 @@ def test_a_queue_that_fails_again_while_it_is_out_stays_out_for_longer() -> None
     assert turn.pick("b", 90.0) == ("b", [BacklogQueueBack("b")])
 
 
-def test_a_send_that_was_under_way_and_is_accepted_brings_the_queue_back() -> None:
+def test_accepted_send_in_flight_brings_the_queue_back() -> None:
     turn = rotation()
     turn.failed("a", "lost", 0.0)
     assert turn.accepted("a") == [BacklogQueueBack("a")]

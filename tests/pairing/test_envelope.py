@@ -97,7 +97,7 @@ def test_a_message_comes_home_byte_for_byte(message: Message, away: Away, schedu
 
 @given(message=messages, path=text, first_ms=st.none() | st.integers(0, 2**40))
 def test_wrapping_many_gives_the_same_bytes_as_wrapping_each(message: Message, path: str, first_ms: int | None) -> None:
-    """What is remembered of one message must not be believed of another one."""
+    """The wrapper remembers forms of messages; a form of one message must not be used for another."""
     away = Away(path, first_ms)
     wrapper = Wrapper(away)
     properties = message.properties or Properties()
@@ -113,7 +113,7 @@ def test_wrapping_many_gives_the_same_bytes_as_wrapping_each(message: Message, p
 
 
 def test_a_wrapper_remembers_few_of_many_forms() -> None:
-    """It lives as long as its client sends, and a correlation id of its own gives every message a form of its own."""
+    """A wrapper lives as long as its client sends, and a correlation id of its own gives every message another form."""
     away = Away("orders")
     wrapper = Wrapper(away)
     for number in range(2000):
@@ -124,7 +124,7 @@ def test_a_wrapper_remembers_few_of_many_forms() -> None:
     assert len(wrapper._known) <= 256
 
 
-def test_in_the_backlog_the_message_has_no_session_no_time_to_live_and_no_schedule() -> None:
+def test_wrapped_message_has_no_session_time_to_live_or_schedule() -> None:
     """A backlog queue has no sessions, and nothing may expire or wait there for reasons of its own."""
     payload = Message(
         header=Header(ttl=UInt(30_000)),
@@ -226,7 +226,7 @@ SDK_MESSAGES: dict[str, ServiceBusMessage | AmqpAnnotatedMessage] = {
 
 @pytest.mark.parametrize("name", SDK_MESSAGES)
 def test_what_the_genuine_sdk_encodes_comes_home_byte_for_byte(name: str) -> None:
-    """Its habits, of narrow and wide forms and of the order of annotations, are the ones that matter."""
+    """The SDK's habits, of narrow and wide forms and of the order of annotations, are the ones that matter."""
     payload = sdk_bytes(SDK_MESSAGES[name])
     assert opened(wrap(payload, Away("orders", 5, "me", 1))).payload == payload
 
@@ -314,7 +314,7 @@ def wrapped_with_ttl(**away: Any) -> Home:
 
 
 def test_restored_the_time_to_live_starts_again() -> None:
-    """What the original did."""
+    """The time to live starts again at home, as in the original software."""
     home = wrapped_with_ttl()
     assert home_payload(home, "restore", NOW_MS + 60_000) == home.payload
 
@@ -347,7 +347,9 @@ def test_a_scheduled_message_begins_to_age_at_its_time() -> None:
 
 
 def test_a_dead_letter_goes_back_without_what_dead_lettering_added() -> None:
-    """Its aliases, if it has any, stay: it goes back to where it was, and the syphon still needs them."""
+    """Aliases of the dead letter, if it has any, stay: it goes back to where it was, and the syphon still needs
+    them.
+    """
     payload = Message(
         header=Header(ttl=UInt(5000)), properties=Properties(message_id="m1"), application_properties={"own": Int(1)}
     ).encode()

@@ -185,7 +185,7 @@ def test_the_failover_interval_belongs_to_the_base() -> None:
         PairedNamespaceOptions(3601)
 
 
-def test_a_constructor_takes_options_with_a_client_of_the_secondary_and_nothing_else() -> None:
+def test_constructor_needs_options_with_a_client_of_the_secondary() -> None:
     assert factory_of(Options(messaging_factory="factory")) == "factory"
     with pytest.raises(ValueError, match=r"options\.messaging_factory is None; it must be the ServiceBusClient"):
         factory_of(Options())

@@ -106,8 +106,8 @@ def test_a_probe_earns_a_trial_for_one_send_and_no_more() -> None:
     assert world.events[-1] == Recovered("orders", 12.0, 0, "a trial send")
 
 
-def test_a_late_success_of_an_ordinary_send_does_not_bring_a_failed_over_entity_back() -> None:
-    """It began before the failover; the pings decide."""
+def test_late_success_does_not_bring_a_failed_over_entity_back() -> None:
+    """The late send began before the failover; the pings decide when the entity is back."""
     world = World(failover_interval=0)
     world.pair.failed(world.orders, LOST, 0.0)
     world.pair.accepted(world.orders, 1.0)

@@ -30,7 +30,7 @@ def test_the_next_ping_comes_one_interval_after_the_last_one_ended() -> None:
 
 
 @pytest.mark.parametrize(("interval_s", "timeout_s"), [(1.0, 1.0), (5.0, 5.0), (60.0, 5.0)])
-def test_a_ping_waits_for_its_answer_an_interval_but_at_most_five_seconds(interval_s: float, timeout_s: float) -> None:
+def test_ping_time_out_is_the_interval_or_five_seconds(interval_s: float, timeout_s: float) -> None:
     assert Pings(interval_s, 1).timeout_s == timeout_s
 
 

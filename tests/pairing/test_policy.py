@@ -1,4 +1,4 @@
-"""Which failures count, as spec tables state it."""
+"""Failures that count, as the tables of the specification state it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_kind_has_a_row() -> None:
     assert set(REACTIONS) == set(Kind)
 
 
-def test_a_policy_without_a_row_is_refused_by_the_name_of_what_is_missing() -> None:
+def test_policy_with_a_missing_row_is_refused_by_name() -> None:
     """A hole in the table would be found in the night of an outage."""
     with pytest.raises(ValueError, match="no row for BUSY, INVALID"):
         FailurePolicy({kind: COUNTS for kind in Kind if kind not in (Kind.BUSY, Kind.INVALID)})
@@ -70,5 +70,7 @@ def test_the_published_table_cannot_be_changed_for_everybody() -> None:
     ],
 )
 def test_conditions_of_the_wire_become_kinds(condition: str, kind: Kind) -> None:
-    """What nobody knows is taken for trouble of the service, which counts: a new condition must not stop failover."""
+    """An unknown condition is taken for trouble of the service, which counts: a new condition must not stop
+    failover.
+    """
     assert kind_of_condition(condition) is kind

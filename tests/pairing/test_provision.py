@@ -63,7 +63,7 @@ class Secondary:
 
 
 def test_missing_queues_are_created_in_order() -> None:
-    """What exists is used as it is."""
+    """Existing queues are used as they are."""
     secondary = Secondary(Found(path(1), 7))
     result = secondary.pair(3)
     assert result == Provisioned((path(0), path(1), path(2)), created=(path(0), path(2)))
@@ -77,7 +77,7 @@ def test_a_pair_that_is_complete_creates_nothing() -> None:
 
 
 def test_queues_of_another_name_are_not_ours() -> None:
-    """Nor is a path that only looks like one of them."""
+    """A path that only looks like a backlog queue of this pair is not ours either."""
     secondary = Secondary(*(Found(f"contoso/x-servicebus-transfer/{tail}", 1) for tail in ("00", "x", "1/y", "")))
     assert secondary.pair(1) == Provisioned((path(0),), created=(path(0),))
 

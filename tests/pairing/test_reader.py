@@ -76,8 +76,8 @@ def test_messages_alike_are_looked_at_once(looked: list[bytes]) -> None:
     assert len(looked) == 1
 
 
-def test_messages_for_many_destinations_are_looked_at_once_for_each(looked: list[bytes]) -> None:
-    """They lie between each other, in whatever order they were sent."""
+def test_reader_learns_each_destination_once(looked: list[bytes]) -> None:
+    """Messages for twenty destinations lie in one queue in any order; the reader decodes only a few of each."""
     queue = Reader()
     for number in range(2000):
         home = queue.unwrap(delivered(number, path=f"orders-{number % 20}", own=number % 3))
@@ -85,7 +85,7 @@ def test_messages_for_many_destinations_are_looked_at_once_for_each(looked: list
     assert len(looked) < 200
 
 
-def test_a_head_of_the_right_look_and_the_wrong_size_is_no_short_cut() -> None:
+def test_damaged_annotations_of_the_usual_size_are_not_trusted() -> None:
     """One annotation twice and another one not at all."""
     queue, good = Reader(), delivered(1)
     assert isinstance(queue.unwrap(good), Home)
@@ -106,8 +106,8 @@ def test_a_queue_of_ever_new_properties_is_not_remembered_for_ever() -> None:
     assert len(queue._known) <= reader.KNOWN_MAX
 
 
-def test_messages_with_a_session_or_a_time_to_live_are_never_taken_for_others() -> None:
-    """What has to be restored is restored for each of them."""
+def test_sessions_and_times_to_live_are_never_mixed_up() -> None:
+    """Session and time to live are restored for each message, also when two messages look alike."""
     queue = Reader()
     for number in range(5):
         payload = Message(

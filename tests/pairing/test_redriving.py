@@ -64,7 +64,7 @@ def test_a_letter_goes_under_its_own_id_only_when_nobody_remembers_it(
     assert got.properties is not None and (got.properties.message_id == "m1") is goes
 
 
-def test_a_letter_that_says_not_when_it_came_stays_and_one_without_an_id_goes() -> None:
+def test_letter_needs_a_time_of_arrival_but_no_id() -> None:
     """Nobody can tell how old the first is; nobody can remember the second."""
     letters = Redriving("orders", "a/b", WINDOW_S)
     assert isinstance(letters.open(letter(came_ms=None), CAME_MS), Spoiled)
@@ -81,13 +81,13 @@ def test_the_old_id_becomes_a_property_and_nothing_else_changes(message_id: obje
     assert opened(letter(message_id)).application_properties == {ORIGINAL_ID: message_id}
 
 
-def test_re_driven_again_it_still_has_its_first_id() -> None:
-    """What the application called it, however often it was renamed."""
+def test_second_redrive_keeps_the_first_id() -> None:
+    """The property has the id that the application gave, however often the message was renamed."""
     got = opened(letter("second", own={ORIGINAL_ID: "first"}))
     assert got.application_properties == {ORIGINAL_ID: "first"}
 
 
-def test_one_letter_always_gets_the_same_new_id_and_no_other_gets_it() -> None:
+def test_new_id_is_the_same_for_one_letter_only() -> None:
     """Sent twice, because it could not be completed, it is stored once. The copies of two subscriptions are two."""
     ids = [
         opened(payload, origin=origin).properties

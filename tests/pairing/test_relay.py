@@ -1,4 +1,4 @@
-"""What becomes of backlog messages, decided without a network; and how fast a syphon goes."""
+"""Fate of backlog messages, decided without a network; and how fast a syphon goes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_message_that_is_refused_as_such_is_dead_lettered(kind: Kind) -> None:
 
 
 def test_a_missing_destination_is_waited_for_as_long_as_its_grace() -> None:
-    """It may be redeployed; when it is found again, the next time counts anew."""
+    """The destination may be redeployed; when it is found again, the grace begins anew."""
     destinations = Destinations(900)
     assert failed(destinations, Kind.NOT_FOUND, 100.0) is Fate.SKIP
     for now in (400.0, 700.0, 999.9):
@@ -219,7 +219,7 @@ def test_messages_that_waited_go_together_when_they_come_back() -> None:
     assert [one.home.counter for one in lanes.ready(back, 61.0)] == [1, 2]
 
 
-def test_a_message_that_never_comes_back_does_not_block_its_lane_for_ever() -> None:
+def test_message_that_never_comes_back_frees_its_lane() -> None:
     """Somebody else may have taken it."""
     lanes = Lanes()
     lanes.waits(home(3), locked_until=60.0, now=0.0)
@@ -259,7 +259,7 @@ def test_lanes_of_which_nothing_comes_any_more_are_forgotten() -> None:
     assert len(lanes._waiting) < 2 * LANES_LOOK
 
 
-def test_a_message_of_a_lane_waits_for_queues_that_may_have_an_earlier_one() -> None:
+def test_ordered_message_waits_for_queues_with_earlier_ones() -> None:
     """Until something is known of a queue it may have anything; an empty one has nothing; one of two always goes."""
     tide = Tide(["a", "b"])
     items = [item(n, enqueued_ms=ms) for n, ms in enumerate((10, 20, 30))]
@@ -278,8 +278,8 @@ def test_a_message_of_a_lane_waits_for_queues_that_may_have_an_earlier_one() -> 
     assert Tide(["a"]).may_go("a", items) == 3
 
 
-def test_a_queue_that_was_looked_at_holds_back_only_what_is_stored_later() -> None:
-    """What was seen of any queue tells the time; who waits for another look is told to the queue once."""
+def test_queue_already_read_holds_back_only_later_messages() -> None:
+    """Messages seen in any queue tell the time; a queue learns once that another waits for its next look."""
     tide = Tide(["a", "b"])
     early, late = item(0, enqueued_ms=10, sender="me", counter=1), item(1, enqueued_ms=10, sender="me", counter=2)
     tide.saw((10, "me", 1))
@@ -329,7 +329,7 @@ def test_what_was_sent_together_halves_the_budget_once() -> None:
     assert budget.rate_per_s(1.2) == pytest.approx(25.0, abs=1.0)
 
 
-def test_a_pass_that_delivers_nothing_doubles_the_pause_and_one_that_delivers_resets_it() -> None:
+def test_pause_doubles_until_a_pass_delivers() -> None:
     """An outage of hours must not cost a receive a second."""
     pauses = Pauses(1.0)
     assert [pauses.after(False) for _ in range(9)] == [1, 2, 4, 8, 16, 32, 64, PAUSE_MAX_S, PAUSE_MAX_S]
@@ -348,8 +348,8 @@ def test_a_batch_is_what_can_be_moved_in_half_of_its_lock() -> None:
     assert size.next(allowed_per_s=0.5) == 1
 
 
-def test_all_batches_in_hand_together_are_what_can_be_moved_in_half_of_a_lock() -> None:
-    """Those that wait behind others have their locks running too."""
+def test_all_batches_in_hand_can_be_moved_in_half_a_lock() -> None:
+    """Batches that wait behind others have their locks running too."""
     size = BatchSize(100, batches=4)
     assert size.next() == 100
     size.moved(10, 10.0)
@@ -357,7 +357,7 @@ def test_all_batches_in_hand_together_are_what_can_be_moved_in_half_of_a_lock() 
     assert size.next(allowed_per_s=1000.0) == 7
 
 
-def test_a_load_is_as_much_as_goes_home_in_half_a_second_and_never_less_than_a_batch() -> None:
+def test_load_is_half_a_second_of_messages_at_least_a_batch() -> None:
     """The fewer messages a syphon has in hand, the sooner it can stop."""
     size = BatchSize(100)
     assert size.load == 100
@@ -374,7 +374,7 @@ def test_a_load_is_never_more_than_may_be_in_hand() -> None:
     assert size.next() == size.load == 75
 
 
-def test_a_load_is_never_more_than_a_budget_allows_in_a_quarter_of_a_second() -> None:
+def test_load_is_at_most_a_quarter_second_of_budget() -> None:
     """Live traffic would wait behind it, and whoever stops a syphon too."""
     size = BatchSize(100, batches=4)
     size.moved(10_000, 1.0)
@@ -384,7 +384,7 @@ def test_a_load_is_never_more_than_a_budget_allows_in_a_quarter_of_a_second() ->
 
 
 def test_a_delivery_that_comes_after_its_lock_has_no_time_left() -> None:
-    """Whoever sent it home all the same would make a duplicate of what another syphon has received by now."""
+    """A syphon that sends such a message home would duplicate it: another syphon has received it by now."""
     size = BatchSize(100)
     size.locked_for(59.0)
     size.locked_for(-5.0)

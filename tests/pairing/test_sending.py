@@ -69,7 +69,7 @@ def test_a_primary_without_an_alternative_gets_all_the_time() -> None:
 
 @pytest.mark.parametrize("timeout_s", [0.4, 2.0, 60.0])
 def test_a_slow_but_living_primary_never_counts(timeout_s: float) -> None:
-    """Its caller gets the time-out: a peer that works on a send is not away."""
+    """The caller gets the time-out: a peer that works on a send is not away."""
     world = World(failover_interval=0)
     for _ in range(3):
         with pytest.raises(Unsent) as raised:
@@ -111,7 +111,7 @@ def test_a_short_attempt_timeout_of_the_operator_is_conclusive() -> None:
 # ── suspicion ──
 
 
-def test_a_quick_error_is_tried_three_times_and_the_first_retry_is_fresh() -> None:
+def test_quick_error_is_tried_three_times_first_on_a_fresh_connection() -> None:
     """A link that the service closed while idle must never divert anything."""
     world = World(failover_interval=60)
     with pytest.raises(Unsent) as raised:
@@ -159,7 +159,7 @@ def test_an_attempt_that_times_out_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.COMMUNICATION, Kind.TIMEOUT, Kind.INTERNAL, Kind.FULL])
-def test_counting_failures_fail_over_at_once_with_interval_zero_and_the_same_call_is_stored(kind: Kind) -> None:
+def test_interval_zero_fails_over_and_stores_in_the_same_call(kind: Kind) -> None:
     world = World(failover_interval=0)
     tries = 1 if kind is Kind.TIMEOUT else 3
     receipt = world.send(*[Answer(kind)] * tries, OK)
@@ -189,7 +189,7 @@ def test_sends_before_the_interval_get_the_error_and_after_it_are_stored() -> No
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.TOO_LARGE, Kind.INVALID)])
-def test_a_send_in_flight_when_the_interval_ends_is_rerouted_within_the_same_call(kind: Kind) -> None:
+def test_send_in_flight_at_the_failover_is_rerouted(kind: Kind) -> None:
     """Whatever its answer, unless the message is to blame: the entity is away, and this send is one of its sends."""
     world = World(failover_interval=60)
     with pytest.raises(Unsent):
@@ -201,7 +201,7 @@ def test_a_send_in_flight_when_the_interval_ends_is_rerouted_within_the_same_cal
     assert world.now < 62.5
 
 
-def test_a_send_in_flight_when_the_interval_ends_is_rerouted_although_nobody_ticked() -> None:
+def test_send_in_flight_is_rerouted_without_a_tick() -> None:
     world = World(failover_interval=60)
     with pytest.raises(Unsent):
         world.send(LOST, LOST, LOST)
@@ -220,7 +220,7 @@ def test_a_message_that_is_to_blame_is_not_rerouted(kind: Kind) -> None:
     assert raised.value.failure.kind is kind
 
 
-def test_without_anywhere_else_to_go_the_primary_is_asked_however_often_it_failed() -> None:
+def test_primary_is_always_asked_without_a_secondary() -> None:
     """A client that started without its secondary is a plain client."""
     world = World(failover_interval=0, queues=0)
     for _ in range(2):
@@ -259,7 +259,7 @@ def test_server_busy_waits_ten_seconds_as_long_as_the_callers_time_allows() -> N
     assert world.entity.state is State.HEALTHY
 
 
-def test_server_busy_with_less_than_ten_seconds_left_is_the_callers_error_at_once() -> None:
+def test_server_busy_without_ten_seconds_left_raises_at_once() -> None:
     world = World(failover_interval=0)
     with pytest.raises(Unsent) as raised:
         world.send(BUSY, BUSY, timeout_s=19.0)
@@ -298,7 +298,7 @@ def test_a_request_waits_while_the_primary_is_busy() -> None:
 
 @pytest.mark.parametrize("kind", [Kind.INTERNAL, Kind.COMMUNICATION, Kind.FULL])
 def test_one_error_of_a_request_does_not_count(kind: Kind) -> None:
-    """It counts after its retries, as that of a send does."""
+    """A failed request counts after its retries, as a failed send does."""
     world = World(failover_interval=0)
     assert world.request(Answer(kind), OK) == HOME
     assert world.entity.state is State.HEALTHY

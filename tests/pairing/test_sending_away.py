@@ -40,7 +40,7 @@ def test_a_sender_keeps_the_backlog_queue_that_it_picked() -> None:
 
 
 def test_a_queue_stays_when_the_spool_left_an_attempt_too_little_time() -> None:
-    """It may have had to open its connection. All other senders would be without the queue for a minute."""
+    """The attempt may have had to open its connection. All other senders would be without the queue for a minute."""
     world = World(spool=True)
     world.fail_over()
     assert world.send(SILENT, OK, timeout_s=0.8) == Receipt(Where.SPOOL, unanswered="b/0")
@@ -61,7 +61,7 @@ def test_a_moment_of_silence_takes_no_queue_out(timeout_s: float, stays: bool) -
 
 
 def test_a_slow_but_living_queue_stays_in() -> None:
-    """It works on the message: neither it nor the others are asked again with the caller's time over."""
+    """The slow queue works on the message: when the caller's time is over, no queue is asked again."""
     world = World()
     world.fail_over()
     with pytest.raises(Unsent) as raised:
@@ -80,7 +80,7 @@ def test_a_slow_queue_gives_way_to_the_spool() -> None:
 
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_a_lost_secondary_is_asked_no_more(is_kept: bool) -> None:
-    """It was closed or faulted: no queue is left, whoever kept one."""
+    """The secondary was closed or faulted: no queue is left, also for a sender that had one."""
     world = World(failover_interval=0)
     world.fail_over()
     world.sender.queue = "b/0" if is_kept else None
@@ -109,7 +109,7 @@ def test_no_queue_is_asked_without_time_for_the_answer() -> None:
 
 
 def test_a_moment_before_the_plan_counts_for_nothing() -> None:
-    """Its caller has less time than any connection takes; every other send keeps the queue, or the entity."""
+    """The caller has less time than any connection takes; every other send keeps the queue, or the entity."""
     late = Failure(Kind.TIMEOUT, "late")
     world = World(failover_interval=0)
     for is_away in (False, True):
@@ -125,13 +125,13 @@ def test_a_moment_before_the_plan_counts_for_nothing() -> None:
 
 
 def test_a_receipt_names_the_first_queue_that_may_have_a_copy_too() -> None:
-    """That copy has no mark by which the syphon could tell it, so the client must."""
+    """The syphon could not tell a copy without a mark, so the client must."""
     world = World()
     world.fail_over()
     assert world.send(SILENT, SILENT, OK) == Receipt(Where.BACKLOG, "b/2", unanswered="b/0")
 
 
-def test_an_attempt_at_a_queue_that_another_send_has_taken_out_meanwhile_is_not_forgotten() -> None:
+def test_attempt_at_a_queue_that_just_failed_is_remembered() -> None:
     """The copy in the next queue says since when there may be another one, and the receipt where."""
     world = World()
     world.fail_over()
@@ -149,7 +149,7 @@ def test_an_attempt_at_a_queue_that_another_send_has_taken_out_meanwhile_is_not_
 
 
 @pytest.mark.parametrize("took_s", [3.0, 60.0])
-def test_when_it_was_the_only_queue_the_error_says_that_it_may_have_the_message(took_s: float) -> None:
+def test_error_says_that_the_only_queue_may_have_the_message(took_s: float) -> None:
     world = World(queues=1)
     world.fail_over()
     assert world.send(OK) == Receipt(Where.BACKLOG, "b/0")
@@ -170,7 +170,7 @@ def test_an_attempt_that_took_all_the_time_is_not_forgotten() -> None:
     assert raised.value.outcome_unknown
 
 
-def test_a_queue_that_fails_is_out_for_all_senders_and_another_is_picked() -> None:
+def test_failed_queue_is_out_for_all_senders_and_replaced() -> None:
     world = World()
     world.fail_over()
     assert world.send(LOST, LOST, OK) == Receipt(Where.BACKLOG, "b/1")
@@ -183,7 +183,7 @@ def test_a_queue_that_fails_is_out_for_all_senders_and_another_is_picked() -> No
 @pytest.mark.parametrize(
     "kind", [Kind.TIMEOUT, Kind.INTERNAL, Kind.FULL, Kind.UNAUTHORIZED, Kind.NOT_FOUND, Kind.DISABLED]
 )
-def test_any_other_trouble_of_a_queue_takes_it_out_without_a_second_try(kind: Kind) -> None:
+def test_other_failures_take_a_queue_out_without_a_retry(kind: Kind) -> None:
     world = World()
     world.fail_over()
     assert world.send(Answer(kind), OK) == Receipt(Where.BACKLOG, "b/1")
@@ -207,7 +207,7 @@ def test_a_busy_queue_is_waited_for_and_stays_in() -> None:
     assert world.steps == ["b/0", "pause 10", "b/0"]
 
 
-def test_a_busy_queue_with_less_than_ten_seconds_left_is_the_callers_error() -> None:
+def test_busy_queue_without_ten_seconds_left_raises() -> None:
     world = World()
     world.fail_over()
     with pytest.raises(Unsent) as raised:
@@ -238,7 +238,7 @@ def test_a_queue_is_tried_again_after_the_retry_interval() -> None:
     assert world.events[-1] == BacklogQueueBack("b/0")
 
 
-def test_a_send_that_waits_for_a_busy_queue_goes_home_when_the_entity_recovers() -> None:
+def test_send_waiting_for_a_busy_queue_goes_home_after_recovery() -> None:
     world = World()
     world.fail_over()
     recovers = Answer(Kind.BUSY, meanwhile=lambda now: world.pair.ping_ended(world.entity, None, now))
@@ -276,7 +276,7 @@ def test_an_unknown_outcome_of_one_backlog_queue_is_carried_to_the_next() -> Non
     assert world.commands[-1] == ToBacklog("b/1", 57.0, 3, False, first_attempt_at=began)
 
 
-def test_an_unknown_outcome_of_a_backlog_queue_is_told_when_nobody_else_takes_the_message() -> None:
+def test_unknown_outcome_of_a_backlog_queue_is_reported() -> None:
     """The caller who sends it again must know that it may be there twice."""
     world = World(queues=2)
     world.fail_over()
@@ -338,7 +338,7 @@ def test_a_trial_with_a_message_that_is_to_blame_tells_the_caller() -> None:
         world.send(Answer(Kind.INVALID))
 
 
-def test_a_trial_that_is_granted_when_the_primary_had_its_share_does_not_cost_the_backlog_its_turn() -> None:
+def test_trial_without_time_left_goes_to_backlog() -> None:
     """The primary used its third; the time that is left is enough for a queue."""
     world = World(failover_interval=0)
 

@@ -39,7 +39,7 @@ def test_the_spool_gets_its_part_of_the_time_when_queues_stay_silent() -> None:
     assert world.now - began <= 6.0 + 0.5
 
 
-def test_a_busy_queue_with_too_little_time_left_gives_way_to_the_spool() -> None:
+def test_busy_queue_without_time_left_gives_way_to_the_spool() -> None:
     world = World(spool=True)
     world.fail_over()
     assert world.send(BUSY, OK, timeout_s=10.4) == Receipt(Where.SPOOL)
@@ -88,8 +88,9 @@ ANSWERS = st.builds(
 def test_whatever_is_answered_the_plan_ends_in_time_and_tells_the_truth(
     script: list[Answer], timeout_s: float, failover_interval: float, spool: bool, queues: int, away: bool, trial: bool
 ) -> None:
-    """It never outlives the deadline by more than the write to the local disk, no command gets more time than is
-    left, and a receipt names the place that the last command went to, which accepted it."""
+    """A plan never outlives the deadline by more than the write to the local disk, no command gets more time than
+    is left, and a receipt names the place that the last command went to, which accepted it.
+    """
     world = World(failover_interval=failover_interval, spool=spool, queues=queues)
     if away:
         world.fail_over()

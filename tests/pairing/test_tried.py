@@ -88,7 +88,7 @@ def test_a_healthy_entity_begins_at_the_primary(timeout_s: float) -> None:
 
 
 def test_a_call_that_only_the_spool_can_serve_needs_a_plan() -> None:
-    """Its time is less than the local disk and a queue need together."""
+    """The call has less time than the local disk and a queue need together."""
     pair, sender = away("spool")
     assert first_attempt(pair, sender, 0.5) is None
     assert isinstance(next(sending(pair, sender, 0.5, 0.0)), ToSpool)

@@ -106,7 +106,7 @@ async def test_proxy_plays_faults_until_it_is_stopped(tmp_path: Path) -> None:
 
 
 async def test_proxy_ends_tls_and_shows_an_expired_certificate(tmp_path: Path) -> None:
-    """It prints what the SDK has to be told, and encrypts to the target again."""
+    """The proxy prints what the SDK has to be told, and encrypts to the target again."""
     control = tmp_path / "proxy.sock"
     async with Broker([OPTIONS], data=None) as broker:
         given = broker.connection_string("contoso")

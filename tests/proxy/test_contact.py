@@ -14,6 +14,7 @@ from pairbus.errors import ConfigError, FaultNotFound, InvalidFault
 from pairbus.faults import KINDS
 from pairbus.proxy import Proxy
 from pairbus.proxy.faults import AT_THE_TARGET, WITHOUT_FRAMES
+from pairbus.proxy.sockets import reset
 from pairbus.transport import connect
 from tests.proxy.conftest import World, by_proxy, encoded, message, running, until
 
@@ -131,7 +132,7 @@ async def test_fault_ends_by_itself(world: World) -> None:
 
 
 async def test_proxy_stops_while_faults_hold_connections(world: World) -> None:
-    """Its clients hear of it, also those that a black hole had swallowed."""
+    """Clients of the proxy hear of its stop, also those that a black hole had swallowed."""
     world.faults.add("black-hole")
     reader, writer = await asyncio.open_connection(world.proxy.host, world.proxy.port)
     await until(world.faults.held.owns_any)
@@ -228,3 +229,15 @@ async def test_port_that_is_taken_is_an_error_that_says_so(world: World) -> None
 def test_tls_is_passed_or_ended_but_not_both(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="choose one of the two"):
         Proxy("127.0.0.1", 1, pass_tls=True, tls_to_target=ssl.create_default_context())
+
+
+def test_reset_of_a_lost_tls_connection_is_quiet() -> None:
+    """Both ends may go at the same time: a TLS transport then has no socket, and the loop logged an exception."""
+    aborted = []
+
+    class Lost(asyncio.Transport):
+        def abort(self) -> None:
+            aborted.append(self)
+
+    reset(Lost())
+    assert len(aborted) == 1

@@ -7,7 +7,7 @@ from typing import Any
 from pairbus.amqp.frames import frame
 from pairbus.amqp.performatives import Accepted, Disposition, Flow, Transfer, decode_performative
 from pairbus.proxy.conversation import FollowedLink, Unit
-from pairbus.proxy.numbers import Numbers
+from pairbus.proxy.numbers import DeliveryNumbers
 
 CHANNEL = 3
 LINK = FollowedLink("a", "orders", CHANNEL, client_sends=True)
@@ -39,7 +39,7 @@ def read_flow(raw: bytes) -> Flow:
 
 
 def test_session_without_refusals_passes_byte_for_byte() -> None:
-    numbers = Numbers()
+    numbers = DeliveryNumbers()
     for unit in (transfer(7), transfer(8, has_more=True), transfer(8, begins=False), transfer(9)):
         assert numbers.transfer(unit) == unit.raw
     said = flow(delivery_count=3, next_incoming_id=4)
@@ -49,7 +49,7 @@ def test_session_without_refusals_passes_byte_for_byte() -> None:
 
 def test_target_hears_delivery_ids_without_a_gap() -> None:
     """Ids wrap at 32 bits; the frames behind the first of a delivery follow it."""
-    numbers = Numbers()
+    numbers = DeliveryNumbers()
     assert delivery_id(numbers.transfer(transfer(0xFFFFFFFE))) == 0xFFFFFFFE
     numbers.refuse(LINK, 1)
     assert delivery_id(numbers.transfer(transfer(0, has_more=True))) == 0xFFFFFFFF
@@ -59,7 +59,7 @@ def test_target_hears_delivery_ids_without_a_gap() -> None:
 
 def test_answers_find_the_deliveries_of_the_client() -> None:
     """Also those that overtook another one, and none that waits."""
-    numbers = Numbers()
+    numbers = DeliveryNumbers()
     unsettled = dict.fromkeys((5, 6, 7, 8), LINK)
     for each in (5, 7, 8):  # 6 is held
         numbers.transfer(transfer(each))
@@ -72,7 +72,7 @@ def test_answers_find_the_deliveries_of_the_client() -> None:
 
 def test_credit_and_windows_are_those_of_each_peer() -> None:
     """The refused message cost the client a credit and an id, and the target neither."""
-    numbers = Numbers()
+    numbers = DeliveryNumbers()
     granted = flow(delivery_count=0, link_credit=2, next_incoming_id=10, next_outgoing_id=50)
     assert numbers.flow_down(granted, granted.what) == granted.raw  # type: ignore[arg-type]
     numbers.refuse(LINK, 3)

@@ -103,7 +103,7 @@ async def test_request_is_refused_by_its_direction(world: World) -> None:
 
 
 async def test_restart_detaches_links_by_force(world: World) -> None:
-    """Those of the entity alone."""
+    """Only links of that entity are detached."""
     async with await connect(world.connection_string) as connection:
         orders, other = await connection.sender("orders"), await connection.sender("other")
         world.faults.add("restart", entity="orders", for_s=60)

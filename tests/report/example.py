@@ -20,12 +20,12 @@ from pairbus.report.model import (
     DeadLetters,
     Delay,
     EntityAvailability,
-    Outage,
+    EntityOutage,
     OutageBill,
     Prices,
     RatePoint,
     Report,
-    Source,
+    ReportSource,
     StateSpan,
 )
 
@@ -73,7 +73,7 @@ def example_report(*, trouble: bool = False) -> Report:
         begins=at(0),
         ends=at(LENGTH_S),
         seconds=float(LENGTH_S),
-        source=_source() if trouble else Source(5, 104_377, 0, (), 0, 0),
+        source=_source() if trouble else ReportSource(5, 104_377, 0, (), 0, 0),
         prices=Prices(
             "standard", "USD", "2026-03-01", "Azure's pricing page for Service Bus, East US", "documented", 13_000_000
         ),
@@ -88,16 +88,16 @@ def empty_report() -> Report:
     nothing = Amount(0, 0, Decimal(0))
     availability = Availability((), _entity("*", 0, [], {key: {} for key in TROUBLE}), (), (), (), (), ())
     bill = Bill(nothing, dict.fromkeys(PARTS, nothing), nothing, nothing, Decimal(0), (), (), Decimal(0), Decimal(0))
-    source = Source(1, 1, 0, (), 0, 0)
+    source = ReportSource(1, 1, 0, (), 0, 0)
     return replace(full, ends=full.begins, seconds=0.0, source=source, bill=bill, availability=availability)
 
 
-def _source() -> Source:
+def _source() -> ReportSource:
     damage = (
         Damage("ledger/2026-03-01-orders-api-4711-9f3c2a1b-0.jsonl", 40112, "the line is cut"),
         Damage("ledger/2026-03-01-payments-api-12-03d1f7aa-0.jsonl", 0, "the file is empty"),
     )
-    return Source(files=5, rows=104_377, damaged=2, damage=damage, lost_rows=312, clock_jumps=1)
+    return ReportSource(files=5, rows=104_377, damaged=2, damage=damage, lost_rows=312, clock_jumps=1)
 
 
 def _availability(travelled: list[tuple[str, float, float]], odd: Odd) -> Availability:
@@ -171,10 +171,10 @@ def _delay(waits: list[float]) -> Delay:
     return Delay(len(ordered), p50, p95, p99, ordered[-1])
 
 
-def _outages(travelled: list[tuple[str, float, float]], odd: Odd) -> Iterator[Outage]:
+def _outages(travelled: list[tuple[str, float, float]], odd: Odd) -> Iterator[EntityOutage]:
     for entity, (first, diverts, recovered) in DOWN_S.items():
         mine = [home for name, _, home in travelled if name == entity]
-        yield Outage(
+        yield EntityOutage(
             entity=entity,
             begins=at(first),
             failed_over=at(diverts),
@@ -189,7 +189,7 @@ def _outages(travelled: list[tuple[str, float, float]], odd: Odd) -> Iterator[Ou
             waiting=0,
         )
     suspected = at(16_210.0), None, at(16_214.5), None
-    yield Outage("shipping-labels", *suspected, False, "the service is busy", 1, None, 0, 0, 0)
+    yield EntityOutage("shipping-labels", *suspected, False, "the service is busy", 1, None, 0, 0, 0)
 
 
 def _states() -> Iterator[StateSpan]:

@@ -153,7 +153,7 @@ def nearest_rank(values: list[int], percent: int) -> float:
 
 @dataclass
 class View:
-    """What one process saw of one entity."""
+    """Outage of one entity as one process saw it."""
 
     run: str
     entity: str
@@ -349,7 +349,7 @@ def _added(steps: list[Sums]) -> Sums:
 
 
 def counts(read: Read, entity: str) -> Counter[str]:
-    """What the report says of an entity in whole numbers."""
+    """Count by hand the whole numbers that the report shows for an entity."""
     found: Counter[str] = Counter()
     moved: Counter[str] = Counter()
     maybe, forwarded = set(), set()

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from pairbus.report.availability import Span, Transition, merged, spans, states
+from pairbus.report.availability import Transition, UnhealthyTime, merged, spans, states
 from pairbus.report.model import Delay, EntityAvailability
 from tests.report import plain
 from tests.report.conftest import World
@@ -42,7 +42,7 @@ def check_percents(each: EntityAvailability) -> None:
 
 @pytest.mark.spark
 def test_delays_are_exact_nearest_ranks(world: World) -> None:
-    """Of the messages that came home, by entity and together; the histogram holds each of them once."""
+    """Delays of messages that came home, by entity and together; the histogram holds each of them once."""
     messages = [each for each in world.read.messages if each.home < plain.NEVER]
     shown = world.report.availability
     for each in [*shown.entities, shown.total]:
@@ -103,7 +103,7 @@ def test_the_timeline_shows_the_worst_state_at_every_moment(world: World) -> Non
 
 
 @pytest.mark.spark
-def test_the_backlog_is_right_at_every_point_and_its_highest_point_is_there(world: World) -> None:
+def test_backlog_is_right_at_every_point_and_has_its_maximum(world: World) -> None:
     """Depth and age of the oldest are compared with all messages; the ends of the period are points."""
     messages, points = world.read.messages, world.report.availability.backlog
     assert 2 <= len(points) <= 500
@@ -180,7 +180,7 @@ def step(event: str, at_s: float, run: str = "a", entity: str = "orders", *, for
     return Transition(run, entity, event, round(at_s * 1000), "no answer", forced)
 
 
-def seen(*steps: Transition, last_s: float = 100.0) -> list[Span]:
+def seen(*steps: Transition, last_s: float = 100.0) -> list[UnhealthyTime]:
     return spans(steps, {"a": round(last_s * 1000), "b": round(last_s * 1000)})
 
 
@@ -201,8 +201,8 @@ def test_an_outage_ends_with_its_last_process() -> None:
     assert outage.runs == {"a", "b"}
 
 
-def test_a_process_that_dies_in_an_outage_does_not_keep_it_open_for_ever() -> None:
-    """Its last row is its last word; the others go on."""
+def test_process_that_dies_in_an_outage_does_not_keep_it_open() -> None:
+    """The last row of the dead process is its last word; the others go on."""
     views = spans(
         [step("FailedOver", 1), step("FailedOver", 2, "b"), step("Recovered", 9, "b"), step("Suspected", 20, "b")],
         {"a": 4000, "b": 30_000},
@@ -213,7 +213,7 @@ def test_a_process_that_dies_in_an_outage_does_not_keep_it_open_for_ever() -> No
 
 
 def test_clearing_the_pairing_ends_every_outage_of_the_process() -> None:
-    """Its sends go to the primary again, whatever becomes of them; other processes are not concerned."""
+    """Sends of that process go to the primary again, whatever becomes of them; other processes are not concerned."""
     views = seen(
         step("FailedOver", 1, entity="orders"),
         step("Suspected", 2, entity="bills"),
@@ -233,7 +233,7 @@ def test_a_recovery_from_nothing_is_nothing() -> None:
 
 
 def test_a_failover_by_hand_is_marked_and_needs_no_suspicion() -> None:
-    """It begins with itself."""
+    """Such an outage begins with the failover itself."""
     (outage,) = merged(seen(step("FailedOver", 4, forced=True), step("Recovered", 5)))
     assert outage.forced
     assert outage.begins_ms == outage.failed_over_ms == 4000

@@ -45,7 +45,7 @@ def test_every_line_is_the_sum_of_its_rows(world: World) -> None:
 
 
 @pytest.mark.spark
-def test_the_parts_are_those_of_their_rows_and_add_up_to_the_total(world: World) -> None:
+def test_parts_add_up_to_the_total(world: World) -> None:
     """To the last digit that is shown."""
     bill, rows = world.report.bill, plain.paid(world.read.rows, world.counting)
     assert tuple(bill.parts) == PARTS
@@ -204,7 +204,7 @@ def test_strict_counting_pays_for_settlements_and_documented_does_not() -> None:
         Tariffs(sheet, geo, "free", None)
 
 
-def test_a_price_tier_that_ends_within_the_ledger_is_shared_by_all_operations() -> None:
+def test_price_tier_that_ends_mid_ledger_is_shared_by_all() -> None:
     """An operation costs the same whatever it was for and whenever it was."""
     sheet, geo = load("standard"), load("geo-replication")
     cells = [cell(operations=10), cell(operations=30, cause="syphon")]

@@ -1,4 +1,4 @@
-"""What pairing would cost: the published numbers come out, and every other one is recomputed here by hand."""
+"""Estimated cost of pairing: the published numbers come out, and every other number is recomputed here by hand."""
 
 from __future__ import annotations
 
@@ -98,10 +98,12 @@ def test_ten_million_diverted_messages_add_two_or_three_operations_each(counting
         (100, 10, 60, 150, 2),
     ],
 )
-def test_an_entity_is_failed_over_from_the_interval_to_the_first_ping_that_arrives(
+def test_entity_is_failed_over_until_the_first_ping_arrives(
     outage_s: int, failover_s: int, ping_s: int, failed_over_s: int, pings: int
 ) -> None:
-    """At most one ping interval after the outage. One that ends before the failover interval diverts nothing."""
+    """The entity is back at most one ping interval after the outage. An outage shorter than the failover interval
+    diverts nothing.
+    """
     made = estimate(
         assumed(
             entities=1,
@@ -255,6 +257,6 @@ def test_what_makes_no_sense_is_refused_by_name(field: str, value: Any) -> None:
 
 
 def test_a_float_is_refused() -> None:
-    """It would make money inexact."""
+    """A float would make money inexact."""
     with pytest.raises(TypeError, match="messages_per_second"):
         estimate(assumed(messages_per_second=0.1))

@@ -1,4 +1,4 @@
-"""What waiting costs: an hour of ten empty backlog queues, on a clock that jumps.
+"""Cost of waiting: an hour of ten empty backlog queues, on a clock that jumps.
 
 Syphon, connection, links and the broker's end of them are the genuine ones; between them is a pipe in memory instead of
 a socket, so that the loop's clock can stand at the next timer at once.
@@ -33,7 +33,7 @@ AWAY = "Endpoint=sb://127.0.0.1:5673;SharedAccessKeyName=k;SharedAccessKey=a2V5;
 
 
 class InTurn(Random):
-    """What is ready first runs first."""
+    """Dice that always choose the first task that is ready."""
 
     def randrange(self, *bounds: Any) -> int:
         return 0
@@ -65,7 +65,7 @@ class Pipe:
 
 
 class Loop(VirtualLoop):
-    """Whoever connects speaks to the one namespace there is."""
+    """Loop on which every connection reaches the one namespace there is."""
 
     namespace: Namespace
 
@@ -105,7 +105,7 @@ async def an_hour(loop: Loop, meter: Callable[..., None]) -> None:
     await away.close()
 
 
-def test_an_idle_hour_of_ten_backlog_queues_is_forty_receives_at_both_ends(tmp_path: Path) -> None:
+def test_idle_hour_of_ten_backlog_queues_costs_forty_receives(tmp_path: Path) -> None:
     """28 800 in thirty days: the price of being ready, which nobody can see but in the ledger."""
     loop = Loop(InTurn())
     clock = lambda: loop.now_ms() / 1000  # noqa: E731

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pairbus.report.incidents import incidents_of, largest
-from pairbus.report.model import Outage
+from pairbus.report.model import EntityOutage
 from pairbus.report.page.reasons import OTHER, in_words, said_once
 
 ENDS = "2026-03-01T12:59:00.000Z"
@@ -17,11 +17,13 @@ def at(minute: int | None) -> str | None:
     return None if minute is None else f"2026-03-01T12:{minute:02d}:00.000Z"
 
 
-def outage(entity: str, begins: int, recovered: int | None, drained: int | None = None, waiting: int = 0) -> Outage:
+def outage(
+    entity: str, begins: int, recovered: int | None, drained: int | None = None, waiting: int = 0
+) -> EntityOutage:
     diverted = 5 if drained is not None or waiting else 0
     over = at(begins) if diverted else None
     times = str(at(begins)), over, at(recovered), at(drained)
-    return Outage(entity, *times, False, "silent", 1, 0.5 if over else None, 0, diverted, waiting)
+    return EntityOutage(entity, *times, False, "silent", 1, 0.5 if over else None, 0, diverted, waiting)
 
 
 @pytest.mark.parametrize(

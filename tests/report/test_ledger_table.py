@@ -44,7 +44,7 @@ def test_quick_parser_agrees_with_the_ledger_on_every_line() -> None:
             assert {name: read.get(name) for name in NAMES} == {name: getattr(row, name) for name in NAMES}
 
 
-def test_a_file_of_a_ledger_is_known_by_its_name_in_any_folder() -> None:
+def test_ledger_file_is_known_by_its_name_in_any_folder() -> None:
     """Other names may be in several folders."""
     assert source_key(f"/a/{NAME}") == source_key(f"abfss://box@account/b/{NAME}") == NAME
     assert source_key("/a/b.jsonl") != source_key("/c/b.jsonl")
@@ -203,7 +203,7 @@ def test_what_cannot_be_compacted_is_refused_before_a_byte_is_written(spark: Spa
 def test_large_ledgers_give_the_same_report_as_small_ones(
     spark: SparkSession, sheet: PriceSheet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their messages are put together in Spark's workers, in several parts."""
+    """Messages of large ledgers are put together in Spark's workers, in several parts."""
     RandomWorld(1).write(tmp_path)
     small = report_of(spark, sheet, tmp_path)
     monkeypatch.setattr("pairbus.report.sources.DRIVER_BYTES", 0)

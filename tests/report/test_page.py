@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.report.model import PARTS, Amount, BillLine, Damage, EntityAvailability, Outage, Report
+from pairbus.report.model import PARTS, Amount, BillLine, Damage, EntityAvailability, EntityOutage, Report
 from pairbus.report.page import render, summary
 from pairbus.report.page.costs import COLUMNS_MAX, by_time
 from pairbus.report.page.findings import GOOD, PLAIN, figures, headline
@@ -84,7 +84,7 @@ def entity_numbers(entity: EntityAvailability) -> Iterator[str]:
         yield from map(duration, (delay.p50_s, delay.p95_s, delay.p99_s, delay.max_s))
 
 
-def outage_numbers(outage: Outage, calendar: Calendar) -> Iterator[str]:
+def outage_numbers(outage: EntityOutage, calendar: Calendar) -> Iterator[str]:
     for time in (outage.begins, outage.recovered, outage.drained):
         if time is not None:
             yield calendar.time(time)
@@ -138,7 +138,7 @@ def test_every_number_of_the_report_is_on_the_page(report: Report, page: Page) -
 
 
 def test_the_first_sentence_says_what_happened() -> None:
-    """Who reads no further knows the outcome."""
+    """A person who reads no further knows the outcome."""
     said = headline(example_report()).replace("\u202f", " ").replace("\u00a0", " ")
     assert said == (
         "1 incident with 2 outages of orders and payments, 1 short suspicion;"
@@ -158,7 +158,7 @@ def test_what_is_not_well_is_in_the_first_sentence(report: Report) -> None:
     assert "all home" not in said and "none lost" not in said
 
 
-def test_a_file_that_could_not_be_used_is_told_on_the_page_and_in_the_summary() -> None:
+def test_unusable_file_is_named_on_page_and_summary() -> None:
     """Also where no line is damaged: then the report once said that everything could be used."""
     unread = Damage("ledger-7.jsonl", 0, "it is empty")
     clean = replace(example_report().source, damaged=0, damage=(), lost_rows=0, clock_jumps=0)
@@ -212,7 +212,7 @@ def test_the_first_tile_says_that_nothing_is_lost(report: Report) -> None:
 
 
 def test_twenty_queues_that_fail_together_are_one_row() -> None:
-    """It unfolds to its entities, names its reason once in words, and keeps the raw texts folded."""
+    """The row unfolds to its entities, names its reason once in words, and keeps the raw texts folded."""
     text = render(fleet_report())
     page = Page(text)
     rows = [attributes for attributes in page.named("details") if attributes.get("class") == "incident"]
@@ -301,7 +301,7 @@ def test_operations_that_cost_nothing_are_still_shown_as_parts(report: Report) -
 
 
 def test_the_page_is_one_small_file_that_fetches_nothing(report: Report, page: Page) -> None:
-    """It is mailed, attached to a ticket, opened years later without a network."""
+    """The page is mailed, attached to a ticket, and opened years later without a network."""
     text = render(report)
     assert len(text.encode()) < SIZE_MAX
     assert page.named("script", "link", "img", "iframe", "object", "embed", "image", "use") == []

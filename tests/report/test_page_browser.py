@@ -139,7 +139,7 @@ def test_everything_can_be_read(tab: Tab, tmp_path: Path, width: int, colours: s
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 4000), (360, 8000)])
 def test_two_outages_of_twenty_queues_fit_a_short_page(tab: Tab, tmp_path: Path, width: int, height: int) -> None:
-    """What unfolds is folded; and nothing gets out of the page when all of it is unfolded."""
+    """Details are folded at first; nothing gets out of the page when all of them are unfolded."""
     opened(tab, fleet_report(), tmp_path, width, "light")
     assert tab.ask("document.documentElement.offsetHeight") <= height
     assert tab.ask(CROWDED) == []
@@ -184,7 +184,7 @@ def test_names_of_any_length_stay_in_the_page(tab: Tab, tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_a_script_does_not_run(tab: Tab, tmp_path: Path) -> None:
-    """It is escaped; and the page's own policy would not let it run if it were not."""
+    """The name is escaped; and the page's own policy would not let a script run if it were not."""
     report = example_report()
     there = report.availability
     evil = "</title><script>document.documentElement.id='run'</script><img src=http://127.0.0.1:9/x onerror=alert(1)>"

@@ -19,8 +19,8 @@ from pairbus.report.messages import Outages, sums_of
 from pairbus.report.places import find_places
 from pairbus.report.records import Sum, Wait, records_of
 from pairbus.report.stages import _block_of
-from pairbus.report.sums import Messages, Pass, gathered
-from pairbus.report.tally import Choice, tally_lines
+from pairbus.report.sums import MessageSums, RowSums, gathered
+from pairbus.report.tally import RowsElsewhere, tally_lines
 from tests.report import plain
 from tests.report.worlds import RandomWorld
 
@@ -48,7 +48,7 @@ def pieces_of(folder: Path, rng: random.Random | None) -> Iterator[tuple[str, in
     return iter(found)
 
 
-def passed(folder: Path, rng: random.Random | None = None) -> Pass:
+def passed(folder: Path, rng: random.Random | None = None) -> RowSums:
     """Sums of the pass, each piece in a batch of its own, and two pieces in a task."""
     import pyarrow as pa
 
@@ -62,8 +62,8 @@ def passed(folder: Path, rng: random.Random | None = None) -> Pass:
             )
             for path, block, lines in some
         ]
-        made += records_of(tally_lines(Choice(), iter(batches)))
-    sums: Pass = gathered(made, Pass())
+        made += records_of(tally_lines(RowsElsewhere(), iter(batches)))
+    sums: RowSums = gathered(made, RowSums())
     return sums
 
 
@@ -103,8 +103,8 @@ def test_messages_in_any_number_of_parts_give_the_same_sums(folder: Path) -> Non
     """Cut by their ids: dead letters find the message that they were."""
     whole, sums = passed(folder), passed(folder, random.Random(SEED))
     outages = Outages(merged(spans(*whole.transitions())))
-    together: Messages = gathered(sums_of(whole.steps, outages), Messages(whole.counts, whole.letters))
-    apart = Messages(sums.counts, sums.letters)
+    together: MessageSums = gathered(sums_of(whole.steps, outages), MessageSums(whole.counts, whole.letters))
+    apart = MessageSums(sums.counts, sums.letters)
     for part in range(5):
         mine = [step for step in sums.steps if zlib.crc32((step.message_id or "").encode()) % 5 == part]
         gathered(sums_of(mine, outages), apart)

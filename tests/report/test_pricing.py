@@ -18,7 +18,7 @@ from pairbus.errors import ConfigError
 STANDARD = load("standard")
 MILLION = 1_000_000
 FREE, SECOND, THIRD = 13 * MILLION, 100 * MILLION, 2_500 * MILLION
-"Of Standard: where operations begin to cost, and where they become cheaper."
+"Steps of the Standard tier: where operations begin to cost, and where they become cheaper."
 
 
 # ── operations ──
@@ -188,7 +188,7 @@ def test_a_float_is_refused(call: Any) -> None:
 
 
 def test_negative_numbers_are_refused() -> None:
-    """They would be money back."""
+    """Negative numbers would be money back."""
     calls: list[Callable[[], Decimal]] = [
         lambda: STANDARD.charge(0, -1),
         lambda: STANDARD.base(-1, 1),

@@ -75,7 +75,7 @@ class Process:
 
 @dataclass
 class Run:
-    """What is left of it."""
+    """Ledgers and messages that a run has left."""
 
     clients: list[Row]
     brokers: list[Row]
@@ -184,8 +184,8 @@ def test_both_ends_count_the_same_operations_of_every_entity_and_kind(run: Run) 
     assert kinds == {"send", "receive", "empty receive", "ping", "complete", "renew", "peek", "management"}
 
 
-def test_what_never_reached_the_primary_is_in_the_clients_ledger_alone_and_billed_to_nobody(run: Run) -> None:
-    """Attempts and pings while it was away."""
+def test_attempts_that_never_reached_the_primary_are_not_billed(run: Run) -> None:
+    """Attempts and pings during the outage are in the client's ledger only."""
     unreached = sums(run.clients, outcome="communication")
     assert {kind for _, _, kind in unreached} == {"send", "ping"}
     assert {namespace for namespace, _, _ in unreached} == {"primary"}
@@ -195,8 +195,8 @@ def test_what_never_reached_the_primary_is_in_the_clients_ledger_alone_and_bille
     assert refused == []
 
 
-def test_at_every_second_both_ends_have_counted_the_same_but_for_what_ended_in_it(run: Run) -> None:
-    """The broker is first, always: a client counts what it was told."""
+def test_both_ends_have_counted_the_same_at_every_second(run: Run) -> None:
+    """Operations that ended within the second may differ. The broker counts first: a client counts what it was told."""
     clients, brokers = by_second(run.clients), by_second(run.brokers)
     seconds = range(min(min(s) for s in brokers.values()), max(max(s) for s in clients.values()) + 1)
     for key in brokers:

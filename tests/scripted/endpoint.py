@@ -41,7 +41,7 @@ MEANINGS: dict[StepName, tuple[type[Action], ...]] = {
     "request": (*_ENDS, script.Detach, script.LoseAnswer, script.Reply),
     "settlement": (*_ENDS, script.Detach, script.LoseAnswer, script.Answer),
 }
-"Which actions each step knows; any other is a mistake of the test."
+"Actions that each step knows; any other is a mistake of the test."
 
 
 class ScriptedEndpoint(OnLoop):

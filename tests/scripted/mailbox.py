@@ -1,4 +1,4 @@
-"""What reached a scripted endpoint: everything that was received, and the messages that it holds for receivers."""
+"""Mailbox of a scripted endpoint: everything that was received, and the messages that it holds for receivers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Mailbox:
         self._scheduled.setdefault(path_of(path), []).extend(messages)
 
     def scheduled(self, path: str) -> list[bytes]:
-        """What `schedule_messages` has brought; it is kept apart and never falls due."""
+        """Return the messages that `schedule_messages` has brought; they are kept apart and never fall due."""
         return list(self._scheduled.get(path_of(path), []))
 
     def stored(self, path: str) -> list[bytes]:

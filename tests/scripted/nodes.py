@@ -62,7 +62,7 @@ def _reply_address(link: SenderLink) -> str | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Session:
-    """Which messages a receiver is meant to get."""
+    """Choice of the messages that a receiver is meant to get."""
 
     session_id: str | None
     "None: all."
@@ -107,7 +107,7 @@ def attach_receiver(link: SenderLink, attach: Attach, waiting: deque[bytes]) -> 
 
 
 def reply_to_request(mailbox: Mailbox, entity: str, operation: str, body: Any) -> Reply:  # noqa: PLR0911 - one return for each case
-    """What an operation of `$management` answers when all is well; the least that the SDKs can work with."""
+    """Answer an operation of `$management` as if all is well; the least that the SDKs can work with."""
     asked = body if isinstance(body, dict) else {}
     now_ms = time.time_ns() // 1_000_000
     match operation.removeprefix("com.microsoft:"):

@@ -335,7 +335,7 @@ class ScriptedPeer(asyncio.Protocol):
         self._step(move, occasion)
 
     def _on_request(self, delivery: Delivery, path: str, request: Message) -> None:
-        """Of `$cbs` or `$management`. The request is taken in any case; whether it is answered is up to the script."""
+        """Take a request to `$cbs` or `$management`. The script decides whether it is answered."""
         self._settle(delivery, ACCEPTED_BYTES)
         operation = str(request.property("operation") or "")
         respond = partial(self._responder.respond, delivery.link, request)
@@ -430,7 +430,7 @@ class ScriptedPeer(asyncio.Protocol):
             self._endpoint.mailbox.waiting(link.context).appendleft(payload)
 
     def _give_back(self, of_link: Callable[[Link], bool]) -> None:
-        """What was delivered and not settled waits again."""
+        """Put deliveries that were not settled back into the mailbox."""
         for key in [key for key, (link, _) in self._locked.items() if of_link(link)][::-1]:
             self._give_back_one(key)
 

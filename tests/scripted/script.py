@@ -1,4 +1,4 @@
-"""What a scripted endpoint is told to do: rules of step and action, in a table that tests write.
+"""Script of a scripted endpoint: rules of step and action, in a table that tests write.
 
     endpoint.on("transfer", Reject("com.microsoft:server-busy"), path="orders", times=3)
     endpoint.on("transfer", LoseAnswer(), path="orders", times=1)
@@ -32,14 +32,14 @@ StepName = Literal["connect", "sasl", "open", "begin", "token", "attach", "trans
 
 
 class Action:
-    """What is done instead of accepting."""
+    """An action that replaces accepting."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Accept(Action):
-    """What happens without a rule; as a rule, it lets some pass before the next rule is asked."""
+    """The default action; as a rule, it lets some pass before the next rule is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Reject(Action):
     condition: str = "amqp:internal-error"
     description: str | None = "as scripted"
     status: int = 0
-    "Of the answer to a token or request; 0: 401 for tokens, 500 for requests."
+    "Status of the answer to a token or request; 0: 401 for tokens, 500 for requests."
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Delay(Action):
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """What a rule's `when` may look at."""
+    """Facts of one step that a rule's `when` may look at."""
 
     step: StepName
     connection: int
@@ -134,11 +134,11 @@ class Occasion:
     client_sends: bool = False
     "Attach, transfer: the client is the sender of the link."
     payload: bytes = b""
-    "Of a transfer or request."
+    "Bytes of a transfer or request."
     message_format: int = 0
     is_ping: bool = False
     operation: str = ""
-    "Of a request, as `com.microsoft:schedule-message`; of a settlement, the outcome's name."
+    "Operation of a request, as `com.microsoft:schedule-message`; for a settlement, the outcome's name."
 
 
 @dataclass(slots=True)

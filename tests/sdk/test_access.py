@@ -1,4 +1,4 @@
-"""Who may do what: keys, tokens, rights; and entities that are missing or switched off."""
+"""Access: keys, tokens, rights; and entities that are missing or switched off."""
 
 from __future__ import annotations
 

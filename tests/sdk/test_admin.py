@@ -26,7 +26,7 @@ def _name() -> str:
 
 
 async def test_a_new_queue_has_the_defaults_of_the_service(sdk_admin: Admin) -> None:
-    """What the documentation promises for a queue made with nothing but its name."""
+    """Azure's documentation promises these defaults for a queue made with nothing but its name."""
     name = _name()
     created = await sdk_admin.calls.create_queue(name)
     read = await sdk_admin.calls.get_queue(name)
@@ -232,6 +232,6 @@ async def test_partitioned_queue_shows_its_flag(sdk_admin: Admin) -> None:
 
 
 async def test_the_namespace_describes_itself(sdk_admin: Admin) -> None:
-    """Its name is the one from the command line."""
+    """The name of the namespace is the one from the command line."""
     properties = await sdk_admin.calls.get_namespace_properties()
     assert properties.name == "contoso"

@@ -182,7 +182,9 @@ async def test_the_rest_of_an_amqp_message_arrives(sdk: Sdk, queue_name: str) ->
 
 
 async def test_a_received_message_can_be_sent_again(sdk: Sdk, queue_name: str) -> None:
-    """It carries the broker's annotations and a binary message id; the broker replaces its own and keeps the rest."""
+    """A received message carries the broker's annotations and a binary message id; the broker replaces its own and
+    keeps the rest.
+    """
     sender, receiver = await sdk.pair(queue_name)
     await sender.send_messages(ServiceBusMessage("again", message_id="m-1", subject="s"), timeout=10)
     first = await receive_one(receiver)

@@ -16,7 +16,7 @@ DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 
 
 async def test_a_repeated_id_is_accepted_and_dropped(sdk: Sdk, make_queue: MakeQueue) -> None:
-    """That is how a sender may safely repeat a send whose answer it lost, also after the first was consumed."""
+    """A sender may safely repeat a send whose answer it lost, also after the first message was consumed."""
     sender, receiver = await sdk.pair(make_queue(requires_duplicate_detection=True), receive_mode=DELETE)
     for body in ("first", "second"):
         await sender.send_messages(ServiceBusMessage(body, message_id="same"), timeout=10)

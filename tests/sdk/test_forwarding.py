@@ -94,7 +94,7 @@ async def test_a_chain_ends_after_four_hops_in_the_dead_letter_queue(sdk: Sdk, s
 
 
 async def test_a_destination_that_is_gone_or_full_costs_no_message(sdk: Sdk, sdk_admin: Admin) -> None:
-    """They are dead letters of the source, with the reason."""
+    """The messages become dead letters of the source, with the reason."""
     source, away = names("source", "away")
     await sdk_admin.calls.create_queue(away, max_size_in_megabytes=1)
     await sdk_admin.calls.create_queue(source, forward_to=away)
@@ -113,7 +113,7 @@ async def test_a_destination_that_is_gone_or_full_costs_no_message(sdk: Sdk, sdk
 
 
 async def test_a_message_without_a_session_id_is_not_forwarded_to_sessions(sdk: Sdk, sdk_admin: Admin) -> None:
-    """It is a dead letter of the source, as on Azure; transfer dead letters are those of transactions."""
+    """The message becomes a dead letter of the source, as on Azure; transfer dead letters are those of transactions."""
     talks, queue, topic = names("talks", "queue", "topic")
     await sdk_admin.calls.create_queue(talks, requires_session=True)
     await sdk_admin.calls.create_queue(queue, forward_to=talks)

@@ -77,7 +77,7 @@ Results = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def all_results(installed: None, js_brokers: tuple[BrokerProcess, BrokerProcess]) -> tuple[Results, Results]:
-    """Those of the broker as it is, and of the strict one; both suites run side by side, because both mostly wait."""
+    """Run both suites, on the broker as it is and on the strict one, side by side, because both mostly wait."""
     with ThreadPoolExecutor(2) as threads:
         lenient, strict = threads.map(run_suite, js_brokers, ([], STRICT_CASES))
     return lenient, strict

@@ -79,7 +79,7 @@ def _ping() -> ServiceBusMessage:
 async def test_a_ping_is_accepted_and_never_seen(
     sdk: Sdk, make_queue: MakeQueue, admin: ServiceBusAdministrationClient
 ) -> None:
-    """Its acceptance says that the queue takes sends; no receiver, peek, count or dead letter ever shows it."""
+    """An accepted ping says that the queue takes sends; no receiver, peek, count or dead letter ever shows it."""
     queue = make_queue(dead_lettering_on_message_expiration=True)
     sender, receiver = await sdk.pair(queue)
     dead = await sdk.receiver(queue, sub_queue=DEAD)

@@ -99,7 +99,7 @@ async def test_a_closed_receiver_leaves_session_and_messages(sdk: Sdk, sdk_admin
 
 
 async def test_state_is_set_read_and_cleared(sdk: Sdk, sdk_admin: Admin, name: str) -> None:
-    """It belongs to the session, not to its receiver."""
+    """The state belongs to the session, not to its receiver."""
     queue = await queue_of(sdk_admin, name)
     receiver = await sdk.receiver(queue, session_id="größe")
     assert await session_call(sdk, receiver, "get_state") is None
@@ -127,7 +127,7 @@ async def test_renewal_keeps_a_session_that_would_be_lost(sdk: Sdk, sdk_admin: A
 
 
 async def test_a_lost_session_counts_as_a_delivery(sdk: Sdk, sdk_admin: Admin, name: str) -> None:
-    """Its receiver is told, may settle nothing more, and another one gets the message again."""
+    """The receiver of the lost session is told, may settle nothing more, and another one gets the message again."""
     queue = await queue_of(sdk_admin, name, lock_duration=timedelta(seconds=1))
     sender = await sdk.sender(queue)
     await sender.send_messages(of("a", "1"))

@@ -32,7 +32,7 @@ async def test_receive_and_delete_removes_what_it_delivers(sdk: Sdk, queue_name:
 
 
 async def test_a_locked_message_is_not_given_to_another_receiver(sdk: Sdk, queue_name: str) -> None:
-    """That is what the lock is for."""
+    """The lock is there to keep other receivers away."""
     sender, receiver = await sdk.pair(queue_name)
     await sender.send_messages(ServiceBusMessage("mine"), timeout=10)
     message = await receive_one(receiver)
@@ -56,7 +56,7 @@ async def test_an_abandoned_message_comes_back_with_a_higher_delivery_count(sdk:
 
 
 async def test_an_abandoned_message_keeps_its_place(sdk: Sdk, queue_name: str) -> None:
-    """It is older than what waits behind it."""
+    """The abandoned message is older than those that wait behind it."""
     sender, receiver = await sdk.pair(queue_name)
     await sender.send_messages([ServiceBusMessage(name) for name in "abc"], timeout=10)
     await receiver.abandon_message(await receive_one(receiver))

@@ -47,7 +47,7 @@ async def test_a_message_disappears_when_its_time_to_live_is_over(sdk: Sdk, queu
 
 
 async def test_an_expired_message_is_dead_lettered_when_the_queue_says_so(sdk: Sdk, make_queue: MakeQueue) -> None:
-    """It is a dead letter without a limit, with the reason in words of the service."""
+    """The dead letter does not expire, and has the reason in words of the service."""
     queue = make_queue(dead_lettering_on_message_expiration=True)
     sender, dead = await sdk.sender(queue), await sdk.receiver(queue, sub_queue=DEAD)
     await sender.send_messages(ServiceBusMessage("late", time_to_live=SECOND), timeout=10)
@@ -73,7 +73,7 @@ async def test_the_queues_time_to_live_is_default_and_ceiling(sdk: Sdk, make_que
 
 
 async def test_a_locked_message_outlives_its_time_until_it_is_unlocked(sdk: Sdk, queue_name: str) -> None:
-    """Who has the lock may finish; given back too late, the message is gone."""
+    """The receiver that has the lock may finish; given back too late, the message is gone."""
     sender, receiver = await sdk.pair(queue_name)
     messages = [ServiceBusMessage(name, time_to_live=SECOND) for name in ("finished", "given back")]
     await sender.send_messages(messages, timeout=10)

@@ -119,7 +119,9 @@ async def test_a_subscription_settles_defers_and_peeks_like_a_queue(sdk: Sdk, sd
 
 
 async def test_scheduled_messages_wait_in_the_topic(sdk: Sdk, sdk_admin: Admin) -> None:
-    """They have numbers of the topic, can be cancelled, and meet the rules of the time of their activation."""
+    """Scheduled messages have numbers of the topic, can be cancelled, and meet the rules of the time of their
+    activation.
+    """
     topic = await make_topic(sdk_admin, "s")
     sender = await sdk.topic_sender(topic)
     soon = datetime.datetime.now(datetime.UTC) + 1.5 * SECOND

@@ -1,4 +1,4 @@
-"""What is read out of clients of the SDK."""
+"""Facts that are read out of the SDK's clients."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_what_is_no_client_at_all_is_refused() -> None:
 
 
 def test_a_client_on_uamqp_is_refused() -> None:
-    """Its transport would make a batch of bytes anew, from messages that are not in it, and send nothing."""
+    """The uamqp transport would make a batch of bytes anew, from messages that are not in it, and send nothing."""
     client = ServiceBusClient("contoso.servicebus.windows.net", AzureNamedKeyCredential("name", "key"))
     client._amqp_transport = type("UamqpTransport", (), {"KIND": "uamqp"})
     with pytest.raises(ValueError, match="uamqp_transport"):

@@ -53,7 +53,7 @@ def as_the_sdk_says_it(message: AmqpAnnotatedMessage) -> bytes:
 
 @settings(max_examples=400, deadline=None)
 @given(messages())
-def test_a_message_that_is_encoded_at_hand_has_the_bytes_of_the_sdk(message: AmqpAnnotatedMessage) -> None:
+def test_our_encoder_writes_the_bytes_of_the_sdk(message: AmqpAnnotatedMessage) -> None:
     """A copy that travels as bytes must not be told from the message that the primary would have got."""
     expected = as_the_sdk_says_it(message)
     assert encode(message) == expected
@@ -96,7 +96,7 @@ def test_a_message_with_more_to_say_is_left_to_the_sdk(given: dict[str, Any]) ->
 
 
 def test_a_header_in_an_odd_form_is_left_to_the_sdk() -> None:
-    """It takes a mapping without anything for no header, and a field of its own invention for one."""
+    """The SDK takes an empty mapping for no header, and a header with an invented field for one."""
     invented = AmqpMessageHeader()
     invented["invented"] = 1
     headers: list[Any] = [{}, invented]

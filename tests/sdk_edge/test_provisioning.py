@@ -146,7 +146,7 @@ async def test_messages_in_a_queue_that_nobody_reads_are_warned_of(
 
 
 async def test_an_administration_client_that_was_given_stays_open(broker: BrokerProcess) -> None:
-    """It is the user's to close."""
+    """The user who gave the client closes it."""
     with broker.admin("fabrikam") as admin:
         side = Side.from_connection_string(broker.connection_string("fabrikam"))
         side.given_admin = admin

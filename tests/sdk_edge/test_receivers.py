@@ -71,7 +71,7 @@ class World:
         await self.sender.send_messages(list(messages))
 
     async def left(self) -> int:
-        """What a plain receiver would still find."""
+        """Count the messages that a plain receiver would still find."""
         plain = await self.kit.receiver(self.queue)
         return len(await plain.peek_messages(10, sequence_number=1))
 
@@ -160,7 +160,7 @@ async def test_an_operation_that_fails_is_told_with_its_error(is_aio: bool, stri
 async def test_a_ping_that_cannot_be_completed_does_not_fail_the_receive(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It expires a second later anyway; the messages beside it were received."""
+    """The ping expires a second later anyway; the messages beside it were received."""
 
     def refuse(*args: object) -> None:
         raise MessageLockLostError
@@ -210,7 +210,7 @@ async def test_a_settlement_ends_on_a_silent_peer_and_the_receiver_lives_on(
 
 
 def test_the_automatic_renewer_works_with_the_receiver(strings: Strings, queue_name: str) -> None:
-    """It asks the receiver for its class and its attributes."""
+    """The renewer asks the receiver for its class and its attributes."""
     meter = Meter()
     with ServiceBusClient.from_connection_string(strings.here) as client:
         client.get_queue_sender(queue_name).send_messages([ping(), ServiceBusMessage("a")])
@@ -223,7 +223,7 @@ def test_the_automatic_renewer_works_with_the_receiver(strings: Strings, queue_n
 
 
 async def test_session_receivers_sub_queues_and_subscriptions_keep_their_kind() -> None:
-    """What a caller checks with isinstance, or reads, stays."""
+    """Attributes and classes that a caller reads, or checks with isinstance, stay the SDK's."""
     credential = AzureNamedKeyCredential("name", "key")
     sync, other = ServiceBusClient("h", credential), aio.ServiceBusClient("h", credential)
     for client, kind in ((sync, ServiceBusReceiver), (other, aio.ServiceBusReceiver)):

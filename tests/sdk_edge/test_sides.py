@@ -114,7 +114,7 @@ def test_the_endpoint_is_where_the_sdk_would_go(
     assert primary_name_of(side.authority) == "contoso"
 
 
-def test_the_port_of_an_endpoint_with_tls_is_dropped_as_the_sdk_drops_it() -> None:
+def test_port_of_a_tls_endpoint_is_dropped_as_in_the_sdk() -> None:
     """Measured: the SDK goes to 5671 whatever the connection string says."""
     side = Side.from_connection_string("Endpoint=sb://h.example:9;SharedAccessKeyName=n;SharedAccessKey=k")
     assert side.endpoint.port == 5671
@@ -148,7 +148,7 @@ def test_clients_retry_as_the_sdk_has_it_unless_the_user_asked_otherwise(strings
 async def test_a_carrier_of_a_side_reaches_the_namespace(
     kind: str, broker: BrokerProcess, strings: Strings, queue_name: str
 ) -> None:
-    """It is what sends go with; it is not connected before the first of them."""
+    """Sends go with this carrier; it is not connected before the first of them."""
     side = made(kind, broker, strings)
     carrier = side.new_carrier(5)
     try:
@@ -215,7 +215,7 @@ def test_a_token_credential_is_passed_on_as_it_is() -> None:
 
 
 async def test_a_side_keeps_the_clients_that_were_given(strings: Strings) -> None:
-    """They are the user's, who may have more plans with them."""
+    """The clients belong to the user, who may have more plans with them."""
     given = aio.ServiceBusClient.from_connection_string(strings.here)
     admin = AsyncAdministrationClient.from_connection_string(strings.here)
     side = Side.from_client(given, "primary", aio=True, admin=admin)

@@ -89,7 +89,7 @@ def test_a_call_that_waits_for_the_tls_handshake_is_freed(strings: Strings) -> N
 
 
 def test_a_call_that_waits_for_the_web_socket_is_freed(strings: Strings) -> None:
-    """Its library holds the socket until the upgrade is answered."""
+    """The web socket library holds the socket until the upgrade is answered."""
     pytest.importorskip("websocket")
     with socket.create_server(("127.0.0.1", 0)) as server:
         where = f"sb://127.0.0.1:{server.getsockname()[1]}"

@@ -13,7 +13,9 @@ from pairbus.sdk.watchdog import guarded
 
 
 def test_a_call_is_freed_although_breaking_an_earlier_one_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks into the frames of running threads, where anything may be; if it died, no call would have a deadline."""
+    """The watchdog looks into the frames of running threads, where anything may be; if it died, no call would have
+    a deadline.
+    """
     freed, went_wrong = threading.Event(), threading.Event()
 
     def break_socket(owner: object) -> bool:

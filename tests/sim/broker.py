@@ -58,10 +58,10 @@ class Copy:
     "As it was sent."
     at: float
     via: str
-    "Which process, in which role, sent it."
+    "Process that sent the copy, and its role."
     number: int
     deliveries: int = 0
-    "That ended without a word."
+    "Deliveries that ended without a word."
     lock: UUID | None = None
     locked_until: float = 0.0
     reason: str = ""
@@ -76,7 +76,7 @@ class Queue:
     loop: VirtualLoop
     dice: Random
     window_s: float | None = None
-    "Of duplicate detection; None: there is none."
+    "Window of duplicate detection; None: there is none."
     trouble: str | None = None
     "A key of CONDITIONS: how sends, and attaches where that makes sense, are answered."
     stores_nothing: bool = False
@@ -91,7 +91,7 @@ class Queue:
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def refuse(self, *, attaching: bool) -> None:
-        """What trouble says to a sender. A full or throttled entity lets links open."""
+        """Raise the error that an entity in trouble answers to a sender. A full or throttled entity lets links open."""
         if self.trouble is None or (attaching and self.trouble not in NEVER_OPEN):
             return
         # A link that is detached takes with it what was sent on it: the sender cannot know that nothing was stored.

@@ -1,4 +1,4 @@
-"""What callers were told, what the world holds in the end, and whether the one follows from the other."""
+"""Judge of a history: the answers that callers got, compared with what the world holds in the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Call:
     path: str
     payload: bytes
     lane: str
-    "Who sent it: the calls of a lane follow each other."
+    "Sender of the call: the calls of a lane follow each other."
     receipt: Where | None = None
     "Told: it is stored, here."
     refusal: str = ""
@@ -138,8 +138,9 @@ def _check_rest(world: World) -> list[str]:
 
 
 def _check_order(world: World) -> list[str]:
-    """What a spool brings home of a lane comes in the order in which it was sent; where order is kept, so does what
-    the one syphon brings, from however many queues, also when it loses its links or is killed and another one follows.
+    """Check that a spool brings the messages of a lane home in the order in which they were sent. Where order is
+    kept, the one syphon does so too, from any number of queues, also when it loses its links or is killed and
+    another one follows.
 
     Not what a caller was told had failed, before it sent the next one: that may be stored whenever its bytes arrive.
     """

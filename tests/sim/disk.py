@@ -11,7 +11,7 @@ from pairbus.spool import Entry
 
 @dataclass(slots=True)
 class Disk:
-    """What is there after a crash."""
+    """Contents of a spool's disk, as they are after a crash."""
 
     waiting: dict[int, Entry] = field(default_factory=dict)
     refused: dict[int, tuple[Entry, str]] = field(default_factory=dict)

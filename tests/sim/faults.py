@@ -1,4 +1,4 @@
-"""What goes wrong in a world, and when. Everything ends by itself, and by `heal` at the latest."""
+"""Faults of a world, and when they come. Every fault ends by itself, and by `heal` at the latest."""
 
 from __future__ import annotations
 

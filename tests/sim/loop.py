@@ -55,7 +55,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.numbers = itertools.count()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self.complaints: list[str] = []
-        "What asyncio tells nobody else: exceptions that no one asked for."
+        "Exceptions that nobody retrieved, which asyncio tells to the loop's exception handler only."
         self.set_task_factory(self._new_task)
         self.set_exception_handler(self._complain)
 

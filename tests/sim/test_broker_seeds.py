@@ -69,7 +69,7 @@ def test_history_of_a_broker_replays_exactly() -> None:
 
 
 def digest(seed: int) -> str:
-    """Of everything that happens in a history."""
+    """Hash everything that happens in a history."""
     told: list[str] = []
     report = play(seed, tell=told.append)
     told.append(f"{report.steps} {report.found}")

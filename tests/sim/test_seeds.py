@@ -76,7 +76,7 @@ REPLAYED = list(range(100, 140))
 
 
 def digest(seed: int) -> str:
-    """Of everything that happens in a history."""
+    """Hash everything that happens in a history."""
     told: list[str] = []
     report = play(seed, tell=told.append)
     told.append(f"{report.steps} {report.found}")

@@ -29,7 +29,7 @@ Act = Callable[[], Any]
 
 
 class Net:
-    """What all connections of one world share."""
+    """State that all connections of one world share."""
 
     def __init__(self, loop: VirtualLoop, dice: Random, history: History, stored: Callable[[str], None]) -> None:
         self.loop = loop
@@ -68,7 +68,7 @@ class Wire:
         self._pending: dict[asyncio.Future[Any], bool] = {}
         "Requests without an answer, and whether their outcome is unknown when the connection ends."
         self._held: list[Act] = []
-        "What is under way while nothing comes through."
+        "Acts under way while nothing comes through."
         self._up_at = self._down_at = 0.0
         self._is_deaf = False
         self._arrives = True
@@ -182,7 +182,7 @@ class Wire:
 
 
 def _heard(future: asyncio.Future[Any]) -> None:
-    """Whoever gave up does not ask what became of it."""
+    """Retrieve the exception of a future that its caller gave up, so that asyncio does not complain."""
     if not future.cancelled():
         future.exception()
 

@@ -55,7 +55,7 @@ PLAIN = [
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """What a deliberately broken world is built of; the genuine parts unless told otherwise."""
+    """Parts of which a deliberately broken world is built; the genuine parts unless told otherwise."""
 
     spool: Callable[[Disk, Callable[[], None]], SpoolModel] = SpoolModel
     syphon: type[SyphonProcess] = SyphonProcess
@@ -111,7 +111,7 @@ class World:
     # ── the course of things ──
 
     def run(self) -> list[str]:
-        """What was not kept."""
+        """Play the history and return the promises that were broken."""
         clock = SimpleNamespace(
             monotonic=self.loop.time,
             time=lambda: EPOCH_MS / 1000 + self.loop.time(),

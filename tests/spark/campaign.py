@@ -57,7 +57,7 @@ SEND_AT_ONCE = 2_000
 
 @dataclass
 class Result:
-    """What became of all rounds."""
+    """Sums over all rounds."""
 
     sent: int = 0
     lost: int = 0
@@ -141,7 +141,7 @@ class World:
 
 
 def committed_files(table: Path) -> list[Path]:
-    """Those that Spark's file sink has committed: others are left over by batches that were killed."""
+    """List the files that Spark's file sink has committed: others are left over by batches that were killed."""
     logs = sorted((table / "_spark_metadata").glob("[0-9]*"), key=lambda path: int(path.name.partition(".")[0]))
     logs = [path for path in logs if not path.name.endswith(".tmp")]
     compacted = [index for index, path in enumerate(logs) if path.name.endswith(".compact")]

@@ -56,7 +56,7 @@ class Cluster:
 
     @property
     def driver_environment(self) -> dict[str, str]:
-        """What a driver needs to have the settings of this cluster."""
+        """Variables that give a driver the settings of this cluster."""
         return {"SPARK_CONF_DIR": str(self._conf), "SPARK_LOCAL_IP": HOST}
 
     def __enter__(self) -> Cluster:

@@ -32,7 +32,7 @@ class Stream:
         self.committed: dict[str, int] | None = None
         self.open: dict[str, int] | None = None
         self.bodies: list[bytes] = []
-        "Of all committed batches."
+        "Bodies of all committed batches."
         self.restart()
 
     def restart(self) -> None:

@@ -45,7 +45,7 @@ class SyphonWorld:
     first_queue: int = 0
     "Numbers of backlog queues are counted from this one."
     away_broker: BrokerProcess | None = None
-    "Of `fabrikam`, when that has a process of its own."
+    "Process of `fabrikam`, when that has one of its own."
 
     @property
     def secondary(self) -> BrokerProcess:

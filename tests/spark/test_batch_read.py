@@ -117,7 +117,7 @@ def test_what_arrives_after_planning_is_not_read(broker: BrokerProcess, queue_na
 
 
 def test_the_dead_letter_queue_is_read_with_its_reasons(broker: BrokerProcess, queue_name: str) -> None:
-    """Which is what one opens it for; the entity is the one to send back to."""
+    """A user opens a dead-letter queue for the reasons; the entity is the one to send back to."""
     put(broker, queue_name, [text_message("good"), text_message("bad")])
     dead_letter(broker, queue_name, 1)
     [row] = read_all(PeekReader(options(broker, "read", entity=queue_name, subQueue="deadletter")))

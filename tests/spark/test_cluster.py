@@ -61,7 +61,7 @@ def divert(world: SyphonWorld, each: int) -> None:
 
 
 def run(world: SyphonWorld, cluster: Cluster, command: list[str], folder: Path, **environment: str) -> str:
-    """What the driver says; it must end well, and leave nothing behind in the workers."""
+    """Run a driver, which must end well and leave nothing behind in the workers; return its output."""
     secret = {VARIABLE: world.broker.connection_string("fabrikam")}
     done = subprocess.run(
         command,
@@ -78,9 +78,7 @@ def run(world: SyphonWorld, cluster: Cluster, command: list[str], folder: Path, 
     return said
 
 
-def test_the_command_drains_the_backlog_and_no_file_of_the_cluster_has_a_key(
-    world: SyphonWorld, cluster: Cluster, folder: Path
-) -> None:
+def test_command_drains_the_backlog_without_a_key_on_disk(world: SyphonWorld, cluster: Cluster, folder: Path) -> None:
     """All messages come home once, by the work of both executors; nothing is left running.
 
     The secret of one side is a file, that of the other a variable that driver and workers have: the two ways in which

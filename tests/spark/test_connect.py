@@ -229,7 +229,7 @@ def test_a_token_in_an_address_is_not_shown(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_connection_string_is_not_sent_to_a_server() -> None:
-    """It would stand in options, which Spark shows: only the name of a place travels."""
+    """The key would stand in options, which Spark shows: only the name of a place travels."""
     from pairbus.cli.spark_server import server_secret
 
     for given in (CS, "@relative.txt", None):
@@ -252,7 +252,7 @@ def test_a_connection_string_is_not_sent_to_a_server() -> None:
     ],
 )
 def test_a_call_brings_back_what_it_returned_or_raised(raised: Exception, arrives: type[Exception]) -> None:
-    """Who calls must not care where the driver is; an error that cannot be pickled still says its words."""
+    """The caller must not care where the driver is; an error that cannot be pickled still says its words."""
 
     def there(function: Any, *arguments: Any) -> Any:
         return answer_of(CallSource(options_of(function, *arguments)).schema())

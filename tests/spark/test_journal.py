@@ -44,13 +44,13 @@ def files_of_at_most(size_bytes: int) -> Iterator[None]:
 
 
 def test_a_line_has_every_field_of_its_row() -> None:
-    """They are put together by hand for speed; JSON must read what was meant, quotes and all."""
+    """Lines are put together by hand for speed; JSON must read the same values, quotes and all."""
     rows = [row(1), row(2, message_id='a "b" \\ ü', reason="because", queue_created_ms=None, sequence_number=None)]
     assert [json.loads(line) for line in encode_rows(rows)] == [{"schema": 1, **each._asdict()} for each in rows]
 
 
 async def test_append_returns_when_the_lines_are_in_the_storage(location: str) -> None:
-    """Whoever completes a message afterwards may rely on it."""
+    """The task completes messages afterwards, and relies on the lines."""
     place = Location(location, PLACE)
     journal = Journal(place.new_record("a", 0.0))
     for number in (1, 2):

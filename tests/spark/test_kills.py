@@ -187,7 +187,7 @@ def left(world: SyphonWorld) -> int:
 
 
 def check_moves(spark: SparkSession, world: SyphonWorld, kills: int) -> None:
-    """What is at home, and what the table says of it."""
+    """Check the messages at home, and the rows of the table about them."""
     copies = len(world.journaled())
     compact(spark, world.location)
     rows = spark.read.parquet(str(world.location / "moves")).collect()
@@ -203,7 +203,7 @@ def check_moves(spark: SparkSession, world: SyphonWorld, kills: int) -> None:
 
 
 @pytest.mark.classic
-def test_a_worker_and_then_java_are_killed_under_a_stream_and_a_syphon(spark: SparkSession, tmp_path: Path) -> None:
+def test_stream_and_syphon_survive_killed_workers_and_java(spark: SparkSession, tmp_path: Path) -> None:
     """In a Spark of their own that tries tasks again. After the end of its Java another Spark goes on."""
     with syphon_world(tmp_path, queues=QUEUES, lock_s=LOCK_S, orders={}, safe=DETECTS) as world:
         reading = Reading(world.broker, tmp_path)
@@ -229,9 +229,7 @@ def test_a_worker_and_then_java_are_killed_under_a_stream_and_a_syphon(spark: Sp
 
 
 @pytest.mark.deep
-def test_worker_source_runner_and_broker_are_killed_under_a_stream_that_has_a_competitor(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_stream_with_a_competitor_survives_kills_of_everything(spark: SparkSession, tmp_path: Path) -> None:
     """No task is tried again here: a query that fails is started again by hand. The broker is waited for."""
     with BrokerProcess(tmp_path / "data", strict=True) as broker:
         reading = Reading(broker, tmp_path)
@@ -254,7 +252,7 @@ def test_worker_source_runner_and_broker_are_killed_under_a_stream_that_has_a_co
 
 
 @pytest.mark.deep
-def test_worker_source_runner_and_both_brokers_are_killed_under_a_syphon(spark: SparkSession, tmp_path: Path) -> None:
+def test_syphon_survives_kills_of_workers_and_both_brokers(spark: SparkSession, tmp_path: Path) -> None:
     """A query that failed is started again by its supervisor, a side that is away is waited for; locks run out."""
     with syphon_world(tmp_path, queues=QUEUES, lock_s=LOCK_S, apart=True, orders={}, safe=DETECTS) as world:
         running = syphon(spark, **syphon_options(world), quotas=Quotas(max_s=4.0))
@@ -273,9 +271,7 @@ def test_worker_source_runner_and_both_brokers_are_killed_under_a_syphon(spark: 
         check_moves(spark, world, kills=4)
 
 
-def test_two_syphons_on_spark_and_one_that_is_not_and_somebody_who_only_looks(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_three_syphons_and_a_peek_move_each_message_once(spark: SparkSession, tmp_path: Path) -> None:
     """Locks decide: no message is moved twice, and the three tables together have each of them once."""
     with syphon_world(tmp_path, queues=QUEUES, lock_s=30, orders={}, safe=DETECTS) as world:
         divert(world, 2000)

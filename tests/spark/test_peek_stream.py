@@ -108,7 +108,7 @@ def test_starting_offsets_name_a_number_for_each_entity(
 
 
 def test_available_now_ends_with_what_was_there(peeked: Any) -> None:
-    """What arrives during the run is left to the next one."""
+    """Messages that arrive during the run are left to the next one."""
     stream = peeked(maxMessagesPerBatch="2")
     send(stream, 1, 5)
     stream.reader.prepareForTriggerAvailableNow()

@@ -57,7 +57,7 @@ def test_the_schema_on_the_page_is_that_of_the_code() -> None:
 
 
 def test_every_type_of_a_property_is_on_the_page() -> None:
-    """Whoever writes a property has to spell its type."""
+    """A user who writes a property has to spell its type, and finds the spelling on that page."""
     section = PAGE.split("### Types of properties")[1].split("```")[0]
     assert set(TYPES) <= set(re.findall(r"`(\w+)`", section))
 
@@ -243,7 +243,7 @@ def test_properties_without_their_types_are_plain_text() -> None:
 
 
 def test_no_messages_are_an_empty_batch() -> None:
-    """Of the same schema: whoever concatenates batches needs no special case."""
+    """The empty batch has the same schema: code that concatenates batches needs no special case."""
     assert to_columns([], "orders").schema == arrow_schema() and to_columns([], "orders").num_rows == 0
 
 
@@ -251,7 +251,7 @@ def test_no_messages_are_an_empty_batch() -> None:
 
 
 def test_a_row_of_text_and_plain_properties_is_a_message() -> None:
-    """What people have in a data frame is text."""
+    """Columns of a data frame are usually text."""
     message = Message.decode(to_message({"body": "grüezi", "application_properties": {"a": "1"}, "session_id": "s"}))
     assert message.body == "grüezi".encode()
     assert message.application_properties == {"a": "1"}
@@ -294,7 +294,7 @@ def test_the_number_of_a_bad_row_counts_all_batches_of_the_task() -> None:
         list(to_messages(batch, first_row=100, where="partition 3, "))
 
 
-def test_an_id_is_made_of_the_place_and_the_content_of_a_row() -> None:
+def test_id_is_made_of_the_place_and_content_of_a_row() -> None:
     """The same row in the same place has the same id; another row in its place must never be taken for it."""
 
     def ids(*bodies: str) -> list[Any]:
@@ -309,7 +309,7 @@ def test_an_id_is_made_of_the_place_and_the_content_of_a_row() -> None:
 
 
 def test_a_given_id_is_kept() -> None:
-    """It is the sender's own promise of sameness."""
+    """A given id is the sender's own promise that two messages are the same."""
     batch = pa.RecordBatch.from_pydict({"body": ["a"], "message_id": ["mine"]})
     [message] = to_messages(batch, id_prefix="job-0-")
     properties = Message.decode(message.payload).properties

@@ -131,7 +131,7 @@ def test_plans_checkpoints_and_stages_do_not_have_the_key(
 
 @pytest.mark.spark
 def test_the_journal_of_a_syphon_does_not_have_the_key(spark: SparkSession, tmp_path: Path) -> None:
-    """Nor do its reports and its checkpoint, where Spark keeps the options of a query."""
+    """Reports and checkpoint, where Spark keeps the options of a query, do not have the key either."""
     with syphon_world(tmp_path, queues=1, orders={}) as world:
         world.divert(3, "orders")
         drain = syphon(
@@ -162,7 +162,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedThread]:
         yield endpoint
 
 
-def test_a_credential_is_made_where_it_is_used_and_its_token_is_put(plain: ScriptedThread) -> None:
+def test_credential_is_made_where_it_is_used(plain: ScriptedThread) -> None:
     """Options name the maker and the host; the token goes to the namespace as a JWT for the entity."""
     options = Options.parse({"namespace": HOST, "credential": MADE_BY, "entity": "orders"}, "write")
     assert send_rows(iter([pa.RecordBatch.from_pydict({"body": [b"x"]})]), options, 0, "id").messages == 1

@@ -148,7 +148,7 @@ def test_a_batch_has_at_most_so_many_bytes(broker: BrokerProcess, queue_name: st
 
 
 def test_tasks_share_the_bytes_of_a_batch(broker: BrokerProcess, queue_name: str, tmp_path: Path) -> None:
-    """What does not fit is given back at once: nothing waits for a lock."""
+    """A task gives back at once what does not fit: no other task waits for a lock."""
     texts = [f"{number:02d}".ljust(1_000, "x") for number in range(20)]
     put(broker, queue_name, [long_message(text) for text in texts])
     stream = new_stream(broker, queue_name, tmp_path, partitions="3", maxBytesPerBatch="12000")

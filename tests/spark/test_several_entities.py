@@ -55,7 +55,7 @@ def test_rows_tell_their_entity(broker: BrokerProcess, two_queues: tuple[str, st
 def test_equal_messages_of_two_subscriptions_both_enter(
     broker: BrokerProcess, admin: ServiceBusAdministrationClient, tmp_path: Path
 ) -> None:
-    """They have one number, time and id, and would be taken for redeliveries of each other in a common location."""
+    """Both copies have one number, time and id, and would pass for redeliveries of each other in a common location."""
     topic = f"news-{uuid.uuid4().hex[:8]}"
     admin.create_topic(topic)
     paths = [f"{topic}/Subscriptions/{name}" for name in ("left", "right")]
@@ -96,7 +96,7 @@ def test_entities_share_the_limits_of_a_batch(broker: BrokerProcess, make_queue:
 
 
 def test_available_now_reads_all_entities(broker: BrokerProcess, two_queues: tuple[str, str], tmp_path: Path) -> None:
-    """It ends when all of them have nothing more, and not before."""
+    """The run ends when no entity has any more messages, and not before."""
     one, two = two_queues
     fill(broker, one, *[f"a{number}" for number in range(5)])
     fill(broker, two, "b")
@@ -165,7 +165,7 @@ def test_patterns_are_those_of_file_names(path: str, pattern: str, expected: boo
 def test_checkpoints_of_one_and_of_several_are_not_mixed(
     broker: BrokerProcess, two_queues: tuple[str, str], tmp_path: Path
 ) -> None:
-    """Their offsets count differently: an error says so, and nothing is received."""
+    """Offsets of the two count differently: an error says so, and nothing is received."""
     one, two = two_queues
     fill(broker, one, "a")
     with pytest.raises(ConfigError, match="checkpointLocation of its own"):

@@ -89,7 +89,7 @@ def test_a_batch_says_its_session_or_key_before_its_messages() -> None:
 
 @pytest.mark.parametrize("size", [2_000, 5_000, 64 * 1024])
 def test_no_parcel_is_larger_than_its_entity_takes(size: int) -> None:
-    """Of messages of every size up to the limit itself, in their order."""
+    """Messages of every size up to the limit itself keep their order."""
     dice = Random(size)
     bodies = [bytes(dice.randrange(size - 150)) for _ in range(200)]
     parcels = sealed(an_outbox(size=size), rows(body=bodies))
@@ -111,7 +111,7 @@ def test_a_row_without_an_entity_is_named() -> None:
 
 
 def test_the_option_goes_before_the_column() -> None:
-    """Whoever reads `orders` and saves to `archive` means `archive`; the rows still say `orders`."""
+    """A user who reads `orders` and saves to `archive` means `archive`; the rows still say `orders`."""
     [parcel] = sealed(an_outbox("archive"), rows(body=["a"], entity=["orders"]))
     assert parcel.entity == "archive"
 
@@ -163,7 +163,7 @@ BUSY = Refused("com.microsoft:server-busy", "slow down")
 
 
 def test_server_busy_waits_ten_seconds_each_time() -> None:
-    """What the service asks of every throttled client."""
+    """The service asks every throttled client to wait that long."""
     assert in_virtual_time(iter([BUSY, BUSY, "done"]), 300.0) == ("done", 20.0)
 
 
@@ -175,7 +175,7 @@ def test_a_lost_connection_is_tried_again_soon_and_then_less_often() -> None:
 
 
 def test_patience_ends_with_the_last_error() -> None:
-    """Which names the entity; Spark then decides whether the task is repeated."""
+    """The last error names the entity; Spark then decides whether the task is repeated."""
     error, took_s = in_virtual_time(iter(lambda: BUSY, None), 300.0, busy_s="35")
     assert isinstance(error, TransportError) and "entity 'orders'" in str(error) and "server-busy" in str(error)
     assert took_s == 30.0
@@ -330,7 +330,7 @@ def test_spark_writes_a_frame(spark: SparkSession, broker: BrokerProcess, queue_
 
 
 @pytest.mark.spark
-def test_the_micro_batches_of_a_query_have_ids_of_query_batch_and_place(
+def test_streamed_ids_are_made_of_query_batch_and_place(
     spark: SparkSession, broker: BrokerProcess, queue_name: str, tmp_path: Path
 ) -> None:
     """So that a batch that is repeated after a restart repeats its ids."""

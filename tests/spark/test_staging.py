@@ -44,7 +44,7 @@ def tracker(book: StageBook, batch: int, partition: int) -> SealTracker:
     return SealTracker(book.staging, Share(book.owner, batch, partition, 10, plan.head, unsure))
 
 
-def test_a_location_that_hosts_cannot_share_is_an_error_that_names_the_option(tmp_path: Path) -> None:
+def test_location_that_hosts_cannot_share_names_the_option(tmp_path: Path) -> None:
     """A relative path means another folder in every process, a URL none at all."""
     for location, why in (("staging", "neither the absolute path"), ("s3://bucket/staging", "not supported yet")):
         with pytest.raises(ConfigError, match=f"option stagingLocation: .*{why}"):
@@ -148,7 +148,7 @@ def test_a_plan_never_changes(staging: Staging) -> None:
     assert StageBook(staging, ENTITY, 60.0).plan(1, [10]) == plan
 
 
-def test_what_was_sealed_for_a_batch_that_is_given_up_enters_the_next_one(staging: Staging) -> None:
+def test_messages_sealed_for_a_lost_batch_enter_the_next(staging: Staging) -> None:
     """The checkpoint is lost; the messages are gone from the queue and must not be lost with it."""
     book = StageBook(staging, ENTITY, 60.0)
     assert book.first_offset() == 0

@@ -136,7 +136,7 @@ def test_a_storage_that_is_away_is_waited_for_and_nothing_is_lost(
     door: Door,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The storage goes away when the messages are received, under their locks, and loses answers when it is back."""
+    """The storage goes away when messages are received, under their locks, and loses answers when it is back."""
     finish = StageWriter.finish
 
     def away(stage: StageWriter) -> None:

@@ -91,7 +91,7 @@ def test_a_new_checkpoint_gets_what_the_lost_one_had_sealed(
     assert bodies_in(broker, queue) == []
 
 
-def test_a_task_whose_locks_run_out_before_its_seal_has_nothing_of_what_others_took(
+def test_task_whose_locks_expire_leaves_messages_to_other_tasks(
     broker: BrokerProcess, make_queue: MakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock shorter than the work: the other task of the batch gets the messages, seals and completes them. The slow

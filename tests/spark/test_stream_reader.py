@@ -151,15 +151,16 @@ def test_messages_whose_completion_failed_are_recognised_when_they_come_again(
     assert stream.bodies == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_queue_that_was_deleted_and_created_again_is_read_from_its_beginning(
+def test_recreated_queue_is_read_from_its_beginning(
     broker: BrokerProcess,
     make_queue: MakeQueue,
     admin: ServiceBusAdministrationClient,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its sequence numbers begin with 1 again, and applications may use the same message ids again: the time of arrival
-    tells these messages from those that were sealed and perhaps not completed."""
+    """Sequence numbers of the new queue begin with 1 again, and applications may use the same message ids again:
+    the time of arrival tells these messages from those that were sealed and perhaps not completed.
+    """
 
     async def fails(receiver: Receiver, deliveries: list[Received], **_: Any) -> None:
         raise TransportError("the answer was lost", outcome_unknown=True)
@@ -190,7 +191,7 @@ def test_a_batch_that_spark_has_committed_is_closed_for_late_attempts(stream: St
 
 
 def test_a_commit_that_spark_calls_itself_is_as_good(stream: Stream) -> None:
-    """It comes when the next batch is constructed, and after `latestOffset` has learnt the same."""
+    """Spark calls commit when the next batch is constructed, after `latestOffset` has learnt the same."""
     stream.send("a")
     stream.batch()
     assert stream.committed is not None
@@ -259,7 +260,7 @@ def test_available_now_ends_with_what_was_there_at_its_start(stream: Stream) -> 
 def test_available_now_gives_up_on_messages_that_somebody_else_keeps_locked(
     stream: Stream, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They can be seen and not received: after some batches without any the run is over, and they stay."""
+    """Locked messages can be seen and not received: after some batches without any the run is over, and they stay."""
     monkeypatch.setattr(stream_driver, "EMPTY_ROUNDS_MAX", 2)
     monkeypatch.setattr(intake, "FIRST_WAIT_S", 0.1)
     stream.send("a")
@@ -292,7 +293,7 @@ def test_deferred_messages_are_not_waiting(stream: Stream, broker: BrokerProcess
 
 
 def test_stages_are_removed_after_the_retention(stream: Stream, broker: BrokerProcess, tmp_path: Path) -> None:
-    """Of committed batches only: the open one may be repeated."""
+    """Only stages of committed batches are removed: the open batch may be repeated."""
     stream = new_stream(broker, stream.entity, tmp_path, stageRetentionSeconds="0")
     for text in ("a", "b"):
         stream.send(text)
@@ -327,7 +328,7 @@ def test_errors_name_what_is_wrong_before_anything_is_touched(
 def test_a_task_on_a_host_without_the_location_touches_no_message(
     stream: Stream, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would stage where nobody else looks."""
+    """Such a task would stage messages where no other process looks."""
     stream.send("a")
     partition = stream.begin()[0]
     monkeypatch.setattr("pairbus.spark.staging.VISIBLE_S", 0.0)

@@ -135,7 +135,9 @@ def test_dead_letters_of_a_subscription_go_back_on_spark(
 
 @pytest.mark.deep
 def test_the_command_redrives_a_subscription_on_spark(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
-    """It asks the topic for its duplicate detection, starts its own Spark and ends when all are back."""
+    """The command asks the topic for its duplicate detection, starts its own Spark and ends when all messages are
+    back.
+    """
     path = make_dead_letters(broker, topic)
     words = ["redrive", path, "--engine", "spark", "--journal", str(tmp_path / "journal"), "--master", "local[2]"]
     done = subprocess.run(

@@ -52,7 +52,7 @@ def test_every_message_is_in_the_journal_when_it_is_home(world: SyphonWorld, pla
     assert find(place).names == [] and len(find(place).closed) == 1
 
 
-def test_a_journal_that_cannot_be_used_is_told_before_a_message_is_touched(azurite: Azurite) -> None:
+def test_unusable_journal_is_an_error_before_any_message_is_touched(azurite: Azurite) -> None:
     """A container that does not exist, a credential that is none, a store that is not supported."""
     for journal, credential, why in (
         (f"{azurite.url()}/nobody-made-it/x", PLACE, "journal: .* has no container 'nobody-made-it'"),

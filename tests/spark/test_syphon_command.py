@@ -1,4 +1,4 @@
-"""What the commands say about `--engine spark` before Spark is started."""
+"""Errors of the commands about `--engine spark` before Spark is started."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_spark_needs_is_said_at_once(
 def test_executors_are_told_a_place_and_never_a_key(
     given: str, master: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was given in the clear to a command on one machine reaches its workers by their environment."""
+    """A key given in the clear to a command on one machine reaches its workers by their environment."""
     monkeypatch.setenv("PAIRBUS_PRIMARY", "")
     assert place_of(given, CS, "PAIRBUS_PRIMARY", SparkPlace(master, None)) == place
 

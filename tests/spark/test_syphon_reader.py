@@ -130,7 +130,7 @@ def test_no_tick_while_the_primary_cannot_be_reached(world: SyphonWorld, monkeyp
 
 
 def test_a_single_drain_says_that_the_primary_is_away(world: SyphonWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is to end, so it cannot wait."""
+    """A single drain is to end, so it cannot wait for the primary."""
     world.divert(1, "orders")
     monkeypatch.setenv("NO_HOME", _nobody_there(world))
     reader = world.reader(world.job(primary=Secret("env:NO_HOME")), once=True)
@@ -214,7 +214,7 @@ def test_a_missing_destination_holds_its_messages_and_nobody_elses(world: Syphon
     assert len(job.location.storage.list("missing/")) == 1
 
 
-def test_a_destination_that_was_missing_too_long_is_dead_lettered_with_a_row(world: SyphonWorld) -> None:
+def test_messages_for_a_long_missing_destination_are_dead_lettered(world: SyphonWorld) -> None:
     world.divert(4, "nowhere")
     job = world.job(settings=SyphonSettings(missing_destination_grace_s=0.0))
     _, rows = round_of(world.reader(job), {"tick": 0})
@@ -331,7 +331,7 @@ def test_no_key_travels_with_options_or_tasks(world: SyphonWorld) -> None:
 @pytest.mark.parametrize(
     ("secret", "says"), [("env:NOT_SET", "env:NOT_SET on host .*not set"), ("@/no/such/file", "@/no/such/file on host")]
 )
-def test_a_secret_that_is_missing_on_a_host_is_named_with_the_host(secret: str, says: str) -> None:
+def test_missing_secret_is_named_with_its_host(secret: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Secret.parse(secret, "primary").read()
 
@@ -373,7 +373,9 @@ def test_locks_that_are_shorter_than_the_work_are_kept_all_the_same(tmp_path: Pa
 
 
 def test_messages_of_ordered_senders_stay_and_are_named(world: SyphonWorld) -> None:
-    """They may lie in several queues, which tasks drain independently: the in-process syphon keeps their order."""
+    """Ordered messages may lie in several queues, which tasks drain independently: the in-process syphon keeps
+    their order.
+    """
     world.divert(40, "orders")
     world.divert(5, "bills", sender="till-7")
     job = world.job()

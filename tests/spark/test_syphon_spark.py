@@ -107,7 +107,7 @@ def test_a_drain_on_spark_and_the_table_that_tells_of_it(
 def test_a_queue_that_is_created_later_is_drained_by_the_same_syphon(
     spark: SparkSession, world: SyphonWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is found by its index, and the query goes on with it; then a stop ends the long polls at once."""
+    """The queue is found by its index, and the query goes on with it; then a stop ends the long polls at once."""
     monkeypatch.setattr("pairbus.spark.supervisor.NEW_QUEUES_S", 1.0)
     world.divert(50, "orders")
     running = start(spark, world, queues=[f"{BACKLOG}/{index}" for index in range(4)], backlog_queue_count=None)
@@ -138,7 +138,7 @@ def test_what_is_wrong_is_said_before_anything_starts(spark: SparkSession, world
 
 @pytest.mark.deep
 def test_the_command_survives_the_death_of_its_java_and_stops_cleanly(world: SyphonWorld) -> None:
-    """It starts anew by itself; SIGTERM ends it within 20 seconds with nothing half moved."""
+    """The command starts Spark again by itself; SIGTERM ends it within 20 seconds with nothing half moved."""
     world.divert(3000, "orders", "safe")
     environment = {
         **os.environ,

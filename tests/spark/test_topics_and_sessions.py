@@ -96,7 +96,7 @@ def test_sessions_are_read_one_after_another(
     assert stream.drain() == stream.bodies
 
 
-def test_a_share_that_ends_within_a_session_leaves_the_rest_to_the_next_batch(
+def test_share_that_ends_within_a_session_leaves_the_rest(
     broker: BrokerProcess, make_queue: MakeQueue, tmp_path: Path
 ) -> None:
     """The session is free again when the task ends, and goes on where it was."""
@@ -108,7 +108,7 @@ def test_a_share_that_ends_within_a_session_leaves_the_rest_to_the_next_batch(
     assert bodies_in(broker, queue) == []
 
 
-def test_a_task_that_dies_after_its_seal_brings_no_message_of_a_session_twice(
+def test_task_that_dies_after_its_seal_repeats_no_session_message(
     broker: BrokerProcess, make_queue: MakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sealed and not completed: the messages come again with their session, are recognised and completed then."""

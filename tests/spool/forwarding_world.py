@@ -97,7 +97,7 @@ async def two_brokers() -> AsyncIterator[tuple[str, str]]:
 
 
 async def payloads_in(connection_string: str, path: str) -> list[bytes]:
-    """What is in a queue, in order; it is taken out."""
+    """Take all messages out of a queue and return their payloads in order."""
     found: list[bytes] = []
     async with await connect(connection_string) as connection:
         receiver = await connection.receiver(path, mode="receive-and-delete", credit=1000)

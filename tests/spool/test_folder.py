@@ -102,7 +102,9 @@ def test_processes_that_share_a_folder_have_spools_of_their_own_within_it(tmp_pa
 
 
 def test_a_spool_within_a_numbered_one_is_found(tmp_path: Path) -> None:
-    """What is in it was reported as stored, however it came there. A link leads elsewhere, or round in a circle."""
+    """Messages in the inner spool were reported as stored, however the folder came there. A link leads elsewhere,
+    or round in a circle.
+    """
     folders = [tmp_path / name for name in ("", "1", "1/2", "2/1", "10")]
     for folder in folders:
         Spool(folder).close()
@@ -115,7 +117,7 @@ def test_a_spool_within_a_numbered_one_is_found(tmp_path: Path) -> None:
 
 
 def test_messages_of_another_pair_are_left_to_it(tmp_path: Path) -> None:
-    """They would be sent to a namespace that they were never meant for. Those set aside count too."""
+    """The messages would be sent to a namespace that they were never meant for. Messages set aside count too."""
     first = open_free(tmp_path, pair="contoso")
     first.append(entries(range(2)))
     [(number, _), (other, _)] = first.next_batch("orders", 2, 1000)
@@ -144,7 +146,7 @@ def test_an_empty_spool_is_anybodys(tmp_path: Path) -> None:
 
 
 def test_a_spool_of_the_first_version_is_adopted_with_its_messages(tmp_path: Path) -> None:
-    """It does not say whose it is: whoever opens it has it from then on."""
+    """An old spool does not say whose it is: the first client that opens it has it from then on."""
     spool = Spool(tmp_path)
     spool.append([entry(1)])
     spool.close()
@@ -179,7 +181,7 @@ def test_a_client_that_only_looks_whose_spool_it_is_keeps_nobody_out(
 # ── forks ──
 
 
-def test_a_forked_child_has_lost_the_spool_and_can_have_one_of_its_own(tmp_path: Path) -> None:
+def test_forked_child_loses_the_spool_and_can_open_another(tmp_path: Path) -> None:
     """SQLite must not be used across a fork: the child is told, and the parent's file is not touched by it."""
     spool = Spool(tmp_path / "spool")
     spool.append([entry(1)])
@@ -301,7 +303,7 @@ def test_acknowledged_messages_that_a_damaged_log_has_lost_are_missed(tmp_path: 
 
 
 def test_spool_of_release_0_3_tells_lost_commits(tmp_path: Path) -> None:
-    """It noted the number of the last commit as a text, and made the file before there was one."""
+    """Release 0.3 noted the number of the last commit as a text, and made the file before there was a commit."""
     spool = Spool(tmp_path)
     spool.append([entry(1)])
     spool.close()
@@ -409,7 +411,7 @@ def test_what_cannot_be_used_is_named_and_left_as_it_is(
 
 
 def test_a_damaged_spool_can_be_copied_and_a_new_folder_used(tmp_path: Path) -> None:
-    """That is what the error says, so it must be possible while nothing is locked."""
+    """The error advises to copy the spool, so that must be possible while nothing is locked."""
     folder = tmp_path / "spool"
     a_broken_tree_in = folder / FILE_NAME
     folder.mkdir()

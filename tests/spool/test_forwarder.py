@@ -80,7 +80,7 @@ async def test_a_healthy_primary_gets_everything_in_order_and_unchanged(tmp_path
 
 
 async def test_without_the_primary_messages_go_wrapped_to_a_backlog_queue(tmp_path: Path) -> None:
-    """What the envelope needs was kept in the spool: destination, unknown outcome, sender and counter."""
+    """The spool kept everything that the envelope needs: destination, unknown outcome, sender and counter."""
     async with two_brokers() as (primary, secondary):
         world = World(tmp_path, primary, secondary)
         world.ways.default = BACKLOG
@@ -131,8 +131,8 @@ async def test_what_was_sent_without_an_answer_is_noted_and_sent_again(
     assert numbers(endpoint.stored("orders")) == [0, 1] * 3 and len(homes) == 2
 
 
-async def test_a_copy_that_a_silent_backlog_queue_may_have_is_told(world: World, endpoint: ScriptedEndpoint) -> None:
-    """It has no mark by which the syphon could tell it."""
+async def test_possible_copy_in_a_silent_backlog_queue_is_reported(world: World, endpoint: ScriptedEndpoint) -> None:
+    """The copy has no mark by which the syphon could tell it."""
     endpoint.on("transfer", LoseAnswer(Detach()), path=QUEUE, times=1)
     world.spool.append(entries(range(2)))
     world.ways.default = BACKLOG
@@ -172,7 +172,9 @@ async def test_a_forward_to_a_backlog_queue_that_is_cancelled_is_told(world: Wor
 async def test_a_message_at_fault_steps_aside_and_the_others_keep_their_order(
     world: World, endpoint: ScriptedEndpoint, condition: str
 ) -> None:
-    """It is found by sending its batch one by one, told, kept with the reason, and never deleted."""
+    """Sending the batch one by one finds the message at fault, which is reported, kept with the reason, and never
+    deleted.
+    """
     endpoint.on("transfer", Reject(condition), path="orders", when=lambda at: encoded(7) in at.payload)
     world.spool.append(entries(range(150)))
     assert await world.forwarder.drain_once() == {}
@@ -185,7 +187,7 @@ async def test_a_message_at_fault_steps_aside_and_the_others_keep_their_order(
     assert all(failure is None for _, _, failure in world.ways.told), "the way is not to blame"
 
 
-async def test_an_entity_that_does_not_exist_is_waited_for_and_then_let_go(
+async def test_messages_for_a_missing_entity_wait_for_the_grace(
     world: World, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     """Within the grace nothing steps aside; behind it the messages do, and other paths never notice."""
@@ -271,7 +273,7 @@ async def test_messages_that_go_one_by_one_leave_the_spool_together(
 async def test_what_was_accepted_is_removed_when_the_forwarder_is_cancelled(
     world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its client is closed: what is home already must not go out again with the next one."""
+    """The client is closed: messages that are home already must not go out again with the next client."""
     monkeypatch.setattr(forwarder, "REMOVE_S", 60.0)
     endpoint.on("transfer", LoseAnswer(), path="orders", when=lambda at: encoded(3, session_id="s3") in at.payload)
     world.spool.append([entry(number, session_id=f"s{number}") for number in range(5)])
@@ -306,7 +308,7 @@ async def test_an_error_that_comes_quickly_counts_when_it_was_tried_three_times(
 
 
 async def test_a_time_out_counts_at_once(world: World, endpoint: ScriptedEndpoint) -> None:
-    """It has cost enough."""
+    """One attempt until its time-out has cost enough."""
     endpoint.on("attach", Silent(), path="orders", times=1)
     world.spool.append([entry(1)])
     assert await world.forwarder.drain_once() == {}
@@ -332,7 +334,7 @@ async def test_what_was_accepted_and_could_not_be_removed_is_not_sent_again(
 
 
 async def test_stopping_lets_the_send_under_way_end(world: World, endpoint: ScriptedEndpoint) -> None:
-    """What was accepted is removed: the next start does not send it twice."""
+    """Accepted messages are removed: the next start does not send them twice."""
     endpoint.on("transfer", Delay(0.3), path="orders")
     world.spool.append(entries(range(150)))
     async with world.running():
@@ -353,10 +355,10 @@ async def test_every_send_is_metered_with_its_outcome(world: World, endpoint: Sc
     ]
 
 
-async def test_a_lane_does_not_wait_for_one_side_while_the_other_takes_messages(
+async def test_lane_does_not_wait_while_the_other_side_accepts(
     world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pause ends when the entity fails over, or comes back; throttling alone is waited out."""
+    """The lane's pause ends when the entity fails over, or comes back; throttling alone is waited out."""
     monkeypatch.setattr(forwarding, "PAUSE_S", 60.0)
     monkeypatch.setattr(forwarder, "LOOK_S", 0.02)
     endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=3)

@@ -1,4 +1,4 @@
-"""What a lane decides about a failure, on a clock that is an argument."""
+"""Decisions of a lane about a failure, on a clock that is an argument."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def test_server_busy_waits_as_the_service_asks() -> None:
 
 
 def test_an_entity_that_stays_missing_lets_its_messages_go_after_the_grace() -> None:
-    """It may be redeployed: the clock runs while nothing else is heard, and starts anew when it was there."""
+    """The entity may be redeployed: the clock runs while nothing else is heard, and starts anew when the entity
+    was there.
+    """
     lane, missing = Lane("orders", GRACE_S), Failure(Kind.NOT_FOUND, "no such entity")
     assert lane.failed(PRIMARY, missing, 1, now=0.0) is Verdict.WAIT
     assert lane.failed(PRIMARY, missing, 1, now=GRACE_S - 1) is Verdict.WAIT
@@ -144,7 +146,7 @@ def test_for_two_messages_that_leave_a_lane_one_may_come() -> None:
     assert inflow.takes("orders", 9.0)
 
 
-def test_a_send_behind_a_lane_that_moves_waits_for_room_or_for_its_end(tmp_path: Path) -> None:
+def test_send_behind_a_moving_lane_waits_for_room(tmp_path: Path) -> None:
     """With room it joins, at the end it takes the usual way, and it is never held longer than a moment, nor half of its
     own time."""
     pair = Pair(SendAvailabilityPairedNamespaceOptions(None, None, spool_dir=tmp_path), lambda event: None, lambda n: 0)
@@ -174,6 +176,6 @@ def test_a_send_behind_a_lane_that_moves_waits_for_room_or_for_its_end(tmp_path:
 
 
 def test_a_message_that_cannot_be_read_cannot_be_wrapped() -> None:
-    """It is not lost over it: it goes home as it is when the primary is back."""
+    """The message is not lost: it goes home as it is when the primary is back."""
     failure = wrapped(b"\x00\x53", Away("orders"))
     assert isinstance(failure, Failure) and failure.kind is Kind.INVALID

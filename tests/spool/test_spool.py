@@ -56,7 +56,7 @@ def test_a_path_has_messages_until_the_last_one_is_forwarded(spool: Spool) -> No
 
 
 def test_paths_come_by_their_oldest_message(spool: Spool) -> None:
-    """Whoever waits longest is served first; the order changes when its head is gone."""
+    """The path whose message waits longest is served first; the order changes when that message is gone."""
     spool.append([entry(1, "b"), entry(2, "a"), entry(3, "B")])
     assert spool.paths() == ["b", "a"]
     [(number, _), *_] = spool.next_batch("b", 1, 1)
@@ -235,7 +235,9 @@ def test_an_unknown_outcome_is_kept_and_the_first_one_counts(spool: Spool) -> No
 
 
 def test_refused_messages_stand_aside_and_can_be_put_back(spool: Spool) -> None:
-    """They are never deleted: they count against the limit, are listed with the reason, and return to their place."""
+    """Refused messages are never deleted: they count against the limit, are listed with the reason, and return to
+    their place.
+    """
     spool.append(entries(range(3)))
     batch = spool.next_batch("orders", 10, 10_000)
     spool.refuse([(batch[1][0], "too large")], refused_ms=9)
@@ -249,9 +251,7 @@ def test_refused_messages_stand_aside_and_can_be_put_back(spool: Spool) -> None:
     spool.close()
 
 
-def test_a_damaged_message_is_set_aside_and_told_and_the_rest_goes_on(
-    spool: Spool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_message_is_set_aside_and_the_rest_goes_on(spool: Spool, caplog: pytest.LogCaptureFixture) -> None:
     """A flipped bit in one body is not a reason to hold the others, nor to send rubbish."""
     spool.append(entries(range(4)))
     spool.close()
@@ -270,7 +270,7 @@ def test_a_damaged_message_is_set_aside_and_told_and_the_rest_goes_on(
 
 
 def test_a_batch_of_damaged_messages_does_not_end_the_lane(spool: Spool) -> None:
-    """What lies behind them is asked for at once: an empty batch would say that nothing waits."""
+    """Messages behind the damaged ones are read at once: an empty batch would say that nothing waits."""
     spool.append(entries(range(5)))
     with spool._commits.reading() as connection:
         connection.execute("UPDATE waiting SET payload = NULL WHERE number <= 2")

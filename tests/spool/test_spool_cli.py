@@ -80,7 +80,7 @@ def test_a_list_shows_what_waits_and_what_was_set_aside(folder: Path, capsys: py
 def test_a_damaged_spool_holds_up_no_other(
     folder: Path, endpoint: ScriptedThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is named and passed over; alone, it is the error."""
+    """A damaged spool is named and passed over; alone, it is the error."""
     (folder / FILE_NAME).write_bytes(b"rubbish" * 1000)
     assert run("list", folder) == 1
     out, err = capsys.readouterr()

@@ -76,7 +76,7 @@ def test_a_service_that_is_away_is_waited_for(azurite: Azurite, container: str, 
 
 
 def test_after_the_patience_the_error_says_where(azurite: Azurite, container: str, door: Door) -> None:
-    """It is an OSError too: whoever knows what a bad disk means knows what this means."""
+    """The error is an OSError too: code that knows what a bad disk means knows what this means."""
     storage = through(door, azurite, container, patience_s=0.3)
     door.shut()
     with pytest.raises(StorageError, match="journal/x") as told:

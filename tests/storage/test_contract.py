@@ -38,7 +38,7 @@ def test_a_list_has_all_names_below_and_no_others(storage: LargeStorage) -> None
 
 
 def test_of_many_who_create_one_object_exactly_one_succeeds(storage: LargeStorage) -> None:
-    """That is what a seal is. Whoever reads finds the whole of what the winner wrote."""
+    """A seal relies on this. Every reader finds the whole of what the winner wrote."""
     start = Barrier(WRITERS)
 
     def race(writer: int) -> list[bool]:
@@ -95,7 +95,7 @@ def test_a_record_has_what_was_appended_in_order(storage: LargeStorage) -> None:
 
 
 def test_a_pickled_storage_is_the_same_place(storage: LargeStorage) -> None:
-    """It travels to every task."""
+    """The storage travels to every task."""
     storage.put("a", b"1")
     copy: LargeStorage = pickle.loads(pickle.dumps(storage))
     assert copy.get("a") == b"1" and copy.location == storage.location

@@ -125,7 +125,7 @@ def test_drafts_of_dead_writers_are_removed_by_a_list(tmp_path: Path) -> None:
 
 
 def test_nobody_else_can_read_an_object(tmp_path: Path) -> None:
-    """It holds whole messages, as a spool does: mode 0600 whatever the umask says."""
+    """An object holds whole messages, as a spool does: mode 0600 whatever the umask says."""
     before = os.umask(0)
     try:
         storage = FolderStorage(tmp_path)

@@ -1,4 +1,4 @@
-"""What the tests of the SQLite store share."""
+"""Shared parts of the tests of the SQLite store."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ BOX, DEAD = box_of(1), dead_box_of(1)
 
 
 def message(seq: int, body: bytes = b"body", **others: object) -> StoredMessage:
-    """Its row has the same number, unless told otherwise."""
+    """Make a message whose row has the same number, unless told otherwise."""
     return StoredMessage(seq, body, **({"n": seq} | others))  # type: ignore[arg-type]
 
 

@@ -83,7 +83,7 @@ async def test_an_absent_number_between_wanted_ones_brings_no_neighbour(opened: 
     assert opened.store.load(BOX, [1, 3]) == ([], [])
 
 
-async def test_load_and_the_sequence_number_are_of_the_box_that_was_asked_for(opened: Opened) -> None:
+async def test_rows_of_another_box_are_never_loaded(opened: Opened) -> None:
     """Rows of all boxes lie side by side; a number of another box must not bring its message."""
     await commit(opened.store, Insert(BOX, [message(1, n=1), message(2, n=3)]), Insert(DEAD, [message(5, n=2)]))
     assert [each.seq for each in opened.store.load(BOX, [1, 2, 3])[0]] == [1, 2]
@@ -264,7 +264,7 @@ async def test_a_callback_after_the_last_write_shares_the_fate_of_its_group(open
 
 
 async def test_a_probe_tells_that_the_store_writes_and_fails_nobody(opened: Opened) -> None:
-    """It comes later, behind what was written, leaves nothing to read, and is refused after the close."""
+    """The probe's answer comes behind earlier writes, leaves nothing to read, and is refused after the close."""
     told: list[str] = []
     opened.store.write(Insert(BOX, [message(1)]))
     opened.store.after_commit(lambda error: told.append(f"written {error}"))
@@ -299,8 +299,8 @@ async def test_close_commits_what_was_written_and_tells(opened: Opened) -> None:
     assert recovered.damage == []
 
 
-async def test_after_the_close_nothing_is_stored_or_read_and_whoever_asks_hears_it(opened: Opened) -> None:
-    """Somebody may come as late as that: he must not wait for ever, and no message may pass for damaged."""
+async def test_closed_store_refuses_reads_and_writes(opened: Opened) -> None:
+    """A late caller must not wait for ever, and no message may pass for damaged."""
     assert await commit(opened.store, Insert(BOX, [message(1)])) is None
     await opened.store.close()
     async with asyncio.timeout(5):

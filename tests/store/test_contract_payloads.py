@@ -1,4 +1,4 @@
-"""What every store promises of payloads: bodies that several messages share."""
+"""Promises of every store about payloads: bodies that several messages share."""
 
 from __future__ import annotations
 

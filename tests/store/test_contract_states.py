@@ -1,4 +1,4 @@
-"""What every store promises of the states of sessions."""
+"""Promises of every store about the states of sessions."""
 
 from __future__ import annotations
 

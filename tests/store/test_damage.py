@@ -150,7 +150,7 @@ def test_a_flipped_bit_is_harmless_or_found(
     assert found > len(bits) // 4, "the flips did not reach anything that matters"
 
 
-def test_the_rest_of_a_log_behind_a_flipped_bit_is_missed_in_numbers(killed: Original, tmp_path: Path) -> None:
+def test_commits_behind_a_flipped_bit_are_counted_as_missing(killed: Original, tmp_path: Path) -> None:
     """The text says how many commits are gone, and says it once."""
     folder = killed.copy(tmp_path / "store")
     log_size = (folder / LOG).stat().st_size
@@ -260,9 +260,7 @@ def test_salvage_goes_around_pages_that_cannot_be_read(tmp_path: Path) -> None:
     assert 0 < 2000 - copied < 9 * 8, "each of nine pages holds no more than eight messages"
 
 
-def test_salvage_of_any_damage_copies_only_what_was_written_and_reports_the_rest(
-    closed: Original, tmp_path: Path
-) -> None:
+def test_salvage_copies_only_written_messages_and_reports_losses(closed: Original, tmp_path: Path) -> None:
     """Cuts and flips as above; a loss is in the report or the salvage refuses."""
     size = (closed.folder / DATABASE).stat().st_size
     source = random.Random("salvage")
@@ -288,7 +286,7 @@ def test_salvage_of_any_damage_copies_only_what_was_written_and_reports_the_rest
 
 
 def test_salvage_needs_a_store_and_a_new_folder(closed: Original, tmp_path: Path) -> None:
-    """It must never mix two stores or overwrite one."""
+    """Salvage must never mix two stores or overwrite one."""
     folder = closed.copy(tmp_path / "store")
     with pytest.raises(StoreError, match="not empty"):
         salvage(folder, folder)

@@ -142,7 +142,7 @@ async def test_a_migration_that_is_interrupted_begins_again(folder: Path, monkey
 async def test_a_kill_right_after_the_rename_leaves_the_new_store(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left of the work beside it is removed by the next start."""
+    """The next start removes the work files beside the new store."""
     with monkeypatch.context() as patch:
         patch.setattr(migration_module, "clear_remains", lambda folder: None)
         store = SqliteStore(folder)
@@ -187,7 +187,7 @@ async def test_a_disk_without_room_for_the_copy_keeps_the_old_store(small_disk: 
     ],
 )
 def test_a_damaged_store_is_not_migrated(folder: Path, change: str) -> None:
-    """What cannot be read would be lost for good: a person decides, with the tools of the old release."""
+    """Unreadable messages would be lost for good: a person decides, with the tools of the old release."""
     with closing(sqlite3.connect(folder / "messages.db")) as vandal:
         vandal.execute(change)
         vandal.commit()
@@ -206,7 +206,7 @@ def test_commits_that_are_missing_stop_the_migration(folder: Path) -> None:
 
 
 def test_a_salvage_of_an_old_store_names_the_release_that_can(folder: Path, tmp_path: Path) -> None:
-    """This release reads its own layout only."""
+    """A release reads its own layout only."""
     with pytest.raises(StoreError, match=r"release 0\.3"):
         salvage(folder, tmp_path / "new")
 

@@ -1,4 +1,4 @@
-"""What only a store on a disk can meet: other owners, other files, a full disk, a sudden death."""
+"""Troubles that only a store on a disk can meet: other owners, other files, a full disk, a sudden death."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, co
 
 
 def test_the_database_of_another_program_is_refused(tmp_path: Path) -> None:
-    """It would open, and its tables would not be ours."""
+    """The other database would open, and its tables would not be ours."""
     path = tmp_path / "messages.db"
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE queues (a, b)")
@@ -140,7 +140,7 @@ async def test_reading_the_index_tells_its_progress(tmp_path: Path) -> None:
 # ── a full disk ──
 
 
-def test_a_group_that_finds_no_space_fails_whole_and_the_store_goes_on(tmp_path: Path) -> None:
+def test_group_without_disk_space_fails_whole_and_store_goes_on(tmp_path: Path) -> None:
     """The sender is told to send again; what was acknowledged stays."""
     path = tmp_path / "messages.db"
     create(path)
@@ -167,7 +167,7 @@ def _write(committer: Committer, *ops: PutEntity | Insert | Delete) -> StoreErro
     return committer.commit(group)
 
 
-def test_a_group_that_cannot_be_rolled_back_is_rolled_back_before_the_next_one_counts(tmp_path: Path) -> None:
+def test_failed_rollback_is_repeated_before_the_next_group(tmp_path: Path) -> None:
     """On a broken disk the rollback may fail too. The writer must live on, and half a group must never be committed."""
     path = tmp_path / "messages.db"
     create(path)
@@ -298,7 +298,7 @@ async def test_the_log_is_copied_back_while_running(tmp_path: Path) -> None:
     assert not (tmp_path / "messages.db-wal").exists()
 
 
-async def test_a_callback_made_while_the_last_group_is_on_its_way_shares_its_fate(tmp_path: Path) -> None:
+async def test_callback_after_a_group_in_flight_shares_its_fate(tmp_path: Path) -> None:
     """`None` means that everything written before is durable, and here it is not."""
     store = SqliteStore(tmp_path)
     store.recover()
@@ -328,7 +328,7 @@ async def test_one_faulty_callback_keeps_no_other_from_hearing(tmp_path: Path) -
 
 
 def test_the_switch_interval_is_short_only_while_someone_writes() -> None:
-    """It belongs to the whole process, so it is borrowed and given back."""
+    """The switch interval belongs to the whole process, so it is borrowed and given back."""
     usual_s = sys.getswitchinterval()
     switching = PromptSwitching()
     switching.begin()
@@ -348,7 +348,7 @@ async def test_messages_of_a_loop_given_at_construction_are_stored(tmp_path: Pat
     await store.close()
 
 
-async def test_a_large_group_goes_ahead_and_what_follows_in_the_same_turn_is_the_next(tmp_path: Path) -> None:
+async def test_large_group_is_committed_before_the_turn_ends(tmp_path: Path) -> None:
     """A loop that reads for milliseconds must not keep the writer waiting; order and callbacks stay as they were."""
     store = SqliteStore(tmp_path)
     store.recover()

@@ -69,7 +69,7 @@ async def test_the_genuine_sdk_reads_what_came_home() -> None:
             await receiver.complete_message(got)
 
 
-async def test_each_message_goes_to_its_own_destination_in_the_order_of_the_queue() -> None:
+async def test_each_message_comes_home_to_its_destination_in_queue_order() -> None:
     """Several destinations in one batch, and more than one batch."""
     async with pair(ORDERS, BILLS) as world:
         payloads = [message(number) for number in range(250)]
@@ -96,7 +96,7 @@ async def test_messages_of_one_destination_that_lie_apart_share_a_send() -> None
 
 
 async def test_a_running_syphon_takes_what_comes_later() -> None:
-    """Its long poll ends with the first message."""
+    """The long poll ends with the first message."""
     async with pair(ORDERS) as world, running(world.syphon()) as syphon:
         for number in range(3):
             await world.divert("orders", [message(number)])
@@ -148,7 +148,7 @@ async def test_where_the_destination_detects_duplicates_a_second_copy_is_not_sto
 
 
 async def test_a_message_that_comes_home_after_the_window_is_reported() -> None:
-    """Its outcome was unknown, and nobody remembers its id any more: a person may want to look."""
+    """The outcome was unknown, and nobody remembers the id any more: a person may want to look."""
     async with pair(ORDERS) as world:
         now_ms = 10_000_000
         await world.divert("orders", [message(1)], first_attempt_ms=now_ms - 700_000)
@@ -158,7 +158,7 @@ async def test_a_message_that_comes_home_after_the_window_is_reported() -> None:
         assert (told.path, told.message_id, told.reason) == ("orders", "m1", "it came home after 700s")
 
 
-async def test_deducted_the_time_in_the_backlog_counts_and_expired_messages_are_dead_lettered() -> None:
+async def test_time_in_the_backlog_is_deducted_from_the_time_to_live() -> None:
     """A price of yesterday is not sold as one of today."""
     short = Message(header=Header(ttl=UInt(5_000)), properties=Properties(message_id="short"), data=[b"1"]).encode()
     long = Message(header=Header(ttl=UInt(90_000)), properties=Properties(message_id="long"), data=[b"2"]).encode()

@@ -52,7 +52,7 @@ async def test_a_lane_that_changed_its_queue_comes_home_in_order() -> None:
 
 
 async def test_nothing_waits_for_a_message_of_its_lane_that_has_expired() -> None:
-    """It waited itself, and is among the dead letters now."""
+    """The expired message waited itself, and is among the dead letters now."""
     short = Message(header=Header(ttl=UInt(100)), properties=Properties(message_id="short"), data=[b"1"]).encode()
     async with pair(DISABLED, lock_s=2.0) as world:
         wall_ms = time.time_ns() // 1_000_000
@@ -70,7 +70,9 @@ async def test_nothing_waits_for_a_message_of_its_lane_that_has_expired() -> Non
 
 
 async def test_after_a_kill_the_next_syphon_keeps_the_order() -> None:
-    """What the last one had in hand is locked, and comes before what is not; messages without order do not wait."""
+    """Messages of the killed syphon are locked, and come before those that are not; messages without order do not
+    wait.
+    """
     skew_s = 0.0
     async with pair(ORDERS, BILLS, lock_s=1.0) as world:
         for number in range(300):
@@ -90,7 +92,7 @@ async def test_after_a_kill_the_next_syphon_keeps_the_order() -> None:
 
 
 async def test_lanes_that_could_not_be_given_back_are_waited_for() -> None:
-    """They are locked for another while, and so is what the link had fetched behind them."""
+    """Such messages are locked for another while, and so are those that the link had fetched behind them."""
     skew_s = 0.0
     async with pair(ORDERS) as world, Server(Script(settlement=None)) as server:
         world.secondary = Carrier(server.connection_string)
@@ -104,8 +106,8 @@ async def test_lanes_that_could_not_be_given_back_are_waited_for() -> None:
         await world.secondary.close()
 
 
-async def test_a_lane_of_any_length_moves_when_nothing_can_be_hidden_any_more() -> None:
-    """The minute that it waits is no part of the pass: whoever looked at the clock then moved nothing at all."""
+async def test_long_lane_moves_when_hidden_locks_are_over() -> None:
+    """The minute of waiting is no part of the pass: a pass that counted it moved nothing at all."""
     skew_s = 0.0
     async with pair(ORDERS) as world:
         for number in range(20):
@@ -120,7 +122,9 @@ async def test_a_lane_of_any_length_moves_when_nothing_can_be_hidden_any_more() 
 
 
 async def test_a_single_drain_of_lanes_waits_for_nobody() -> None:
-    """It ends when nothing comes: whoever drains after a kill waits a minute first, as its page says."""
+    """A single drain ends when nothing comes: an operator who drains after a kill waits a minute first, as its
+    page says.
+    """
     async with pair(ORDERS) as world:
         for number in range(20):
             await world.divert("orders", [message(number, group_id="s")], sender="me", counter=number)
@@ -130,7 +134,7 @@ async def test_a_single_drain_of_lanes_waits_for_nobody() -> None:
 
 
 async def test_a_queue_that_is_adopted_holds_up_nobody() -> None:
-    """It has just been created: nobody can have hidden anything in it."""
+    """An adopted queue has just been created: nobody can have hidden anything in it."""
     second = f"{BACKLOG[:-1]}1"
     async with pair(ORDERS, BILLS, backlogs=2) as world:
         syphon = world.syphon()
@@ -152,7 +156,7 @@ async def test_a_syphon_that_is_stopped_while_lanes_wait_gives_them_back() -> No
 
 
 async def test_a_blocked_message_does_not_hold_up_the_lanes_of_other_queues() -> None:
-    """Its queue pauses for longer than locks last; when others wait to hear of it, it is looked at sooner."""
+    """The blocked queue pauses for longer than locks last; when others wait to hear of it, it is looked at sooner."""
     async with pair(ORDERS, DISABLED, backlogs=2) as world:
         first, second = BACKLOG, f"{BACKLOG[:-1]}1"
         await world.divert("bills", [message(0)], first)

@@ -81,7 +81,7 @@ async def test_the_mark_is_taken_off_on_the_way_home() -> None:
 
 
 async def test_a_destination_that_answers_otherwise_loses_its_mark() -> None:
-    """It is there, though disabled: if it is deleted once more, the grace begins anew."""
+    """The destination is there, though disabled: if it is deleted once more, the grace begins anew."""
     clock = Clock()
     async with pair() as world:
         await world.divert("bills", [message(1)])

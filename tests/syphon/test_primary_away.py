@@ -121,8 +121,8 @@ async def test_a_probe_that_is_answered_busy_leaves_the_entity_alone() -> None:
         await good.close()
 
 
-async def test_a_single_drain_ends_when_the_primary_is_away_and_leaves_nothing_locked() -> None:
-    """Its next run, perhaps in a minute, finds everything."""
+async def test_single_drain_without_the_primary_leaves_nothing_locked() -> None:
+    """The next run, perhaps in a minute, finds everything."""
     async with pair(ORDERS, backlogs=3) as world:
         for queue in QUEUES:
             await world.divert("orders", [message(number) for number in range(50)], queue)

@@ -111,7 +111,9 @@ async def test_ordered_messages_of_a_session_come_in_order_to_its_receiver() -> 
 
 @pytest.mark.slow
 async def test_a_topic_that_is_disabled_is_waited_for() -> None:
-    """Its messages stay in the backlog, those of other destinations go; enabled again, it gets them all."""
+    """Messages of the disabled topic stay in the backlog, those of other destinations go; enabled again, it gets
+    them all.
+    """
     async with world_with_topic(replace(NEWS, status="SendDisabled"), lock_s=3.0) as world:
         await world.divert("news", [labelled(number) for number in range(3)])
         await world.divert("orders", [message(9)])
@@ -123,7 +125,7 @@ async def test_a_topic_that_is_disabled_is_waited_for() -> None:
             assert sorted(numbers(await taken(world, "news/Subscriptions/all", 3))) == [0, 1, 2]
 
 
-async def test_a_topic_that_is_missing_for_too_long_is_given_up_with_a_reason() -> None:
+async def test_topic_missing_for_too_long_is_given_up() -> None:
     """As a missing queue is."""
     async with world_with_topic() as world:
         await world.home.delete("news")

@@ -55,7 +55,7 @@ class RefusesBatches(Script):
 
 
 async def test_what_lies_behind_a_blocked_destination_moves_on() -> None:
-    """Its messages stay locked, are told of once, and none of them is dead-lettered."""
+    """Messages of the blocked destination stay locked, are told of once, and none of them is dead-lettered."""
     async with pair(ORDERS, DISABLED) as world:
         await world.divert("bills", [message(number) for number in range(300)])
         await world.divert("orders", [message(number) for number in range(300)])
@@ -200,7 +200,7 @@ async def test_a_key_that_is_rotated_during_the_drain_pauses_and_resumes() -> No
         assert not world.told(DeadLettered)
 
 
-async def test_a_missing_destination_is_waited_for_and_then_its_messages_are_dead_lettered() -> None:
+async def test_messages_for_a_missing_destination_are_dead_lettered_late() -> None:
     """Fifteen minutes: it may be redeployed."""
     now = 1000.0
     async with pair(ORDERS) as world:
@@ -220,7 +220,7 @@ async def test_a_missing_destination_is_waited_for_and_then_its_messages_are_dea
 
 
 async def test_a_destination_that_another_syphon_has_found_since_is_waited_for_anew() -> None:
-    """This one saw it missing days ago, and has delivered nothing there itself."""
+    """One syphon saw the destination missing days ago, and has delivered nothing there itself."""
     now = 1000.0
     async with pair() as world:
         await world.divert("gone", [message(1)])
@@ -368,8 +368,8 @@ async def test_a_destination_that_refuses_batches_gets_its_messages_one_by_one()
         await primary.close()
 
 
-async def test_a_batch_that_was_too_large_is_taken_apart_and_the_next_one_is_tried() -> None:
-    """Its size was to blame, and not that it was a batch."""
+async def test_batch_that_is_too_large_is_split() -> None:
+    """The size was to blame, and not that it was a batch."""
     async with pair(ORDERS) as world, Server(RefusesBatches("amqp:link:message-size-exceeded")) as server:
         primary = Carrier(server.connection_string)
         syphon = world.syphon(primary=primary)
@@ -385,7 +385,7 @@ async def test_a_batch_that_was_too_large_is_taken_apart_and_the_next_one_is_tri
 # ── one side away ──
 
 
-async def test_a_primary_that_is_away_ends_the_pass_and_the_drain_resumes_when_it_is_back() -> None:
+async def test_drain_resumes_when_the_primary_is_back() -> None:
     """Receiving more would only cost receives."""
     async with pair(ORDERS) as world:
         await world.divert("orders", [message(number) for number in range(1000)])
@@ -433,7 +433,7 @@ async def test_a_secondary_that_is_busy_is_left_alone(script: Script) -> None:
         await world.secondary.close()
 
 
-async def test_a_link_that_is_closed_as_busy_is_not_opened_again_at_once() -> None:
+async def test_link_closed_as_busy_is_opened_after_a_pause() -> None:
     """However long it had been idle."""
     now = 1000.0
     async with pair(ORDERS) as world, Server() as server:
@@ -448,7 +448,7 @@ async def test_a_link_that_is_closed_as_busy_is_not_opened_again_at_once() -> No
         await world.secondary.close()
 
 
-async def test_a_silent_primary_costs_the_time_out_and_then_a_fresh_connection_is_used(tmp_path: Path) -> None:
+async def test_silent_primary_costs_one_time_out_then_a_fresh_connection(tmp_path: Path) -> None:
     """A stopped process keeps its sockets; what it answers later is a duplicate, nothing is lost."""
     with BrokerProcess(tmp_path / "home", namespaces=["contoso"], strict=True) as home:
         with home.admin("contoso") as admin:
@@ -475,7 +475,7 @@ async def test_a_silent_primary_costs_the_time_out_and_then_a_fresh_connection_i
 # ── stopping, polling ──
 
 
-async def test_stop_ends_an_idle_pump_at_once_and_a_hanging_one_after_the_grace() -> None:
+async def test_stop_ends_idle_pumps_at_once_and_hanging_ones_later() -> None:
     """Closing a client takes five seconds at the most."""
     async with pair(ORDERS) as world:
         async with running(world.syphon()) as idle:
@@ -517,7 +517,7 @@ async def test_an_idle_queue_costs_one_receive_for_each_poll() -> None:
         assert world.metered("receive") == 0
 
 
-async def test_a_link_that_ends_within_a_poll_is_opened_again_and_is_not_another_receive() -> None:
+async def test_link_reopened_within_a_poll_is_no_new_receive() -> None:
     """The service closes idle links after ten minutes; a poll has fifteen."""
     async with pair(ORDERS) as world:
         async with running(world.syphon(replace(QUICK, poll_s=2.5))) as syphon:
@@ -529,8 +529,8 @@ async def test_a_link_that_ends_within_a_poll_is_opened_again_and_is_not_another
         assert syphon.progress().errors == 0
 
 
-async def test_a_lock_that_is_lost_stops_the_pass_and_the_message_comes_again() -> None:
-    """Those that are at home are not sent again. Of a thousand, most were not sent."""
+async def test_lost_lock_ends_the_pass_and_messages_come_again() -> None:
+    """Messages at home are not sent again. Most of the thousand were not sent at all."""
     lost = Rejected(error=Error("com.microsoft:message-lock-lost", "too late", {Symbol("x"): 1}))
     async with pair(ORDERS) as world, Server(Script(settlement=lost)) as server:
         server.put(BACKLOG, *[wrap(message(number), Away("orders")) for number in range(1000)])

@@ -14,7 +14,7 @@ from tests.testing.world import Stopwatch, World, error_of, opened, sdk, send, t
 
 
 async def test_without_a_fault_everything_passes_and_is_counted(world: World) -> None:
-    """What the proxy adds by itself is nothing; tests read from its counters who talked to the broker."""
+    """The proxy adds nothing by itself; tests read from its counters who talked to the broker."""
     sender = await world.sender("orders")
     await send(sender, "first")
     await send(sender, "second")

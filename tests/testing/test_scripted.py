@@ -1,4 +1,4 @@
-"""What a scripted endpoint does to our own transport, at every step; see `test_scripted_sdk` for the genuine SDK."""
+"""Effects of a scripted endpoint on our own transport, at every step; see `test_scripted_sdk` for the genuine SDK."""
 
 from __future__ import annotations
 

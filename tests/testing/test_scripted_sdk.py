@@ -126,9 +126,7 @@ async def test_a_transfer_is_rejected_with_any_condition(endpoint: ScriptedEndpo
     await all_rows(check, CONDITIONS)
 
 
-async def test_rules_apply_in_their_order_as_often_as_told_to_the_path_told(
-    endpoint: ScriptedEndpoint, client: ServiceBusClient
-) -> None:
+async def test_rules_apply_in_order_with_count_and_path(endpoint: ScriptedEndpoint, client: ServiceBusClient) -> None:
     """A script reads as a history: three are refused, one is let through, the rest is refused in another way."""
     busy = endpoint.on("transfer", Reject("com.microsoft:server-busy"), path="orders", times=2)
     endpoint.on("transfer", Accept(), path="orders", times=1)

@@ -65,7 +65,7 @@ def texts(payloads: list[bytes]) -> list[str]:
 
 
 async def error_of(call: Any) -> BaseException:
-    """What a call that must fail ends in."""
+    """Return the error of a call that must fail."""
     try:
         await call
     except Exception as error:

@@ -42,7 +42,7 @@ Manage = Callable[[str, Any], tuple[int, Any, str | None]]
 
 @dataclass
 class Script:
-    """What the peer does. Every field is read at the moment it matters."""
+    """Behaviour of the peer. Every field is read at the moment it matters."""
 
     silent: bool = False
     "Take the connection and say nothing at all."
@@ -51,7 +51,7 @@ class Script:
     "None: never answer a put-token."
     cbs_text: str = "as told"
     tokens_max: int = 1000
-    "Of a connection; one more is refused, as Azure does."
+    "Tokens that a connection takes; one more is refused, as Azure does."
     refuse: dict[str, Error] = field(default_factory=dict)
     "Addresses whose links are refused."
     answers_attach: bool = True
@@ -68,7 +68,7 @@ class Script:
     rate: float | None = None
     "Bytes a second that are read, from a small socket buffer; None: as fast as they come."
     outcome: Any = field(default_factory=Accepted)
-    "Of sends; None: no answer."
+    "Outcome of sends; None: no answer."
     settlement: Any = "echo"
     "Answer to settlements: 'echo' the outcome, a Rejected, or None for no answer."
     answers_drain: bool = True

@@ -102,7 +102,7 @@ async def test_running_out_of_channels_is_not_a_full_entity() -> None:
 
 
 async def test_a_link_that_was_detached_for_idling_has_sent_nothing() -> None:
-    """Whoever holds it may attach anew and send within the same call: there is no doubt about the message."""
+    """The sender may attach anew and send within the same call: there is no doubt about the message."""
     idle = Error("amqp:link:detach-forced", "The link was closed by container. IdleTimerExpired: Idle timeout.")
     async with Server() as server, await connect(server.connection_string) as connection:
         sender = await connection.sender("q")

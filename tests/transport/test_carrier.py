@@ -92,7 +92,7 @@ async def test_a_refusal_reaches_every_caller_and_the_next_call_asks_again() -> 
         assert (await carrier.sender("orders")).over is None
 
 
-async def test_drop_abandons_what_is_in_flight_and_the_next_call_is_on_a_fresh_connection() -> None:
+async def test_next_call_after_drop_uses_a_fresh_connection() -> None:
     """A silent peer is left without waiting for it."""
     async with Server(Script(outcome=None)) as server, Carrier(server.connection_string) as carrier:
         sender = await carrier.sender("orders")
@@ -105,7 +105,7 @@ async def test_drop_abandons_what_is_in_flight_and_the_next_call_is_on_a_fresh_c
 
 
 async def test_drop_ends_an_attempt_that_hangs() -> None:
-    """Whoever waits on it is told, and does not wait for the deadline."""
+    """A caller that waits for the attempt is told at once, and does not wait for the deadline."""
     async with Server(Script(silent=True)) as server, Carrier(server.connection_string) as carrier:
         waiting = asyncio.create_task(carrier.sender("orders"))
         await until(lambda: bool(server.peers))
@@ -197,6 +197,6 @@ async def test_a_web_socket_goes_through_an_http_proxy() -> None:
     ],
 )
 def test_every_error_of_the_transport_has_a_kind(error: TransportError, kind: Kind) -> None:
-    """What may have been stored is carried over: it decides whether a message is marked."""
+    """The kind keeps whether the message may have been stored: that decides whether it is marked."""
     failure = failure_of(error)
     assert (failure.kind, failure.outcome_unknown, failure.error) == (kind, error.outcome_unknown, error)

@@ -39,7 +39,7 @@ async def test_sends_that_wait_for_a_link_keep_their_order() -> None:
         assert (endpoint.open_connections, endpoint.link_count("orders")) == (1, 1)
 
 
-async def test_a_path_in_any_case_is_one_link_and_a_name_is_another() -> None:
+async def test_paths_share_a_link_in_any_case_and_names_do_not() -> None:
     """Entities are compared without case; a sender's identifier is the name of its link."""
     async with Server() as server, Carrier(server.connection_string) as carrier:
         for path in ("orders", "Orders"):
@@ -92,7 +92,7 @@ async def test_the_new_attempt_tells_why_it_failed() -> None:
 
 
 async def test_a_send_that_was_transmitted_is_never_repeated() -> None:
-    """Its outcome is unknown: whether to send again is the caller's decision."""
+    """The outcome is unknown: whether to send again is the caller's decision."""
     async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
         await carrier.send("orders", body("1"))
         endpoint.on("transfer", LoseAnswer(Detach("amqp:link:detach-forced")), path="orders", times=1)

@@ -37,7 +37,7 @@ async def test_a_peer_that_says_nothing_costs_the_deadline_and_no_more() -> None
         await server.until(lambda: not server.peers)  # the socket was not left behind
 
 
-async def test_a_peer_that_says_nothing_after_the_open_costs_each_call_its_deadline() -> None:
+async def test_silent_peer_costs_each_call_its_deadline() -> None:
     """Each wait has its own deadline, also those inside of opening a link."""
     async with Server(Script(answers_attach=False)) as server, await connect(server.connection_string) as connection:
         with pytest.raises(Timeout):

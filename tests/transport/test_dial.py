@@ -20,7 +20,7 @@ RESET = struct.pack("ii", 1, 0)
 
 @pytest.mark.parametrize("with_reset", [True, False])
 @pytest.mark.parametrize("new_loop", [loops.new_event_loop, asyncio.new_event_loop])
-def test_a_socket_whose_peer_hangs_up_while_it_is_joined_is_closed_once(
+def test_socket_of_a_peer_that_hangs_up_is_closed_once(
     new_loop: Callable[[], asyncio.AbstractEventLoop], with_reset: bool
 ) -> None:
     """uvloop closes the descriptor of such a socket. A socket that keeps its number closes it again when it is

@@ -60,7 +60,7 @@ def test_a_connection_string_says_where_to_go_and_what_the_audience_is(
     ],
 )
 def test_a_wrong_connection_string_names_the_key_and_never_the_secret(text: str, named: str) -> None:
-    """These texts end in logs and on screens."""
+    """Error texts end in logs and on screens."""
     with pytest.raises(ConfigError, match=named) as caught:
         Endpoint.parse(text)
     assert "s3cr3t" not in str(caught.value)
@@ -98,7 +98,7 @@ def test_entity_path_is_the_default_and_forbids_other_entities() -> None:
         Endpoint.parse(f"Endpoint=sb://h;{KEY}").path(None)
 
 
-async def test_a_key_signs_a_token_for_each_audience_that_lives_for_an_hour() -> None:
+async def test_key_signs_an_hourly_token_for_each_audience() -> None:
     """The peer checks the signature against the audience, and drops the link at the expiry."""
     token = await SasKey("k", "secret").token("sb://h/q")
     parsed = sas.parse(token.text)
@@ -108,7 +108,7 @@ async def test_a_key_signs_a_token_for_each_audience_that_lives_for_an_hour() ->
 
 
 async def test_a_signature_is_used_verbatim_and_its_expiry_is_read() -> None:
-    """Whoever holds only a signature cannot make another one."""
+    """A user who holds only a signature cannot make another one."""
     text = "SharedAccessSignature sr=x&sig=y&se=1700000000&skn=k"
     token = await SasSignature(text).token("anything")
     assert (token.text, token.expires_s, token.renewable) == (text, 1_700_000_000, False)
@@ -166,7 +166,9 @@ async def test_a_credential_without_an_answer_is_a_lost_connection(error: Except
 
 @pytest.mark.parametrize("error", [ClientAuthenticationError(message="bad secret"), ValueError("no tenant")])
 async def test_a_credential_that_is_refused_is_a_refusal(error: Exception) -> None:
-    """Its exceptions are foreign; whoever opens a link knows ours, and the renewal of tokens goes on trying."""
+    """Exceptions of a credential are foreign; callers that open a link know ours, and the renewal of tokens goes
+    on trying.
+    """
     with pytest.raises(Refused) as caught:
         await credential_for(Endpoint("h", 1), _failing(error)).token("a")
     assert caught.value.condition == "amqp:unauthorized-access"

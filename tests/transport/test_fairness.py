@@ -27,7 +27,9 @@ def numbers(server: Server) -> list[int]:
 
 
 async def test_small_sends_pass_a_large_one_on_a_thin_line() -> None:
-    """Its frames go out one by one, as the socket takes them: whatever others send comes between them."""
+    """Frames of the large message go out one by one, as the socket takes them: whatever others send comes between
+    them.
+    """
     script = Script(rate=1e6)
     large = Message(data=[bytes(2_000_000)]).encode()
     async with Server(script) as server, await connect(server.connection_string) as connection:
@@ -80,7 +82,7 @@ async def test_sends_leave_in_the_order_in_which_they_were_begun() -> None:
 
 
 async def test_a_send_that_is_given_up_gives_up_its_place() -> None:
-    """Those behind it go on with the credit that it would have taken; nothing of it is sent."""
+    """Sends behind it go on with the credit that it would have taken; nothing of it is sent."""
     async with Server(Script(credits={"q": 0})) as server, await connect(server.connection_string) as connection:
         sender = await connection.sender("q")
         sends = [asyncio.create_task(sender.send(numbered(number))) for number in range(4)]
@@ -141,7 +143,7 @@ async def test_those_who_wait_send_before_a_drain_is_answered() -> None:
 
 
 async def test_a_large_message_that_is_given_up_half_way_is_taken_back() -> None:
-    """It ends with a known outcome, and the next one on the link arrives whole."""
+    """The abandoned message has a known outcome, and the next one on the link arrives whole."""
     script = Script(window=2, max_frame_size=1024)
     large = Message(data=[bytes(20_000)]).encode()
     async with Server(script) as server, await connect(server.connection_string) as connection:
@@ -156,7 +158,7 @@ async def test_a_large_message_that_is_given_up_half_way_is_taken_back() -> None
         assert [payload for _, payload, _ in server.received] == [SMALL, SMALL]
 
 
-async def test_a_link_that_ends_during_a_large_message_says_that_it_was_not_sent() -> None:
+async def test_link_that_ends_during_a_large_message_sent_nothing() -> None:
     """A peer cannot have taken a message whose last frame was never written."""
     script = Script(window=2, max_frame_size=1024)
     async with Server(script) as server, await connect(server.connection_string) as connection:
@@ -235,7 +237,7 @@ async def test_sends_of_one_caller_stay_behind_its_own_large_message() -> None:
 
 
 async def test_a_caller_keeps_its_order_when_it_changes_the_link() -> None:
-    """It leaves a spare link, where its sends still wait for credit, only after the last of them has ended."""
+    """The caller leaves a spare link, where its sends still wait for credit, only after the last of them has ended."""
     async with Server(Script(rate=4e6, credits={"q": 2})) as server, Carrier(server.connection_string) as carrier:
         await carrier.send("q", SMALL)
         upload = asyncio.create_task(carrier.send("q", LARGE_MESSAGE, timeout_s=60, by="archive"))

@@ -139,8 +139,8 @@ async def test_a_token_that_the_peer_does_not_take_refuses_the_link(status: int,
         await connection.sender("q")
 
 
-async def test_a_peer_that_never_answers_on_cbs_costs_its_silence_and_no_more() -> None:
-    """This is how a half-dead namespace shows itself."""
+async def test_peer_silent_on_cbs_costs_the_silence_only() -> None:
+    """A half-dead namespace shows itself in this way."""
     server = Server(Script(cbs_status=None))
     async with server, await connect(server.connection_string, silence_s=0.2) as connection:
         with pytest.raises(Timeout, match="in time"):

@@ -79,7 +79,7 @@ async def test_rabbitmq_puts_a_message_of_many_frames_together(node: rabbitmq.Ra
 
 
 async def test_rabbitmq_takes_a_thousand_pipelined_sends_in_order(node: rabbitmq.RabbitMQ, carrier: Carrier) -> None:
-    """Its credit is less than that: the others stand in line."""
+    """RabbitMQ's credit is less than a thousand: the others stand in line."""
     queue = node.address("pipelined")
     await asyncio.gather(*(carrier.send(queue, numbered(number)) for number in range(1000)))
     assert [int(message.data[0]) for message in await stored(node, queue, 1000)] == list(range(1000))

@@ -105,7 +105,7 @@ async def test_a_batch_is_settled_as_one_range() -> None:
 
 
 async def test_gaps_split_the_settlement_into_ranges() -> None:
-    """What was not named is not settled."""
+    """Deliveries that were not named are not settled."""
     async with Server() as server, await connect(server.connection_string) as connection:
         server.put("q", *payloads(6))
         receiver = await connection.receiver("q")
@@ -125,8 +125,8 @@ async def test_what_tasks_complete_in_one_turn_of_the_loop_leaves_together() -> 
         assert server.settlements == [(0, 5, "accepted", False)]
 
 
-async def test_a_completion_that_has_not_left_when_the_link_ends_is_not_sent() -> None:
-    """Its delivery ids mean nothing on a link that is over."""
+async def test_completion_is_not_sent_after_its_link_ended() -> None:
+    """Delivery ids of the completion mean nothing on a link that is over."""
     async with Server() as server, await connect(server.connection_string) as connection:
         server.put("q", *payloads(1))
         receiver = await connection.receiver("q")
@@ -198,7 +198,7 @@ async def test_a_delivery_cannot_be_settled_twice_at_once() -> None:
 
 
 async def test_receive_and_delete_messages_need_no_settlement() -> None:
-    """They are gone from the queue when they are sent."""
+    """The messages are gone from the queue when they are sent."""
     async with Server() as server, await connect(server.connection_string) as connection:
         server.put("q", *payloads(1))
         receiver = await connection.receiver("q", mode="receive-and-delete")

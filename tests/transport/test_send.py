@@ -83,9 +83,7 @@ async def test_a_batch_is_one_message_of_the_batch_format() -> None:
     ("outcome", "condition"),
     [(Rejected(error=BUSY), BUSY.condition), (Rejected(), "amqp:rejected"), (Released(), "amqp:released")],
 )
-async def test_a_message_that_the_peer_does_not_take_is_refused_with_its_reason(
-    outcome: Rejected | Released, condition: str
-) -> None:
+async def test_rejected_message_raises_the_peers_reason(outcome: Rejected | Released, condition: str) -> None:
     """The outcome is known: the message is not there and may be sent elsewhere."""
     async with Server(Script(outcome=outcome)) as server, await connect(server.connection_string) as connection:
         sender = await connection.sender("q")

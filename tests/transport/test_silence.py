@@ -53,7 +53,7 @@ async def test_waiting_for_credit_is_silence_with_nothing_sent() -> None:
 
 
 async def test_the_deadline_of_the_call_comes_before_silence() -> None:
-    """It is the caller's own limit, whatever the peer does, and says nothing about the peer."""
+    """The deadline is the caller's own limit, whatever the peer does, and says nothing about the peer."""
     async with joined(Script(outcome=None)) as (_, _, sender):
         with pytest.raises(Timeout) as caught:
             await sender.send(PAYLOAD, timeout_s=0.05, silence_s=30)

@@ -122,7 +122,7 @@ async def test_a_call_in_a_thread_returns_raises_and_can_be_left() -> None:
     go.set()
 
 
-def test_a_call_that_hangs_does_not_hold_up_the_end_of_the_process() -> None:
+def test_hanging_call_does_not_delay_the_end_of_the_process() -> None:
     """The interpreter waits for the threads of asyncio's default executor, which would be for ever."""
     program = (
         "import asyncio, time\n"
@@ -141,7 +141,7 @@ def test_a_call_that_hangs_does_not_hold_up_the_end_of_the_process() -> None:
     assert time.monotonic() - began < 20
 
 
-async def test_failure_that_a_cancelled_caller_does_not_hear_of_is_no_line_in_the_log() -> None:
+async def test_failure_of_a_cancelled_call_is_not_logged() -> None:
     """The peer refuses in the moment in which the caller gives up: asyncio would complain about a lost exception."""
     complaints: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()

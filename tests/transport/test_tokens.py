@@ -69,7 +69,7 @@ async def test_a_thousand_entities_are_open_within_ten_seconds_at_a_distance() -
         await carrier.close()
 
 
-async def test_tokens_of_many_entities_are_put_at_once_on_one_pair_of_links() -> None:
+async def test_tokens_of_many_entities_share_one_pair_of_links() -> None:
     """Azure refuses a second pair of `$cbs` links; and the same audience is put once."""
     async with Server() as server, Line(server.port, round_trip_s=0.2) as line:
         carrier = Carrier(server.connection_string.replace(f":{server.port};", f":{line.port};"))

@@ -13,7 +13,7 @@ import typer
 
 from pairbus import __version__
 from pairbus.cli import standard
-from pairbus.cli.groups import Group
+from pairbus.cli.groups import WrappingGroup
 from pairbus.errors import PairbusError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def application(modules: Sequence[str] = MODULES) -> typer.Typer:
         name="pairbus",
         help="Send availability for Azure Service Bus, and a durable Service Bus namespace on this machine.",
         no_args_is_help=True,
-        cls=Group,
+        cls=WrappingGroup,
         rich_markup_mode=None,  # its panels cut option names off in a terminal of 80 columns
         pretty_exceptions_enable=False,  # their listing of local variables would print connection strings
     )
@@ -63,7 +63,7 @@ def application(modules: Sequence[str] = MODULES) -> typer.Typer:
         import_module(f"pairbus.cli.{name}").register(made)
     for child in made.registered_groups:
         assert child.typer_instance is not None
-        child.typer_instance.info.cls = Group
+        child.typer_instance.info.cls = WrappingGroup
     made.callback()(_options)
     return made
 

@@ -96,7 +96,9 @@ def broker(
     ] = None,
     meter: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder for a ledger of what every client did. Default: nothing is counted."),
+        typer.Option(
+            metavar="DIR", help="Folder for a ledger of all clients' operations. Default: nothing is counted."
+        ),
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Keep Azure's limits and habits on the wire, for tests of clients.")

@@ -1,7 +1,7 @@
 """`pairbus demo`: applications go on sending while their namespace is dead, and every message comes home.
 
-`demo_story` runs the steps, `demo_entities` has the queues and topics, `demo_book` checks the messages, `demo_drain`
-and `demo_spark` move the backlog home; this file has the command and its output.
+`demo_story` runs the steps, `demo_pair` has the namespaces and entities, `demo_book` checks the messages, `demo_spark`
+moves the backlog home on Spark, `demo_serve` is `--serve`; this file has the command and its output.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Coroutine
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,10 +23,10 @@ import typer
 from pairbus.cli.broker import check_extra
 from pairbus.cli.outputs import check_output
 from pairbus.cli.spark_options import Engine
-from pairbus.errors import PairbusError
+from pairbus.errors import ConfigError, PairbusError
 
 if TYPE_CHECKING:
-    from pairbus.cli.demo_book import Verdict
+    from pairbus.cli.demo_book import DemoVerdict
 
 EPILOG = """\b
 Examples:
@@ -38,20 +39,6 @@ Examples:
 
 INSTALL_SPARK = "pip install 'pairbus[spark-local]'"
 COLOURS = {"outage": "bold red", "diverted": "bold yellow", "recovered": "bold green", "checked": "bold green"}
-MEANINGS = {
-    "sent": "messages",
-    "accepted": "messages whose application was told that they are stored",
-    "in_primary": "found in the primary at the end; for a topic, in every subscription",
-    "lost": "accepted and not found",
-    "duplicated": "found more than once",
-    "altered": "found with other content, or in another entity",
-    "diverted": "taken by the secondary during the outage",
-    "moved": "moved home by the syphon",
-    "failover_s": "seconds from the kill until every application was sending again",
-    "drain_s": "seconds that the syphon took",
-    "cost": "billable operations",
-    "report": "HTML report",
-}
 
 
 def register(app: typer.Typer) -> None:
@@ -97,47 +84,51 @@ def demo(
     """
     check_extra()
     if serve:
-        _serve(port)
+        from pairbus.cli.demo_serve import serve as serve_pair
+
+        _silence_logs()
+        asyncio.run(serve_pair(port, typer.echo))
         return
     check_output("--json", json_file)
     check_output("--report", page)
+    on_spark = engine is Engine.spark or (engine is None and has_spark())
+    if on_spark:
+        _check_spark()
     # Imported when needed: it takes a third of a second, for which other commands should not wait.
-    from pairbus.cli import demo_drain, demo_story
+    from pairbus.cli.demo_story import Story
 
-    engine = engine or (Engine.spark if demo_drain.has_spark() else Engine.local)
-    if engine is Engine.spark:
-        demo_drain.check_spark()
     seed = random.randrange(1_000_000) if seed is None else seed
-    # These warn about broken connections, which the demo causes and shows by itself.
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
-    logging.getLogger("pairbus").setLevel(logging.CRITICAL)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    _silence_logs()
     stage = Stage()
-
-    def new_drain(folder: Path) -> demo_drain.Drain:
-        if engine is Engine.local:
-            return demo_drain.LocalDrain(folder)
-        from pairbus.cli.demo_spark import SparkDrain
-
-        return SparkDrain(folder, stage.say)
-
-    verdict = asyncio.run(_until_told_to_stop(demo_story.Story(messages, seed, new_drain, stage.say, page).tell()))
-    stage.show(verdict, has_spark=demo_drain.has_spark())
+    verdict = asyncio.run(_until_told_to_stop(Story(messages, seed, stage.say, page, on_spark=on_spark).tell()))
+    stage.show(verdict, has_spark=has_spark())
     if json_file is not None:
         json_file.write_text(json.dumps(asdict(verdict), indent=2) + "\n", encoding="utf-8")
     if not verdict.is_good:
         raise typer.Exit(1)
 
 
-def _serve(port: int) -> None:
-    from pairbus.cli import demo_serve
+def has_spark() -> bool:
+    """True when Spark is installed: then the demo uses it."""
+    return find_spec("pyspark") is not None
 
-    for name in ("azure", "pairbus"):  # they warn about outages, which the page shows
+
+def _check_spark() -> None:
+    """Raise ConfigError when Spark or Java is missing, before the demo starts anything."""
+    if not has_spark():
+        raise ConfigError(f"--engine spark needs pyspark: {INSTALL_SPARK}, or take --engine local")
+    from pairbus.spark.java import find_java
+
+    find_java()
+
+
+def _silence_logs() -> None:
+    """Hide warnings about broken connections, which the demo causes and shows by itself."""
+    for name in ("azure", "pairbus", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    asyncio.run(demo_serve.serve(port, typer.echo))
 
 
-async def _until_told_to_stop(work: Coroutine[Any, Any, Verdict]) -> Verdict:
+async def _until_told_to_stop(work: Coroutine[Any, Any, DemoVerdict]) -> DemoVerdict:
     """Run the demo; SIGTERM ends it as Ctrl-C does, by cancelling it, so that everything is cleaned up."""
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -162,7 +153,9 @@ class Stage:
         colour = COLOURS.get(word, "bold")
         self._console.print(f"[dim]{time.monotonic() - self._began_s:5.1f} s[/dim]  [{colour}]{word}[/]: {text}")
 
-    def show(self, verdict: Verdict, *, has_spark: bool) -> None:
+    def show(self, verdict: DemoVerdict, *, has_spark: bool) -> None:
+        from pairbus.cli.demo_book import MEANINGS
+
         billable = verdict.cost["billable_operations"]
         shown = asdict(verdict) | {"cost": sum(billable.values()), "report": verdict.report or "-"}
         meanings = MEANINGS | {

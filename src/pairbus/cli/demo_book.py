@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
-from pairbus.cli.demo_entities import Entity
+from pairbus.cli.demo_pair import ENTITIES
 from pairbus.ledger import Row
 
 BODY_SIZES = (100, 2000)
@@ -24,38 +24,29 @@ SESSIONS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Result of the demo, for the last table and the JSON file. Counts are of messages."""
+class DemoVerdict:
+    """Result of the demo, for the JSON file and the last table, which explains each number in the words used here."""
 
-    sent: int
-    accepted: int
-    "Messages whose sender was told that they are stored."
-    in_primary: int
-    "Messages found in the primary at the end, each counted once; for a topic when all its subscriptions have it."
-    lost: int
-    "Accepted messages that were not found, or not in every subscription: must be 0."
-    duplicated: int
-    "Messages found more than once in one place."
-    altered: int
-    "Messages found with other content or another session than was sent, or in another entity, or never sent at all."
-    diverted: int
-    "Messages that a backlog queue of the secondary accepted."
-    moved: int
-    "Messages that the syphon moved home."
-    failover_s: float
-    "Time from the kill until every application was sending again."
-    drain_s: float
-    "Time that the syphon took, its start included."
-    cost: dict[str, dict[str, int]]
-    "Operations and billable operations by cause, from the ledger."
-    report: str | None
-    "File of the HTML report; None without Spark, which makes it."
+    sent: Annotated[int, "messages"]
+    accepted: Annotated[int, "messages whose application was told that they are stored"]
+    in_primary: Annotated[int, "found in the primary at the end; for a topic, in every subscription"]
+    lost: Annotated[int, "accepted and not found"]
+    duplicated: Annotated[int, "found more than once"]
+    altered: Annotated[int, "found with other content, or in another entity"]
+    diverted: Annotated[int, "taken by the secondary during the outage"]
+    moved: Annotated[int, "moved home by the syphon"]
+    failover_s: Annotated[float, "seconds from the kill until every application was sending again"]
+    drain_s: Annotated[float, "seconds that the syphon took"]
+    cost: Annotated[dict[str, dict[str, int]], "billable operations"]
+    report: Annotated[str | None, "HTML report"]
 
     @property
     def is_good(self) -> bool:
         """True when no message was lost or altered; a duplicate breaks no promise."""
         return not (self.lost or self.altered)
 
+
+MEANINGS = {name: hint.__metadata__[0] for name, hint in get_type_hints(DemoVerdict, include_extras=True).items()}
 
 Key = tuple[str, str]
 "Entity and message id."
@@ -64,19 +55,14 @@ Key = tuple[str, str]
 class Book:
     """Record of every message of one run."""
 
-    def __init__(self, seed: int, entities: Mapping[str, Entity]) -> None:
+    def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._entities = entities
-        self._entity_of = {place: entity.name for entity in entities.values() for place in entity.places}
+        self._entity_of = {place: entity.name for entity in ENTITIES.values() for place in entity.places}
         self._digests: dict[Key, str] = {}
         self._accepted: set[Key] = set()
         self._found: Counter[Key] = Counter()
         "Times that a message was found, by place and message id."
         self._altered: set[Key] = set()
-
-    @property
-    def sent_count(self) -> int:
-        return len(self._digests)
 
     @property
     def accepted_count(self) -> int:
@@ -95,7 +81,7 @@ class Book:
             correlation_id=f"{chance.getrandbits(64):016x}",
             time_to_live=timedelta(hours=chance.randint(*TTL_HOURS)),
             application_properties={"number": number, "amount": chance.random(), "note": f"für {application}"},
-            session_id=f"session {chance.randrange(SESSIONS)}" if self._entities[entity].has_sessions else None,
+            session_id=f"session {chance.randrange(SESSIONS)}" if ENTITIES[entity].has_sessions else None,
         )
         self._digests[entity, f"{application}-{number}"] = digest(message)
         return message
@@ -106,27 +92,26 @@ class Book:
 
     def found(self, place: str, message: Any) -> None:
         """Note a message that was received from a queue or a subscription."""
-        message_id = str(message.message_id)
-        self._found[place, message_id] += 1
-        key = (self._entity_of[place], message_id)
+        key = (self._entity_of[place], str(message.message_id))
+        self._found[place, key[1]] += 1
         if self._digests.get(key) != digest(message):
             self._altered.add(key)
 
     def _is_whole(self, key: Key) -> bool:
         entity, message_id = key
-        return all((place, message_id) in self._found for place in self._entities[entity].places)
+        return all((place, message_id) in self._found for place in ENTITIES[entity].places)
 
     def verdict(
         self,
         *,
-        diverted: int,
-        moved: int,
-        failover_s: float,
-        drain_s: float,
-        ledger: Iterable[Row],
+        diverted: int = 0,
+        moved: int = 0,
+        failover_s: float = 0.0,
+        drain_s: float = 0.0,
+        ledger: Iterable[Row] = (),
         report: str | None = None,
-    ) -> Verdict:
-        return Verdict(
+    ) -> DemoVerdict:
+        return DemoVerdict(
             sent=len(self._digests),
             accepted=len(self._accepted),
             in_primary=sum(map(self._is_whole, self._digests)),

@@ -8,16 +8,15 @@ import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.cli.child_broker import ChildBroker
+from pairbus.cli import demo_pair
 from pairbus.cli.dashboard import address_lines, until_stopped
 from pairbus.cli.dashboard_page import Given, PageOptions, make_page
-from pairbus.cli.demo_entities import ENTITIES, create, heed_cancellation
-from pairbus.cli.demo_story import APPLICATIONS, BACKLOG_QUEUES, PRIMARY, SECONDARY
+from pairbus.cli.demo_pair import APPLICATIONS, BACKLOG_QUEUES, ENTITIES, PRIMARY, SECONDARY
 from pairbus.client.sides import Side
 from pairbus.dashboard.server import DashboardServer
 
@@ -29,7 +28,6 @@ PING_INTERVAL_S = 2.0
 SEND_EVERY_S = 0.2
 RECEIVED = ("orders", "payments")
 "Queues whose messages an application receives; those of the others stay, to be looked at."
-SEND_TIMEOUT_S = 10.0
 
 
 async def serve(port: int, say: Callable[[str], object]) -> None:
@@ -37,15 +35,8 @@ async def serve(port: int, say: Callable[[str], object]) -> None:
     with tempfile.TemporaryDirectory(prefix="pairbus-demo-") as name:
         folder = Path(name)
         async with AsyncExitStack() as ends:
-            brokers = [
-                ChildBroker([one], folder / one, folder / f"{one}.stderr", ("--meter", str(folder / f"{one}-meter")))
-                for one in (PRIMARY, SECONDARY)
-            ]
-            for broker in brokers:
-                ends.push_async_callback(broker.stop)
-            await asyncio.gather(*(broker.start() for broker in brokers))
+            brokers = await demo_pair.start_pair(ends, folder, meter=True)
             home, away = brokers[0].connection_strings[PRIMARY], brokers[1].connection_strings[SECONDARY]
-            await asyncio.to_thread(create, home)
             applications = await _applications(ends, home, away)
             given = [Given(Side.from_connection_string(text), text) for text in (home, away)]
             controls = (folder / PRIMARY, folder / SECONDARY)
@@ -58,21 +49,17 @@ async def serve(port: int, say: Callable[[str], object]) -> None:
 
 
 async def _applications(ends: AsyncExitStack, home: str, away: str) -> list[asyncio.Task[None]]:
-    from pairbus.aio import PairedServiceBusClient
-
     tasks = []
     for number, (application, entities) in enumerate(APPLICATIONS.items()):
-        client = PairedServiceBusClient.from_connection_strings(
+        client = await demo_pair.new_client(
+            ends,
             home,
             away,
-            primary_name=PRIMARY,
-            backlog_queue_count=BACKLOG_QUEUES,
             failover_interval=FAILOVER_INTERVAL_S,
             ping_primary_interval=PING_INTERVAL_S,
             enable_syphon=number == 0,
             control_socket=True,
         )
-        await ends.enter_async_context(client)
         tasks += [asyncio.create_task(_send(client, application, entity)) for entity in entities]
         if number == 0:
             tasks += [asyncio.create_task(_receive(client, entity)) for entity in RECEIVED]
@@ -93,7 +80,6 @@ async def _until_stopped(applications: list[asyncio.Task[None]]) -> None:
 
 
 async def _send(client: PairedServiceBusClient, application: str, entity: str) -> None:
-    """Send as a careful application does: a refused send is repeated with the same message id."""
     async with ENTITIES[entity].sender(client) as sender:
         for number in itertools.count():
             body = f'{{"application": "{application}", "number": {number}, "amount": {number * 7 % 100}}}'
@@ -101,18 +87,8 @@ async def _send(client: PairedServiceBusClient, application: str, entity: str) -
             message = ServiceBusMessage(body, message_id=f"{application}-{entity}-{number}", session_id=session)
             is_sent = False
             while not is_sent:
-                is_sent = await _sent(sender, message)
+                is_sent = await demo_pair.refusal_of(sender, message) is None
                 await asyncio.sleep(SEND_EVERY_S)
-
-
-async def _sent(sender: Any, message: ServiceBusMessage) -> bool:
-    try:
-        await sender.send_messages(message, timeout=SEND_TIMEOUT_S)
-    except ServiceBusError:
-        return False
-    finally:
-        heed_cancellation()
-    return True
 
 
 async def _receive(client: PairedServiceBusClient, entity: str) -> None:
@@ -122,7 +98,7 @@ async def _receive(client: PairedServiceBusClient, entity: str) -> None:
                 while True:
                     for message in await receiver.receive_messages(20, max_wait_time=1):
                         await receiver.complete_message(message)
-                    heed_cancellation()
+                    demo_pair.heed_cancellation()
         except (ServiceBusError, OSError):  # the primary is away: receivers wait, as they do without a pair
-            heed_cancellation()
+            demo_pair.heed_cancellation()
             await asyncio.sleep(1.0)

@@ -13,12 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pairbus.cli.demo_drain import Way, ledger_of
+from pairbus.cli.demo_pair import BACKLOG_QUEUES, PRIMARY
 from pairbus.errors import PairbusError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from pyspark.sql import SparkSession
 
 DEADLINE_S = 600.0
@@ -29,11 +27,13 @@ CONF = {"spark.driver.memory": "512m"}
 
 
 class SparkDrain:
-    """Drain by Spark: `async with SparkDrain(folder, say) as drain` starts Spark, `drain.move` waits for it."""
+    """Drain by Spark: `async with` starts Spark in the background, `move` waits for it."""
 
-    def __init__(self, folder: Path, say: Callable[[str, str], None]) -> None:
+    def __init__(self, folder: Path, ledger: Path, say: Callable[[str, str], None]) -> None:
         self.spark: SparkSession | None = None
+        "Spark session, after `move`, that runs until the end of the `async with`; the report uses it."
         self._folder = folder
+        self._ledger = ledger
         self._say = say
         self._java: subprocess.Popen[bytes] | None = None
         self._launched = threading.Event()
@@ -43,15 +43,13 @@ class SparkDrain:
         self._starting = asyncio.create_task(asyncio.to_thread(self._start))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._starting is not None
         await asyncio.to_thread(self._stop)
         await asyncio.wait([self._starting])
         self._starting.exception()  # marks an error of the start as seen
 
-    async def move(self, way: Way) -> int:
+    async def move(self, home: str, away: str) -> int:
         """Move the backlog home; returns how many messages were moved."""
         from pairbus.spark import Quotas, syphon
 
@@ -62,13 +60,13 @@ class SparkDrain:
         drain = await asyncio.to_thread(
             syphon,
             self.spark,
-            primary=self._secret("primary", way.primary),
-            secondary=self._secret("secondary", way.secondary),
+            primary=self._secret("primary", home),
+            secondary=self._secret("secondary", away),
             journal=self._folder / "journal",
-            primary_name=way.name,
-            backlog_queue_count=way.backlog_queues,
+            primary_name=PRIMARY,
+            backlog_queue_count=BACKLOG_QUEUES,
             once=True,
-            ledger=ledger_of(self._folder),
+            ledger=self._ledger,
             quotas=Quotas(tasks=1),  # for a few hundred messages a second worker costs more time than it saves
         )
         async with asyncio.timeout(DEADLINE_S):

@@ -45,7 +45,7 @@ class DrainWays:
             self._away.add(path.lower())
 
 
-class Drain:
+class SpoolDrain:
     """Drains spools into one pair. Progress is one line that is written over on a terminal, nothing elsewhere."""
 
     def __init__(

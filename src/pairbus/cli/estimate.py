@@ -17,7 +17,7 @@ from pairbus.cli.outputs import check_output
 from pairbus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pairbus.cost.estimate import Assumptions, Bill, Estimate
+    from pairbus.cost.estimate import Assumptions, Estimate, EstimatedBill
 
 EPILOG = """\b
 Examples:
@@ -35,7 +35,7 @@ _SIZE = re.compile(r"(\d{1,9}) ?([KM]?B?)", re.ASCII)
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(?:/([smhd]))?", re.ASCII)
 
 
-class Counting(StrEnum):
+class CountingChoice(StrEnum):
     documented = "documented"
     strict = "strict"
 
@@ -74,8 +74,8 @@ def estimate(
         int, typer.Option(min=1, help="Messaging units of each namespace, for premium and geo-replication.")
     ] = 1,
     counting: Annotated[
-        Counting, typer.Option(help="documented: settlements are free; strict: each settlement is an operation.")
-    ] = Counting.documented,
+        CountingChoice, typer.Option(help="documented: settlements are free; strict: each settlement is an operation.")
+    ] = CountingChoice.documented,
     operations_before: Annotated[
         int | None, typer.Option(min=0, help="Earlier operations of the month, for the tier. Default: all included.")
     ] = None,
@@ -267,7 +267,7 @@ def as_json(given: Assumptions, made: Estimate) -> dict[str, Any]:
     return {name: _plain(value) for name, value in whole.items()}
 
 
-def _bill(bill: Bill) -> dict[str, Any]:
+def _bill(bill: EstimatedBill) -> dict[str, Any]:
     return asdict(bill) | {"money": bill.money}
 
 

@@ -31,17 +31,22 @@ Entity = Annotated[
 ]
 Direction = Annotated[str | None, typer.Option(help=f"One of {', '.join(DIRECTIONS)}. Default: all that KIND has.")]
 For = Annotated[
-    str | None, typer.Option("--for", metavar="TIME", help="How long: 30s, 5m, 1h. Default: until it is cleared.")
+    str | None,
+    typer.Option("--for", metavar="TIME", help="Duration: 30s, 5m, 1h. Default: until the fault is cleared."),
 ]
-Probability = Annotated[float | None, typer.Option(help="Share of operations that are met, above 0 and up to 1.")]
-Count = Annotated[int | None, typer.Option(help="How many operations or connections are met.")]
+Probability = Annotated[
+    float | None, typer.Option(help="Share of operations that the fault meets, above 0 and up to 1.")
+]
+Count = Annotated[int | None, typer.Option(help="Number of operations or connections that the fault meets.")]
 Delay = Annotated[
-    str | None, typer.Option("--delay", metavar="TIME", help="For latency, delay and slow-disk: how much later.")
+    str | None, typer.Option("--delay", metavar="TIME", help="For latency, delay and slow-disk: time to add.")
 ]
 Jitter = Annotated[
-    str | None, typer.Option("--jitter", metavar="TIME", help="For latency and delay: up to so much more.")
+    str | None, typer.Option("--jitter", metavar="TIME", help="For latency and delay: random time to add, at most.")
 ]
-BytesPerSecond = Annotated[float | None, typer.Option("--bytes-per-second", help="For bandwidth.")]
+BytesPerSecond = Annotated[
+    float | None, typer.Option("--bytes-per-second", help="For bandwidth: bytes a second that pass.")
+]
 LinkIdle = Annotated[
     str | None, typer.Option("--link-idle", metavar="TIME", help="For idle-close: how long a sender may be idle.")
 ]

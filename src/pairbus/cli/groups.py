@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 WHOLE = 10_000  # characters of a summary: more than any has
 
 
-class Group(TyperGroup):
+class WrappingGroup(TyperGroup):
     """A group that wraps long summaries instead of cutting them."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -27,7 +27,7 @@ Examples:
 app = typer.Typer(no_args_is_help=True, help="Keep ledgers as a table of Spark, partitioned by day.")
 
 
-class Format(StrEnum):
+class LedgerFormat(StrEnum):
     parquet = "parquet"
     delta = "delta"
     iceberg = "iceberg"
@@ -54,8 +54,9 @@ def compact(
         str, typer.Option(metavar="LOCATION", help="Folder or address of the table; made when it is missing.")
     ],
     format_: Annotated[
-        Format, typer.Option("--format", help="Format of the table; delta and iceberg need a session that has them.")
-    ] = Format.parquet,
+        LedgerFormat,
+        typer.Option("--format", help="Format of the table; delta and iceberg need a session that has them."),
+    ] = LedgerFormat.parquet,
     remote: Remote = None,
 ) -> None:
     """Add to a table what the ledgers have got since the last time; files that have not grown are not read.

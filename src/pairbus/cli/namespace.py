@@ -74,7 +74,7 @@ def export(
         typer.echo(note, err=True)
 
 
-class Entities(StrEnum):
+class EntitiesInReset(StrEnum):
     """The fate of the entities in a reset."""
 
     KEEP = "keep"
@@ -94,8 +94,9 @@ def reset(
     connection_string_file: ConnectionStringFile = None,
     ca_file: CaFile = None,
     entities: Annotated[
-        Entities, typer.Option(help="keep: empty every queue, topic and subscription. delete: delete all of them.")
-    ] = Entities.KEEP,
+        EntitiesInReset,
+        typer.Option(help="keep: empty every queue, topic and subscription. delete: delete all of them."),
+    ] = EntitiesInReset.KEEP,
     yes: options.Yes = False,
 ) -> None:
     """Empty every entity of a namespace of `pairbus broker`, or delete all of them. Asks first, unless --yes is given.
@@ -106,7 +107,7 @@ def reset(
     from pairbus.cli.switches import switch
 
     text = given_connection_string(connection_string, connection_string_file)
-    fate = "every message" if entities is Entities.KEEP else "every entity with its messages"
+    fate = "every message" if entities is EntitiesInReset.KEEP else "every entity with its messages"
     options.confirm_deletion(f"{fate} of the namespace", yes)
     switch(text, "POST", "reset", {"entities": entities.value}, ca_file)
-    typer.echo("emptied every entity" if entities is Entities.KEEP else "deleted every entity")
+    typer.echo("emptied every entity" if entities is EntitiesInReset.KEEP else "deleted every entity")

@@ -57,11 +57,11 @@ def create(
             show_default=False,
         ),
     ] = None,
-    backlog_queue_count: Annotated[int, typer.Option(help="How many backlog queues there shall be.", min=1)] = 10,
+    backlog_queue_count: Annotated[int, typer.Option(help="Number of backlog queues.", min=1)] = 10,
     primary_name: Annotated[
         str | None,
         typer.Option(
-            help="First part of their paths; derived from the primary's host when not given.", show_default=False
+            help="First part of the backlog paths. Default: derived from the primary's host.", show_default=False
         ),
     ] = None,
     credential: CredentialName = None,
@@ -126,19 +126,20 @@ def check(
     ] = None,
     entity: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Queue or topic of the primary to try. Repeat for more. Default: its first."),
+        typer.Option(
+            metavar="PATH", help="Queue or topic of the primary to try. Repeat for more. Default: the first one."
+        ),
     ] = None,
     backlog_queue_count: Annotated[
         int,
-        typer.Option(
-            min=1, max=int(RANGES["backlog_queue_count"].most), help="How many backlog queues there should be."
-        ),
+        typer.Option(min=1, max=int(RANGES["backlog_queue_count"].most), help="Number of backlog queues."),
     ] = 10,
     primary_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="First part of the backlog paths; from the primary's host.")
+        str | None,
+        typer.Option(metavar="NAME", help="First part of the backlog paths. Default: derived from the primary's host."),
     ] = None,
     timeout: Annotated[
-        float, duration_option("--timeout", low=0.1, high=600, help="How long the checks of each side may take.")
+        float, duration_option("--timeout", low=0.1, high=600, help="Time for the checks of each side.")
     ] = 30,
     credential: CredentialName = None,
     ca_file: CaFile = None,

@@ -41,7 +41,7 @@ _MANAGE = "clients need it only to create backlog queues, and `pairbus status` t
 
 
 @dataclass(slots=True)
-class Told:
+class AdminAnswers:
     """Answers of the administration of one namespace."""
 
     began_s: float = 0.0
@@ -73,7 +73,7 @@ class Checking:
         return [*home, *away]
 
     async def _side(
-        self, name: str, side: Side, rest: Callable[[Carrier, Told, float], Awaitable[list[Finding]]]
+        self, name: str, side: Side, rest: Callable[[Carrier, AdminAnswers, float], Awaitable[list[Finding]]]
     ) -> list[Finding]:
         clock = asyncio.get_running_loop().time
         began, check = clock(), f"{name} connection"
@@ -89,7 +89,7 @@ class Checking:
             dated = clock_finding(name, told.date, told.began_s, told.ended_s)
             return [reached, dated, _manage(name, told), *await rest(carrier, told, deadline)]
 
-    async def _check_home(self, carrier: Carrier, told: Told, deadline: float) -> list[Finding]:
+    async def _check_home(self, carrier: Carrier, told: AdminAnswers, deadline: float) -> list[Finding]:
         check = "primary send"
         paths = list(self.entities)
         if not paths:
@@ -100,7 +100,7 @@ class Checking:
         errors = await _tried(paths, partial(_open_sender, carrier, deadline))
         return [right_finding(check, paths, errors, "The key of the primary needs the Send claim on this entity")]
 
-    async def _check_away(self, carrier: Carrier, told: Told, deadline: float) -> list[Finding]:
+    async def _check_away(self, carrier: Carrier, told: AdminAnswers, deadline: float) -> list[Finding]:
         findings = []
         if told.queues is None:
             paths = [queue_path(self.primary_name, index) for index in range(self.rotation)]
@@ -129,7 +129,7 @@ class Checking:
         return findings
 
 
-def _manage(name: str, told: Told) -> Finding:
+def _manage(name: str, told: AdminAnswers) -> Finding:
     check = f"{name} manage"
     if told.error is None:
         return Finding(check, "ok", "the key may administer the namespace")
@@ -139,19 +139,19 @@ def _manage(name: str, told: Told) -> Finding:
 # ── administration ──
 
 
-async def _ask(side: Side, deadline: float) -> Told:
+async def _ask(side: Side, deadline: float) -> AdminAnswers:
     try:
         async with asyncio.timeout_at(deadline):
             return await in_thread("pairbus-admin", _administration, side)
     except TimeoutError:
-        return Told(error="no answer in time")
+        return AdminAnswers(error="no answer in time")
     except (OSError, ConfigError) as error:
-        return Told(error=first_line(error))
+        return AdminAnswers(error=first_line(error))
 
 
-def _administration(side: Side) -> Told:
+def _administration(side: Side) -> AdminAnswers:
     """Ask for the namespace, whose answer has a date in any case, then for its entities. Blocks."""
-    told = Told()
+    told = AdminAnswers()
 
     def dated(response: Any, content: Any, _headers: Any) -> Any:
         told.ended_s = time.time()

@@ -16,7 +16,7 @@ DATE_STEP_S = 1.0  # an HTTP date has whole seconds
 NEVER = timedelta(days=10_675_199)
 SHOWN_MAX = 5  # queues in one finding
 
-State = Literal["ok", "failed", "skipped"]
+FindingState = Literal["ok", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Finding:
     """One line of the check."""
 
     check: str
-    state: State
+    state: FindingState
     detail: str
     advice: str = ""
     "Advice to the operator; empty when nothing has to be done."
@@ -47,7 +47,7 @@ def is_well(findings: Sequence[Finding]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedSetting:
     """A setting of a backlog queue."""
 
     value: Any
@@ -61,18 +61,18 @@ class Wanted:
         return bool((value or None) == (self.value or None))
 
 
-SETTINGS: Mapping[str, Wanted] = {
-    "max_size_in_megabytes": Wanted(MAX_SIZE_MB, f"--max-size-mb {MAX_SIZE_MB}", at_least=True),
-    "max_delivery_count": Wanted(MAX_DELIVERY_COUNT, f"--max-delivery-count {MAX_DELIVERY_COUNT}"),
-    "default_message_time_to_live": Wanted(NEVER, "--ttl never", at_least=True),
-    "auto_delete_on_idle": Wanted(NEVER, "--auto-delete-on-idle never", at_least=True),
-    "lock_duration": Wanted(timedelta(seconds=LOCK_DURATION_S), f"--lock-duration {LOCK_DURATION_S:g}"),
-    "dead_lettering_on_message_expiration": Wanted(True, "--dead-letter-on-expiration"),
-    "enable_batched_operations": Wanted(True, None),
-    "requires_session": Wanted(False, None),
-    "requires_duplicate_detection": Wanted(False, None),
-    "forward_to": Wanted(None, "--forward-to ''"),
-    "status": Wanted("Active", "--status Active"),
+SETTINGS: Mapping[str, WantedSetting] = {
+    "max_size_in_megabytes": WantedSetting(MAX_SIZE_MB, f"--max-size-mb {MAX_SIZE_MB}", at_least=True),
+    "max_delivery_count": WantedSetting(MAX_DELIVERY_COUNT, f"--max-delivery-count {MAX_DELIVERY_COUNT}"),
+    "default_message_time_to_live": WantedSetting(NEVER, "--ttl never", at_least=True),
+    "auto_delete_on_idle": WantedSetting(NEVER, "--auto-delete-on-idle never", at_least=True),
+    "lock_duration": WantedSetting(timedelta(seconds=LOCK_DURATION_S), f"--lock-duration {LOCK_DURATION_S:g}"),
+    "dead_lettering_on_message_expiration": WantedSetting(True, "--dead-letter-on-expiration"),
+    "enable_batched_operations": WantedSetting(True, None),
+    "requires_session": WantedSetting(False, None),
+    "requires_duplicate_detection": WantedSetting(False, None),
+    "forward_to": WantedSetting(None, "--forward-to ''"),
+    "status": WantedSetting("Active", "--status Active"),
 }
 "Setting in the words of the SDK's QueueProperties → the value that it should have."
 

@@ -61,14 +61,14 @@ def register(app: typer.Typer) -> None:
 def proxy(
     target: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="The endpoint to stand before. Default: the namespace of CS."),
+        typer.Option(metavar="HOST:PORT", help="Endpoint to which the proxy connects. Default: the namespace of CS."),
     ] = None,
     connection_string: ConnectionString = None,
     listen: Annotated[
-        str, typer.Option(metavar="[HOST:]PORT", help="Where clients come; port 0 is any free one.")
+        str, typer.Option(metavar="[HOST:]PORT", help="Address for clients; port 0 = any free one.")
     ] = "127.0.0.1:0",
     tls_to_target: Annotated[
-        bool, typer.Option("--tls-to-target", help="Speak TLS to --target. To a namespace in Azure it always does.")
+        bool, typer.Option("--tls-to-target", help="Speak TLS to --target. A namespace in Azure always gets TLS.")
     ] = False,
     ca_file: CaFile = None,
     tls: Annotated[
@@ -82,7 +82,8 @@ def proxy(
         typer.Option(metavar="NAME", help="A further name in that certificate, besides loopback. Repeat for more."),
     ] = None,
     pass_tls: Annotated[
-        bool, typer.Option("--pass-tls", help="Clients speak TLS with the target itself: the proxy sees bytes alone.")
+        bool,
+        typer.Option("--pass-tls", help="Clients speak TLS with the target itself: the proxy sees encrypted bytes."),
     ] = False,
     control: Annotated[
         Path | None,

@@ -15,7 +15,7 @@ from azure.core.exceptions import AzureError
 from pairbus.cli.backlogs import Backlogs, ask_duplicate_window, carrier_of, counts
 from pairbus.cli.left import NOTHING_LEFT, Left, look
 from pairbus.cli.syphon_metrics import SyphonMetrics
-from pairbus.cli.telling import Tally, Telling, many
+from pairbus.cli.telling import QueueTally, SyphonTelling, many
 from pairbus.client.sides import Side
 from pairbus.control.syphons import SyphonControl
 from pairbus.errors import ConfigError
@@ -31,8 +31,6 @@ from pairbus.transport import Carrier, TransportError
 if TYPE_CHECKING:
     from pairbus.cli.spark_pump import SparkPump
 
-Settings = SyphonSettings
-
 LINE_S = 1.0  # between two progress lines on a terminal
 LOG_S = 30.0  # and elsewhere
 COUNT_S = 5.0  # between two counts of waiting messages, while some are moved or held back; elsewhere LOG_S
@@ -44,7 +42,7 @@ LOOK_S = 10.0  # for a look at the messages that are left
 STOPPED_LOOK_S = 1.0  # of a command that is told to end
 
 
-class Pump(Protocol):
+class SyphonEngine(Protocol):
     """The part that does the work: in this process, or on Spark."""
 
     def run(self) -> Awaitable[object]: ...
@@ -73,13 +71,13 @@ class Pumping:
         self._settings = settings
         self._ledger = None if ledger is None or spark is not None else Ledger(ledger, client="syphon")
         self._spark = spark
-        self._telling = Telling(home.name, away.name, verbose=verbose)
-        self._tally = Tally(0.0 if spark is None else SPARK_LAG_S)
+        self._telling = SyphonTelling(home.name, away.name, verbose=verbose)
+        self._tally = QueueTally(0.0 if spark is None else SPARK_LAG_S)
         self._server = None if spark is None else spark.server
         self._backlogs = Backlogs(away, self._warn, self._meter_list)
         if self._server is not None:
             self._backlogs = self._server.backlogs(away, self._warn)
-        self._pump: Pump | None = None
+        self._pump: SyphonEngine | None = None
         self._metrics = None if metrics is None else SyphonMetrics(metrics, away.name, self._look)
 
     async def syphon(self, primary_name: str, count: int | None, *, once: bool) -> bool:
@@ -93,7 +91,7 @@ class Pumping:
             f"{self._away.name} -> {self._home.name}: {many(len(queues), 'backlog queue')} of {primary_name}"
         )
 
-        def make(home: Carrier, away: Carrier) -> Pump:
+        def make(home: Carrier, away: Carrier) -> SyphonEngine:
             if self._spark is not None:
                 grows = primary_name if count is None else None
                 return self._spark.syphon(queues, self._telling.problem, once=once, primary_name=grows)
@@ -114,7 +112,7 @@ class Pumping:
             else:
                 window_s = await ask_duplicate_window(self._home, path, self._warn, self._meter_home, new_ids=new_ids)
 
-        def make(home: Carrier, away: Carrier) -> Pump:
+        def make(home: Carrier, away: Carrier) -> SyphonEngine:
             if self._spark is not None:
                 return self._spark.redrive(
                     queue, to, self._telling.problem, once=once, duplicate_window_s=window_s, new_ids=new_ids
@@ -135,7 +133,7 @@ class Pumping:
 
     async def _run(
         self,
-        make: Callable[[Carrier, Carrier], Pump],
+        make: Callable[[Carrier, Carrier], SyphonEngine],
         drained: list[str],
         *,
         once: bool,
@@ -200,7 +198,9 @@ class Pumping:
         if self._ledger is not None:
             self._ledger.close(2.0)
 
-    def _open_control(self, loop: asyncio.AbstractEventLoop, pump: Pump, primary_name: str) -> SyphonControl | None:
+    def _open_control(
+        self, loop: asyncio.AbstractEventLoop, pump: SyphonEngine, primary_name: str
+    ) -> SyphonControl | None:
         """Open a control socket; a syphon goes on without one."""
         names = {"primary": self._home.name, "secondary": self._away.name, "primary_name": primary_name}
         try:
@@ -211,7 +211,7 @@ class Pumping:
 
     # ── messages in the queues ──
 
-    async def _left(self, pump: Pump, away: Carrier, drained: list[str], *, once: bool, stopped: bool) -> Left:
+    async def _left(self, pump: SyphonEngine, away: Carrier, drained: list[str], *, once: bool, stopped: bool) -> Left:
         """Look for messages that are left: some may be locked by somebody who is gone, or out of the pump's reach."""
         now = pump.progress()
         if self._spark is not None:  # which has looked by itself, if it came to its end
@@ -226,7 +226,7 @@ class Pumping:
         known = now.blocked + now.uncompleted
         return left if left.is_all or left.messages > known else Left(known, is_all=False)
 
-    async def _count(self, pump: Pump, queues: list[str], primary_name: str, *, once: bool) -> None:
+    async def _count(self, pump: SyphonEngine, queues: list[str], primary_name: str, *, once: bool) -> None:
         """Count waiting messages now and then. While nothing is moved or held back there is nothing new to count: an
         idle syphon costs its long polls, and little more."""
         telling, seen, looked_at = self._telling, _doings(pump), time.monotonic()
@@ -247,7 +247,7 @@ class Pumping:
                 self._adopt(pump, queues, primary_name, [queue.name for queue in found])
             telling.counted = self._tally.counted(*counts(found, queues), progress, now)
 
-    def _adopt(self, pump: Pump, queues: list[str], primary_name: str, found: list[str]) -> None:
+    def _adopt(self, pump: SyphonEngine, queues: list[str], primary_name: str, found: list[str]) -> None:
         """Drain backlog queues, too, that were created since the last look."""
         new = [path for path in found if path not in queues and queue_index(primary_name, path) is not None]
         if not new:
@@ -261,7 +261,7 @@ class Pumping:
 
     # ── telling ──
 
-    async def _show(self, pump: Pump) -> None:
+    async def _show(self, pump: SyphonEngine) -> None:
         terminal = sys.stderr.isatty()
         last = ""
         while True:
@@ -312,6 +312,6 @@ class Pumping:
         self._meter("secondary", entity, "management", count, 0, outcome)
 
 
-def _doings(pump: Pump) -> tuple[int, int, int]:
+def _doings(pump: SyphonEngine) -> tuple[int, int, int]:
     now = pump.progress()
     return now.moved, now.dead_lettered, now.errors

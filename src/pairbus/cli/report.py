@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairbus.cli.estimate import GEO, Counting
+from pairbus.cli.estimate import GEO, CountingChoice
 from pairbus.cli.outputs import check_output
 from pairbus.cli.spark_place import Remote, SparkPlace, spark_place
 from pairbus.cli.table import print_table
@@ -60,8 +60,8 @@ def report(
         str, typer.Option(metavar="SHEET", help="basic, standard, premium, or a file; see docs/prices.md.")
     ] = "standard",
     counting: Annotated[
-        Counting, typer.Option(help="documented: settlements are free; strict: each settlement is an operation.")
-    ] = Counting.documented,
+        CountingChoice, typer.Option(help="documented: settlements are free; strict: each settlement is an operation.")
+    ] = CountingChoice.documented,
     operations_before: Annotated[
         int | None,
         typer.Option(

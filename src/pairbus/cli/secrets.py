@@ -43,7 +43,7 @@ CredentialName = Annotated[
         "--credential",
         metavar="default|MODULE:CALLABLE",
         callback=_named,
-        help="Who gives tokens of Microsoft Entra ID, for namespaces that are given by their hosts.",
+        help="Source of Microsoft Entra ID tokens, for namespaces that are given by their hosts.",
         show_default=False,
     ),
 ]

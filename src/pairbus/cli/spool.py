@@ -85,7 +85,7 @@ def drain(
     ] = None,
     primary_name: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="First part of the backlog paths. Default: derived from the primary."),
+        typer.Option(metavar="NAME", help="First part of the backlog paths. Default: derived from the primary's host."),
     ] = None,
     backlog_queues: Annotated[
         int, typer.Option(min=1, max=int(RANGES["backlog_queue_count"].most), help="Number of backlog queues.")
@@ -108,7 +108,7 @@ def drain(
     command can be stopped and repeated.
     """
     # Imported when needed: it takes a third of a second, for which other commands should not wait.
-    from pairbus.cli.draining import Drain
+    from pairbus.cli.draining import SpoolDrain
     from pairbus.pairing.options import primary_name_of
     from pairbus.spool import Spool
     from pairbus.spool.files import look
@@ -118,7 +118,7 @@ def drain(
     away = None if secondary is None else namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
     namespaces.check()
     name = primary_name_of(home.authority) if primary_name is None else _checked(primary_name)
-    drained = Drain(home, away, name, backlog_queues, timeout)
+    drained = SpoolDrain(home, away, name, backlog_queues, timeout)
     left: list[list[object]] = []
     spools, passed_over = _spools(folder), 0
     for path in spools:

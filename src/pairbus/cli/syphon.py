@@ -182,7 +182,8 @@ def syphon(
     is opened to each of 0 … 9, and to the next ten as long as there are any.
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
-    from pairbus.cli.pumping import Pumping, Settings
+    from pairbus.cli.pumping import Pumping
+    from pairbus.syphon import SyphonSettings
 
     where = spark_place(master, remote if engine is Engine.spark else None)
     namespaces, home = _namespaces(where, credential, ca_file, once=once), None
@@ -196,7 +197,7 @@ def syphon(
         home = namespaces.side(target, "--target", "PAIRBUS_TARGET")
     assert home is not None
     namespaces.check()
-    settings = Settings(
+    settings = SyphonSettings(
         missing_destination_grace_s=missing_destination_grace,
         ttl_policy=ttl_policy.value,
         max_messages_per_second=max_messages_per_second,
@@ -247,7 +248,8 @@ def redrive(
     An entity that detects duplicates would drop messages that it remembers: a dead letter that came to it within its
     window stays until the window is over, and is counted as left, unless --new-ids is given.
     """
-    from pairbus.cli.pumping import Pumping, Settings
+    from pairbus.cli.pumping import Pumping
+    from pairbus.syphon import SyphonSettings
 
     where = spark_place(master, remote if engine is Engine.spark else None)
     namespaces = _namespaces(where, credential, ca_file, once=not follow)
@@ -258,7 +260,7 @@ def redrive(
     if target is not None:
         home = namespaces.side(target, "--target", "PAIRBUS_TARGET")
     namespaces.check()
-    settings = Settings(max_messages_per_second=max_messages_per_second)
+    settings = SyphonSettings(max_messages_per_second=max_messages_per_second)
     choice = SparkOptions(engine, where, journal, storage_credential, tables, checkpoint, tasks)
     choice.check()
     spark = None

@@ -13,14 +13,14 @@ from pairbus.telemetry.counters import HEALTHY, SUSPECT, Counters
 from pairbus.telemetry.prometheus import client_families
 
 OF_CLIENTS = ("pairbus.moved.messages", "pairbus.dead_lettered.messages", "pairbus.entity.state")
-Look = Callable[[], tuple[Progress, int | None]]
+LookAtProgress = Callable[[], tuple[Progress, int | None]]
 "Returns the progress of the syphon, and how many messages wait; None when that is not known."
 
 
 class SyphonMetrics:
     """Counts of one syphon, and the port that serves them."""
 
-    def __init__(self, place: str, secondary: str, look: Look) -> None:
+    def __init__(self, place: str, secondary: str, look: LookAtProgress) -> None:
         """ConfigError: `place` is neither PORT nor HOST:PORT, or needs a token."""
         self._secondary = secondary
         self._look = look

@@ -47,7 +47,7 @@ class Counted:
         return max(self.messages - left, now.blocked + now.uncompleted)
 
 
-class Tally:
+class QueueTally:
     """The sum of messages that are or were in the queues, from counts and from a progress that lags behind.
 
     Tasks of Spark tell what they have moved at their end. A count and the progress of the same moment then do not add
@@ -80,7 +80,7 @@ def _left_queues(progress: Progress) -> int:
     return progress.moved - progress.uncompleted + progress.dead_lettered
 
 
-class Telling:
+class SyphonTelling:
     """Messages of one run to its operator."""
 
     def __init__(self, home: str, away: str, *, verbose: bool = False, wall_s: Callable[[], float] = time.time) -> None:

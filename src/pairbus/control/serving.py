@@ -38,9 +38,9 @@ LOOP_S = 5.0
 JOIN_S = 1.0
 AGAIN_S = 1.0  # after an error of accept: there are no more file numbers, perhaps
 
-Route = Callable[[dict[str, Any]], Any]
+ControlRoute = Callable[[dict[str, Any]], Any]
 "Body of a request → answer, as JSON has them. Raises a PairbusError for a refusal."
-Routes = Mapping[tuple[str, str], Route]
+Routes = Mapping[tuple[str, str], ControlRoute]
 
 _STATUSES: tuple[tuple[type[PairbusError], int], ...] = (
     (EntityNotFound, 404),
@@ -171,7 +171,7 @@ class _Exchange(BaseHTTPRequestHandler):
             status, said = 500, {"error": f"{type(error).__name__}: {error}"}
         self._answer(status, said)
 
-    def _route(self) -> Route:
+    def _route(self) -> ControlRoute:
         routes = self.server.routes
         route = routes.get((self.command, self.path.partition("?")[0]))
         if route is None:

@@ -56,7 +56,7 @@ class Assumptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CostLine:
     """Operations of one kind, with their cost."""
 
     part: str
@@ -67,7 +67,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdleCost:
     """Cost of syphons while there is no backlog."""
 
     queues: int
@@ -80,7 +80,7 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class EstimatedBill:
     """Cost of the assumed messages, with or without pairing."""
 
     operations: int
@@ -113,14 +113,14 @@ class Estimate:
     connections_alone: int
     connections_peak: int
     "Connections at both namespaces while failed over."
-    lines: tuple[Line, ...]
+    lines: tuple[CostLine, ...]
     "Operations with pairing; they add up to those of `paired`."
-    alone: Bill
+    alone: EstimatedBill
     "Cost of the same messages through a primary that never fails, without pairing."
-    paired: Bill
+    paired: EstimatedBill
     geo: Decimal | None
     "Cost of the same traffic with geo-replication; None when its price sheet has another currency."
-    idle: tuple[Idle, ...]
+    idle: tuple[IdleCost, ...]
     "Idle cost of ten queues and one syphon, and of the assumed numbers."
     notes: tuple[str, ...]
     "Sentences that the reader of the numbers should know."
@@ -150,7 +150,7 @@ def estimate(given: Assumptions) -> Estimate:
     alone_peaks, paired_peaks = _peaks(given, failed_over_s)
     alone = _bill(given, alone_operations, 0, alone_peaks, namespaces=1)
     paired = _bill(given, sum(count for _, _, count in counts), crossing, paired_peaks, namespaces=2)
-    lines = tuple(Line(part, what, count, _share(paired, count)) for part, what, count in counts)
+    lines = tuple(CostLine(part, what, count, _share(paired, count)) for part, what, count in counts)
     return Estimate(
         messages=messages,
         failed_over_s=failed_over_s,
@@ -234,9 +234,9 @@ def _peaks(given: Assumptions, failed_over_s: int) -> tuple[list[int], list[int]
     return [senders] * hours, [busy] * touched + [quiet] * (hours - touched)
 
 
-def _bill(given: Assumptions, operations: int, crossing: int, peaks: list[int], namespaces: int) -> Bill:
+def _bill(given: Assumptions, operations: int, crossing: int, peaks: list[int], namespaces: int) -> EstimatedBill:
     sheet = given.sheet
-    return Bill(
+    return EstimatedBill(
         operations=operations,
         operations_money=sheet.charge(_before(given), operations),
         bandwidth_money=sheet.bandwidth(crossing),
@@ -249,7 +249,7 @@ def _before(given: Assumptions) -> int:
     return given.sheet.included_operations if given.operations_before is None else given.operations_before
 
 
-def _share(bill: Bill, operations: int) -> Decimal:
+def _share(bill: EstimatedBill, operations: int) -> Decimal:
     """Share of the bill for some operations: each costs the same, whichever tier it fell into."""
     return bill.operations_money * operations / bill.operations if bill.operations else Decimal(0)
 
@@ -261,12 +261,12 @@ def _geo(given: Assumptions, messages: int) -> Decimal | None:
     return capacity + given.geo.replication(messages * given.size_bytes)
 
 
-def _idle_table(given: Assumptions) -> tuple[Idle, ...]:
+def _idle_table(given: Assumptions) -> tuple[IdleCost, ...]:
     rows = []
     for queues, syphons in dict.fromkeys([(10, 1), (given.backlog_queues, given.syphons)]):
         hour = POLLS_PER_HOUR * queues * syphons
         money = given.sheet.charge(_before(given), hour * 24 * 30)
-        rows.append(Idle(queues, syphons, hour, hour * 24, hour * 24 * 30, money))
+        rows.append(IdleCost(queues, syphons, hour, hour * 24, hour * 24 * 30, money))
     return tuple(rows)
 
 

@@ -22,7 +22,7 @@ class Unreachable(PairbusError):
     """The namespace cannot be reached. Nothing was changed by the call that failed."""
 
 
-class Patience:
+class RetryPatience:
     """Decides how long failures are answered by another try: until `patience_s` have passed without a success.
 
     A namespace that was never reached is not tried again: its name may be wrong.
@@ -56,7 +56,7 @@ def is_passing(error: TransportError) -> bool:
     return failure_of(error).kind in _PASSING
 
 
-async def persevere(call: Callable[[], Awaitable[T]], patience: Patience) -> T:
+async def persevere(call: Callable[[], Awaitable[T]], patience: RetryPatience) -> T:
     """Make a call that is harmless to repeat until it succeeds or will not."""
     while True:
         try:

@@ -20,7 +20,7 @@ from typing import IO, Any, Protocol
 
 from pairbus.errors import ConfigError
 from pairbus.explorer.address import Address
-from pairbus.explorer.calls import Patience, explained, uninterrupted
+from pairbus.explorer.calls import RetryPatience, explained, uninterrupted
 from pairbus.explorer.choice import Choice
 from pairbus.explorer.encoding import BadMessage, importable
 from pairbus.explorer.message import described
@@ -201,7 +201,7 @@ async def import_lines(
     carrier: Carrier, path: str, lines: Lines, progress: Progress, source: NoteTaker | None = None
 ) -> None:
     """Send the messages of the lines in order. Without a `source` there are no notes."""
-    pipeline, patience = Pipeline(carrier, path), Patience()
+    pipeline, patience = Pipeline(carrier, path), RetryPatience()
     destination = f"{carrier.endpoint.authority}/{path}"
     marks: deque[tuple[int, Notes]] = deque()
     "Notes that become true when so many messages are accepted."

@@ -16,7 +16,7 @@ from typing import Self
 
 from pairbus.amqp.errors import NOT_ALLOWED
 from pairbus.explorer.address import Address
-from pairbus.explorer.calls import Patience, is_passing, uninterrupted
+from pairbus.explorer.calls import RetryPatience, is_passing, uninterrupted
 from pairbus.explorer.message import LOCKED_UNTIL, annotations_of
 from pairbus.explorer.sessions import session_ids
 from pairbus.transport import Carrier, Connection, Received, Receiver, Refused, TransportError
@@ -30,7 +30,7 @@ CLOSE_S = 5.0
 SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
 
 
-class Intake:
+class MessageIntake:
     """Receives from an entity. Use it as a context manager; one task at a time."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Intake:
     async def __aexit__(self, *_: object) -> None:
         await uninterrupted(self.close())
 
-    async def batches(self, patience: Patience) -> AsyncIterator[list[Received]]:
+    async def batches(self, patience: RetryPatience) -> AsyncIterator[list[Received]]:
         """Yield messages as they come, until none comes for a moment; session by session where there are any."""
         if self._session is not None:
             async for batch in self._link_batches(self._session, patience):
@@ -89,7 +89,7 @@ class Intake:
         """Take nothing more from this link: go on with the next session, if there is one."""
         self._is_next_wanted = True
 
-    async def _link_batches(self, session: str | None, patience: Patience) -> AsyncIterator[list[Received]]:
+    async def _link_batches(self, session: str | None, patience: RetryPatience) -> AsyncIterator[list[Received]]:
         while True:
             try:
                 if not await self._open(session):

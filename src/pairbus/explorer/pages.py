@@ -8,7 +8,7 @@ from typing import Any
 from pairbus.amqp.types import Int, Long
 from pairbus.errors import PairbusError
 from pairbus.explorer.address import Address
-from pairbus.explorer.calls import Patience, explained, persevere
+from pairbus.explorer.calls import RetryPatience, explained, persevere
 from pairbus.explorer.choice import Choice
 from pairbus.explorer.message import sequence_number_of
 from pairbus.explorer.progress import Progress
@@ -59,7 +59,7 @@ async def walk(
 
     Lost connections are opened again. Messages that arrive meanwhile are included, unless `last` says where to end.
     """
-    patience = Patience()
+    patience = RetryPatience()
     while last is None or first <= last:
         page = await _page(carrier, address, first, PAGE, session=session, bodies=bodies, patience=patience)
         if not page:
@@ -139,7 +139,7 @@ async def _page(
     *,
     session: str | None,
     bodies: bool,
-    patience: Patience | None = None,
+    patience: RetryPatience | None = None,
 ) -> list[bytes]:
     body: dict[str, Any] = {"from-sequence-number": Long(number), "message-count": Int(count)}
     if session is not None:

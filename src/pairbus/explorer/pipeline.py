@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from pairbus.explorer.calls import Patience, is_passing
+from pairbus.explorer.calls import RetryPatience, is_passing
 from pairbus.transport import Carrier, TransportError
 
 IN_FLIGHT_MAX = 256
@@ -35,14 +35,14 @@ class Pipeline:
         self._flying: deque[_Sent] = deque()
         self._bytes = 0
 
-    async def put(self, payload: bytes, patience: Patience) -> None:
+    async def put(self, payload: bytes, patience: RetryPatience) -> None:
         """Begin to send a message; waits while too many are in flight. TransportError: it will not be accepted."""
         while self._flying and (len(self._flying) >= IN_FLIGHT_MAX or self._bytes + len(payload) > IN_FLIGHT_BYTES_MAX):
             await self._settle_first(patience)
         self._flying.append(_Sent(payload, await self._begin(payload, patience)))
         self._bytes += len(payload)
 
-    async def flush(self, patience: Patience) -> None:
+    async def flush(self, patience: RetryPatience) -> None:
         """Return when everything that was put is accepted."""
         while self._flying:
             await self._settle_first(patience)
@@ -69,7 +69,7 @@ class Pipeline:
         self._bytes -= len(self._flying.popleft().payload)
         self.accepted += 1
 
-    async def _begin(self, payload: bytes, patience: Patience) -> asyncio.Future[None]:
+    async def _begin(self, payload: bytes, patience: RetryPatience) -> asyncio.Future[None]:
         while True:
             try:
                 sender = await self._carrier.sender(self._path)
@@ -77,7 +77,7 @@ class Pipeline:
             except TransportError as error:
                 await patience.failed(error)
 
-    async def _settle_first(self, patience: Patience) -> None:
+    async def _settle_first(self, patience: RetryPatience) -> None:
         first = self._flying[0]
         try:
             await asyncio.shield(first.answer)
@@ -90,7 +90,7 @@ class Pipeline:
         patience.succeeded()
         self._pop()
 
-    async def _send_again(self, patience: Patience) -> None:
+    async def _send_again(self, patience: RetryPatience) -> None:
         """Send everything again that is not known to be accepted, in its order."""
         for sent in self._flying:
             if not sent.answer.done():

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from pairbus.explorer.address import Address
-from pairbus.explorer.calls import Patience, explained, is_passing, uninterrupted
+from pairbus.explorer.calls import RetryPatience, explained, is_passing, uninterrupted
 from pairbus.explorer.choice import Choice, state_of
-from pairbus.explorer.intake import CREDIT, WAIT_S, Intake
+from pairbus.explorer.intake import CREDIT, WAIT_S, MessageIntake
 from pairbus.explorer.message import sequence_number_of
 from pairbus.explorer.pages import NUMBER_MAX, extent, search, walk
 from pairbus.explorer.progress import Progress
@@ -41,7 +41,7 @@ class Acted:
     "Namespace and entity that the error is about; None: the entity that messages are taken from."
 
 
-Act = Callable[[list[Received]], Awaitable[Acted]]
+ActOnMessages = Callable[[list[Received]], Awaitable[Acted]]
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Taking:
     carrier: Carrier
     address: Address
     choice: Choice
-    act: Act
+    act: ActOnMessages
     progress: Progress
     limit: int | None = None
     wait_s: float = WAIT_S
@@ -70,11 +70,11 @@ class Taking:
         try:
             if await self._look():
                 credit = min(CREDIT, self._left) if self.choice.is_all else CREDIT
-                patience = Patience()
+                patience = RetryPatience()
                 if self.only_present:
                     patience.succeeded()  # the look has reached the namespace
                 wait_s = max(self.wait_s, CHOSEN_WAIT_S) if self.choice.numbers else self.wait_s
-                async with Intake(
+                async with MessageIntake(
                     self.carrier, self.address, session=self.choice.session, credit=credit, wait_s=wait_s
                 ) as intake:
                     await self._take(intake, patience)
@@ -112,7 +112,7 @@ class Taking:
         self.progress.total = min(len(wanted), self._left)
         return bool(wanted)
 
-    async def _take(self, intake: Intake, patience: Patience) -> None:
+    async def _take(self, intake: MessageIntake, patience: RetryPatience) -> None:
         async for messages in intake.batches(patience):
             acted = await uninterrupted(self._batch(intake, messages))
             if acted.error is not None:
@@ -129,7 +129,7 @@ class Taking:
                 self._held_too_many = True
                 return
 
-    async def _batch(self, intake: Intake, messages: list[Received]) -> Acted:
+    async def _batch(self, intake: MessageIntake, messages: list[Received]) -> Acted:
         chosen: list[Received] = []
         for message in messages:
             number = sequence_number_of(message.payload) or 0

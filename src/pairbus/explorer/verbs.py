@@ -14,7 +14,7 @@ from typing import Any
 from pairbus.amqp.types import Int, Timestamp
 from pairbus.errors import ConfigError, EntityError, EntityNotFound
 from pairbus.explorer.address import Address
-from pairbus.explorer.calls import Patience, explained, uninterrupted
+from pairbus.explorer.calls import RetryPatience, explained, uninterrupted
 from pairbus.explorer.choice import Choice, state_of
 from pairbus.explorer.encoding import edited
 from pairbus.explorer.message import sendable, sequence_number_of, without_dead_letter_properties
@@ -28,17 +28,17 @@ DELETE_COUNT = 4000  # messages that the service deletes at once
 ASKED_AT_ONCE = 100  # messages that are deleted as they are sent
 ANSWERS_S = 5.0  # for messages in flight when a verb is interrupted
 
-Payloads = Iterable[bytes] | AsyncIterable[bytes]
+PayloadSource = Iterable[bytes] | AsyncIterable[bytes]
 
 
-async def send(carrier: Carrier, path: str, payloads: Payloads, progress: Progress | None = None) -> Progress:
+async def send(carrier: Carrier, path: str, payloads: PayloadSource, progress: Progress | None = None) -> Progress:
     """Send encoded messages to a queue or topic, in their order; return when all are accepted.
 
     After an error or a cancellation `progress.done` messages from the first on are certainly stored; of those behind,
     some may be.
     """
     progress = progress or Progress()
-    pipeline, patience = Pipeline(carrier, path), Patience()
+    pipeline, patience = Pipeline(carrier, path), RetryPatience()
     try:
         async for payload in _each(payloads):
             await pipeline.put(payload, patience)
@@ -275,7 +275,7 @@ async def _delete_together(carrier: Carrier, address: Address, progress: Progres
         raise explained(error, carrier, address.path) from error
 
 
-async def _each(payloads: Payloads) -> AsyncIterable[bytes]:
+async def _each(payloads: PayloadSource) -> AsyncIterable[bytes]:
     if isinstance(payloads, AsyncIterable):
         async for payload in payloads:
             yield payload

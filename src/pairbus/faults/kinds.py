@@ -38,7 +38,7 @@ class Argument:
     """A number that a kind takes."""
 
     name: str
-    "Its unit comes last: `_s` is seconds, and a text such as `5m` is accepted too."
+    "Name of the argument, with the unit last: `_s` is seconds, and a text such as `5m` is accepted too."
     default: float
     meaning: str
 
@@ -62,7 +62,7 @@ class Kind:
     for_s: float | None = None
     "How long it lasts when nothing else is said; None: until it is cleared."
     at: frozenset[str] = field(default_factory=lambda: frozenset({"broker"}))
-    "Who can play it: `broker`, `proxy`."
+    "Parts that can play the kind: `broker`, `proxy`."
 
 
 _BOTH = frozenset({"broker", "proxy"})

@@ -11,7 +11,7 @@ RESERVE_S = 1.0
 ENTITIES_MAX = 10_000  # partitioned entities whose budgets are kept; 16 numbers each
 
 
-class Budget:
+class OperationBudget:
     """A token bucket: operations become available at a steady rate."""
 
     __slots__ = ("_at", "_left", "_rate")
@@ -42,8 +42,8 @@ class Load:
     def __init__(self, per_s: float, dice: Callable[[], float], now: float) -> None:
         self.per_s = per_s
         self._dice = dice
-        self._shared = Budget(per_s, now)
-        self._partitions: dict[str, list[Budget]] = {}
+        self._shared = OperationBudget(per_s, now)
+        self._partitions: dict[str, list[OperationBudget]] = {}
 
     def take(self, entity: str, *, is_partitioned: bool, now: float) -> bool:
         """Spend one operation on the entity; False when it has to be refused."""
@@ -53,5 +53,5 @@ class Load:
         if budgets is None:
             if len(self._partitions) >= ENTITIES_MAX:
                 self._partitions.pop(next(iter(self._partitions)))
-            budgets = self._partitions[entity] = [Budget(self.per_s, now) for _ in range(PARTITIONS)]
+            budgets = self._partitions[entity] = [OperationBudget(self.per_s, now) for _ in range(PARTITIONS)]
         return budgets[min(int(self._dice() * PARTITIONS), PARTITIONS - 1)].take(now)

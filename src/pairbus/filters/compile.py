@@ -29,12 +29,12 @@ from pairbus.filters.tree import (
     Arithmetic,
     Compare,
     Exists,
+    FilterNode,
     In,
     IsNull,
     Like,
     Literal,
     NewId,
-    Node,
     Not,
     Or,
     Property,
@@ -50,7 +50,7 @@ _SIGNS = {"+": unchanged, "-": negated}
 _FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def compiled(node: Node) -> Evaluate:
+def compiled(node: FilterNode) -> Evaluate:
     """Compile a value or a condition."""
     return _COMPILERS[type(node)](node)
 
@@ -140,7 +140,7 @@ def _compare(node: Compare) -> Test:
     return lambda view: compare(read_left(view), read_right(view))
 
 
-def route_of(node: Node) -> tuple[str, str] | None:
+def route_of(node: FilterNode) -> tuple[str, str] | None:
     """Give (property, text) of a condition that is false at once where the property is another text; None: of others.
 
     Conditions are evaluated from left to right, so only the first one of an AND decides before the others are seen.
@@ -156,7 +156,7 @@ def route_of(node: Node) -> tuple[str, str] | None:
     return None
 
 
-def _folded(node: Node) -> Node:
+def _folded(node: FilterNode) -> FilterNode:
     """Give a signed number as a literal, unless that is an error: errors belong to the evaluation."""
     if isinstance(node, Sign) and isinstance(node.operand, Literal):
         try:
@@ -292,7 +292,7 @@ def _until(decisive: bool, operands: list[Test]) -> Test:
     return check
 
 
-_COMPILERS: dict[type[Node], Callable[[Any], Evaluate]] = {
+_COMPILERS: dict[type[FilterNode], Callable[[Any], Evaluate]] = {
     Literal: _literal,
     Property: _property,
     PropertyOf: _property_of,

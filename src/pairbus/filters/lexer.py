@@ -17,7 +17,7 @@ _SYMBOLS = ("<>", "!=", ">=", "<=", "=", ">", "<", "+", "-", "*", "/", "%", "(",
 _CLOSING = {"'": "'", '"': '"', "[": "]"}
 
 
-class Token(NamedTuple):
+class Lexeme(NamedTuple):
     """One word of the text."""
 
     kind: str
@@ -41,7 +41,7 @@ class Token(NamedTuple):
         return self.kind == SYMBOL and self.value in symbols
 
 
-def words(text: str) -> list[Token]:
+def words(text: str) -> list[Lexeme]:
     """Cut a text into tokens, the last one of kind END; FilterSyntaxError for a character that begins no word."""
     if len(text) > TEXT_LENGTH_MAX:
         raise FilterSyntaxError(
@@ -57,9 +57,9 @@ def words(text: str) -> list[Token]:
             at += 1
             continue
         kind, value, end = _word(text, at)
-        found.append(Token(kind, value, at + 1, text[at:end]))
+        found.append(Lexeme(kind, value, at + 1, text[at:end]))
         at = end
-    found.append(Token(END, None, len(text) + 1, ""))
+    found.append(Lexeme(END, None, len(text) + 1, ""))
     return found
 
 

@@ -90,10 +90,10 @@ equal = COMPARISONS["="]
 
 # ── arithmetic ──
 
-Operation = Callable[[Any, Any], Any]
+OperatorFunction = Callable[[Any, Any], Any]
 
 
-def _integers(name: str, compute: Callable[[int, int], int]) -> Operation:
+def _integers(name: str, compute: Callable[[int, int], int]) -> OperatorFunction:
     def apply(left: Any, right: Any) -> int:
         result = compute(int(left), int(right))
         highest = UNSIGNED_MAX if type(left) is ULong or type(right) is ULong else INTEGER_MAX
@@ -131,11 +131,11 @@ def _real_remainder(left: float, right: float) -> float:
     return math.nan if not right or math.isinf(left) else math.fmod(left, right)
 
 
-def _reals(compute: Callable[[float, float], float]) -> Operation:
+def _reals(compute: Callable[[float, float], float]) -> OperatorFunction:
     return lambda left, right: compute(float(left), float(right))
 
 
-def _times(compute: Operation) -> Operation:
+def _times(compute: OperatorFunction) -> OperatorFunction:
     def apply(left: Any, right: Any) -> Any:
         try:
             result = compute(left, right)
@@ -177,7 +177,7 @@ def _numbers(name: str, integers: Callable[[int, int], int], reals: Callable[[fl
 
 
 _TEXTUAL = (STRING, INTEGER, REAL, BOOL, GUID)
-_OPERATIONS: dict[str, dict[tuple[str, str], Operation]] = {
+_OPERATIONS: dict[str, dict[tuple[str, str], OperatorFunction]] = {
     "+": {
         **_numbers("+", operator.add, operator.add),
         **dict.fromkeys([(STRING, other) for other in _TEXTUAL], _concatenate),
@@ -198,7 +198,7 @@ _OPERATIONS: dict[str, dict[tuple[str, str], Operation]] = {
 }
 
 
-def _operation(rows: dict[tuple[str, str], Operation]) -> Operation:
+def _operation(rows: dict[tuple[str, str], OperatorFunction]) -> OperatorFunction:
     def apply(left: Any, right: Any) -> Any:
         row = rows.get((_kind_of(type(left)), _kind_of(type(right))))  # type: ignore[arg-type]
         return None if row is None else row(left, right)

@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping
 
 from pairbus.filters.errors import FilterSyntaxError
 from pairbus.filters.kinds import Value, check_value
-from pairbus.filters.lexer import END, NAME, NUMBER, PARAMETER, QUOTED, TEXT, Token, words
+from pairbus.filters.lexer import END, NAME, NUMBER, PARAMETER, QUOTED, TEXT, Lexeme, words
 from pairbus.filters.tree import (
     And,
     Arithmetic,
     Compare,
     Condition,
     Exists,
+    FilterNode,
     In,
     IsNull,
     Like,
     Literal,
     NewId,
-    Node,
     Not,
     Or,
     Property,
@@ -41,7 +41,7 @@ _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 _COMPARISONS = ("=", "<>", "!=", ">", ">=", "<", "<=")
 
 
-def parse_filter(text: str, parameters: Mapping[str, Value]) -> Node:
+def parse_filter(text: str, parameters: Mapping[str, Value]) -> FilterNode:
     """Parse the condition of a filter; FilterSyntaxError names the column."""
     return _Parser(text, parameters).filter()
 
@@ -61,10 +61,10 @@ class _Parser:
     # ── tokens ──
 
     @property
-    def _token(self) -> Token:
+    def _token(self) -> Lexeme:
         return self._tokens[self._at]
 
-    def _next(self) -> Token:
+    def _next(self) -> Lexeme:
         token = self._tokens[self._at]
         self._at += 1
         return token
@@ -93,7 +93,7 @@ class _Parser:
         if not self._take_symbol(symbol):
             raise self._expected(what or f"{symbol!r}")
 
-    def _nested(self, parse: Callable[[], Node]) -> Node:
+    def _nested(self, parse: Callable[[], FilterNode]) -> FilterNode:
         self._depth += 1
         if self._depth > NESTING_MAX:
             raise FilterSyntaxError(self._token.column, f"nested deeper than {NESTING_MAX} levels")
@@ -103,7 +103,7 @@ class _Parser:
 
     # ── whole texts ──
 
-    def filter(self) -> Node:
+    def filter(self) -> FilterNode:
         node = self._condition(self._or())
         if self._token.kind != END:
             raise self._expected("AND, OR or the end of the text")
@@ -130,17 +130,17 @@ class _Parser:
 
     # ── conditions ──
 
-    def _condition(self, node: Node) -> Node:
+    def _condition(self, node: FilterNode) -> FilterNode:
         if not isinstance(node, Condition):
             raise self._expected("a comparison such as '='")
         return node
 
-    def _value(self, node: Node) -> Node:
+    def _value(self, node: FilterNode) -> FilterNode:
         if isinstance(node, Condition):
             raise FilterSyntaxError(node.column, "expected a value, found a condition")
         return node
 
-    def _or(self) -> Node:
+    def _or(self) -> FilterNode:
         first = self._and()
         if not self._token.is_word("OR"):
             return first
@@ -149,7 +149,7 @@ class _Parser:
             operands.append(self._condition(self._and()))
         return Or(first.column, tuple(operands))
 
-    def _and(self) -> Node:
+    def _and(self) -> FilterNode:
         first = self._not()
         if not self._token.is_word("AND"):
             return first
@@ -158,13 +158,13 @@ class _Parser:
             operands.append(self._condition(self._not()))
         return And(first.column, tuple(operands))
 
-    def _not(self) -> Node:
+    def _not(self) -> FilterNode:
         column = self._token.column
         if self._take_word("NOT"):
             return Not(column, self._condition(self._nested(self._not)))
         return self._comparison()
 
-    def _comparison(self) -> Node:
+    def _comparison(self) -> FilterNode:
         left = self._sum()
         if self._token.is_symbol(*_COMPARISONS):
             self._value(left)
@@ -186,7 +186,7 @@ class _Parser:
             raise self._expected("IN or LIKE")
         return Not(left.column, found) if negated else found
 
-    def _is_null(self, left: Node) -> Condition:
+    def _is_null(self, left: FilterNode) -> Condition:
         if not isinstance(left, Property | PropertyOf):
             raise FilterSyntaxError(left.column, "expected a property before IS NULL")
         self._next()
@@ -196,7 +196,7 @@ class _Parser:
         found = IsNull(left.column, left)
         return Not(left.column, found) if negated else found
 
-    def _items(self) -> tuple[Node, ...]:
+    def _items(self) -> tuple[FilterNode, ...]:
         self._need_symbol("(")
         items = [self._value(self._sum())]
         while self._take_symbol(","):
@@ -206,13 +206,13 @@ class _Parser:
 
     # ── values ──
 
-    def _sum(self) -> Node:
+    def _sum(self) -> FilterNode:
         return self._chain(self._product, "+", "-")
 
-    def _product(self) -> Node:
+    def _product(self) -> FilterNode:
         return self._chain(self._sign, "*", "/", "%")
 
-    def _chain(self, parse: Callable[[], Node], *operators: str) -> Node:
+    def _chain(self, parse: Callable[[], FilterNode], *operators: str) -> FilterNode:
         first = parse()
         rest = []
         while self._token.is_symbol(*operators):
@@ -221,7 +221,7 @@ class _Parser:
             rest.append((operator, self._value(parse())))
         return Arithmetic(first.column, first, tuple(rest)) if rest else first
 
-    def _sign(self) -> Node:
+    def _sign(self) -> FilterNode:
         token = self._token
         if not self._take_symbol("+", "-"):
             return self._primary()
@@ -231,7 +231,7 @@ class _Parser:
             return Literal(token.column, -number.value)
         return Sign(token.column, token.value, self._value(self._nested(self._sign)))
 
-    def _primary(self) -> Node:
+    def _primary(self) -> FilterNode:
         token = self._token
         if token.kind == NUMBER:
             return self._number(self._next())
@@ -249,19 +249,19 @@ class _Parser:
             return node
         raise self._expected("an operand")
 
-    def _number(self, token: Token) -> Literal:
+    def _number(self, token: Lexeme) -> Literal:
         if isinstance(token.value, int) and token.value > INTEGER_MAX:
             raise FilterSyntaxError(token.column, f"the integer {token.source:.40} is larger than {INTEGER_MAX}")
         return Literal(token.column, token.value)
 
-    def _parameter(self, token: Token) -> Literal:
+    def _parameter(self, token: Lexeme) -> Literal:
         if token.value.lower() not in self._parameters:
             raise FilterSyntaxError(token.column, f"the parameter {token.source} has no value")
         value = self._parameters[token.value.lower()]
         check_value(token.source, value)
         return Literal(token.column, value)
 
-    def _word(self) -> Node:
+    def _word(self) -> FilterNode:
         token = self._token
         constant = token.value.upper()
         if constant in _CONSTANTS:
@@ -277,7 +277,7 @@ class _Parser:
             return self._function()
         return self._property("an operand")
 
-    def _function(self) -> Node:
+    def _function(self) -> FilterNode:
         if self._token.is_word(*RESERVED):
             raise self._expected("an operand")
         token = self._next()
@@ -287,7 +287,7 @@ class _Parser:
                 token.column, f"unknown function {token.source!r:.42}; known are newid(), property(name) and p(name)"
             )
         self._need_symbol("(")
-        node: Node = NewId(token.column)
+        node: FilterNode = NewId(token.column)
         if name != "newid":
             node = PropertyOf(token.column, self._value(self._nested(self._sum)))
         self._need_symbol(")")
@@ -309,6 +309,6 @@ class _Parser:
         return Property(token.column, name.value, is_system=token.is_word("SYS"))
 
 
-def _name_of(token: Token) -> str:
+def _name_of(token: Lexeme) -> str:
     """Name the token before the place of an error: keywords stand for themselves, everything else in quotes."""
     return token.value.upper() if token.is_word(*RESERVED, "SET", "REMOVE") else token.shown

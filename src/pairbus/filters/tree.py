@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class FilterNode:
     column: int
 
 
@@ -15,74 +15,74 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Literal(Node):
+class Literal(FilterNode):
     value: Any
     "None is NULL. Parameters become literals when the text is parsed."
 
 
 @dataclass(frozen=True, slots=True)
-class Property(Node):
+class Property(FilterNode):
     name: str
     is_system: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class PropertyOf(Node):
+class PropertyOf(FilterNode):
     """property(name): an application property whose name is computed."""
 
-    name: Node
+    name: FilterNode
 
 
 @dataclass(frozen=True, slots=True)
-class NewId(Node):
+class NewId(FilterNode):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Sign(Node):
+class Sign(FilterNode):
     operator: str
-    operand: Node
+    operand: FilterNode
 
 
 @dataclass(frozen=True, slots=True)
-class Arithmetic(Node):
+class Arithmetic(FilterNode):
     """Operations of equal precedence from left to right. One node for a whole chain keeps the tree flat."""
 
-    first: Node
-    rest: tuple[tuple[str, Node], ...]
+    first: FilterNode
+    rest: tuple[tuple[str, FilterNode], ...]
 
 
 # ── conditions ──
 
 
 @dataclass(frozen=True, slots=True)
-class Condition(Node):
+class Condition(FilterNode):
     pass
 
 
 @dataclass(frozen=True, slots=True)
 class Compare(Condition):
     operator: str
-    left: Node
-    right: Node
+    left: FilterNode
+    right: FilterNode
 
 
 @dataclass(frozen=True, slots=True)
 class In(Condition):
-    operand: Node
-    items: tuple[Node, ...]
+    operand: FilterNode
+    items: tuple[FilterNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Like(Condition):
-    operand: Node
-    pattern: Node
-    escape: Node | None
+    operand: FilterNode
+    pattern: FilterNode
+    escape: FilterNode | None
 
 
 @dataclass(frozen=True, slots=True)
 class IsNull(Condition):
-    operand: Node
+    operand: FilterNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +92,28 @@ class Exists(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Not(Condition):
-    operand: Node
+    operand: FilterNode
 
 
 @dataclass(frozen=True, slots=True)
 class And(Condition):
-    operands: tuple[Node, ...]
+    operands: tuple[FilterNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or(Condition):
-    operands: tuple[Node, ...]
+    operands: tuple[FilterNode, ...]
 
 
 # ── statements of an action ──
 
 
 @dataclass(frozen=True, slots=True)
-class Set(Node):
+class Set(FilterNode):
     target: Property
-    value: Node
+    value: FilterNode
 
 
 @dataclass(frozen=True, slots=True)
-class Remove(Node):
+class Remove(FilterNode):
     target: Property

@@ -51,11 +51,11 @@ FOLDER_BYTES_MAX = 1024 * 1024 * 1024  # files of all processes: some weeks of a
 FILE_BYTES_LEAST = 4096  # one row with long texts still fits
 AT_EXIT_S = 2.0  # time for the last rows when a process ends without `close`
 
-Key = tuple[str | None, str, str, str, str, str | None]
+CountKey = tuple[str | None, str, str, str, str, str | None]
 "Side, namespace, entity, kind, outcome, cause."
 Sums = list[int]
 "Operations, billable operations, bytes."
-Line = tuple[str, bytes]
+BookLine = tuple[str, bytes]
 "Day, which selects the file; line."
 
 
@@ -91,7 +91,7 @@ class Ledger:
         self._max_folder_bytes = max_folder_bytes
         self._flush_interval_s = flush_interval_s
         self._closed = False
-        self._tallies: dict[Key, Tally] = {}
+        self._tallies: dict[CountKey, Tally] = {}
         self._start_empty()
         _ledgers.add(self)
 
@@ -103,7 +103,7 @@ class Ledger:
         self._done = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._second = -1
-        self._sums: dict[Key, Sums] = {}
+        self._sums: dict[CountKey, Sums] = {}
         self._queue: list[tuple[float, object]] = []
         "Entries that the writer has not taken yet: the sums of a second, or an event, with its time."
         self._tallied: list[tuple[float, object]] = []
@@ -168,7 +168,7 @@ class Ledger:
 
     def tally(self, side: Side, namespace: str, entity: str, kind: MeterKind) -> Tally:
         """The tally of an entity and kind: a fast way to `meter` frequent, successful operations of the application."""
-        key: Key = (side, namespace, entity, kind, "ok", "application")
+        key: CountKey = (side, namespace, entity, kind, "ok", "application")
         with self._lock:
             known = self._tallies.get(key)
             if known is None:
@@ -269,7 +269,7 @@ class Ledger:
 
     def _write_until_closed(self) -> None:
         files = self._files
-        unwritten: list[Line] = []
+        unwritten: list[BookLine] = []
         closed = False
         while not closed:
             with self._lock:
@@ -284,7 +284,7 @@ class Ledger:
             unwritten = self._write(files, unwritten)
         files.close()
 
-    def _lines(self, at_s: float, what: object) -> Iterator[Line]:
+    def _lines(self, at_s: float, what: object) -> Iterator[BookLine]:
         day = day_of(at_s)
         if not isinstance(what, dict):
             yield from ((day, line) for line in event_lines(self._author, what, at_s))
@@ -304,7 +304,7 @@ class Ledger:
             )
             yield day, encode(row)
 
-    def _write(self, files: Files, lines: list[Line]) -> list[Line]:
+    def _write(self, files: Files, lines: list[BookLine]) -> list[BookLine]:
         """Write lines and, when all were written, the row about lost rows; returns the lines that are left."""
         given = len(lines)
         left = _append(files, lines)
@@ -328,7 +328,7 @@ class Ledger:
         elif was_failing and failure is None:
             log.warning("ledger %s is written again", self.folder)
 
-    def _lost_line(self, files: Files) -> list[Line]:
+    def _lost_line(self, files: Files) -> list[BookLine]:
         removed, files.removed = files.removed, []
         with self._lock:
             for one in removed:
@@ -357,7 +357,7 @@ class Tally:
 
     __slots__ = ("_key", "_ledger", "_second", "_told", "total", "until")
 
-    def __init__(self, ledger: Ledger, key: Key) -> None:
+    def __init__(self, ledger: Ledger, key: CountKey) -> None:
         self._ledger = ledger
         self._key = key
         self._second = 0
@@ -442,7 +442,7 @@ class _Lost:
 _day = itemgetter(0)
 
 
-def _append(files: Files, lines: list[Line]) -> list[Line]:
+def _append(files: Files, lines: list[BookLine]) -> list[BookLine]:
     """Append lines; returns those that the disk did not take."""
     lines.sort(key=_day)  # stable: within a day the order stays
     written = 0

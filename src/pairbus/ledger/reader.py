@@ -10,7 +10,7 @@ from pairbus.errors import LedgerNewer
 from pairbus.ledger.room import SUFFIX
 from pairbus.ledger.rows import Row, decode
 
-Source = str | PathLike[str]
+LedgerSource = str | PathLike[str]
 
 
 class Rows(Iterator[Row]):
@@ -37,7 +37,7 @@ class Rows(Iterator[Row]):
                         yield row
 
 
-def read(source: Source | Iterable[Source]) -> Rows:
+def read(source: LedgerSource | Iterable[LedgerSource]) -> Rows:
     """Read all rows of a folder, a file, or several of them.
 
     Rows of one file come in the order in which they were written; files in the order of their names, which begin with

@@ -12,12 +12,12 @@ from typing import Literal
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Kind = Literal["counter", "gauge", "histogram"]
+FamilyKind = Literal["counter", "gauge", "histogram"]
 Sample = tuple[str, str, float]
 "(suffix of the name, labels as `labels` writes them, value)."
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
-_SUFFIX: dict[Kind, str] = {"counter": "_total", "gauge": "", "histogram": ""}
+_SUFFIX: dict[FamilyKind, str] = {"counter": "_total", "gauge": "", "histogram": ""}
 _VALUE_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
@@ -27,7 +27,7 @@ class Family:
     """All samples of one metric. The name of a counter ends with `_total`."""
 
     name: str
-    kind: Kind
+    kind: FamilyKind
     help: str
     samples: Sequence[Sample]
 

@@ -32,9 +32,9 @@ from pairbus.proxy import names
 from pairbus.proxy.conversation import UP
 from pairbus.proxy.counts import Counts
 from pairbus.proxy.faults import ProxyFaults
-from pairbus.proxy.joint import Target
+from pairbus.proxy.joint import ProxyTarget
 from pairbus.proxy.passage import Passage
-from pairbus.proxy.port import THIN_BUFFER_BYTES, Port
+from pairbus.proxy.port import THIN_BUFFER_BYTES, ProxyPort
 from pairbus.proxy.sockets import HOST
 
 __all__ = ["Proxy"]
@@ -70,7 +70,7 @@ class Proxy:
         """
         if pass_tls and (tls is not None or tls_to_target is not None):
             raise ConfigError("a proxy that passes TLS on neither ends TLS nor begins it: choose one of the two")
-        self.target = Target(host, port, tls_to_target)
+        self.target = ProxyTarget(host, port, tls_to_target)
         self.counts = Counts()
         self.sees_frames = not pass_tls
         self.ca_file = None if tls is None else ca_path(tls)
@@ -80,7 +80,7 @@ class Proxy:
         self._names = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0
-        self._port = Port(self._accepted)
+        self._port = ProxyPort(self._accepted)
         self.faults = ProxyFaults(self, self._port)
         "The switches: `add`, `list`, `clear`."
         self._control = None if control is None else ControlSocket(control, {NAME: self}, {"faults": answer_faults})

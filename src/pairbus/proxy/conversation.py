@@ -250,7 +250,7 @@ def _detached(session: _Session, direction: Direction, link: FollowedLink) -> No
 
 
 def settled_ids(disposition: Disposition, unsettled: dict[int, FollowedLink]) -> list[int]:
-    """Which of the deliveries a disposition speaks of, in the order of its range."""
+    """Return the deliveries that a disposition speaks of, in the order of its range."""
     last = disposition.first if disposition.last is None else disposition.last
     if last == disposition.first:
         return [last] if last in unsettled else []

@@ -18,9 +18,9 @@ from pairbus.broker.outages.held import Held
 from pairbus.errors import InvalidFault
 from pairbus.faults import CONTACT, Active, Fault, Faults, Kind, Place
 from pairbus.proxy.conversation import DOWN, Direction
-from pairbus.proxy.idle import IdleWatch
+from pairbus.proxy.idle import IdleConnections
 from pairbus.proxy.operations import OperationRules
-from pairbus.proxy.port import Port
+from pairbus.proxy.port import ProxyPort
 from pairbus.proxy.sockets import reset_socket
 
 SWALLOWED_MAX = 1000  # connections that a black hole keeps; each is a file descriptor
@@ -68,7 +68,7 @@ class Abilities(Protocol):
 class ProxyFaults:
     """The switches of one proxy: `add`, `list`, `clear`; and what they do to connections."""
 
-    def __init__(self, proxy: Abilities, port: Port) -> None:
+    def __init__(self, proxy: Abilities, port: ProxyPort) -> None:
         self._proxy = proxy
         self._port = port
         self._timer: asyncio.TimerHandle | None = None
@@ -79,7 +79,7 @@ class ProxyFaults:
         self.faults = Faults(random.random)
         self.held = Held()
         self.rules = OperationRules(self, proxy.namespace)
-        self.idle = IdleWatch(port)
+        self.idle = IdleConnections(port)
 
     def __repr__(self) -> str:
         return f"<ProxyFaults {self.faults.items()!r}>"

@@ -9,17 +9,17 @@ from pairbus.amqp.performatives import Error
 from pairbus.faults import Active
 from pairbus.proxy.conversation import is_node
 from pairbus.proxy.passage import Passage
-from pairbus.proxy.port import Port
+from pairbus.proxy.port import ProxyPort
 
 LOOK_S = 5.0
 LOOK_MIN_S = 0.05
 FORSAKEN = "The connection was inactive for too long: it has no active links."
 
 
-class IdleWatch:
+class IdleConnections:
     """Looks at the connections of a proxy while a fault closes what is idle."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: ProxyPort) -> None:
         self._port = port
         self._fault: Active | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pairbus.faults import Active
 from pairbus.proxy.conversation import DOWN, UP, Direction
-from pairbus.proxy.wire import Wire
+from pairbus.proxy.wire import ProxyWire
 
 LINGER_S = 1.0  # after our FIN, for the peer's
 HANDSHAKE_S = 10.0
@@ -19,7 +19,7 @@ REACH_S = 20.0  # for the target to answer
 logger = logging.getLogger("pairbus.proxy")
 
 
-class Target(NamedTuple):
+class ProxyTarget(NamedTuple):
     """The endpoint that a proxy stands before."""
 
     host: str
@@ -45,7 +45,7 @@ class Joint:
         self.lines = lines
         self._arrived = arrived
         self._changed = changed
-        self._wires = {UP: Wire(self, UP, dice), DOWN: Wire(self, DOWN, dice)}
+        self._wires = {UP: ProxyWire(self, UP, dice), DOWN: ProxyWire(self, DOWN, dice)}
         self._is_swallowing = False
         self._is_cut_off = False
 
@@ -53,11 +53,11 @@ class Joint:
     def is_gone(self) -> bool:
         return self.is_ending and all(each.transport is None for each in self._wires.values())
 
-    def end(self, direction: Direction) -> Wire:
+    def end(self, direction: Direction) -> ProxyWire:
         """The socket whose bytes go in that direction."""
         return self._wires[direction]
 
-    async def open(self, client: socket.socket, target: Target | None, tls: ssl.SSLContext | None = None) -> None:
+    async def open(self, client: socket.socket, target: ProxyTarget | None, tls: ssl.SSLContext | None = None) -> None:
         """Join an accepted client with the target; a target that is not there resets it. None: with nobody.
 
         `tls`: the proxy is the end of the client's TLS.

@@ -19,7 +19,7 @@ MASK = 0xFFFFFFFF
 NO_STATE = b"\x40"
 
 
-class Numbers:
+class DeliveryNumbers:
     """Numbers of the client in one session, against those of the target."""
 
     def __init__(self) -> None:

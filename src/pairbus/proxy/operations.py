@@ -19,7 +19,7 @@ from pairbus.broker.outages.refusals import refusal_by
 from pairbus.faults import MANAGE, RECEIVE, SEND, Active, Place
 from pairbus.proxy.conversation import Direction, FollowedLink, Unit, is_node
 from pairbus.proxy.passage import Passage
-from pairbus.proxy.rules import Act, How
+from pairbus.proxy.rules import FrameAct, How
 
 STALL = ("stall",)
 REFUSALS = ("throttle", "restart", "disable", "quota", "unauthorized", "internal-error", "time-out")
@@ -42,7 +42,7 @@ class OperationRules:
     def __init__(self, faults: Meeting, namespace: str) -> None:
         self._faults = faults
         self._namespace = namespace
-        "Its name, for the texts of errors."
+        "Name of the namespace, for the texts of errors."
 
     def lines(self, direction: Direction) -> Sequence[Active]:
         return self._faults.lines(direction)
@@ -66,38 +66,40 @@ class OperationRules:
                 if not is_spared and direction in one.fault.directions and one.concerns(entity_of(link.path)):
                     passage.detach(link, self._detachment(one, link, direction))
 
-    def attach(self, link: FollowedLink) -> Act | None:
+    def attach(self, link: FollowedLink) -> FrameAct | None:
         link.used_at = asyncio.get_running_loop().time()
         if is_node(link.path):
             return None
         return self._act(Place.ATTACH, _direction_of(link), link)
 
-    def message(self, link: FollowedLink, unit: Unit) -> Act | None:
+    def message(self, link: FollowedLink, unit: Unit) -> FrameAct | None:
         link.used_at = asyncio.get_running_loop().time()
         if is_node(link.path):
             return self._act(Place.REQUEST, _direction_of_request(unit), link)
         return self._act(Place.MESSAGE, SEND, link)
 
-    def asks(self, link: FollowedLink) -> Act | None:
+    def asks(self, link: FollowedLink) -> FrameAct | None:
         return self._act(Place.HAND_OUT, RECEIVE, link, REFUSALS)
 
-    def delivery(self, link: FollowedLink) -> Act | None:
+    def delivery(self, link: FollowedLink) -> FrameAct | None:
         return self._act(Place.HAND_OUT, RECEIVE, link, STALL)
 
-    def settlement(self, link: FollowedLink) -> Act | None:
+    def settlement(self, link: FollowedLink) -> FrameAct | None:
         return self._act(Place.SETTLEMENT, RECEIVE, link)
 
-    def _act(self, place: Place, direction: str, link: FollowedLink, among: Container[str] | None = None) -> Act | None:
+    def _act(
+        self, place: Place, direction: str, link: FollowedLink, among: Container[str] | None = None
+    ) -> FrameAct | None:
         one = self._faults.meet(place, direction, entity_of(link.path), among)
         if one is None:
             return None
         kind = one.fault.kind.name
         if kind == "stall":
-            return Act(How.HOLD, key=one.id)
+            return FrameAct(How.HOLD, key=one.id)
         if kind == "drop-answer":
-            return Act(How.LOSE_ANSWER)
+            return FrameAct(How.LOSE_ANSWER)
         how = How.DETACH if place in (Place.ATTACH, Place.HAND_OUT) else How.REFUSE
-        return Act(how, error=self._error(kind, link, direction))
+        return FrameAct(how, error=self._error(kind, link, direction))
 
     def _error(self, kind: str, link: FollowedLink, direction: str) -> Error:
         refusal = refusal_by(kind, self._namespace, entity_of(link.path), direction)

@@ -15,8 +15,8 @@ from pairbus.proxy.conversation import DOWN, UP, Conversation, Direction, Follow
 from pairbus.proxy.counts import Counts
 from pairbus.proxy.held import HeldUnits
 from pairbus.proxy.joint import Joint
-from pairbus.proxy.numbers import Numbers
-from pairbus.proxy.rules import Act, How, Rules
+from pairbus.proxy.numbers import DeliveryNumbers
+from pairbus.proxy.rules import FrameAct, FrameRules, How
 
 logger = logging.getLogger("pairbus.proxy")
 
@@ -34,7 +34,7 @@ class Passage(Joint):
     """One client, one connection to the target."""
 
     def __init__(
-        self, rules: Rules, counts: Counts, changed: Callable[[], None], dice: Callable[[], float], now: float
+        self, rules: FrameRules, counts: Counts, changed: Callable[[], None], dice: Callable[[], float], now: float
     ) -> None:
         super().__init__(rules.lines, self._read, changed, dice)
         self.conversation = Conversation()
@@ -44,7 +44,7 @@ class Passage(Joint):
         self._counts = counts
         self._has_begun = False
         self._held = HeldUnits()
-        self._numbers: dict[int, Numbers] = {}
+        self._numbers: dict[int, DeliveryNumbers] = {}
         "By the client's channel."
         self._refusals: dict[FollowedLink, _Refusal] = {}
         self._lost_answers: set[tuple[Direction, int, int]] = set()
@@ -136,12 +136,12 @@ class Passage(Joint):
         if direction is UP and isinstance(unit.what, End | Close):
             self._held.drop(lambda other: isinstance(unit.what, Close) or other.channel == channel)
         if direction is UP and isinstance(unit.what, Begin):
-            self._numbers[channel] = Numbers()
+            self._numbers[channel] = DeliveryNumbers()
         self._forward(direction, unit)
         if self._unsaid and isinstance(unit.what, Begin):
             self._say_unsaid()
 
-    def _decide(self, direction: Direction, link: FollowedLink, unit: Unit) -> Act | None:
+    def _decide(self, direction: Direction, link: FollowedLink, unit: Unit) -> FrameAct | None:
         """Ask the rules about a frame of a link."""
         if direction is UP:
             if isinstance(unit.what, Attach):
@@ -157,11 +157,11 @@ class Passage(Joint):
                 return self._rules.asks(link)
         elif unit.delivery_id is not None:
             if is_node(link.path):
-                return Act(How.LOSE_ANSWER) if link.path in self._lost_replies else None
+                return FrameAct(How.LOSE_ANSWER) if link.path in self._lost_replies else None
             return self._rules.delivery(link)
         return None
 
-    def _carry_out(self, act: Act | None, direction: Direction, link: FollowedLink, unit: Unit) -> None:
+    def _carry_out(self, act: FrameAct | None, direction: Direction, link: FollowedLink, unit: Unit) -> None:
         if act is None:
             self._forward(direction, unit)
         elif act.how is How.HOLD:

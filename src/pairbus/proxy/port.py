@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 
-from pairbus.proxy.joint import Target
+from pairbus.proxy.joint import ProxyTarget
 from pairbus.proxy.passage import Passage
 from pairbus.proxy.sockets import HOST, bound
 
@@ -19,7 +19,7 @@ THIN_BUFFER_BYTES = 64 << 10  # of the system, for bytes that are not read yet f
 logger = logging.getLogger("pairbus.proxy")
 
 
-class Port:
+class ProxyPort:
     """A listening socket that can be shut and stays ours meanwhile."""
 
     def __init__(self, accepted: Callable[[socket.socket], None]) -> None:
@@ -85,7 +85,7 @@ class Port:
         return list(self.passages)
 
     def welcome(
-        self, client: socket.socket, passage: Passage, target: Target | None, tls: ssl.SSLContext | None = None
+        self, client: socket.socket, passage: Passage, target: ProxyTarget | None, tls: ssl.SSLContext | None = None
     ) -> None:
         """Join an accepted client with the target (see `Passage.open`)."""
         self.passages.add(passage)

@@ -27,7 +27,7 @@ class How(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class FrameAct:
     """A way to treat one frame, with what it needs."""
 
     how: How
@@ -37,33 +37,33 @@ class Act:
     "REFUSE, DETACH: the reason."
 
 
-RESET = Act(How.RESET)
+RESET = FrameAct(How.RESET)
 
 
-class Rules(Protocol):
+class FrameRules(Protocol):
     """Decides about one frame at a time; None lets it pass."""
 
     def lines(self, direction: Direction) -> Sequence[Active]:
         """The faults that slow the bytes of that direction."""
         ...
 
-    def attach(self, link: FollowedLink) -> Act | None:
+    def attach(self, link: FollowedLink) -> FrameAct | None:
         """The client attaches a link."""
         ...
 
-    def message(self, link: FollowedLink, unit: Unit) -> Act | None:
+    def message(self, link: FollowedLink, unit: Unit) -> FrameAct | None:
         """The client begins to send a message, or a request where the link leads to a node."""
         ...
 
-    def asks(self, link: FollowedLink) -> Act | None:
+    def asks(self, link: FollowedLink) -> FrameAct | None:
         """The client gives credit: it wants messages."""
         ...
 
-    def delivery(self, link: FollowedLink) -> Act | None:
+    def delivery(self, link: FollowedLink) -> FrameAct | None:
         """The target begins to hand out a message."""
         ...
 
-    def settlement(self, link: FollowedLink) -> Act | None:
+    def settlement(self, link: FollowedLink) -> FrameAct | None:
         """The client settles messages that it has received on this link."""
         ...
 

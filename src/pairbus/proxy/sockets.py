@@ -25,7 +25,9 @@ def bound(port: int, host: str = HOST) -> socket.socket:
 
 def reset(transport: asyncio.Transport) -> None:
     """Close with RST: a peer that reads or writes finds an error, not an end."""
-    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    open_socket = transport.get_extra_info("socket")
+    if open_socket is not None:  # a TLS transport that has lost its connection has no socket any more
+        open_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     transport.abort()
 
 

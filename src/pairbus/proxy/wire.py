@@ -17,10 +17,10 @@ from pairbus.proxy.sockets import reset
 LATE_BYTES_MAX = 16 << 20  # of a slow line, each way; then nothing more is read for it
 
 
-class Owner(Protocol):
+class WireOwner(Protocol):
     """The passage, as its sockets see it."""
 
-    def end(self, direction: Direction) -> Wire:
+    def end(self, direction: Direction) -> ProxyWire:
         """The socket whose bytes go in that direction."""
         ...
 
@@ -33,10 +33,10 @@ class Owner(Protocol):
     def lost(self, direction: Direction, error: Exception | None) -> None: ...
 
 
-class Wire(asyncio.Protocol):
+class ProxyWire(asyncio.Protocol):
     """The client's socket (whose bytes go up) or the target's."""
 
-    def __init__(self, owner: Owner, direction: Direction, dice: Callable[[], float]) -> None:
+    def __init__(self, owner: WireOwner, direction: Direction, dice: Callable[[], float]) -> None:
         self._owner = owner
         self._direction = direction
         "Direction of the bytes that are read here."

@@ -31,7 +31,7 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class UnhealthyTime:
     """Time in which an entity was not healthy, for one process or, merged, for all."""
 
     entity: str
@@ -45,10 +45,10 @@ class Span:
     runs: frozenset[str]
 
 
-def spans(transitions: Iterable[Transition], last_row_ms: dict[str, int]) -> list[Span]:
+def spans(transitions: Iterable[Transition], last_row_ms: dict[str, int]) -> list[UnhealthyTime]:
     """Spans of each process and entity. Transitions of one process are in order; `last_row_ms` is by run."""
-    open_spans: dict[tuple[str, str], Span] = {}
-    ended: list[Span] = []
+    open_spans: dict[tuple[str, str], UnhealthyTime] = {}
+    ended: list[UnhealthyTime] = []
     for step in transitions:
         key = step.run, step.entity
         span = open_spans.get(key)
@@ -59,7 +59,7 @@ def spans(transitions: Iterable[Transition], last_row_ms: dict[str, int]) -> lis
             if span is not None:
                 ended.append(_over(open_spans.pop(key), step.time_ms))
         else:
-            span = span or Span(
+            span = span or UnhealthyTime(
                 step.entity, step.time_ms, None, step.time_ms, False, False, step.reason, frozenset([step.run])
             )
             if step.event == FAILED_OVER:
@@ -71,16 +71,16 @@ def spans(transitions: Iterable[Transition], last_row_ms: dict[str, int]) -> lis
     return ended
 
 
-def _over(span: Span, time_ms: int) -> Span:
+def _over(span: UnhealthyTime, time_ms: int) -> UnhealthyTime:
     return replace(span, ends_ms=max(span.begins_ms, time_ms), is_over=True)
 
 
-def merged(views: Iterable[Span]) -> list[Span]:
+def merged(views: Iterable[UnhealthyTime]) -> list[UnhealthyTime]:
     """Outages, sorted by entity and beginning. Their reason is that of the first process that saw them."""
     outages = []
     by_entity = attrgetter("entity")
     for _, group in groupby(sorted(views, key=lambda span: (span.entity, span.begins_ms, span.ends_ms)), by_entity):
-        outage: Span | None = None
+        outage: UnhealthyTime | None = None
         for span in group:
             if outage is None or span.begins_ms > outage.ends_ms:
                 outages += [outage] if outage else []
@@ -91,7 +91,7 @@ def merged(views: Iterable[Span]) -> list[Span]:
     return outages
 
 
-def _together(one: Span, other: Span) -> Span:
+def _together(one: UnhealthyTime, other: UnhealthyTime) -> UnhealthyTime:
     times = [time for time in (one.failed_over_ms, other.failed_over_ms) if time is not None]
     last = max(one, other, key=lambda span: (span.ends_ms, span.is_over))
     return replace(
@@ -104,7 +104,7 @@ def _together(one: Span, other: Span) -> Span:
     )
 
 
-def states(views: Sequence[Span]) -> list[StateSpan]:
+def states(views: Sequence[UnhealthyTime]) -> list[StateSpan]:
     """The worst state of each entity that any process saw, as time spans that do not overlap."""
     found: list[StateSpan] = []
     by_entity = attrgetter("entity")
@@ -114,7 +114,7 @@ def states(views: Sequence[Span]) -> list[StateSpan]:
     return found
 
 
-def _worst(views: Sequence[Span]) -> Iterator[tuple[str, int, int]]:
+def _worst(views: Sequence[UnhealthyTime]) -> Iterator[tuple[str, int, int]]:
     """Walk over the times of all changes, counting the processes in each state."""
     changes: dict[int, list[int]] = {}
     for span in views:

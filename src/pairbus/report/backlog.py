@@ -19,7 +19,7 @@ from pairbus.report.times import text_of
 if TYPE_CHECKING:
     import numpy as np
 
-    Array = np.ndarray[tuple[int], np.dtype[np.int64]]
+    Int64Array = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 POINTS_MAX = 500
 BUCKETS = (POINTS_MAX - 2) // 2  # two points of each, the highest and the last second; and the ends of the period
@@ -52,11 +52,11 @@ class Block:
     """Waits of some messages: an entity and three times each."""
 
     entities: Sequence[str]
-    entity: Array
+    entity: Int64Array
     "Index of the entity in `entities`."
-    diverted_ms: Array
-    home_ms: Array
-    ended_ms: Array
+    diverted_ms: Int64Array
+    home_ms: Int64Array
+    ended_ms: Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class Question:
 class FirstLook:
     """Sums of the first look at all blocks; seconds, of which there may be a million, in arrays."""
 
-    seconds: Array
+    seconds: Int64Array
     "Seconds with a change of the depth, in any order."
-    steps: Array
+    steps: Int64Array
     sums: Iterable[Sum]
     "All but the changes."
 
@@ -99,7 +99,7 @@ def class_of(delay_ms: int) -> int:
 # ── the two looks at a block ──
 
 
-def changes(block: Block) -> tuple[Array, Array]:
+def changes(block: Block) -> tuple[Int64Array, Int64Array]:
     """Seconds in which the depth changed, and by how much."""
     import numpy as np
 
@@ -148,7 +148,7 @@ def look_again(block: Block, question: Question) -> Iterator[Sum]:
     yield from (Sum(OLDEST, "", int(number), 0, int(ms)) for number, ms in zip(numbers, least, strict=True))
 
 
-def _delays(block: Block) -> Iterator[tuple[str, Array]]:
+def _delays(block: Block) -> Iterator[tuple[str, Int64Array]]:
     """Delays of the messages that came home, by entity."""
     is_home = block.home_ms != NEVER
     for index, name in enumerate(block.entities):
@@ -156,16 +156,16 @@ def _delays(block: Block) -> Iterator[tuple[str, Array]]:
         yield name, block.home_ms[chosen] - block.diverted_ms[chosen]
 
 
-def _classes(delays: Array) -> Array:
+def _classes(delays: Int64Array) -> Int64Array:
     """Classes of delays, as `class_of` has them."""
     import numpy as np
 
-    bits: Array = np.frexp(delays.astype(np.float64))[1].astype(np.int64)  # exact: a delay has less than 53 bits
-    shift: Array = np.maximum(bits - CLASS_BITS, 0)
+    bits: Int64Array = np.frexp(delays.astype(np.float64))[1].astype(np.int64)  # exact: a delay has less than 53 bits
+    shift: Int64Array = np.maximum(bits - CLASS_BITS, 0)
     return (shift << CLASS_BITS) + (delays >> shift)
 
 
-def _counted(values: Array) -> Iterator[tuple[int, int]]:
+def _counted(values: Int64Array) -> Iterator[tuple[int, int]]:
     import numpy as np
 
     found, counts = np.unique(values, return_counts=True)
@@ -212,7 +212,7 @@ def backlog_and_delays(
     return _points(kept, oldest, ends, begins_ms, ends_ms), delays, _bars(bars, limits_ms)
 
 
-def _kept(seconds: Array, steps: Array) -> list[tuple[int, int]]:
+def _kept(seconds: Int64Array, steps: Int64Array) -> list[tuple[int, int]]:
     """Seconds that become points, and the depth after each.
 
     When more than 498 seconds have a change, they are cut into 249 groups of the same size, and each group keeps its

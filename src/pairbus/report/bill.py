@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import get_args
 
+from pairbus.cost.estimate import Counting
 from pairbus.cost.pricing import PriceSheet
 from pairbus.errors import ConfigError
 from pairbus.ledger.rows import FAILED_SEND
-from pairbus.report.availability import Span
+from pairbus.report.availability import UnhealthyTime
 from pairbus.report.model import PARTS, Amount, Bill, BillLine, OutageBill, Prices
 from pairbus.report.times import HOUR_MS, hour_of, text_of
 
-Counting = Literal["documented", "strict"]
 SPOOL = "spool"
 DIVERTING = ("failover", "spool")
 "Causes of sends to a backlog queue."
@@ -109,7 +109,7 @@ class Tariffs:
 
 def make_bill(
     cells: Iterable[Cell],
-    outages: Sequence[Span],
+    outages: Sequence[UnhealthyTime],
     diversions: Iterable[Diversion],
     troubles: Iterable[Trouble],
     tariffs: Tariffs,
@@ -235,7 +235,7 @@ def _step(cell: Cell) -> str | None:
 
 
 def _outage_bills(
-    outages: Sequence[Span],
+    outages: Sequence[UnhealthyTime],
     diversions: Iterable[Diversion],
     troubles: Iterable[Trouble],
     averages: Averages,

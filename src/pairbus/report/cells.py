@@ -17,7 +17,7 @@ HOURLY, DAILY, MONTHLY = 0, 1, 2
 DAY_HOURS = 24
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-Key = tuple[str | None, str | None, str | None, str, str | None, bool, int]
+CellKey = tuple[str | None, str | None, str | None, str, str | None, bool, int]
 "Namespace, side, entity, kind, cause, whether it succeeded, and the hour since 1970."
 
 
@@ -26,9 +26,9 @@ class Cells:
 
     def __init__(self) -> None:
         self.grain = HOURLY
-        self._sums: dict[Key, list[int]] = {}
+        self._sums: dict[CellKey, list[int]] = {}
 
-    def add(self, key: Key, count: int, operations: int, bytes_: int) -> None:
+    def add(self, key: CellKey, count: int, operations: int, bytes_: int) -> None:
         """Add one row or sum; the hour of `key` is a real hour, or one of this grain."""
         sums = self._sums.get(key)
         if sums is None:

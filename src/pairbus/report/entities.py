@@ -7,9 +7,9 @@ from dataclasses import astuple, dataclass
 from itertools import groupby
 
 from pairbus.ledger.rows import FAILED_SEND
-from pairbus.report.availability import Span
+from pairbus.report.availability import UnhealthyTime
 from pairbus.report.bill import Cell, Diversion, Trouble
-from pairbus.report.model import DeadLetters, Delay, EntityAvailability, Outage
+from pairbus.report.model import DeadLetters, Delay, EntityAvailability, EntityOutage
 from pairbus.report.times import text_of
 
 ALL = "*"
@@ -85,8 +85,8 @@ def _entity(
 
 
 def outages_of(
-    outages: Sequence[Span], diversions: Iterable[Diversion], troubles: Iterable[Trouble]
-) -> tuple[Outage, ...]:
+    outages: Sequence[UnhealthyTime], diversions: Iterable[Diversion], troubles: Iterable[Trouble]
+) -> tuple[EntityOutage, ...]:
     """Outages with their messages and failed sends, sorted by entity and beginning."""
     by_outage = sorted(diversions, key=lambda each: each.outage)
     groups = {number: list(group) for number, group in groupby(by_outage, key=lambda each: each.outage)}
@@ -94,11 +94,11 @@ def outages_of(
     return tuple(_outage(span, groups.get(number, []), failed.get(number, 0)) for number, span in enumerate(outages))
 
 
-def _outage(span: Span, diversions: Sequence[Diversion], failed: int) -> Outage:
+def _outage(span: UnhealthyTime, diversions: Sequence[Diversion], failed: int) -> EntityOutage:
     diverted, waiting = sum(each.messages for each in diversions), sum(each.waiting for each in diversions)
     drained_ms = max((each.drained_ms for each in diversions if each.drained_ms is not None), default=None)
     away_ms = span.failed_over_ms
-    return Outage(
+    return EntityOutage(
         entity=span.entity,
         begins=text_of(span.begins_ms),
         failed_over=None if away_ms is None else text_of(away_ms),

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pairbus.report.model import Outage
+from pairbus.report.model import EntityOutage
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
     """Outages that belong together, in the order in which they began."""
 
-    outages: tuple[Outage, ...]
+    outages: tuple[EntityOutage, ...]
     ends: str
     "Time at which the last of them was over, or the end of the report."
 
@@ -69,13 +69,13 @@ class Incident:
         return sorted(o.time_to_divert_s for o in self.outages if o.time_to_divert_s is not None)
 
 
-def incidents_of(outages: Iterable[Outage], report_ends: str) -> list[Incident]:
+def incidents_of(outages: Iterable[EntityOutage], report_ends: str) -> list[Incident]:
     """Group outages that overlap, or touch, in time; incidents are in the order of their beginning.
 
     Times are texts of the ledger, which sort as the times do.
     """
     found: list[Incident] = []
-    group: list[Outage] = []
+    group: list[EntityOutage] = []
     ends = ""
     for outage in sorted(outages, key=lambda each: (each.begins, each.entity)):
         if group and outage.begins > ends:
@@ -86,7 +86,7 @@ def incidents_of(outages: Iterable[Outage], report_ends: str) -> list[Incident]:
     return [*found, Incident(tuple(group), ends)] if group else found
 
 
-def end_of(outage: Outage, report_ends: str) -> str:
+def end_of(outage: EntityOutage, report_ends: str) -> str:
     """Find when an outage and the way home of its messages were over."""
     if outage.recovered is None:
         return max(report_ends, outage.begins)

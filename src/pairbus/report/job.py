@@ -15,11 +15,11 @@ from pairbus.report.backlog import backlog_and_delays
 from pairbus.report.bill import Tariffs, make_bill
 from pairbus.report.entities import availability_of, outages_of
 from pairbus.report.messages import Outages
-from pairbus.report.model import SCHEMA, Availability, Bill, Prices, Report, Source
+from pairbus.report.model import SCHEMA, Availability, Bill, Prices, Report, ReportSource
 from pairbus.report.places import find_places
 from pairbus.report.sources import Sources, find_sources
 from pairbus.report.stages import LargeLedger, SmallLedger, choose, pass_over
-from pairbus.report.sums import Messages, Pass
+from pairbus.report.sums import MessageSums, RowSums
 from pairbus.report.times import text_of
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def _ledger(spark: SparkSession, sources: Sources) -> SmallLedger | LargeLedger:
     return SmallLedger(records) if sources.fits_driver else LargeLedger(records, sources.weight_bytes)
 
 
-def _source(sources: Sources, rows: Pass) -> Source:
+def _source(sources: Sources, rows: RowSums) -> ReportSource:
     places = find_places(rows.pieces, rows.places)
-    return Source(
+    return ReportSource(
         files=sources.files,
         rows=sum(piece.rows for piece in rows.pieces),
         damaged=places.damaged + sources.lines_left_out,
@@ -89,11 +89,11 @@ def _source(sources: Sources, rows: Pass) -> Source:
 
 
 def _figures(
-    ledger: SmallLedger | LargeLedger, rows: Pass, begins_ms: int, ends_ms: int, tariffs: Tariffs
+    ledger: SmallLedger | LargeLedger, rows: RowSums, begins_ms: int, ends_ms: int, tariffs: Tariffs
 ) -> tuple[Bill, Prices, Availability]:
     views = spans(*rows.transitions())
     outages = merged(views)
-    messages = ledger.messages(Outages(outages), Messages(rows.counts, rows.letters))
+    messages = ledger.messages(Outages(outages), MessageSums(rows.counts, rows.letters))
     points, delays, histogram = backlog_and_delays(ledger, begins_ms, ends_ms)
     cells, dead_letters = rows.cells(), messages.dead_letters()
     diversions, troubles = messages.diversions(), messages.troubles()

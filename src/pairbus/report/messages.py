@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pairbus.report.availability import Span, floor_second
-from pairbus.report.records import LettersSum, MessagesSum, Step, TroubleSum, Wait, WaySum
+from pairbus.report.availability import UnhealthyTime, floor_second
+from pairbus.report.records import LettersSum, MessagesSum, MessageStep, TroubleSum, Wait, WaySum
 from pairbus.report.tally import DEAD, DIVERTED, FORWARDED, MAYBE, MOVED, REFUSED
 
 SPOOL = "spool"
@@ -26,7 +26,7 @@ NONE = -1
 class Outages:
     """Beginnings and ends of outages by entity, to find that of a row."""
 
-    def __init__(self, spans: Sequence[Span]) -> None:
+    def __init__(self, spans: Sequence[UnhealthyTime]) -> None:
         self._begins: dict[str, list[int]] = {}
         self._numbers: dict[str, list[int]] = {}
         self._ends_ms = [span.ends_ms if span.is_over else None for span in spans]
@@ -61,7 +61,7 @@ class _Message:
 class _Steps:
     """Steps sorted by what they tell."""
 
-    def __init__(self, steps: Iterable[Step], outages: Outages) -> None:
+    def __init__(self, steps: Iterable[MessageStep], outages: Outages) -> None:
         self.messages: dict[tuple[str | None, str], _Message] = {}
         self.troubles: dict[tuple[str, int], list[int]] = {}
         self.maybe: set[tuple[str, str]] = set()
@@ -74,7 +74,7 @@ class _Steps:
         for step in steps:
             self._add(step)
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: MessageStep) -> None:
         name, entity, queue, message_id, reason, time_ms, *amounts = step
         if name in (DIVERTED, MOVED, FORWARDED):
             if message_id:
@@ -123,7 +123,7 @@ class _Steps:
             yield entity, message_id_, SET_ASIDE, time_ms
 
 
-def sums_of(steps: Iterable[Step], outages: Outages) -> Iterator[Any]:
+def sums_of(steps: Iterable[MessageStep], outages: Outages) -> Iterator[Any]:
     """Put steps together: MessagesSum, LettersSum, TroubleSum and WaySum, and a Wait for each diverted message."""
     known = _Steps(steps, outages)
     letters: dict[tuple[str, str], int] = {}

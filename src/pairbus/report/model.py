@@ -37,7 +37,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReportSource:
     """Files and rows from which the report was made."""
 
     files: int
@@ -108,7 +108,7 @@ class Bill:
 
 
 @dataclass(frozen=True, slots=True)
-class Outage:
+class EntityOutage:
     """Outage of one entity, from the first failure that any client saw to the recovery of the last client."""
 
     entity: str
@@ -215,7 +215,7 @@ class Availability:
     entities: tuple[EntityAvailability, ...]
     total: EntityAvailability
     "Sums of all entities; its entity is `*`."
-    outages: tuple[Outage, ...]
+    outages: tuple[EntityOutage, ...]
     states: tuple[StateSpan, ...]
     backlog: tuple[BacklogPoint, ...]
     "Points of the backlog's curve, up to 500; the first and the last are the ends of the period."
@@ -237,7 +237,7 @@ class Report:
     ends: str
     "Time of the last row."
     seconds: float
-    source: Source
+    source: ReportSource
     prices: Prices
     bill: Bill
     availability: Availability

@@ -8,19 +8,19 @@ from itertools import groupby
 from operator import attrgetter
 
 from pairbus.report.model import Damage
-from pairbus.report.records import Piece, Place
+from pairbus.report.records import FilePiece, LinePlace
 from pairbus.report.tally import JUMP_MS, SHOWN_MAX, plain_path
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class DamagedPlaces:
     damaged: int
     clock_jumps: int
     shown: tuple[Damage, ...]
     "The first places, sorted by file and line."
 
 
-def find_places(pieces: Iterable[Piece], found: Iterable[Place]) -> Places:
+def find_places(pieces: Iterable[FilePiece], found: Iterable[LinePlace]) -> DamagedPlaces:
     """Put the pieces of each file together: number lines through, and watch the clock from piece to piece.
 
     A clock went back when the time of a row is more than a second before that of the usable row above it. In tables
@@ -37,7 +37,7 @@ def find_places(pieces: Iterable[Piece], found: Iterable[Place]) -> Places:
             damaged, jumps = damaged + piece.damaged, jumps + piece.jumps
             if below_ms is not None and piece.above_ms is not None and below_ms - piece.above_ms > JUMP_MS:
                 jumps += 1
-                shown.append(Place(path, None, piece.block, piece.first_line, below_ms - piece.above_ms))
+                shown.append(LinePlace(path, None, piece.block, piece.first_line, below_ms - piece.above_ms))
             lines += piece.lines
             below_ms = below_ms if piece.below_ms is None else piece.below_ms
     numbered = sorted(
@@ -45,8 +45,8 @@ def find_places(pieces: Iterable[Piece], found: Iterable[Place]) -> Places:
         key=lambda each: each[:2],
     )
     first = (Damage(plain_path(path), line, _reason(place)) for path, line, place in numbered[:SHOWN_MAX])
-    return Places(damaged, jumps, tuple(first))
+    return DamagedPlaces(damaged, jumps, tuple(first))
 
 
-def _reason(place: Place) -> str:
+def _reason(place: LinePlace) -> str:
     return place.reason or f"the clock went back by {(place.back_ms or 0) / 1000:.3f} s; the row is used"

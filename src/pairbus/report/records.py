@@ -17,7 +17,7 @@ COLUMNS = ("what", *(f"t{i}" for i in range(1, TEXTS + 1)), *(f"n{i}" for i in r
 DDL = ", ".join(f"{name} {'bigint' if name[0] == 'n' else 'string'}" for name in COLUMNS)
 
 
-class Piece(NamedTuple):
+class FilePiece(NamedTuple):
     """A piece of a file that one task read, with the sums that concern its lines."""
 
     path: str
@@ -39,7 +39,7 @@ class Piece(NamedTuple):
     "Number of the first usable row within the piece."
 
 
-class Place(NamedTuple):
+class LinePlace(NamedTuple):
     """A line that is damaged or where the clock went back, by its number within its piece."""
 
     path: str
@@ -69,7 +69,7 @@ class RunEnd(NamedTuple):
     last_ms: int
 
 
-class Change(NamedTuple):
+class StateChange(NamedTuple):
     """A transition of an entity, with its place: rows of equal time keep their order."""
 
     run: str
@@ -110,7 +110,7 @@ class RateSum(NamedTuple):
     failed: int
 
 
-class Step(NamedTuple):
+class MessageStep(NamedTuple):
     """A row about one message, or a ping or failed send: the second stage puts them together."""
 
     name: str
@@ -182,7 +182,7 @@ class DayCount(NamedTuple):
 
 
 KINDS: tuple[type[Any], ...] = (
-    *(Piece, Place, CellSum, RunEnd, Change, Singles, LettersSum, RateSum, Step),
+    *(FilePiece, LinePlace, CellSum, RunEnd, StateChange, Singles, LettersSum, RateSum, MessageStep),
     *(WaySum, MessagesSum, TroubleSum, Wait, Sum, DayCount),
 )
 _TEXTS_OF = {

@@ -19,10 +19,10 @@ from pairbus.ledger_table.listing import Found, literally
 from pairbus.report import backlog
 from pairbus.report.backlog import Block, FirstLook, Question
 from pairbus.report.messages import Outages, sums_of
-from pairbus.report.records import DDL, DayCount, Step, Sum, Wait, records_of, to_batch
+from pairbus.report.records import DDL, DayCount, MessageStep, Sum, Wait, records_of, to_batch
 from pairbus.report.sources import Sources
-from pairbus.report.sums import Messages, Pass, gathered
-from pairbus.report.tally import BATCH_RECORDS, PING, Choice, count_days, tally_lines, tally_rows
+from pairbus.report.sums import MessageSums, RowSums, gathered
+from pairbus.report.tally import BATCH_RECORDS, PING, RowsElsewhere, count_days, tally_lines, tally_rows
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,7 +32,7 @@ TABLE_DDL = f"{ROW_DDL}, source string, position bigint"
 PART_BYTES = 64_000_000
 "Size of the lines whose messages one task puts together: 50 000 of them, in some tens of megabytes."
 
-Batches = Iterator["pyarrow.RecordBatch"]
+ArrowBatches = Iterator["pyarrow.RecordBatch"]
 
 
 def json_lines(spark: SparkSession, lines: Sequence[Found]) -> DataFrame:
@@ -44,7 +44,7 @@ def ledger_tables(spark: SparkSession, tables: Sequence[Found]) -> DataFrame:
     return spark.read.schema(TABLE_DDL).parquet(*[literally(file.path) for file in tables])
 
 
-def choose(spark: SparkSession, sources: Sources) -> Choice:
+def choose(spark: SparkSession, sources: Sources) -> RowsElsewhere:
     """Decide which rows to leave out, so that each row counts once although it is there as a line and in a table.
 
     Manifests tell. A table without one was made by an earlier release, from whole days of files that may have grown
@@ -64,10 +64,10 @@ def choose(spark: SparkSession, sources: Sources) -> Choice:
         for (run, day), (in_lines, in_tables) in counts.items():
             if in_lines and in_tables:
                 worse.add((run, day, in_tables <= in_lines))
-    return Choice(sources.taken, sources.limits, frozenset(worse))
+    return RowsElsewhere(sources.taken, sources.limits, frozenset(worse))
 
 
-def pass_over(spark: SparkSession, sources: Sources, choice: Choice) -> DataFrame:
+def pass_over(spark: SparkSession, sources: Sources, choice: RowsElsewhere) -> DataFrame:
     """Records of all rows, in the columns of `pairbus.report.records`."""
     parts = []
     if sources.lines:
@@ -89,7 +89,7 @@ def pass_over(spark: SparkSession, sources: Sources, choice: Choice) -> DataFram
     return records
 
 
-def _columns(choice: Choice) -> list[str]:
+def _columns(choice: RowsElsewhere) -> list[str]:
     """Columns of a row; where each comes from only when it decides."""
     return [*(f"`{name}`" for name in NAMES), *(("source", "position") if choice.limits else ())]
 
@@ -102,16 +102,16 @@ class SmallLedger:
 
     def __init__(self, records: DataFrame | None) -> None:
         self._records = records
-        self._steps: list[Step] = []
+        self._steps: list[MessageStep] = []
         self._waits: Sequence[Wait] = ()
 
-    def rows(self) -> Pass:
+    def rows(self) -> RowSums:
         with _no_search_for_cycles():
-            found: Pass = gathered(() if self._records is None else _collected(self._records), Pass())
+            found: RowSums = gathered(() if self._records is None else _collected(self._records), RowSums())
         self._steps = found.steps
         return found
 
-    def messages(self, outages: Outages, into: Messages) -> Messages:
+    def messages(self, outages: Outages, into: MessageSums) -> MessageSums:
         with _no_search_for_cycles():
             gathered(sums_of(self._steps, outages), into)
         self._waits = into.waits
@@ -139,15 +139,15 @@ class LargeLedger:
         self._parts = max(weight_bytes // PART_BYTES, 1)
         self._messages: DataFrame | None = None
 
-    def rows(self) -> Pass:
-        found: Pass = gathered(_collected(self._records.where(f"what <> '{Step.__name__}'")), Pass())
+    def rows(self) -> RowSums:
+        found: RowSums = gathered(_collected(self._records.where(f"what <> '{MessageStep.__name__}'")), RowSums())
         return found
 
-    def messages(self, outages: Outages, into: Messages) -> Messages:
+    def messages(self, outages: Outages, into: MessageSums) -> MessageSums:
         # Pings and failed sends have no id. Any other step without one belongs together.
         trouble = f"t1 in ('{PING}', 'failed send')"
         key = f"case when {trouble} then cast(n1 as string) else coalesce(t4, '') end as key"
-        steps = self._records.where(f"what = '{Step.__name__}'").selectExpr("*", key)
+        steps = self._records.where(f"what = '{MessageStep.__name__}'").selectExpr("*", key)
         apart = steps.repartition(int(self._parts), "key").drop("key")
         self._messages = _kept(apart.mapInArrow(_stage(lambda found: sums_of(found, outages)), DDL))
         gathered(_collected(self._messages.where(f"what <> '{Wait.__name__}'")), into)
@@ -210,10 +210,10 @@ def _sums(table: pyarrow.Table) -> Iterator[Sum]:
 # ── in workers ──
 
 
-def _stage(work: Callable[[Iterable[Any]], Iterable[Any]]) -> Callable[[Batches], Batches]:
+def _stage(work: Callable[[Iterable[Any]], Iterable[Any]]) -> Callable[[ArrowBatches], ArrowBatches]:
     """Function for mapInArrow that does some work with all records of a task."""
 
-    def run(batches: Batches) -> Batches:
+    def run(batches: ArrowBatches) -> ArrowBatches:
         with _no_search_for_cycles():
             made = iter(work(records_of(batches)))
             while some := list(islice(made, BATCH_RECORDS)):
@@ -234,10 +234,10 @@ def _no_search_for_cycles() -> Iterator[None]:
             gc.enable()
 
 
-def _look(work: Callable[[Block], Iterable[Sum]]) -> Callable[[Batches], Batches]:
+def _look(work: Callable[[Block], Iterable[Sum]]) -> Callable[[ArrowBatches], ArrowBatches]:
     """Function for mapInArrow that looks at the waits of a task in one block."""
 
-    def run(batches: Batches) -> Batches:
+    def run(batches: ArrowBatches) -> ArrowBatches:
         block = _block_of_batches(list(batches))
         if block is not None:
             made = iter(work(block))

@@ -14,15 +14,15 @@ from pairbus.report.model import DeadLetters
 from pairbus.report.rates import Rates
 from pairbus.report.records import (
     CellSum,
-    Change,
+    FilePiece,
     LettersSum,
+    LinePlace,
     MessagesSum,
-    Piece,
-    Place,
+    MessageStep,
     RateSum,
     RunEnd,
     Singles,
-    Step,
+    StateChange,
     TroubleSum,
     Wait,
     WaySum,
@@ -30,34 +30,34 @@ from pairbus.report.records import (
 
 
 @dataclass(slots=True)
-class Pass:
+class RowSums:
     """Sums of the pass over all rows."""
 
-    pieces: list[Piece] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    pieces: list[FilePiece] = field(default_factory=list)
+    places: list[LinePlace] = field(default_factory=list)
+    steps: list[MessageStep] = field(default_factory=list)
     "Steps that came to the driver: all of a small ledger, none of a large one."
     rates: Rates = field(default_factory=Rates)
     _cells: Cells = field(default_factory=Cells)
     _runs: dict[str, int] = field(default_factory=dict)
-    _changes: list[Change] = field(default_factory=list)
+    _changes: list[StateChange] = field(default_factory=list)
     counts: dict[str, MessageCounts] = field(default_factory=dict)
     letters: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def add(self, record: Any) -> None:
         """Add a record of the first stage."""
         match record:
-            case Step():
+            case MessageStep():
                 self.steps.append(record)
             case CellSum():
                 self._cells.merge(record)
             case RateSum():
                 self.rates.merge(record)
-            case Piece():
+            case FilePiece():
                 self.pieces.append(record)
-            case Place():
+            case LinePlace():
                 self.places.append(record)
-            case Change():
+            case StateChange():
                 self._changes.append(record)
             case RunEnd(run, last_ms):
                 self._runs[run] = max(last_ms, self._runs.get(run, last_ms))
@@ -91,7 +91,7 @@ class Pass:
 
 
 @dataclass(slots=True)
-class Messages:
+class MessageSums:
     """Sums over messages, from any number of parts of them."""
 
     counts: dict[str, MessageCounts]

@@ -21,7 +21,17 @@ from pairbus.ledger_table.names import source_key
 from pairbus.report.availability import TRANSITIONS
 from pairbus.report.cells import Cells, begin_of
 from pairbus.report.rates import Rates
-from pairbus.report.records import Change, DayCount, LettersSum, Piece, Place, RunEnd, Singles, Step, to_batch
+from pairbus.report.records import (
+    DayCount,
+    FilePiece,
+    LettersSum,
+    LinePlace,
+    MessageStep,
+    RunEnd,
+    Singles,
+    StateChange,
+    to_batch,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -39,7 +49,7 @@ _TRANSITIONS = frozenset(TRANSITIONS)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RowsElsewhere:
     """Rows that a report must leave out, because another form of the ledger has them."""
 
     taken: Mapping[str, int] = field(default_factory=dict)
@@ -50,10 +60,10 @@ class Choice:
     "Run, day and form (True: table) of which the other form has as many rows or more."
 
 
-class Tally:
+class TaskSums:
     """Sums of one task."""
 
-    def __init__(self, choice: Choice, *, is_table: bool) -> None:
+    def __init__(self, choice: RowsElsewhere, *, is_table: bool) -> None:
         self.out: list[Any] = []
         self._choice = choice
         self._is_table = is_table
@@ -82,7 +92,7 @@ class Tally:
         if self._path:
             sums = self._lines, self._damaged, self._jumps, self._rows, self._lost
             times = self._first_ms, self._last_ms, self._above_ms, self._below_ms
-            self.out.append(Piece(self._path, self._block, *sums, *times, self._first_line))
+            self.out.append(FilePiece(self._path, self._block, *sums, *times, self._first_line))
 
     def finish(self) -> None:
         """Hand on the sums of the task."""
@@ -136,7 +146,7 @@ class Tally:
     def _show(self, line: int, reason: str | None, back_ms: int | None) -> None:
         if self._shown < SHOWN_MAX:
             self._shown += 1
-            self.out.append(Place(self._path, reason, self._block, line, back_ms))
+            self.out.append(LinePlace(self._path, reason, self._block, line, back_ms))
 
     def _add(self, read: dict[str, Any], time_ms: int, line: int) -> None:
         get, run, kind = read.get, read["run"], read["kind"]
@@ -164,7 +174,7 @@ class Tally:
             told = read.get("details") or {}
             entity, reason = (get("entity") or "").lower(), text_of_detail(told.get("reason")) or ""
             forced = int(told.get("forced") in (True, "true"))
-            self.out.append(Change(run, entity, event, reason, self._path, time_ms, forced, self._block, line))
+            self.out.append(StateChange(run, entity, event, reason, self._path, time_ms, forced, self._block, line))
 
     def _step(self, name: str, read: dict[str, Any], time_ms: int) -> None:
         get = read.get
@@ -186,7 +196,7 @@ class Tally:
                 self._letters[key] = self._letters.get(key, 0) + 1
                 return
         amounts = (get("count") or 0, get("billable_operations") or 0, get("bytes") or 0)
-        self.out.append(Step(name, entity, queue, message_id, reason, time_ms, *amounts))
+        self.out.append(MessageStep(name, entity, queue, message_id, reason, time_ms, *amounts))
 
 
 def _hour(cells: Cells, time_ms: int) -> int:
@@ -219,9 +229,9 @@ def plain_path(uri: str) -> str:
 # ── functions for mapInArrow ──
 
 
-def tally_lines(choice: Choice, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+def tally_lines(choice: RowsElsewhere, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     """Tally lines; columns path, block and value, in the order in which a task reads them."""
-    tally, place = Tally(choice, is_table=False), ("", 0)
+    tally, place = TaskSums(choice, is_table=False), ("", 0)
     for batch in batches:
         if not batch.num_rows:
             continue
@@ -240,9 +250,9 @@ def tally_lines(choice: Choice, batches: Iterator[pyarrow.RecordBatch]) -> Itera
     yield to_batch(tally.out)
 
 
-def tally_rows(choice: Choice, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+def tally_rows(choice: RowsElsewhere, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     """Tally rows of tables; columns path, id and the fields of a row, and with limits source and position."""
-    tally, path = Tally(choice, is_table=True), ""
+    tally, path = TaskSums(choice, is_table=True), ""
     for batch in batches:
         names = [*NAMES, *(name for name in ("source", "position") if name in batch.schema.names)]
         values = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
@@ -300,7 +310,7 @@ def _runs_of(batch: pyarrow.RecordBatch) -> Iterator[tuple[int, tuple[str, int]]
     yield last + 1, here
 
 
-def _full(tally: Tally) -> Iterator[pyarrow.RecordBatch]:
+def _full(tally: TaskSums) -> Iterator[pyarrow.RecordBatch]:
     tally.fit()
     if len(tally.out) >= BATCH_RECORDS:
         yield to_batch(tally.out)

@@ -53,7 +53,7 @@ _REQUESTS = {
 "Requests of a receiver that are measured: name and type of the operation."
 
 
-class Operation(NamedTuple):
+class OperationStart(NamedTuple):
     """Facts about an operation that are known when it begins."""
 
     name: str
@@ -62,7 +62,7 @@ class Operation(NamedTuple):
     disposition: str | None = None
 
 
-class Ended(NamedTuple):
+class OperationEnd(NamedTuple):
     """Facts that are known when it has ended."""
 
     messages: int = 0
@@ -70,9 +70,9 @@ class Ended(NamedTuple):
     place: str | None = None
 
 
-Begin = Callable[..., Operation | None]
+BeginOperation = Callable[..., OperationStart | None]
 "Gets the arguments of the function; None: this call is not measured."
-End = Callable[[Operation | None, Any], Ended]
+EndOperation = Callable[[OperationStart | None, Any], OperationEnd]
 "Gets the operation, and what the function returned."
 
 
@@ -105,7 +105,9 @@ def _has_reader() -> bool:
     return readers is None or bool(readers)  # another SDK does not tell: it is told everything
 
 
-def _measured(begin: Begin, end: End = lambda operation, returned: Ended()) -> Callable[[Function], Function]:
+def _measured(
+    begin: BeginOperation, end: EndOperation = lambda operation, returned: OperationEnd()
+) -> Callable[[Function], Function]:
     """Make a decorator that records each call of a function or a coroutine function."""
 
     def decorate(function: Function) -> Function:
@@ -120,7 +122,7 @@ def _measured(begin: Begin, end: End = lambda operation, returned: Ended()) -> C
             try:
                 returned = function(*args, **kwargs)
             except BaseException as error:
-                _record(operation, began, Ended(), error)
+                _record(operation, began, OperationEnd(), error)
                 raise
             _record(operation, began, end(operation, returned), None)
             return returned
@@ -133,7 +135,7 @@ def _measured(begin: Begin, end: End = lambda operation, returned: Ended()) -> C
             try:
                 returned = await function(*args, **kwargs)
             except BaseException as error:
-                _record(operation, began, Ended(), error)
+                _record(operation, began, OperationEnd(), error)
                 raise
             _record(operation, began, end(operation, returned), None)
             return returned
@@ -143,7 +145,7 @@ def _measured(begin: Begin, end: End = lambda operation, returned: Ended()) -> C
     return decorate
 
 
-def _record(operation: Operation | None, began: float, ended: Ended, error: BaseException | None) -> None:
+def _record(operation: OperationStart | None, began: float, ended: OperationEnd, error: BaseException | None) -> None:
     if operation is None:
         return
     if isinstance(error, StopIteration | StopAsyncIteration):  # the end of an iteration: no message came
@@ -156,7 +158,7 @@ def _record(operation: Operation | None, began: float, ended: Ended, error: Base
 
 
 @lru_cache(ATTRIBUTES_KEPT)
-def _attributes(operation: Operation, place: str | None, error: str | None) -> Mapping[str, Attribute]:
+def _attributes(operation: OperationStart, place: str | None, error: str | None) -> Mapping[str, Attribute]:
     topic, _, subscription = operation.path.partition("/Subscriptions/")
     found = {
         SYSTEM: "servicebus",
@@ -190,20 +192,20 @@ def _instruments() -> tuple[Histogram, Counter]:
 # ── sends ──
 
 
-def _send(_: Any, origin: Any, *__: Any) -> Operation:
-    return Operation("send", "send", origin.path)
+def _send(_: Any, origin: Any, *__: Any) -> OperationStart:
+    return OperationStart("send", "send", origin.path)
 
 
-def _request(_: Any, origin: Any, going: Any, *__: Any) -> Operation:
+def _request(_: Any, origin: Any, going: Any, *__: Any) -> OperationStart:
     """A request with messages schedules them; one without cancels."""
     return (
-        Operation("cancel_scheduled", None, origin.path)
+        OperationStart("cancel_scheduled", None, origin.path)
         if going is None
-        else Operation("schedule", "send", origin.path)
+        else OperationStart("schedule", "send", origin.path)
     )
 
 
-send = _measured(_send, lambda _, receipt: Ended(place=receipt.where.value))
+send = _measured(_send, lambda _, receipt: OperationEnd(place=receipt.where.value))
 "Decorator of a coroutine `(self, origin, …)` that returns a receipt."
 request = _measured(_request)
 "Decorator of a coroutine `(self, origin, messages or None, …)`."
@@ -231,27 +233,27 @@ def divert(function: Function) -> Function:
 # ── receivers ──
 
 
-def _settle(receiver: Any, message: Any, settlement: str, *_: Any, **__: Any) -> Operation | None:
+def _settle(receiver: Any, message: Any, settlement: str, *_: Any, **__: Any) -> OperationStart | None:
     if getattr(message, "content_type", None) == CONTENT_TYPE:  # a ping, which the application never sees
         return None
     status = settlement.replace("-", "_")
-    return Operation(status, "settle", receiver.entity_path, status)
+    return OperationStart(status, "settle", receiver.entity_path, status)
 
 
-def _ask(receiver: Any, asked: bytes, *_: Any, **__: Any) -> Operation | None:
+def _ask(receiver: Any, asked: bytes, *_: Any, **__: Any) -> OperationStart | None:
     known = _REQUESTS.get(asked)
-    return None if known is None else Operation(*known, receiver.entity_path)
+    return None if known is None else OperationStart(*known, receiver.entity_path)
 
 
-def _receive(receiver: Any, *_: Any, **__: Any) -> Operation:
-    return Operation("receive", "receive", receiver.entity_path)
+def _receive(receiver: Any, *_: Any, **__: Any) -> OperationStart:
+    return OperationStart("receive", "receive", receiver.entity_path)
 
 
-def _came(operation: Operation | None, returned: Any) -> Ended:
+def _came(operation: OperationStart | None, returned: Any) -> OperationEnd:
     """Count messages; those of a peek are looked at, and not delivered."""
     if operation is None or operation.name not in ("receive", "receive_deferred"):
-        return Ended()
-    return Ended(len(returned) if isinstance(returned, Sequence) else 1)
+        return OperationEnd()
+    return OperationEnd(len(returned) if isinstance(returned, Sequence) else 1)
 
 
 receive = _measured(_receive, _came)

@@ -21,11 +21,11 @@ from typing import Self
 from pairbus.access.connection_string import ConnectionString
 from pairbus.proxy.conversation import path_of
 from pairbus.proxy.counts import Counts
-from pairbus.proxy.joint import Target
+from pairbus.proxy.joint import ProxyTarget
 from pairbus.proxy.passage import Passage
-from pairbus.proxy.port import THIN_BUFFER_BYTES, Port
+from pairbus.proxy.port import THIN_BUFFER_BYTES, ProxyPort
 from pairbus.proxy.sockets import HOST
-from pairbus.testing.switches import CUTS, CutHow, Switches
+from pairbus.testing.switches import CUTS, CutHow, NemesisSwitches
 from pairbus.testing.threads import InThread, OnLoop, switch
 
 _AUTHORITY = re.compile(r"\b(Endpoint=\w+://|HostName=)[^;/]+", re.IGNORECASE)
@@ -39,8 +39,8 @@ class Nemesis(OnLoop):
         self.target = target_host, target_port
         "Read at every new connection, so a broker may come back elsewhere."
         self.counts = Counts()
-        self._switches = Switches()
-        self._port = Port(self._accepted)
+        self._switches = NemesisSwitches()
+        self._port = ProxyPort(self._accepted)
 
     def __repr__(self) -> str:
         return f"<Nemesis {self.port} before {self.target[0]}:{self.target[1]} {self._switches}>"
@@ -185,7 +185,7 @@ class Nemesis(OnLoop):
         if switches.is_black_hole:
             passage.swallow()
             passage.has_lost_bytes = True
-        self._port.welcome(client, passage, None if switches.is_black_hole else Target(*self.target))
+        self._port.welcome(client, passage, None if switches.is_black_hole else ProxyTarget(*self.target))
         self.changed()
 
 

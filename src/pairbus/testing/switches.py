@@ -10,14 +10,14 @@ from pairbus.amqp.errors import DETACH_FORCED
 from pairbus.amqp.performatives import Error
 from pairbus.faults import Active, Fault
 from pairbus.proxy.conversation import Direction, FollowedLink, Unit, is_node, path_of
-from pairbus.proxy.rules import RESET, Act, How
+from pairbus.proxy.rules import RESET, FrameAct, How
 
 CutHow = Literal["reset", "stall", "detach"]
-_HOLD = Act(How.HOLD, "until it heals")
-CUTS: dict[CutHow, Act] = {
+_HOLD = FrameAct(How.HOLD, "until it heals")
+CUTS: dict[CutHow, FrameAct] = {
     "reset": RESET,
     "stall": _HOLD,
-    "detach": Act(How.DETACH, error=Error(DETACH_FORCED, "The link was cut between the client and the broker.")),
+    "detach": FrameAct(How.DETACH, error=Error(DETACH_FORCED, "The link was cut between the client and the broker.")),
 }
 
 
@@ -31,7 +31,7 @@ class _Drop:
 
 
 @dataclass(slots=True)
-class Switches:
+class NemesisSwitches:
     """The rules of a nemesis. Paths are those of entities in lower case; None means every entity, but no `$` node."""
 
     is_black_hole: bool = False
@@ -63,21 +63,21 @@ class Switches:
     def lines(self, direction: Direction) -> Sequence[Active]:
         return tuple(self.slow.values())
 
-    def attach(self, link: FollowedLink) -> Act | None:
+    def attach(self, link: FollowedLink) -> FrameAct | None:
         how = self.cut.get(link.path)
         return None if how is None else CUTS[how]
 
-    def message(self, link: FollowedLink, unit: Unit) -> Act | None:
+    def message(self, link: FollowedLink, unit: Unit) -> FrameAct | None:
         is_held = link.path in self.held or (None in self.held and not is_node(link.path))
         return _HOLD if is_held else None
 
-    def asks(self, link: FollowedLink) -> Act | None:
+    def asks(self, link: FollowedLink) -> FrameAct | None:
         return None
 
-    def delivery(self, link: FollowedLink) -> Act | None:
+    def delivery(self, link: FollowedLink) -> FrameAct | None:
         return None
 
-    def settlement(self, link: FollowedLink) -> Act | None:
+    def settlement(self, link: FollowedLink) -> FrameAct | None:
         return None
 
     def drops_answer(self, link: FollowedLink, *, to_settlement: bool) -> bool:

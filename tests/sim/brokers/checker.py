@@ -1,4 +1,4 @@
-"""What must hold in the end, when everything has been received and completed."""
+"""Promises that must hold in the end, when everything has been received and completed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _Reckoning:
                 self._missing.setdefault(path, []).append(sent.text)
 
     def _is_expired(self, sent: Sent, path: str) -> bool:
-        """Whether it may have been dropped because its time was over."""
+        """Return whether the message may have been dropped because its time to live was over."""
         places = self._ledger.topology.places
         drops = not places[path].buries_expired
         grave = places[path].forward_dead_to  # where its time to live begins again
@@ -162,7 +162,7 @@ def _there(
 
 
 def leftovers(platter: Platter) -> list[str]:
-    """What is in the store when everything was completed."""
+    """List rows that are still in the store although everything was completed."""
     found = [f"left: {message} of entity {entity_of(box)}" for box, message in platter.rows]
     if platter.payload_count:
         found.append(f"left: {platter.payload_count} payloads that no message shares")

@@ -52,7 +52,7 @@ class Sent:
     calls: list[Call] = field(default_factory=list)
     cancels: list[Call] = field(default_factory=list)
     seq: int = 0
-    "Its number in the schedule of its entity; 0: its sender does not know it."
+    "Number in the schedule of the entity; 0: the sender does not know it."
 
     @property
     def told(self) -> Told:
@@ -99,7 +99,7 @@ class Doubt:
 
     copies: list[Copy]
     back: list[Copy] = field(default_factory=list)
-    "Those that were seen again after the kill."
+    "Copies that were seen again after the kill."
 
 
 @dataclass(slots=True, eq=False)

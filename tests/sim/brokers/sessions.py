@@ -43,7 +43,7 @@ class Line:
     "Whether a message that nobody has seen yet may be in any place of the line."
     last_seq: int = 0
     last_sent: dict[tuple[str, str], tuple[int, int, str]] = field(default_factory=dict)
-    "Of each entity and color, so of each way: when the latest message was sent, its place in its call, and its text."
+    "Latest message for each entity and color, so for each way: when it was sent, its place in its call, and its text."
 
 
 class SessionBook:
@@ -153,7 +153,9 @@ class SessionBook:
         return copy.delivery is None or copy.delivery.hold is not hold or not copy.delivery.is_held(now_ms)
 
     def _check_sent(self, line: Line, key: Key, sent: Sent) -> None:
-        """Of messages that come on one way: the one whose send was acknowledged before the other was sent is first."""
+        """Check the order of messages that come on one way: the message acknowledged before the other was sent is
+        first.
+        """
         if len(sent.calls) != 1 or sent.scheduled_ms:
             return
         call = sent.calls[0]

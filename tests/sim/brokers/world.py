@@ -46,7 +46,7 @@ class World:
             dice.choice((0.003, 0.03, 0.3)), dice.choice((0.001, 0.03, 0.3)), dice.choice((0.0, 0.0, 0.05))
         )
         self._kill_chance = dice.choice((0.0, 0.01, 0.04))
-        "That the broker is killed about a commit."
+        "Probability that the broker is killed about a commit."
         self.process: BrokerProcess | None = None
         self.senders = [Sender(self, f"sender{number}") for number in range(2)]
         self.clients = [Client(self, f"client{number}") for number in range(3)]

@@ -49,7 +49,7 @@ Point = TypeVar("Point", BacklogPoint, RatePoint)
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class ChartRow:
     """Entities with the same bars."""
 
     names: list[str]
@@ -57,7 +57,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ChartFrame:
     """Time axis that the rows of a figure share, and their height."""
 
     window: Calendar
@@ -126,7 +126,7 @@ def _figure(
         tag("div", tag("span"), plots.marks_above(marks), class_="row") if marks else "",
         *rows,
         nothing(f"{counted(left, 'more entity', 'more entities')} not drawn.") if left else "",
-        *_curves(report, calendar, Frame(window, ticks, marks, 80 if marks else 56)),
+        *_curves(report, calendar, ChartFrame(window, ticks, marks, 80 if marks else 56)),
         tag("div", tag("span"), plots.axis_below(ticks), class_="row"),
         class_="timeline",
     )
@@ -149,14 +149,14 @@ def _marks(incident: Incident, calendar: Calendar, window: Calendar) -> list[Tic
 # ── lanes ──
 
 
-def lanes_of(names: Sequence[str], bars: dict[str, list[plots.Bar]]) -> list[Lane]:
+def lanes_of(names: Sequence[str], bars: dict[str, list[plots.Bar]]) -> list[ChartRow]:
     """Lanes in the order of their first entities; entities whose bars look the same share one."""
-    lanes: list[Lane] = []
+    lanes: list[ChartRow] = []
     for one in names:
         mine = bars.get(one, [])
         same = next((lane for lane in lanes if _look_the_same(lane.bars, mine)), None)
         if same is None:
-            lanes.append(Lane([one], mine))
+            lanes.append(ChartRow([one], mine))
         else:
             same.names.append(one)
     return lanes
@@ -169,7 +169,7 @@ def _look_the_same(some: Sequence[plots.Bar], others: Sequence[plots.Bar]) -> bo
     )
 
 
-def _lane_title(lane: Lane) -> Html:
+def _lane_title(lane: ChartRow) -> Html:
     first, more = name(shortened(lane.names[0])), len(lane.names) - 1
     if more == 1:
         return join([first, " and ", name(shortened(lane.names[1]))])
@@ -197,7 +197,7 @@ def _bars(report: Report, calendar: Calendar, window: Calendar) -> dict[str, lis
 # ── curves ──
 
 
-def _curves(report: Report, calendar: Calendar, frame: Frame) -> Iterator[Html]:
+def _curves(report: Report, calendar: Calendar, frame: ChartFrame) -> Iterator[Html]:
     rates = within(report.availability.rates, frame.window)
     if rates:
         yield _rate_row(rates, frame)
@@ -227,7 +227,7 @@ def within(points: Sequence[Point], window: Calendar) -> list[Point]:
     return list(points[max(first - 1, 0) : end + 1])
 
 
-def _rate_row(points: Sequence[RatePoint], frame: Frame) -> Html:
+def _rate_row(points: Sequence[RatePoint], frame: ChartFrame) -> Html:
     amounts = [[getattr(point, key) / point.seconds for point in points] for key in ("direct", "diverted", "failed")]
     top = max(max(values) for values in amounts)
     steps = number_ticks(top, 2)

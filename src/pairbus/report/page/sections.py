@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pairbus.report.incidents import Incident
-from pairbus.report.model import Delay, EntityAvailability, Outage, Report
+from pairbus.report.model import Delay, EntityAvailability, EntityOutage, Report
 from pairbus.report.page.findings import Figure, figures, headline
 from pairbus.report.page.frame import nothing, section
 from pairbus.report.page.markup import Html, join, name, tag
@@ -106,7 +106,7 @@ def _raw(incident: Incident) -> Html:
     return folded("Reasons as the clients wrote them", tag("ul", *shown, rest, class_="raw"))
 
 
-def _outage_row(outage: Outage, calendar: Calendar) -> tuple[object, ...]:
+def _outage_row(outage: EntityOutage, calendar: Calendar) -> tuple[object, ...]:
     ends = moment(outage.recovered) if outage.recovered else calendar.ends
     lasted = duration((ends - moment(outage.begins)).total_seconds())
     if outage.forced:

@@ -1,0 +1,183 @@
+"""One word for one thing: type names with a second meaning, and the glossary of ARCHITECTURE.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SRC = ROOT / "src" / "pairbus"
+
+# Names with a second meaning that stay, by reason. A new double fails, a third place fails, and so does a row that is
+# not needed any more. No module may import two types of one name without saying which is which (`as`).
+TWO_MEANINGS: dict[str, dict[str, str]] = {
+    "one thing with two faces: for threads and for asyncio": {
+        "PairedSender": "client/client client/sync",
+        "PairedServiceBusClient": "client/client client/sync",
+    },
+    "a word of the AMQP standard in the protocol core, and of the product that stands on it": {
+        "Connection": "amqp/connection transport/client",
+        "Event": "amqp/events pairing/events",
+        "Kind": "amqp/performatives faults/kinds pairing/policy",
+        "Link": "amqp/link syphon/link",
+        "Outgoing": "amqp/outgoing client/outgoing spark/messages",
+        "Received": "amqp/performatives transport/settlement",
+        "Session": "amqp/session broker/sessions",
+        "Settings": "amqp/settings broker/entity",
+        "State": "amqp/lifecycle pairing/failover",
+        "Step": "amqp/lifecycle broker/store/group",
+        "Target": "amqp/performatives broker/management/node dashboard/targets",
+    },
+    "the broker and the client are two products: each has its own, and no module knows both": {
+        "Address": "broker/address explorer/address",
+        "Answer": "broker/management/node pairing/provision",
+        "Change": "broker/settlement cli/status_facts spool/commits",
+        "Commits": "broker/commits spool/commits",
+        "Counters": "broker/store/committer telemetry/counters",
+        "Draft": "broker/draft storage/__init__",
+        "Entities": "broker/reset spark/entities",
+        "Entity": "broker/catalog broker/entity pairing/failover",
+        "EntityCounts": "metrics/entities telemetry/counters",
+        "Fault": "faults/fault pairing/life",
+        "Forwarder": "broker/forward spool/forwarder",
+        "Group": "broker/store/group explorer/dead_letters",
+        "Held": "broker/outages/held syphon/shared",
+        "Meter": "broker/meter sdk/receivers spool/forwarder syphon/shared",
+        "Place": "broker/config_place faults/kinds",
+        "Progress": "broker/store/progress explorer/progress syphon/pumps transport/progress",
+        "Proxy": "proxy/__init__ sdk/clients",
+        "Reader": "broker/store/reader pairing/reader",
+        "Recovered": "broker/store/__init__ pairing/events",
+        "Refusal": "broker/refusal pairing/provision",
+        "Refused": "broker/admin/resources transport/errors",
+        "Reply": "broker/requests pairing/sending",
+        "Row": "broker/store/records ledger/rows spark/journal",
+        "Settlement": "broker/settlement transport/settlement",
+        "TokenRefused": "access/sas transport/cbs",
+        "Tokens": "broker/locks transport/cbs",
+        "Waiting": "broker/outages/disk broker/schedule spark/stream_look transport/patience",
+        "Wire": "broker/peer transport/wire",
+        "Write": "broker/store/__init__ spool/commits",
+    },
+    "neighbours that should get names of their own when their rooms are changed next": {
+        "Done": "broker/entity broker/store/__init__",
+        "Engine": "cli/spark_options client/engine",
+        "Entry": "ledger_table/manifest spark/staging spool/__init__",
+        "Found": "ledger_table/listing pairing/provision spark/journal_rows",
+        "Holder": "broker/catalog broker/holds",
+        "Identity": "pairing/at_home spark/stage_file",
+        "Job": "client/face dashboard/jobs spark/lane",
+        "Lane": "pairing/forwarding spark/shares",
+        "Order": "client/outgoing syphon/order",
+        "Outcome": "broker/publication broker/settlement",
+        "Pause": "pairing/provision pairing/sending spark/rounds",
+        "Plan": "pairing/sending spark/stage_book",
+        "Report": "report/model spark/journal",
+        "Sample": "cli/status_facts metrics/text",
+        "Sent": "spark/sink transport/patience",
+        "Share": "spark/intake spark/shares",
+        "Shared": "syphon/shared transport/shared",
+        "Side": "client/sides ledger/rows pairing/life",
+        "Values": "pairing/aliases spark/option_values",
+        "Watch": "dashboard/watch spark/watch",
+    },
+}
+
+# Packages whose `__all__` is the API of users.
+PUBLIC = ("__init__.py", "aio.py", "broker/__init__.py", "explorer/__init__.py", "testing/__init__.py")
+# Public types that need no row: plain English, or the words of Azure's SDK, of Python and of AMQP.
+PLAIN_WORDS = {"BadMessage", "Failure", "FailurePolicy", "ImportFile", "Kind", "Lines", "PairbusError", "Progress"}
+PLAIN_WORDS |= {"PartlySent", "ReservedPropertyError", "SentMessage", "State", "ThreadClock", "Unreachable"}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Path below `src/pairbus`, without its ending → the parsed module."""
+    paths = sorted(SRC.rglob("*.py"))
+    return {path.relative_to(SRC).with_suffix("").as_posix(): ast.parse(path.read_text("utf-8")) for path in paths}
+
+
+def imported() -> set[tuple[str, str]]:
+    """Module and name of everything that one of our modules imports from another."""
+    return {
+        (str(node.module).removeprefix("pairbus.").replace(".", "/"), alias.name)
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def alias_of(node: ast.AST) -> str | None:
+    """Name of a type alias. Options of commands (`Annotated`) and type variables are no types of their own."""
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+        return None
+    name = node.targets[0].id
+    is_type = re.match(r"[A-Z]\w*[a-z]", name) and not ast.unparse(node.value).startswith(("Annotated[", "TypeVar("))
+    return name if is_type else None
+
+
+def definitions() -> dict[str, set[str]]:
+    """Type name → modules that define it: every public class, and every alias that another module imports."""
+    found = defaultdict(set)
+    wanted = imported()
+    for module, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].add(module)
+            elif (name := alias_of(node)) and (module.removesuffix("/__init__"), name) in wanted:
+                found[name].add(module)
+    return found
+
+
+def test_type_name_has_one_meaning() -> None:
+    """A reader who searches for a type finds one; a new name with a second meaning is a decision to write down."""
+    doubles = {name: places for name, places in definitions().items() if len(places) > 1}
+    allowed = {name: set(places.split()) for rows in TWO_MEANINGS.values() for name, places in rows.items()}
+    assert doubles == allowed
+
+
+def test_module_that_knows_both_meanings_says_which() -> None:
+    """Without `as` the second import would hide the first."""
+    for module, tree in trees().items():
+        names = defaultdict(set)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pairbus"):
+                for alias in node.names:
+                    names[alias.asname or alias.name].add(alias.name)
+        mixed = {name: sorted(real) for name, real in names.items() if len(real) > 1}
+        assert not mixed, f"{module} imports {mixed}"
+
+
+def glossary() -> list[str]:
+    """Words of the first column, without remarks in parentheses."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("\n# Glossary\n")[2].partition("\n# ")[0]
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ") and "---" not in line]
+    return [word.strip() for row in rows[1:] for word in re.split(r"[,:]", re.sub(r"\(.*?\)", "", row))]
+
+
+def test_every_word_of_the_glossary_is_used() -> None:
+    """A word that the code does not say misleads those who search for it."""
+    words = glossary()
+    assert len(words) > 90
+    code = "\n".join(path.read_text("utf-8") for path in SRC.rglob("*.py")).lower()
+    code += re.sub(r"[-_\s]+", " ", code)
+    assert [word for word in words if word.lower() not in code] == []
+
+
+def test_public_types_have_a_word_in_the_glossary() -> None:
+    """A user who meets a type of the API can look up a word of its name; `Paired` is explained by `pair`."""
+    known = tuple(part for word in glossary() for part in re.split(r"[\s-]", word.lower()) if len(part) > 3)
+    missing = []
+    for file in PUBLIC:
+        for node in trees()[file.removesuffix(".py")].body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                types = {name for name in ast.literal_eval(node.value) if name[0].isupper() and not name.isupper()}
+                for name in types - PLAIN_WORDS:
+                    parts = {part.lower() for part in re.findall(r"[A-Z][a-z]+", name)}
+                    if not any(part.startswith(known) for part in parts):
+                        missing.append(f"{file}: {name}")
+    assert missing == []
