@@ -61,6 +61,7 @@ nemesis: setup
 	$(BIN)/python -m tests.nemesis --minutes $(MINUTES)
 
 docs: setup
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	$(BIN)/python -m tools.build_docs
 
 check: setup

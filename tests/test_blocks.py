@@ -112,7 +112,7 @@ def test_yaml_that_is_not_used_can_be_read() -> None:
 
 COMMAND = typer.main.get_command(app)
 # Programs that are not ours, and builtins of the shell.
-OTHERS = {"curl", "export", "git", "mkdir", "pip", "python", "spark-submit", "tar", "venv-pack"}
+OTHERS = {".", "curl", "export", "git", "mkdir", "pip", "python", "python3", "spark-submit", "tar", "venv-pack"}
 
 
 def typed(text: str) -> Iterator[list[str]]:
