@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test deep azure package-test spark-matrix quick sim nemesis check fix bench clean
+.PHONY: help setup demo test deep azure package-test spark-matrix quick sim nemesis docs check fix bench clean
 
 help:
 	@echo "make setup   .venv with everything"
@@ -17,6 +17,7 @@ help:
 	@echo "make quick   the tests that need neither node nor Spark, in under a minute"
 	@echo "make sim     the simulations of client and broker, SEEDS=1000 of each; prints every violation with its seed"
 	@echo "make nemesis  faults, stops and kills over real processes for MINUTES=10; prints every violation with its seed"
+	@echo "make docs    the documents as a site, in site/index.html; a broken link ends it"
 	@echo "make check   ruff, codespell and mypy --strict"
 	@echo "make fix     format, and correct what ruff can correct by itself"
 	@echo "make bench   every benchmark; results in bench/results/"
@@ -59,6 +60,10 @@ MINUTES ?= 10
 nemesis: setup
 	$(BIN)/python -m tests.nemesis --minutes $(MINUTES)
 
+docs: setup
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/python -m tools.build_docs
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -73,4 +78,4 @@ bench: setup
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache bench/results
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache bench/results site
