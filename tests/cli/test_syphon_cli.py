@@ -126,7 +126,7 @@ def test_once_brings_everything_home_and_says_how_much(broker: BrokerProcess, qu
 
 
 def test_once_needs_no_package_of_spark(broker: BrokerProcess, queue_name: str) -> None:
-    """Whoever installed `pairbus[broker]` alone drains a backlog too."""
+    """An installation of `pairbus[broker]` alone drains a backlog too."""
     divert(broker, queue_name, 3)
     blocked = "import sys; sys.modules.update(dict.fromkeys(('pyspark', 'pyarrow', 'pandas')));"
     command = [sys.executable, "-c", f"{blocked} from pairbus.cli import main; main()", "syphon", "--once"]

@@ -169,7 +169,7 @@ async def test_a_blocked_message_does_not_hold_up_the_lanes_of_other_queues() ->
 
 
 async def test_a_queue_that_waits_for_another_one_looks_again_soon() -> None:
-    """Its pauses do not grow as after failures: queues that wait for each other would hold up each other."""
+    """Pauses do not grow as after failures: queues that wait for each other would hold up each other."""
     first, second = BACKLOG, f"{BACKLOG[:-1]}1"
     skew_s = 0.0
     async with pair(ORDERS, backlogs=2, lock_s=1.0) as world:
