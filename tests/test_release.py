@@ -16,12 +16,12 @@ ROOT = Path(__file__).parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
-def workflow(name: str) -> dict[str, Any]:
-    read: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
+def workflow(name: str) -> dict[Any, Any]:
+    read: dict[Any, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
     return read
 
 
-def steps(read: dict[str, Any]) -> list[dict[str, Any]]:
+def steps(read: dict[Any, Any]) -> list[dict[str, Any]]:
     return [step for job in read["jobs"].values() for step in job["steps"]]
 
 
