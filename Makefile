@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test deep azure package-test spark-matrix quick sim nemesis check fix dist sbom release-check bench clean
+.PHONY: help setup demo test deep azure package-test spark-matrix quick sim nemesis check fix coverage dist sbom release-check bench clean
 
 help:
 	@echo "make setup   .venv with everything"
@@ -20,6 +20,7 @@ help:
 	@echo "make nemesis  faults, stops and kills over real processes for MINUTES=10; prints every violation with its seed"
 	@echo "make check   ruff, codespell and mypy --strict"
 	@echo "make fix     format, and correct what ruff can correct by itself"
+	@echo "make coverage   branches of amqp, pairing, client and the cores of the broker that tests reach; fails below tests/coverage.toml"
 	@echo "make dist    wheel and sdist in dist/; make sbom: their bill of materials; make release-check TAG=v0.4.0"
 	@echo "make bench   every benchmark; results in bench/results/"
 
@@ -70,6 +71,9 @@ check: setup
 fix: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+coverage: setup
+	$(BIN)/python -m tools.coverage_ratchet
 
 dist: setup
 	rm -rf dist
