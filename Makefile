@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test deep azure package-test spark-matrix quick sim nemesis docs check fix bench clean
+.PHONY: help setup demo test deep azure package-test spark-matrix quick sim nemesis docs check fix coverage dist sbom release-check bench clean
 
 help:
 	@echo "make setup   .venv with everything"
@@ -12,7 +12,8 @@ help:
 	@echo "make test    every test, the JavaScript SDK included when node is here"
 	@echo "make deep    the tests on Spark that take a minute each"
 	@echo "make azure   the paired client on two namespaces, PAIRBUS_AZURE_PRIMARY and PAIRBUS_AZURE_SECONDARY"
-	@echo "make package-test   the wheel in an empty environment, and Spark there without any Java: some minutes"
+	@echo "make package-test   wheel and sdist, each extra alone in an empty environment, Spark without any Java: some minutes;"
+	@echo "             EXTRAS='core broker' only these"
 	@echo "make spark-matrix   the tests of Spark on PySpark 4.0, 4.1, 4.2 and 4.3, each in an environment of its own"
 	@echo "make quick   the tests that need neither node nor Spark, in under a minute"
 	@echo "make sim     the simulations of client and broker, SEEDS=1000 of each; prints every violation with its seed"
@@ -20,6 +21,8 @@ help:
 	@echo "make docs    the documents as a site, in site/index.html; a broken link ends it"
 	@echo "make check   ruff, codespell and mypy --strict"
 	@echo "make fix     format, and correct what ruff can correct by itself"
+	@echo "make coverage   branches of amqp, pairing, client and the cores of the broker that tests reach; fails below tests/coverage.toml"
+	@echo "make dist    wheel and sdist in dist/; make sbom: their bill of materials; make release-check TAG=v0.4.0"
 	@echo "make bench   every benchmark; results in bench/results/"
 
 setup: $(STAMP)
@@ -42,7 +45,7 @@ azure: setup
 	$(BIN)/pytest --azure tests/azure
 
 package-test: setup
-	$(BIN)/python -m tools.package_test
+	$(BIN)/python -m tools.package_test $(EXTRAS)
 
 spark-matrix: setup
 	$(BIN)/python -m tools.spark_matrix
@@ -74,8 +77,27 @@ fix: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+coverage: setup
+	$(BIN)/python -m tools.coverage_ratchet
+
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+
+SBOM := dist/sbom-environment
+
+sbom: setup
+	rm -rf $(SBOM)
+	$(PYTHON) -m venv --without-pip $(SBOM)
+	$(BIN)/pip --python $(SBOM)/bin/python install --quiet --disable-pip-version-check '.[broker,blob,spark]'
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible -o dist/sbom.cdx.json $(SBOM)/bin/python
+	rm -rf $(SBOM)
+
+release-check: setup
+	$(BIN)/python -m tools.release_check $(TAG)
+
 bench: setup
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache bench/results site
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .coverage-data dist bench/results site

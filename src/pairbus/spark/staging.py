@@ -35,6 +35,8 @@ VISIBLE_S = 10.0  # how long a network file system may hide a new file from anot
 LOOK_S = 0.2
 OWNER_SEEN_S = 300.0  # a worker that has seen who has the location looks again after that
 OPTION = "option stagingLocation"
+VERSION = 1
+"Major version of the format, written by every owner; locations up to release 0.3 do not have it."
 _DONE = b"{}"  # of an object that says all by its name
 
 _seen: dict[tuple[str, Owner], float] = {}
@@ -102,13 +104,18 @@ class Staging:
         while True:
             before = self._last_owner()
             known = read(self.storage, _owner_key(before)) if before else None
+            if known is not None and known.get("version", VERSION) > VERSION:
+                raise ConfigError(
+                    f"{self.location} was written by a newer version of Pairbus (staging version {known['version']},"
+                    f" this one knows {VERSION}); nothing in it was changed. Upgrade Pairbus, or give another location"
+                )
             if known is not None and known["entity"] != entity:
                 raise ConfigError(
                     f"{self.location} belongs to a stream of {known['entity']}, not of {entity}: every stream needs a"
                     " location of its own"
                 )
             owner = Owner(before + 1, secrets.token_hex(8))
-            said = {"token": owner.token, "entity": entity, "host": socket.gethostname()}
+            said = {"token": owner.token, "entity": entity, "host": socket.gethostname(), "version": VERSION}
             if not publish(self.storage, _owner_key(owner.number), said):
                 continue
             if known is not None:
@@ -161,7 +168,7 @@ class Staging:
         spans = values.pop("spans", None)
         return Entry(
             **{
-                **values,
+                **{name: value for name, value in values.items() if name in Entry.__slots__},  # a later minor adds
                 "without": tuple(values["without"]),
                 "spans": None if spans is None else tuple((first, last) for first, last in spans),
             }

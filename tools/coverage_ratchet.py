@@ -1,0 +1,133 @@
+"""`make coverage`: how many branches of the cores tests reach, and a floor for each part that may only rise.
+
+Runs tests that need neither Spark nor node under coverage.py; workers, brokers and clients in processes of their own
+are measured too. Prints branches by part, and fails when a part is below its floor in tests/coverage.toml.
+
+    python -m tools.coverage_ratchet              measure and compare
+    python -m tools.coverage_ratchet --raise      write floors that are higher now; none is ever lowered
+    python -m tools.coverage_ratchet --report     compare what was measured before
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.test_tidy import CORES_OF_THE_BROKER
+
+ROOT = Path(__file__).parent.parent
+DATA = ROOT / ".coverage-data"
+FLOORS = ROOT / "tests" / "coverage.toml"
+WITHOUT = "not spark and not node and not deep"
+WORKERS = ("-n", "3", "--dist", "loadfile")
+TESTS = (
+    *("tests/amqp", "tests/pairing", "tests/broker", "tests/client", "tests/transport", "tests/spool", "tests/syphon"),
+    *("tests/explorer/test_message.py", "tests/explorer/test_files.py", "tests/sim", "tests/test_counters.py"),
+)
+PARTS = {
+    "amqp": ("amqp/",),
+    "pairing": ("pairing/",),
+    "client": ("client/",),
+    "broker cores": tuple(f"broker/{name}.py" for name in CORES_OF_THE_BROKER),
+}
+"Part → files of src/pairbus that begin like this."
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Branches of one part."""
+
+    branches: int
+    reached: int
+
+    @property
+    def percent(self) -> float:
+        return 100.0 * self.reached / self.branches if self.branches else 100.0
+
+
+def sums(report: Mapping[str, Any]) -> dict[str, Reached]:
+    """Add up the JSON report of coverage.py by part."""
+    found = {}
+    for part, beginnings in PARTS.items():
+        files = [
+            values["summary"]
+            for name, values in report["files"].items()
+            if name.replace("\\", "/").partition("pairbus/")[2].startswith(beginnings)
+        ]
+        found[part] = Reached(
+            sum(each["num_branches"] for each in files), sum(each["covered_branches"] for each in files)
+        )
+    return found
+
+
+def below(reached: Mapping[str, Reached], floors: Mapping[str, float]) -> list[str]:
+    """Return a sentence for each part that is below its floor, or has none."""
+    said = []
+    for part, each in reached.items():
+        floor = floors.get(part)
+        if floor is None:
+            said.append(f"{part} has no floor in {FLOORS.name}")
+        elif not each.branches:
+            said.append(f"{part}: nothing was measured")
+        elif each.percent < floor:
+            said.append(f"{part}: {each.percent:.2f} % of its branches are reached, and {floor:.1f} % were before")
+    return said
+
+
+def raised(reached: Mapping[str, Reached], floors: Mapping[str, float]) -> dict[str, float]:
+    """Return the floors for what is reached now: a tenth of a percent at a time, and never lower than before."""
+    return {
+        part: max(floors.get(part, 0.0), math.floor(each.percent * 10) / 10 if each.branches else 0.0)
+        for part, each in reached.items()
+    }
+
+
+def main(arguments: list[str]) -> int:
+    if "--report" not in arguments:
+        measure()
+    report = DATA / "report.json"
+    _coverage("json", "-q", "-o", str(report))
+    reached = sums(json.loads(report.read_text()))
+    floors = tomllib.loads(FLOORS.read_text())["branches"] if FLOORS.exists() else {}
+    for part, each in reached.items():
+        print(f"{part:13} {each.percent:6.2f} %  {each.reached} of {each.branches} branches, floor {floors.get(part)}")
+    if "--raise" in arguments:
+        floors = raised(reached, floors)
+        write(floors)
+    said = below(reached, floors)
+    print("\n".join(said))
+    return 1 if said else 0
+
+
+def measure() -> None:
+    shutil.rmtree(DATA, ignore_errors=True)
+    DATA.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "coverage", "run", "-m", "pytest", *WORKERS, "-m", WITHOUT, *TESTS],
+        cwd=ROOT,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit("tests failed: what they reach says nothing")
+    _coverage("combine", "-q", str(DATA))
+
+
+def write(floors: Mapping[str, float]) -> None:
+    head = "# Percent of branches that `make coverage` must reach. Floors only rise: make coverage, then --raise.\n"
+    FLOORS.write_text(head + "[branches]\n" + "".join(f'"{part}" = {floor}\n' for part, floor in floors.items()))
+
+
+def _coverage(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "coverage", *words], cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
