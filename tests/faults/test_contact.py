@@ -287,6 +287,19 @@ async def test_bandwidth_slows_large_messages(world: World) -> None:
     await world.check_whole()
 
 
+async def test_line_is_wide_again_when_its_fault_is_cleared(world: World) -> None:
+    """Also for bytes that came before: a message in doubt must not arrive minutes after the outage is over."""
+    sender = await world.sender()
+    world.faults.add("bandwidth", bytes_per_s=1_000)
+    await sender.send_messages(ServiceBusMessage(b"x" * 30_000), timeout=60)
+    sending = asyncio.create_task(sender.send_messages(ServiceBusMessage("behind it"), timeout=60))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(sending), 0.5)
+    world.faults.clear()
+    await asyncio.wait_for(sending, 5.0)
+    await world.check_whole()
+
+
 # ── the disk ──
 
 

@@ -297,10 +297,12 @@ class Peer:
             with suppress(RuntimeError):  # how uvloop says that the connection is closed; asyncio drops the bytes
                 self._wire.write(data)
 
-    def rest_until(self, at_s: float) -> None:
-        """Read nothing before this time of the loop."""
+    def rest(self) -> None:
+        """Read nothing from a thin line until `go_on`."""
         self._pause("thin line")
-        self._loop.call_at(at_s, self._resume, "thin line")
+
+    def go_on(self) -> None:
+        self._resume("thin line")
 
     def watch_idle(self, idle: Idle | None) -> None:
         """Close what is idle by these times from now on."""

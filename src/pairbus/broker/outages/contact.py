@@ -44,6 +44,14 @@ class SlowLine:
     def __init__(self, dice: Callable[[], float]) -> None:
         self.out, self.into = Pace(dice), Pace(dice)
         self.waiting: deque[bytes] = deque()
+        self.rest: asyncio.TimerHandle | None = None
+        "Timer after which the peer is read again."
+
+    def end_rest(self, peer: Peer) -> None:
+        if self.rest is not None:
+            self.rest.cancel()
+            self.rest = None
+            peer.go_on()
 
 
 class ContactFaults:
@@ -77,6 +85,9 @@ class ContactFaults:
             self._is_refusing = not self._is_refusing
             self.port.refuse(self._is_refusing)
         self._lines = self._owner.faults.at(Place.WIRE)
+        if not self._thin():
+            for peer, line in self._slow.items():
+                line.end_rest(peer)
         if not self._lines:
             slow, self._slow = self._slow, {}
             for peer, line in slow.items():
@@ -140,16 +151,23 @@ class ContactFaults:
 
     def read(self, peer: Peer, size: int) -> None:
         """Do not read more from the peer before a line of that bandwidth would have passed `size` bytes."""
-        thin = [one for one in self._lines if "bytes_per_s" in one.fault.arguments]
-        if thin:
+        if thin := self._thin():
             line = self._slow.setdefault(peer, SlowLine(self._owner.faults.dice))
-            peer.rest_until(line.into.leaves_at(size, thin, self._loop.time()))
+            line.end_rest(peer)
+            peer.rest()
+            at_s = line.into.leaves_at(size, thin, self._loop.time())
+            line.rest = self._loop.call_at(at_s, line.end_rest, peer)
+
+    def _thin(self) -> list[Active]:
+        """Faults that let so many bytes a second pass."""
+        return [one for one in self._lines if "bytes_per_s" in one.fault.arguments]
 
     def forget(self, peer: Peer) -> None:
         """The connection is gone, and what it would still have got with it."""
         line = self._slow.pop(peer, None)
         if line is not None:
             line.waiting.clear()
+            line.end_rest(peer)
 
 
 def reset(client: socket.socket) -> None:
