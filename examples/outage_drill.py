@@ -21,7 +21,8 @@ started = time.monotonic()
 
 
 def say(text: object) -> None:
-    print(f"{time.monotonic() - started:5.1f} s  {text}", flush=True)
+    # With its end of line in one piece: events are told by a thread of their own.
+    print(f"{time.monotonic() - started:5.1f} s  {text}\n", end="", flush=True)
 
 
 class Drill:

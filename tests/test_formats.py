@@ -61,7 +61,7 @@ def release(request: pytest.FixtureRequest) -> str:
 
 
 def test_a_backlog_message_of_any_release_goes_home(release: str, tmp_path: Path) -> None:
-    """It may have waited in its backlog queue while client and syphon were upgraded."""
+    """A message may have waited in its backlog queue while client and syphon were upgraded."""
     folder = unpack(release, "envelope", tmp_path)
     for name, own in expected(release)["envelope"].items():
         home = unwrap((folder / f"{name}.amqp").read_bytes())
@@ -236,7 +236,7 @@ def test_a_backlog_message_that_is_not_understood_is_dead_lettered_whole(tmp_pat
 
 
 def test_the_newest_samples_are_of_the_formats_of_today() -> None:
-    """Whoever raises a version writes samples: `python -m tools.write_samples RELEASE`."""
+    """A change that raises a version brings samples: `python -m tools.write_samples RELEASE`."""
     assert expected(NEWEST)["majors"] == MAJORS
 
 

@@ -35,7 +35,16 @@ CHAPTERS: dict[str, list[str]] = {
     "Broker": ["broker.md", "deploy.md", "filters.md", "testing.md", "outages.md", "security.md"],
     "Tools": ["cli.md", "messages.md", "dashboard.md", "telemetry.md"],
     "Spark, reports and cost": ["spark.md", "spark-syphon.md", "ledger.md", "report.md", "prices.md"],
-    "Project": ["architecture.md", "internals.md", "contributing.md", "style.md", "nemesis.md", "decisions/index.md"],
+    "Project": [
+        "architecture.md",
+        "internals.md",
+        "contributing.md",
+        "style.md",
+        "nemesis.md",
+        "formats.md",
+        "releasing.md",
+        "decisions/index.md",
+    ],
 }
 
 # Files of the repository that have another name in the site. All of docs/ moves one folder up.

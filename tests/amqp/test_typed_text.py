@@ -80,6 +80,6 @@ def test_every_type_comes_back_from_its_text_as_it_was(value: Any, kind: str) ->
     ],
 )
 def test_text_that_is_no_such_value_says_what_is_right(kind: str, text: str | None, says: str) -> None:
-    """Whoever edits a message by hand reads this, and nothing is sent."""
+    """A user who edits a message by hand reads the error, and nothing is sent."""
     with pytest.raises(ValueError, match=says):
         from_text(kind, text)

@@ -91,7 +91,7 @@ def test_a_pair_that_loses_messages_is_found_out(
     monkeypatch.setattr(demo_pair, "ChildBroker", RobbedBroker)
     assert run("--messages", "120", "--engine", "local") == 1
     out = capsys.readouterr().out
-    assert table(out)["lost"] == "3"
+    assert table(out)["lost"] == "3", out
     assert "broke its promise" in out.splitlines()[-1]
 
 

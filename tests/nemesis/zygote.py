@@ -56,13 +56,19 @@ def main() -> None:
         answer: Any
         if what == "start":
             answer = start(*fields)
-            running.add(answer)
+            note(answer, running, ended)
         else:
             answer = look(fields[0], running, ended)
         print(json.dumps(answer), flush=True)
     for child in running:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def note(child: int, running: set[int], ended: dict[int, int]) -> None:
+    """Note a child that was started. The system gives the number of a child that has ended to another one."""
+    running.add(child)
+    ended.pop(child, None)
 
 
 def look(child: int, running: set[int], ended: dict[int, int]) -> int | None:
