@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import logging
+import signal
 import socket
 import stat
 import time
@@ -192,6 +193,16 @@ async def pairbus(*arguments: str) -> tuple[int, str, str]:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = await asyncio.to_thread(run)
     return code, out.getvalue(), err.getvalue()
+
+
+async def test_command_runs_in_a_thread_of_a_program_that_ignores_signals() -> None:
+    """Only the main thread may set what a signal does: a command that has changed nothing restores nothing."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        code, out, _ = await pairbus("--version")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert code == 0 and out
 
 
 async def test_command_switches_faults_over_the_socket() -> None:

@@ -44,7 +44,7 @@ def signal_handlers() -> dict[signal.Signals, Any]:
 def restore_signals(before: dict[signal.Signals, Any]) -> None:
     """Undo `ignore_signals`, for a program that goes on after the command."""
     for number, handler in before.items():
-        if signal.getsignal(number) is signal.SIG_IGN and handler is not None:
+        if handler not in (None, signal.SIG_IGN) and signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
 
 
