@@ -42,7 +42,11 @@ FIRST_WAIT_S = 0.5  # for messages that must be there: the driver has seen some
 NEXT_WAIT_S = 0.2
 RECEIVE_MAX_S = 10.0
 SESSIONS_MAX = 100  # that one task holds at once: each has a link of its own until its messages are completed
-LATE_S = 1_200.0  # since its plan: a task that seals later looks whether the log has been cleaned meanwhile
+# Since the plan. A task that starts later than FRESH_S looks first whether its batch is over; it would learn the same
+# when it seals, after it has received in vain. One that seals later than LATE_S looks whether the log has been cleaned
+# meanwhile: entries stay for an hour after the commit.
+FRESH_S = 10.0
+LATE_S = 1_200.0
 SESSION_FIELD = 10  # of the properties: group-id
 SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
 LOCK_SHARE = 0.4  # of a lock's time, for receiving; the rest is for the disk and for completing
@@ -65,6 +69,8 @@ class Share:
     max_bytes: int | None = None
     planned_s: float = 0.0
     "Time at which the driver gave it to Spark, by its clock."
+    is_fresh: bool = False
+    "True when no earlier attempt can have sealed this partition, as far as driver and Spark know."
 
 
 async def take_in(options: Options, staging: Staging, share: Share, carrier: Carrier) -> Entry | None:
@@ -72,8 +78,9 @@ async def take_in(options: Options, staging: Staging, share: Share, carrier: Car
     tracker = await asyncio.to_thread(
         SealTracker, staging, share, by_session=options.sessions and options.session is None
     )
-    if await asyncio.to_thread(tracker.is_decided):
-        return tracker.seal
+    if not share.is_fresh or tracker.is_older_than(FRESH_S):
+        if await asyncio.to_thread(tracker.is_decided):
+            return tracker.seal
 
     async def attempt() -> Entry | None:
         while True:
@@ -159,7 +166,7 @@ class SealTracker:
                 if self.is_decided(at_most=1):  # this entry is there; after it there is most likely none
                     return None
                 continue
-            if not self._is_late() or self.staging.has_plan(self.share.batch):
+            if not self.is_older_than(LATE_S) or self.staging.has_plan(self.share.batch):
                 self.seal = entry
                 return entry
             # So late that the log has been cleaned up to here: an entry in the past that nobody will read.
@@ -167,10 +174,10 @@ class SealTracker:
             self._over = True
             return None
 
-    def _is_late(self) -> bool:
-        """Whether the log may have been cleaned since the plan: it stays for an hour after the commit. Both clocks are
-        right within minutes, or the storage would refuse their requests."""
-        return abs(time.time() - self.share.planned_s) > LATE_S
+    def is_older_than(self, age_s: float) -> bool:
+        """Tell whether the driver gave out the share so long ago. Both clocks are right within minutes, or the storage
+        would refuse their requests."""
+        return abs(time.time() - self.share.planned_s) > age_s
 
 
 async def _attempt(options: Options, tracker: SealTracker, carrier: Carrier) -> Entry | None:

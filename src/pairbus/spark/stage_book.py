@@ -7,7 +7,7 @@ afterwards only the entries of the log that are new.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pairbus.errors import ConfigError
@@ -33,6 +33,8 @@ class Plan:
     "How many messages each task receives at most."
     adopted: tuple[int, ...]
     "Seals of batches that Spark has given up: their messages enter with this one."
+    is_new: bool = field(compare=False)
+    "True when this call has made the plan: no task of the batch has been started yet."
 
 
 class StageBook:
@@ -113,22 +115,24 @@ class StageBook:
                 f"option stagingLocation: {self.staging.location} has no stage of batch {batch} any more, which was"
                 " committed: the checkpoint is older than what stageRetentionSeconds has kept"
             )
+        is_new = False
         if found is None:
-            found = self._new_plan(batch, shares)
+            found, is_new = self._new_plan(batch, shares)
         self._last_batch = max(self._last_batch, batch)
         self._planned = {known for known in self._planned if known > self.committed} | {batch}
-        return Plan(batch, found["head"], tuple(found["shares"]), tuple(found["adopted"]))
+        return Plan(batch, found["head"], tuple(found["shares"]), tuple(found["adopted"]), is_new)
 
-    def _new_plan(self, batch: int, shares: list[int]) -> dict[str, Any]:
+    def _new_plan(self, batch: int, shares: list[int]) -> tuple[dict[str, Any], bool]:
+        """Return the plan, and whether it is ours."""
         if self.committed < self._last_batch < batch:
             self._end("fence", batch - 1)  # from here on no late task adds to what was given up
         adopted = [seal.number for seal in self._seals if seal.batch < batch and seal.rows]
         made = {"head": self.head, "shares": shares, "adopted": adopted}
         if self.staging.set_plan(batch, made):
-            return made
+            return made, True
         found = self.staging.plan(batch)  # another driver's, which came first
         assert found is not None
-        return found
+        return found, False
 
     def _end(self, kind: Any, batch: int) -> None:
         while not self.staging.append(entry := Entry(self.head + 1, kind, batch)):

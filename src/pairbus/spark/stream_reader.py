@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from pairbus.errors import ConfigError
@@ -103,7 +105,17 @@ class StagedStreamReader(BatchReader):
         adopted: list[InputPartition] = [AdoptedPartition(book.owner, number) for number in plan.adopted]
         return adopted + [
             SharePartition(
-                Share(book.owner, batch, part, max_messages, plan.head, unsure, max_bytes, planned_s=time.time())
+                Share(
+                    book.owner,
+                    batch,
+                    part,
+                    max_messages,
+                    plan.head,
+                    unsure,
+                    max_bytes,
+                    planned_s=time.time(),
+                    is_fresh=plan.is_new,
+                )
             )
             for part, max_messages in enumerate(plan.shares)
         ]
@@ -134,6 +146,8 @@ class StagedStreamReader(BatchReader):
             yield from self._rows(seal)
 
     async def _take_in(self, share: Share) -> Entry | None:
+        if _is_repetition():
+            share = replace(share, is_fresh=False)
         return await take_in(self._options, self._staging, share, carrier_of(self._options))
 
     def _rows(self, seal: Entry) -> Iterator[pa.RecordBatch]:
@@ -147,6 +161,12 @@ class StagedStreamReader(BatchReader):
                 f"option stagingLocation: the stage of batch {seal.batch}, which was committed, is not in"
                 f" {self._staging.location} any more: the checkpoint is older than what stageRetentionSeconds has kept"
             ) from None
+
+
+def _is_repetition() -> bool:
+    """Tell whether Spark has run this task before: an attempt after a failed one, or a whole stage once more."""
+    task = TaskContext.get()
+    return task is not None and (task.attemptNumber() > 0 or task.stageAttemptNumber() > 0)
 
 
 def _check_offset(offset: Offset) -> None:
