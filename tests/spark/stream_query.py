@@ -1,6 +1,6 @@
 """A query that reads a queue into Parquet, and a Spark of its own for it and for a syphon: for tests that kill them.
 
-python -m tests.spark.stream_query QUEUE FOLDER SYPHON      SYPHON: its options as JSON
+python -m tests.spark.stream_query QUEUE FOLDER STREAM SYPHON      STREAM, SYPHON: their options as JSON
 prints the process id of its Java, and runs until that is killed
 """
 
@@ -47,11 +47,11 @@ def writer(
 
 
 def main() -> None:
-    queue, folder, syphon_options = sys.argv[1:]
+    queue, folder, stream_options, syphon_options = sys.argv[1:]
     spark = local_session("killed", "local[2,4]", **TEST_CONF)
     print(java_of(spark), flush=True)
     syphon(spark, **json.loads(syphon_options))
-    start(spark, queue, Path(folder), once=False).awaitTermination()
+    start(spark, queue, Path(folder), once=False, **json.loads(stream_options)).awaitTermination()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 | a broker                  | the second test | the third test, either side |
 | nobody, others consume    | the second test | the fourth test             |
 
+The first test runs with stages in a folder, and again with stages on Azure Blob.
 Tasks that are killed at each point of their work, and locks that are shorter than it: `test_stream_crashes`,
 `test_syphon_reader`.
 
@@ -25,6 +26,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -36,6 +38,7 @@ import pytest
 from pairbus.ledger import Ledger
 from pairbus.spark import Quotas, compact, drain, syphon
 from pairbus.spark.rounds import LOCK_MIN_S
+from pairbus.storage.opening import open_storage
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier
 from tests.brokers import BrokerProcess
@@ -44,6 +47,8 @@ from tests.spark.processes import java_of, kill_source_runners, kill_workers
 from tests.spark.queues import bodies_in, put, text_message
 from tests.spark.stream_query import start, writer
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
+from tests.storage.azurites import Azurite
+from tests.storage.fixtures import BACKENDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,10 +95,18 @@ def kill_until(is_hit: Callable[[], object], kill: Callable[[int], object], spar
 
 
 class Reading:
-    """A stream of numbered messages into a table."""
+    """A stream of numbered messages into a table; staged in a folder, unless a place on Blob is given."""
 
-    def __init__(self, broker: BrokerProcess, folder: Path) -> None:
+    def __init__(self, broker: BrokerProcess, folder: Path, azurite: Azurite | None = None) -> None:
         self.folder = folder
+        self.options: dict[str, str] = {}
+        location, credential = str(folder / "staging"), None
+        if azurite is not None:
+            secret = folder / "storage.txt"
+            secret.write_text(azurite.connection_string)
+            location, credential = azurite.new_container(f"t-{uuid.uuid4().hex[:12]}") + "/staging", f"@{secret}"
+            self.options = {"stagingLocation": location, "storageCredential": credential}
+        self._storage = open_storage(location, credential, patience_s=20.0)
         self._broker = broker
         self._place = folder / "stream.txt"
         self._place.write_text(broker.connection_string())
@@ -107,11 +120,11 @@ class Reading:
         self.sent += bodies
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        return start(spark, "stream", self.folder, once=False, connection=f"@{self._place}")
+        return start(spark, "stream", self.folder, once=False, connection=f"@{self._place}", **self.options)
 
     def seals(self) -> int:
-        log = self.folder / "staging" / "log"
-        return sum('"kind":"seal"' in path.read_text() for path in log.glob("[0-9]*.json"))
+        entries = [self._storage.get(f"log/{name}") for name in self._storage.list("log/") if name[0].isdigit()]
+        return sum(b'"kind":"seal"' in entry for entry in entries if entry is not None)
 
     def feed(self) -> Callable[[], bool]:
         """Send more; whether a task has sealed some of it since, which is before Spark has its rows."""
@@ -124,7 +137,7 @@ class Reading:
 
     def check(self, spark: SparkSession, taken: list[bytes] | None = None) -> None:
         """A last run; then every message is in the table, or was taken by somebody else, and nowhere twice."""
-        drain(writer(spark, "stream", self.folder, connection=f"@{self._place}"))
+        drain(writer(spark, "stream", self.folder, connection=f"@{self._place}", **self.options))
         rows = spark.read.parquet(str(self.folder / "out")).select("body").collect()
         assert sorted([bytes(row.body) for row in rows] + (taken or [])) == self.sent
         assert self.left() == 0
@@ -203,13 +216,18 @@ def check_moves(spark: SparkSession, world: SyphonWorld, kills: int) -> None:
 
 
 @pytest.mark.classic
-def test_stream_and_syphon_survive_killed_workers_and_java(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("storage", BACKENDS)
+def test_stream_and_syphon_survive_killed_workers_and_java(
+    storage: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
+) -> None:
     """In a Spark of their own that tries tasks again. After the end of its Java another Spark goes on."""
+    azurite = request.getfixturevalue("azurite") if storage == "blob" else None
     with syphon_world(tmp_path, queues=QUEUES, lock_s=LOCK_S, orders={}, safe=DETECTS) as world:
-        reading = Reading(world.broker, tmp_path)
+        reading = Reading(world.broker, tmp_path, azurite)
         options = syphon_options(world)
         works = ((reading.feed, reading.left), (lambda: feed(world), lambda: left(world)))
-        command = [sys.executable, "-m", "tests.spark.stream_query", "stream", str(tmp_path), json.dumps(options)]
+        command = [sys.executable, "-m", "tests.spark.stream_query", "stream", str(tmp_path)]
+        command += [json.dumps(reading.options), json.dumps(options)]
         environment = {**os.environ, BROKER_VARIABLE: world.broker.connection_string()}
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as child:
             try:

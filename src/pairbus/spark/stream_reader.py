@@ -164,9 +164,9 @@ class StagedStreamReader(BatchReader):
 
 
 def _is_repetition() -> bool:
-    """Tell whether Spark has run this task before: an attempt after a failed one, or a whole stage once more."""
+    """Tell whether Spark runs this task again after an attempt that failed."""
     task = TaskContext.get()
-    return task is not None and (task.attemptNumber() > 0 or task.stageAttemptNumber() > 0)
+    return task is not None and task.attemptNumber() > 0
 
 
 def _check_offset(offset: Offset) -> None:
