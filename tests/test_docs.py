@@ -537,8 +537,8 @@ def test_the_bytes_of_a_backlog_message_are_those_on_the_page() -> None:
     marks, orders = (None, COUNTER_MAX), ((None, None), ("0" * 32, COUNTER_MAX))
     usual, marked, ordered, both = (overhead(Away("", mark, *order)) for order in orders for mark in marks)
     said = (
-        f"at most {usual}; {marked - usual} more ({marked}) when it says that the primary may have it too,"
-        f" {ordered - usual} more ({ordered}) with `ordered`, and {both} with both."
+        f"at most {usual} more. This becomes {marked} ({marked - usual} more) when the backlog message says that the"
+        f" primary may have the message too, {ordered} ({ordered - usual} more) with `ordered`, and {both} with both."
     )
     assert said in " ".join((ROOT / "docs/failover.md").read_text().split())
     long = 256

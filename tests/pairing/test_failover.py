@@ -186,3 +186,11 @@ def test_the_diagram_is_written_between_its_markers_and_touches_nothing_else() -
     assert drawn(page) == f"before\n{BEGIN}\n{diagram()}\n{END}\nafter\n"
     with pytest.raises(ValueError, match="lacks the lines"):
         drawn("a page without markers")
+
+
+def test_log_lines_count_one_thing_in_the_singular() -> None:
+    """With an interval of 0 these are the first log lines that a new user sees."""
+    assert str(FailedOver("orders", 0.0, 1, "refused")) == "orders -> FAILED_OVER after 0.0s, 1 failed send: refused"
+    assert str(FailedOver("orders", 0.0, 2, "refused")) == "orders -> FAILED_OVER after 0.0s, 2 failed sends: refused"
+    assert str(Recovered("orders", 3.0, 1, "a ping")) == "orders -> HEALTHY by a ping after 3.0s, 1 message diverted"
+    assert str(Recovered("orders", 3.0, 0, "a ping")) == "orders -> HEALTHY by a ping after 3.0s, 0 messages diverted"

@@ -79,7 +79,7 @@ def broker(
     ] = "pairbus-data",
     config: ConfigFile = None,
     host: Annotated[
-        str, typer.Option(envvar="PAIRBUS_HOST", help="Address to listen on; any but loopback needs --key.")
+        str, typer.Option(envvar="PAIRBUS_HOST", help="Address to listen on; any but the loopback needs --key.")
     ] = "127.0.0.1",
     allowed_host: AllowedHosts = None,
     listen_http: Annotated[
@@ -97,7 +97,7 @@ def broker(
     meter: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder for a ledger of all clients' operations. Default: nothing is counted."
+            metavar="DIR", help="Folder for a ledger of all clients' operations. Default: no ledger is written."
         ),
     ] = None,
     strict: Annotated[

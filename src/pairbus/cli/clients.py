@@ -54,7 +54,7 @@ Examples:
 def list_(socket: Socket = None, as_json: Json = False) -> None:
     """List the clients that are found, with the state of each entity, for how long, its counts and its cause.
 
-    Exits with 1 when there is none, or when one gives no answer.
+    Exits with 1 when there is no client, or when a client gives no answer.
     """
     paths = [socket] if socket is not None else served("client")
     if not paths:
@@ -95,7 +95,7 @@ def force_failover(
 ) -> None:
     """Send messages of entities to the backlog until `pairbus client force-healthy` is called.
 
-    Pings do not bring such an entity back. A client that is started later, or on another machine, knows nothing of it.
+    Pings do not bring such an entity back. Clients that are started later, or run on another machine, are not affected.
     Several entities are forced all or none in each client. Exits with 1 when a client refuses.
     """
     body = _wanted(entities, all_entities=all_entities, new=new)

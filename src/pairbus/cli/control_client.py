@@ -35,7 +35,7 @@ Control = Annotated[
 ]
 NamespaceName = Annotated[
     str | None,
-    typer.Option("--namespace", metavar="NAME", help="With --control, where the broker has several namespaces."),
+    typer.Option("--namespace", metavar="NAME", help="With --control: the namespace, where the broker has several."),
 ]
 
 

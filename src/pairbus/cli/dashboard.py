@@ -45,7 +45,9 @@ def dashboard(
             help="Control socket of a broker, DIR/control.sock or DIR; no fault shuts it. Repeat for a second broker.",
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on. Any but loopback demands the token.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Any address but the loopback needs the token.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 = any free one.")] = 8080,
     allowed_host: Annotated[
         list[str] | None,

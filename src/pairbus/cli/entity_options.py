@@ -70,7 +70,7 @@ Subscription = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")]
-Prefix = Annotated[str, typer.Option(help="Only those whose path starts so, in any case.")]
+Prefix = Annotated[str, typer.Option(help="Only entities whose path starts with this text, in upper or lower case.")]
 LockDuration = Annotated[str | None, duration_option("--lock-duration", "Peek-lock, up to 5 minutes")]
 MaxSizeMb = Annotated[int | None, typer.Option(help="Size of the entity in megabytes.", min=1)]
 Ttl = Annotated[str | None, duration_option("--ttl", "Default and ceiling of the time to live")]

@@ -35,9 +35,9 @@ For = Annotated[
     typer.Option("--for", metavar="TIME", help="Duration: 30s, 5m, 1h. Default: until the fault is cleared."),
 ]
 Probability = Annotated[
-    float | None, typer.Option(help="Share of operations that the fault meets, above 0 and up to 1.")
+    float | None, typer.Option(help="Probability that the fault applies to an operation, above 0 and up to 1.")
 ]
-Count = Annotated[int | None, typer.Option(help="Number of operations or connections that the fault meets.")]
+Count = Annotated[int | None, typer.Option(help="Number of operations or connections to which the fault applies.")]
 Delay = Annotated[
     str | None, typer.Option("--delay", metavar="TIME", help="For latency, delay and slow-disk: time to add.")
 ]

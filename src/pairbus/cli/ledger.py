@@ -51,7 +51,7 @@ def compact(
         list[str], typer.Argument(metavar="LEDGER", help="Folders of ledgers, files, or patterns of them.")
     ],
     to: Annotated[
-        str, typer.Option(metavar="LOCATION", help="Folder or address of the table; made when it is missing.")
+        str, typer.Option(metavar="LOCATION", help="Folder or address of the table; it is created when it is missing.")
     ],
     format_: Annotated[
         LedgerFormat,
@@ -59,7 +59,7 @@ def compact(
     ] = LedgerFormat.parquet,
     remote: Remote = None,
 ) -> None:
-    """Add to a table what the ledgers have got since the last time; files that have not grown are not read.
+    """Add new rows of ledgers to a table; files that have not grown since the last run are not read.
 
     May run while clients write. A run that is killed loses no row and doubles none: run it again. Run one at a time.
     Needs Spark on this machine: pip install 'pairbus[spark-local]'; or, with --remote, a Spark Connect server that has

@@ -20,7 +20,7 @@ def export_messages(
     side: Any,
     entity: options.Entity,
     dead_letter: options.DeadLetter = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; standard output otherwise.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write. Default: standard output.")] = None,
     first: options.From = 0,
     last: options.To = None,
     where: options.Where = None,

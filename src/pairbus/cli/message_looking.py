@@ -24,7 +24,9 @@ def peek(
     dead_letter: options.DeadLetter = False,
     first: options.From = 0,
     last: options.To = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, metavar="N", help="At most so many messages.")] = COUNT,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, metavar="N", help="At most this number of messages.")
+    ] = COUNT,
     everything: Annotated[bool, typer.Option("--all", help="All messages, instead of --count.")] = False,
     where: options.Where = None,
     grep: options.Grep = None,
@@ -34,7 +36,7 @@ def peek(
     """Look at messages without taking them: nothing is locked or counted as delivered.
 
     Scheduled and deferred messages are shown too. In a table long bodies are cut on a terminal; JSON has all of a
-    message, with the AMQP types of its properties. Characters that would steer the terminal are shown as escapes.
+    message, with the AMQP types of its properties. Characters that control a terminal are shown as escapes.
     """
     from pairbus.cli.message_run import Telling, carry_out
     from pairbus.explorer import described, search
@@ -60,7 +62,7 @@ def tail(
     entity: options.Entity,
     dead_letter: options.DeadLetter = False,
     before: Annotated[
-        int, typer.Option("--last", min=0, metavar="N", help="Begin so many numbers before the end.")
+        int, typer.Option("--last", min=0, metavar="N", help="Begin this number of sequence numbers before the end.")
     ] = 0,
     where: options.Where = None,
     grep: options.Grep = None,

@@ -14,7 +14,7 @@ from pairbus.cli.connection import reached, reached_with_target
 def move(
     sides: Any,
     entity: options.Entity,
-    to: Annotated[str, typer.Argument(metavar="TO", help="Queue or topic that gets them.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="Queue or topic that gets the messages.")],
     dead_letter: options.DeadLetter = False,
     where: options.Where = None,
     grep: options.Grep = None,

@@ -19,17 +19,19 @@ DeadLetter = Annotated[bool, typer.Option("--dead-letter", "-d", help="The dead 
 Where = Annotated[
     str | None,
     typer.Option(
-        metavar="SQL", help="Only messages for which this SQL filter is true, as rules have it.", show_default=False
+        metavar="SQL",
+        help="Only messages for which this SQL filter is true, in the language of rules.",
+        show_default=False,
     ),
 ]
 Grep = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="Only messages with this text, in any case, in body or properties."),
+    typer.Option(metavar="TEXT", help="Only messages with this text in body or properties, in upper or lower case."),
 ]
 Session = Annotated[str | None, typer.Option(metavar="ID", help="Only messages of this session.")]
 From = Annotated[int, typer.Option("--from", min=0, metavar="NUMBER", help="Lowest sequence number.")]
 To = Annotated[int | None, typer.Option("--to", min=0, metavar="NUMBER", help="Highest sequence number.")]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many messages.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most this number of messages.")]
 WhichFormat = Annotated[
     Format,
     typer.Option("--output", "-o", metavar="table|json|jsonl", help="json is one array, jsonl one object a line."),

@@ -33,14 +33,16 @@ def send(
         typer.Option("--property", "-p", metavar="NAME[:TYPE]=VALUE", help="Application property. Repeat for more."),
     ] = None,
     ttl: Annotated[float | None, duration_option("--ttl", help="Time to live.", low=0.001)] = None,
-    delay: Annotated[float | None, duration_option("--in", help="Schedule it for so much later.")] = None,
+    delay: Annotated[float | None, duration_option("--in", help="Schedule the message for this time from now.")] = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="Each line of standard input is the body of a message.")
     ] = False,
     jsonl: Annotated[
         bool, typer.Option("--jsonl", help="Each line of standard input is a message, as -o jsonl prints it.")
     ] = False,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, metavar="N", help="Send so many of them.")] = 1,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, metavar="N", help="Send the message this number of times.")
+    ] = 1,
 ) -> None:
     """Send messages. The body is the argument, or standard input as a whole, or each line of it.
 
@@ -84,20 +86,28 @@ def receive(
     side: Any,
     entity: options.Entity,
     dead_letter: options.DeadLetter = False,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, metavar="N", help="At most so many messages.")] = 1,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, metavar="N", help="At most this number of messages.")
+    ] = 1,
     where: options.Where = None,
     grep: options.Grep = None,
     session: options.Session = None,
-    wait: Annotated[float, duration_option("--wait", help="For the next message, before it ends.", low=0.05)] = 1.0,
+    wait: Annotated[
+        float,
+        duration_option("--wait", help="How long to wait for the next message before the command ends.", low=0.05),
+    ] = 1.0,
     delete: Annotated[
         bool,
-        typer.Option("--receive-and-delete", help="At most once: a message whose connection breaks is lost."),
+        typer.Option(
+            "--receive-and-delete",
+            help="Delete messages as they are sent: when the connection breaks, messages on their way are lost.",
+        ),
     ] = False,
     output: options.WhichFormat = Format.jsonl,
 ) -> None:
     """Take messages: each is completed after it was written to standard output.
 
-    Interrupted, messages that were not written go back at once. Exits with 1 when there was no message.
+    When it is interrupted, messages that were not written go back at once. Exits with 1 when there was no message.
     """
     from pairbus.cli.message_run import Telling, carry_out
     from pairbus.explorer import Progress, described, receive_and_delete

@@ -91,9 +91,9 @@ def proxy(
     ] = None,
     log_level: Annotated[str, typer.Option(help=f"One of {', '.join(LEVELS)}.")] = "warning",
 ) -> None:
-    """Stand before an AMQP endpoint, Azure included, and play outages with pairbus fault.
+    """Stand in front of an AMQP endpoint, Azure included, and play the faults of pairbus fault.
 
-    Prints how clients reach it, then 'ready'. SIGTERM or Ctrl-C ends it cleanly.
+    Prints the values with which clients connect to it, then 'ready'. SIGTERM or Ctrl-C ends it cleanly.
     """
     check_extra()
     log_lines(log_level)

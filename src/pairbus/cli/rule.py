@@ -121,7 +121,7 @@ def update(
     action: Action = None,
     correlation: Correlation = None,
 ) -> None:
-    """Replace the filter or the action of a rule; the other part stays. An action '' is taken away."""
+    """Replace the filter or the action of a rule; the other part stays. An empty action ('') removes the action."""
     if sql is None and action is None and not correlation:
         raise typer.BadParameter("give --sql, --correlation or --action")
     rule = client.get_rule(topic, subscription, name)

@@ -40,12 +40,10 @@ StorageCredential = Annotated[
 ]
 Tables = Annotated[
     str | None,
-    typer.Option(
-        metavar="PATH", help="Where Spark writes the table of moves; in the journal's folder unless said otherwise."
-    ),
+    typer.Option(metavar="PATH", help="Where Spark writes the table of moves. Default: in the journal's folder."),
 ]
 Checkpoint = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Spark's own notes; in the journal's folder unless said otherwise.")
+    Path | None, typer.Option(metavar="DIR", help="Checkpoint of Spark. Default: in the journal's folder.")
 ]
 Tasks = Annotated[
     int | None,

@@ -73,7 +73,7 @@ def _rate(given: float | None) -> float | None:
 
 Rate = Annotated[
     float | None,
-    typer.Option(callback=_rate, help="Budget; halved for a while when throttled."),
+    typer.Option(callback=_rate, help="Limit for the syphon; halved for a while when the service throttles."),
 ]
 QueueCount = Annotated[
     int | None,
@@ -98,7 +98,7 @@ Host = Annotated[
 WhichTtl = Annotated[
     Ttl, typer.Option(help="restore: the full time to live starts again; deduct: time in the backlog counts.")
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell every move, pause and cause.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every move, pause and cause.")]
 Once = Annotated[bool, typer.Option("--once", help="Move the messages that are there when it begins, then end.")]
 MetricsPlace = Annotated[
     str | None,
@@ -121,11 +121,14 @@ Source = Annotated[
         "--connection-string", envvar="PAIRBUS_CONNECTION_STRING", metavar="CS", help="Connection string, or @FILE."
     ),
 ]
-To = Annotated[str | None, typer.Option(metavar="ENTITY", help="Another entity than the one they came from.")]
+To = Annotated[str | None, typer.Option(metavar="ENTITY", help="Send them to this entity instead of their own.")]
 OtherNamespace = Annotated[
-    str | None, typer.Option(envvar="PAIRBUS_TARGET", metavar="CS|HOST", help="Another namespace to send them to.")
+    str | None,
+    typer.Option(envvar="PAIRBUS_TARGET", metavar="CS|HOST", help="Send them to this namespace instead of their own."),
 ]
-Follow = Annotated[bool, typer.Option("--follow", help="Go on until stopped, instead of once.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", help="Go on until stopped, instead of ending when the dead letters are sent.")
+]
 NewIds = Annotated[
     bool,
     typer.Option(

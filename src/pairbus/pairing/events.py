@@ -85,7 +85,8 @@ class FailedOver(Event):
     def __str__(self) -> str:
         if self.forced:
             return f"{self.path} -> HELD_OVER by hand: {self.reason}"
-        return f"{self.path} -> FAILED_OVER after {self.after_s:.1f}s, {self.failed_sends} failed sends: {self.reason}"
+        sends = "1 failed send" if self.failed_sends == 1 else f"{self.failed_sends} failed sends"
+        return f"{self.path} -> FAILED_OVER after {self.after_s:.1f}s, {sends}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,8 @@ class Recovered(Event):
     "Proof of health: a send, a ping, a trial, an operator."
 
     def __str__(self) -> str:
-        return f"{self.path} -> HEALTHY by {self.by} after {self.after_s:.1f}s, {self.diverted} messages diverted"
+        messages = "1 message" if self.diverted == 1 else f"{self.diverted} messages"
+        return f"{self.path} -> HEALTHY by {self.by} after {self.after_s:.1f}s, {messages} diverted"
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ export function happened(count) {
 
 function cost(look) {
   if (!look.cost) {
-    return Object.values(look.namespaces).some((one) => one.can_switch) ? h("p", { class: "note outside" }, "Start the broker with --meter DIR to see what it would cost on Azure.") : null;
+    return Object.values(look.namespaces).some((one) => one.can_switch) ? h("p", { class: "note outside" }, "What the operations would cost on Azure is shown here after the first one.") : null;
   }
   const sum = `${look.cost.amount} ${look.cost.currency} for ${many(look.cost.billable_operations, "billable operation")}`;
   const sheet = `by the price sheet “${look.cost.sheet}”: an estimate, beyond the operations that are free`;
