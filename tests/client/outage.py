@@ -43,7 +43,7 @@ class Application:
         return await self.world.send(self.other, message("other"))
 
     async def works(self) -> None:
-        if not self.loss.before_connection:  # both entities share one connection
+        if not self.loss.before_connection:  # sending to the other entity opens the connection of both
             await self.send_other()
             await self.send()
 

@@ -79,7 +79,7 @@ async def test_throttling_that_ends_the_link_or_the_connection_is_throttling(
     sender = client.sender("orders")
     await sender.send(message("at last"))
     assert rule.hits == 2
-    for _ in range(2):  # on a link that has worked, and on one that was ended
+    for _ in range(2):  # first on a link that has worked, then on one that the peer has ended
         stage.primary.on(step, ends(BUSY), path=path, times=1)
         if step != "transfer":
             stage.primary.close_connections()

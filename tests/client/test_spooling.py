@@ -162,7 +162,7 @@ async def test_nothing_overtakes_the_spool_on_the_way_to_the_backlog(
     outage = stage.secondary.on("transfer", Reject("amqp:internal-error"))
     left = [f"left-{number}" for number in range(12)]
     for one in left:
-        await sender.send(message("x" * 100_000, message_id=one))  # no more than two of them fit a batch
+        await sender.send(message("x" * 100_000, message_id=one))  # at most two such messages fit a batch
     assert sum(event.count for event in client.told(Spooled)) == 12
     stage.secondary.on("transfer", Delay(0.2))
     stage.secondary.remove(outage)
