@@ -352,7 +352,7 @@ def test_a_reader_who_does_not_see_it_can_follow(page: Page) -> None:
     for number, (name, attributes) in enumerate(page.elements):
         if name == "svg" and attributes.get("role") == "img":
             assert names[number + 1 : number + 3] == ["title", "desc"]
-        elif name == "svg":  # labels around lanes that say it all, and the stretched frame of a curve
+        elif name == "svg":  # labels beside lanes, which have texts of their own, and the frame of a curve
             assert attributes.get("aria-hidden") or attributes.get("viewbox")
     assert names.count("caption") == names.count("table") > 5
     assert all(cell.get("scope") in ("col", "row") for cell in page.named("th"))
