@@ -55,8 +55,8 @@ WITHIN_S = 180.0  # for what takes seconds, on a machine that is busy with other
 FEEDS_MAX = 10
 LOCK_S = 5  # the shortest that a queue can have
 QUEUES = 2
-PER_S = 200.0  # of the syphon, so that a kill finds something left
-IN_FLIGHT_MAX = int(PER_S * LOCK_MIN_S / 2)  # of all pumps: what they have in hand must go within half of a lock
+PER_S = 200.0  # rate of the syphon, low enough that a kill finds messages left
+IN_FLIGHT_MAX = int(PER_S * LOCK_MIN_S / 2)  # all pumps: messages in hand must go within half a lock
 DETECTS = {"requires_duplicate_detection": True}
 
 

@@ -99,7 +99,7 @@ def test_a_late_attempt_completes_nothing_and_reads_what_the_other_has_sealed(
         finish(stage)
         if not others:
             others.append([])
-            # `read` waits for the process's event loop, on which this attempt stands: the other needs one of its own.
+            # `read` would wait for the event loop that this attempt blocks: the other attempt needs a loop of its own.
             with ThreadPoolExecutor() as elsewhere:
                 elsewhere.submit(stream.send, "c").result()
                 others[0] = elsewhere.submit(attempt_on_its_own, stream, partition).result()

@@ -33,7 +33,7 @@ from pairbus.storage.folder import FolderStorage
 from pairbus.syphon.loads import AHEAD
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
 
-IN_FLIGHT_MAX = (AHEAD + 1) * LOAD_MAX  # of one lane: those on their way and one that gathers
+IN_FLIGHT_MAX = (AHEAD + 1) * LOAD_MAX  # messages of one lane: loads on their way, and one being filled
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_no_tick_while_the_primary_cannot_be_reached(world: SyphonWorld, monkeyp
     reader = world.reader(world.job(primary=Secret("env:NO_HOME")))
     assert reader.next_offset({"tick": 0}, None) == {"tick": 0}
     monkeypatch.setenv("NO_HOME", world.broker.connection_string("contoso"))
-    time.sleep(1.1)  # the breaker's first pause
+    time.sleep(1.1)  # longer than the first pause after a failure
     assert round_of(reader, {"tick": 0})[0] == {"tick": 1}
     assert world.check("orders") == 0
 
