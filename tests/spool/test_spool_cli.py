@@ -198,7 +198,7 @@ def test_a_spool_whose_client_lives_is_not_drained(folder: Path, capsys: pytest.
         client.communicate()
     shown = capsys.readouterr()
     assert f"The spool {folder} is in use by another client (process {client.pid})" in shown.err
-    assert "passed over" in shown.err and str(folder / "1") in shown.out  # the orphan beside it was tried
+    assert "passed over" in shown.err and str(folder / "1") in shown.out  # the spool beside it was drained
 
 
 def test_messages_of_another_pair_are_not_drained_unless_asked_for(
