@@ -85,7 +85,7 @@ class World:
         )
         for pump in syphon._pumps:
             pump._trust.proven = proven
-        ago_s = 0.0  # all that it asks its clock for at birth is when that was
+        ago_s = 0.0  # at its creation a syphon only asks for the current time
         return syphon
 
     def meter(
