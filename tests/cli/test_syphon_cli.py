@@ -235,7 +235,7 @@ def test_backlog_queues_that_cannot_be_listed_are_tried(
         disabled = admin.get_queue(f"{NAME}/x-servicebus-transfer/1")
         admin.update_queue(disabled, status="ReceiveDisabled")
         assert code_of(["syphon", "--once", "--primary-name", NAME, *ends]) == 1
-        assert capsys.readouterr().out == "moved 2 messages\n", "one that cannot be read hides no other"
+        assert capsys.readouterr().out == "moved 2 messages\n", "a queue that cannot be read hides no other queue"
         admin.update_queue(disabled, status="Active")
         assert code_of(["syphon", "--once", "--primary-name", "contso", *ends]) == 1
         assert "has no backlog queues contso/x-servicebus-transfer/0" in capsys.readouterr().err
