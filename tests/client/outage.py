@@ -78,7 +78,7 @@ class Application:
         waited_s = failed_over[0].at_s - suspected[0].at_s
         assert interval_s - 0.01 <= waited_s < interval_s + 0.5 * slowness(), f"{self}: {waited_s:.2f} s"
         assert ended_badly and max(ended_badly) < failed_over[0].at_s + 0.2 * slowness(), (
-            "nobody gets an error afterwards"
+            "no send fails after the failover"
         )
         assert await self.send() < slowness()
         assert len(self.client.diverted_ids) == 2

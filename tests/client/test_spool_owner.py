@@ -58,7 +58,7 @@ async def test_messages_of_an_earlier_client_in_the_spool_are_counted(
     await client.pair()
     assert client.client.counters["spool_depth"] == 2
     await client.close()
-    assert client.client.counters["spool_depth"] == 2, "they stay for the next client"
+    assert client.client.counters["spool_depth"] == 2, "the messages stay for the next client"
     stage.primary.heal()
     heir = stage.client(flavour, spool_dir=tmp_path)
     await heir.pair()

@@ -143,7 +143,7 @@ async def test_spool_runs_dry_during_constant_sends(stage: Stage, flavour: Flavo
         while "spool=" in repr(client.client):
             sent.append(f"sent-{len(sent)}")
             await sender.send(message(message_id=sent[-1], session_id=sent[-1]))
-    assert client.told(Spooled), "some came while it moved"
+    assert client.told(Spooled), "some messages were spooled while the lane was forwarded"
     await sender.send(message(message_id="direct"))
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == [*left, *sent, "direct"]
 
