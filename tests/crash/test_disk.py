@@ -181,7 +181,7 @@ async def test_broker_on_a_full_disk_can_be_emptied_and_refilled(
         writer = Writer(connection)
         await writer.send(60)
         disk.fill()
-        assert health_of(broker)[0] == 503, "nobody had to be refused for that"
+        assert health_of(broker)[0] == 503, "/health notices the full disk before a send is refused"
         while not writer.refusals:
             await writer.send(1)
     if first == "kill":
