@@ -222,7 +222,9 @@ def test_twenty_queues_that_fail_together_are_one_row() -> None:
     assert all(fact.startswith("connection refused · ") for fact in facts) and len(facts) == 2
     raw = re.findall(r'<ul class="raw">(.*?)</ul>', text)
     assert len(raw) == 2 and all(part.count("[Errno 111]") == 20 for part in raw)
-    assert text.count("orders-1</bdi> and 19 more") == 3, "in the whole period, and in each incident from nearer"
+    assert text.count("orders-1</bdi> and 19 more") == 3, (
+        "in the chart of the whole period, and in that of each incident"
+    )
 
 
 def test_columns_of_zeros_are_left_out_and_named() -> None:
