@@ -32,9 +32,7 @@ async def test_competing_receivers_get_fair_shares(sdk: Sdk, queue_name: str) ->
     """Each has credit for everything; neither is left without work, and nothing is delivered twice."""
     receivers = await asyncio.gather(*(sdk.receiver(queue_name, prefetch_count=100) for _ in range(2)))
     sender = await sdk.sender(queue_name)
-    await asyncio.gather(
-        *(assert_empty(receiver) for receiver in receivers)
-    )  # with its first receive the SDK gives all its credit
+    await asyncio.gather(*(assert_empty(receiver) for receiver in receivers))  # the SDK gives credit now
     await sender.send_messages([ServiceBusMessage(f"{i}") for i in range(60)], timeout=10)
     shares = [
         [text(message) for message in await receiver.receive_messages(max_message_count=60, max_wait_time=2)]
