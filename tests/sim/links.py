@@ -211,7 +211,7 @@ class SimReceiver(SimLink):
     async def receive(self, max_count: int, timeout_s: float) -> list[Received]:
         self._top_up()
         if not self._buffer and self.over is None:
-            assert self._arrival is None, "one task receives"
+            assert self._arrival is None, "two tasks receive on one link"
             self._arrival = self.wire.loop.create_future()
             try:
                 async with asyncio.timeout(timeout_s):
