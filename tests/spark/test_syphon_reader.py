@@ -100,7 +100,7 @@ def test_an_idle_queue_costs_one_receive_for_each_poll(world: SyphonWorld, monke
     assert reader.partitions({"tick": 3}, {"tick": 3}) == []
     done = world.operations() - before
     assert done.keys() == {"empty receive"}
-    assert 6 <= done["empty receive"] <= 8, "two queues, three polls and the one that was ended"
+    assert 6 <= done["empty receive"] <= 8, "two queues: three polls each, and the one that was ended"
     assert SyphonSettings().poll_s == 900.0
 
 
@@ -108,7 +108,7 @@ def test_what_arrives_starts_a_round_and_was_never_taken_away(world: SyphonWorld
     """The poll gives it back before the round begins, as if it had not been delivered; others go on being polled."""
     reader, end = world.reader(queues=3), {"tick": 0}
     for _ in range(2):
-        assert round_of(reader, end) == (end, []), "nothing is there"
+        assert round_of(reader, end) == (end, []), "the queues are empty"
         world.divert(2, "orders", queue=1)
         end, rows = round_of(reader, end)
         assert [row["queue"] for row in rows] == [f"{BACKLOG}/{world.first_queue + 1}"] * 2
