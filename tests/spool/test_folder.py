@@ -468,6 +468,8 @@ def test_a_full_disk_stores_nothing_and_loses_nothing(small_disk: Path) -> None:
             stored.pop(0)
         spool.append([entry(5000, size=50_000)])
         assert waiting(spool) == [5000]
-        assert (spool.folder / "reserve").stat().st_size == RESERVE_BYTES, "the next time it will be needed again"
+        assert (spool.folder / "reserve").stat().st_size == RESERVE_BYTES, (
+            "the reserve is filled again for the next full disk"
+        )
     finally:
         spool.close()

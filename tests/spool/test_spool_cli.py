@@ -211,7 +211,9 @@ def test_messages_of_another_pair_are_not_drained_unless_asked_for(
     shown = capsys.readouterr()
     assert f"The spool {folder} holds messages of the pair {NAME}, not of litware" in shown.err
     assert f"--primary-name {NAME}" in shown.err and "--any-pair" in shown.err
-    assert [number_of(payload) for payload in endpoint.stored("orders")] == [3], "the spool beside it is nobody's"
+    assert [number_of(payload) for payload in endpoint.stored("orders")] == [3], (
+        "the spool beside it names no pair and is drained"
+    )
     assert run("list", folder, "--json") == 0
     assert [found["pair"] for found in json.loads(capsys.readouterr().out)] == [NAME, None]
     assert run(*own, "--primary-name", "litware", "--any-pair") == 0
