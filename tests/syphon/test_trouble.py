@@ -99,7 +99,7 @@ async def test_a_destination_that_is_skipped_gets_another_chance_while_others_ar
         world.on_meter = hurry
         progress = await world.syphon(replace(QUICK, batch_max=10), clock=lambda: now).run_once()
         assert (progress.moved, progress.blocked) == (500, 10)
-        assert len(world.told(DestinationSkipped)) == 2, "it was tried again"
+        assert len(world.told(DestinationSkipped)) == 2, "the destination was tried again"
 
 
 async def test_what_a_single_drain_held_back_is_there_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ async def until(holds: Callable[[], bool], within_s: float = 20.0) -> None:
     """Look again and again: what is waited for tells nobody."""
     deadline = time.monotonic() + within_s
     while not holds():
-        assert time.monotonic() < deadline, "it did not come about in time"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         await asyncio.sleep(0.01)
 
 
