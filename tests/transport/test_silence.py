@@ -49,7 +49,7 @@ async def test_waiting_for_credit_is_silence_with_nothing_sent() -> None:
         link_of(server, "q").grant(5)
         server.flush()
         await sender.send(PAYLOAD, timeout_s=5)
-        assert len(server.received) == 1, "nothing of the first send is left"
+        assert len(server.received) == 1, "no frame of the first send arrived"
 
 
 async def test_the_deadline_of_the_call_comes_before_silence() -> None:
