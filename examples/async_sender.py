@@ -1,7 +1,8 @@
 """Fifty tasks share one sender of the asyncio client, and the events of the pair are an async iterator.
 
-With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY it runs on two namespaces of yours. It sends to a queue of its own, which it
-creates in the primary and deletes again: that key needs the Manage claim too, and nobody is sent anything.
+With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY it uses two namespaces of your own. The example sends to a queue of
+its own, which it creates in the primary and deletes at the end. So the key of the primary needs the Manage claim too,
+and no other queue gets a message.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ async def tell(client: PairedServiceBusClient) -> None:
 async def main(primary: str, secondary: str, queue: str) -> None:
     client = PairedServiceBusClient.from_connection_strings(primary, secondary, failover_interval=10)
     told = asyncio.create_task(tell(client))
-    await asyncio.sleep(0)  # so that it listens before anything happens
+    await asyncio.sleep(0)  # lets `tell` begin to listen before the first event
     async with client, client.get_queue_sender(queue) as sender:
         began = time.monotonic()
         await asyncio.gather(*(sender.send_messages(ServiceBusMessage(f"order {n}")) for n in range(TASKS)))

@@ -1,4 +1,4 @@
-"""A durable Service Bus namespace inside this process, used through the genuine SDK. Run it twice: it remembers."""
+"""A durable Service Bus namespace inside this process, used through the genuine SDK. Run it twice: messages stay."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ async def main() -> None:
             ServiceBusClient.from_connection_string(connection_string) as client,
             client.get_queue_sender("orders") as sender,
         ):
-            await sender.send_messages(ServiceBusMessage("a book"))  # returns when it is on disk
+            await sender.send_messages(ServiceBusMessage("a book"))  # returns when the message is on disk
         orders = broker.namespace("contoso").queue_info("orders")
         print(f"{orders.active} orders wait in ./bus; they will be there at the next start")
 

@@ -1,8 +1,8 @@
-"""Two namespaces for the other examples: two broker processes on this machine, or yours.
+"""Two namespaces for the other examples: two broker processes on this machine, or two of your own.
 
-With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY, which are connection strings, it is those. The secondary's key needs the
-Manage claim, because pairing creates the backlog queues. The primary's needs it where an example has a queue of its
-own; a queue that an example names must exist there.
+When the connection strings PAIRBUS_PRIMARY and PAIRBUS_SECONDARY are set, the examples use these namespaces. The key of
+the secondary needs the Manage claim, because pairing creates the backlog queues. The key of the primary needs it for
+examples that create a queue of their own. A queue that an example only names must exist in the primary.
 """
 
 import json
@@ -54,7 +54,7 @@ class LocalNamespace:
         raise SystemExit("the broker did not start")
 
     def kill(self) -> None:
-        """SIGKILL. What it has accepted is on disk, and is there at the next start."""
+        """Kill the broker by SIGKILL. Messages that it has accepted are on disk, and are there at the next start."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -66,14 +66,14 @@ class LocalNamespace:
 @dataclass
 class Namespaces:
     primary: str
-    "A connection string."
+    "Connection string of the primary."
     secondary: str
     local: LocalNamespace | None = None
     "The primary, when it is a process of ours."
 
     @contextmanager
     def own_queue(self, name: str) -> Iterator[str]:
-        """A queue of the primary for this run alone: whatever is in it may be received, and goes with it at the end."""
+        """Create a queue in the primary for this run only, and delete it with its messages at the end."""
         path = f"pairbus-example-{name}-{uuid4().hex[:8]}"
         self._queue("create", path)
         try:
@@ -82,7 +82,7 @@ class Namespaces:
             self._queue("delete", path, "--yes")
 
     def _queue(self, *words: str) -> None:
-        given = {**os.environ, "PAIRBUS_CONNECTION_STRING": self.primary}  # not on the command line: it has the key
+        given = {**os.environ, "PAIRBUS_CONNECTION_STRING": self.primary}  # other users can read command lines
         subprocess.run(
             [sys.executable, "-m", "pairbus", "queue", *words], env=given, stdout=subprocess.DEVNULL, check=True
         )
@@ -90,7 +90,7 @@ class Namespaces:
 
 @contextmanager
 def namespaces(*queues: str) -> Iterator[Namespaces]:
-    """`queues` are those that the example uses in the primary."""
+    """Yield two namespaces. `queues` are the queues that the example uses in the primary."""
     given = [os.environ.get(name) for name in ("PAIRBUS_PRIMARY", "PAIRBUS_SECONDARY")]
     if given[0] and given[1]:
         yield Namespaces(given[0], given[1])

@@ -1,7 +1,7 @@
-"""An outage from beginning to end: sends go on while the primary is dead, and every message comes home.
+"""An outage from beginning to end: sends succeed while the primary is dead, and every message comes home.
 
-Starts two brokers and kills the first one. With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY it runs on two namespaces of
-yours instead, kills nothing, and diverts by the operator's hand; it needs a queue `drill` there that nobody else uses.
+The drill starts two brokers and kills the first one. With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY it uses two namespaces
+of your own instead, kills nothing, and diverts by `force_failover`. It needs a queue `drill` that nobody else uses.
 """
 
 import logging
@@ -16,12 +16,12 @@ from pairbus import PairedSender, PairedServiceBusClient, State
 from pairbus.pairing.events import Diverted, Event, FailedOver, Moved, Recovered, Suspected
 
 QUEUE = "drill"
-logging.getLogger("pairbus").setLevel(logging.ERROR)  # the same facts would be told twice
+logging.getLogger("pairbus").setLevel(logging.ERROR)  # otherwise log and events would report everything twice
 started = time.monotonic()
 
 
 def say(text: object) -> None:
-    # With its end of line in one piece: events are told by a thread of their own.
+    # Text and line end in one write: events are reported by another thread, which prints too.
     print(f"{time.monotonic() - started:5.1f} s  {text}\n", end="", flush=True)
 
 
@@ -37,7 +37,7 @@ class Drill:
             say(event)
 
     def send_for(self, seconds: float, sender: PairedSender) -> None:
-        """Ten sends a second. One that fails is the caller's: this caller counts it and goes on with the next."""
+        """Send ten messages a second. The caller still owns a message whose send failed; this caller only counts it."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             try:
@@ -77,7 +77,7 @@ class Drill:
         say(f"{accepted} accepted, {self.count['refused']} refused, {found} received, {accepted - found} lost")
 
     def receive(self) -> int:
-        """Receive as an application does: its client runs the syphon, and it receives from the primary."""
+        """Receive as an application does: from the primary, with a client that runs the syphon."""
         found: set[str | None] = set()
         with self.client(enable_syphon=True) as client:
             while self.count["Moved"] < self.count["Diverted"]:

@@ -1,8 +1,9 @@
-"""Dead letters go back to their queue, by the pump that the syphon uses: raw, so that nothing of them is altered.
+"""Dead letters are sent back to their queue by the pump of the syphon, as raw bytes: nothing in them is altered.
 
-`pairbus redrive QUEUE` does the same from the command line. With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY it runs on two
-namespaces of yours. A re-drive takes every dead letter of its queue, so it has a queue of its own, which it creates in
-the primary and deletes again: that key needs the Manage claim too, and nobody else's messages are touched.
+`pairbus redrive QUEUE` does the same from the command line. With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY the
+example uses two namespaces of your own. A re-drive takes every dead letter of its queue, so the example has a queue of
+its own, which it creates in the primary and deletes at the end. So the key of the primary needs the Manage claim too,
+and messages of others are not touched.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ async def main(connection_string: str, queue: str) -> None:
             async for message in receiver:
                 await receiver.dead_letter_message(message, reason="PriceMissing", error_description="no price list")
         async with Carrier(connection_string) as carrier:
-            # The queue detects no duplicates. One that does would drop what it remembers: see `new_ids`.
+            # This queue detects no duplicates. One that does would drop messages whose ids it remembers: see `new_ids`.
             moved = (await redrive(carrier, queue, publish=print, duplicate_window_s=0).run_once()).moved
         print(f"{moved} dead letters went back to {queue}")
         async with client.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:

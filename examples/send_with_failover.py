@@ -1,10 +1,10 @@
 """The smallest change to a sender: two connection strings instead of one.
 
 python examples/send_with_failover.py                                          # two brokers on this machine
-PAIRBUS_PRIMARY=… PAIRBUS_SECONDARY=… python examples/send_with_failover.py    # two namespaces of yours
+PAIRBUS_PRIMARY=… PAIRBUS_SECONDARY=… python examples/send_with_failover.py    # two namespaces of your own
 
-It sends to and receives from a queue of its own, which it creates in the primary and deletes again: that key needs the
-Manage claim too, and nobody else's messages are touched.
+The example sends to and receives from a queue of its own, which it creates in the primary and deletes at the end. So
+the key of the primary needs the Manage claim too, and messages of others are not touched.
 """
 
 from azure.servicebus import ServiceBusMessage
@@ -24,9 +24,9 @@ def main() -> None:
         try:
             sender.send_messages([ServiceBusMessage(f"order {n}") for n in range(3)], timeout=30)
         except SendAvailabilityBacklogError as error:
-            print(f"neither namespace took it, it is still ours: {error}")
+            print(f"neither namespace took the messages, they are still ours: {error}")
         print(sender)
-        with client.get_queue_receiver(queue, max_wait_time=2) as receiver:  # receivers are the primary's
+        with client.get_queue_receiver(queue, max_wait_time=2) as receiver:  # receives from the primary
             for message in receiver:
                 print("received", message)
                 receiver.complete_message(message)

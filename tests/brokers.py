@@ -194,7 +194,7 @@ class BrokerProcess:
                     self._lines.append(line.strip())
                     self._news.notify_all()
         with self._news:
-            self._lines.append("")  # the end: wakes a waiter, which then sees that the process has exited
+            self._lines.append("")  # wakes a waiting thread, which then sees that the process has ended
             self._news.notify_all()
 
     def _await_ready(self, deadline: float) -> None:

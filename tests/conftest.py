@@ -19,7 +19,7 @@ from xdist.scheduler import LoadFileScheduling
 from tests.azure import NAMES as AZURE
 from tests.brokers import BrokerProcess
 
-# The same examples in every run: what fails, fails for everybody. PAIRBUS_EXPLORE=1 looks for new ones.
+# Every run uses the same examples, so a failure is the same for everybody. PAIRBUS_EXPLORE=1 looks for new examples.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile("explore" if os.environ.get("PAIRBUS_EXPLORE") else "same")

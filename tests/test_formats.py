@@ -225,7 +225,7 @@ def test_a_backlog_message_that_is_not_understood_is_dead_lettered_whole(tmp_pat
     payload = (unpack(NEWEST, "envelope", tmp_path) / "away-2.amqp").read_bytes()
     key = b"\xa1\x0fx-ms-timetolive"
     at = payload.index(key) + len(key)
-    assert payload[at] == 0x81, "a long"
+    assert payload[at] == 0x81, "the value is a long"
     changed = payload[:at] + b"\x82" + payload[at + 1 :]  # a double
     spoiled = unwrap(changed)
     assert isinstance(spoiled, Spoiled) and spoiled.message_id == "away-2"

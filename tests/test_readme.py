@@ -66,6 +66,6 @@ def test_readme_is_short() -> None:
     assert len(sender.splitlines()) <= 12
     until_failover = story[: story.index("FAILED_OVER")].splitlines()
     lines = [*install.splitlines()[1:], *prepare.splitlines(), *filter(None, sender.splitlines()), *until_failover]
-    assert len(lines) <= 15, "from two namespaces to a failover of one's own queue"
+    assert len(lines) <= 15, "lines to type until a queue of the reader fails over"
     assert len(text_of(README).splitlines()) <= LINES_MAX
     assert text_of(README).count("![") == 1

@@ -19,7 +19,7 @@ SRC = ROOT / "src"
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 80
 
-# Part → the parts that it may import. A part that has no row here is a decision that was not taken.
+# Part → the parts that it may import. A new part needs a row here, because what it may import must be decided.
 MAY_IMPORT: dict[str, set[str]] = {
     # leaves
     "errors": set(),
@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry": {"amqp", "metrics", "pairing"},
     "spool": {"amqp", "disk", "errors", "ledger", "pairing", "process", "transport"},
     "syphon": {"amqp", "errors", "ledger", "pairing", "telemetry", "transport"},
-    # Of the transport only how a credential is named.
+    # The storage uses only the names of credentials from the transport.
     "storage": {"disk", "errors", "transport"},
     "explorer": {"amqp", "errors", "filters", "pairing", "syphon", "transport"},
     "spark": {"access", "amqp", "disk", "errors", "ledger", "pairing", "process", "storage", "syphon", "transport"},
@@ -131,7 +131,7 @@ OUTSIDE_WORLD = {
     *("aiohttp", "uvloop", "pathlib", "tempfile", "http", "urllib"),
 }
 
-# A broad `except` that does not raise again loses errors. These do not: the reason stands beside each in the code.
+# A broad `except` that does not raise again may lose errors. These lose none; the code has the reason beside each.
 BROAD_EXCEPTS = {
     ("broker/admin/app.py", "handle"),  # answers 500 and logs the traceback
     ("broker/admin/app.py", "_answer"),  # the same, and the answer is counted

@@ -160,7 +160,7 @@ def case(number: int) -> tuple[bytes, list[int], bool]:
 def _mutate(parts: list[bytes], rng: random.Random) -> None:
     at = rng.randrange(len(parts)) if parts else 0
     kind = rng.randrange(10)
-    if not parts or kind == 0:  # a frame out of another conversation
+    if not parts or kind == 0:  # insert a frame of another recorded conversation
         parts.insert(at, rng.choice(rng.choice(seeds())[1]))
     elif kind == 1:
         parts.pop(at)
@@ -175,7 +175,7 @@ def _mutate(parts: list[bytes], rng: random.Random) -> None:
         parts[at] = parts[at][: rng.randrange(len(parts[at]) + 1)]
     elif kind == 6:
         parts[at] = _resized(parts[at][:6] + bytes((0, rng.randrange(4))) + parts[at][8:])
-    else:  # inside the first bytes of the body, with a size field that is right
+    else:  # change the first bytes of the body, with a correct size field
         parts[at] = _resized(_scramble(parts[at], rng, 8))
 
 
@@ -217,7 +217,7 @@ def main() -> int:
         data, pieces, as_client = case(number)
         try:
             check(data, pieces, as_client=as_client)
-        except Exception as error:  # any exception is a find: kept as a file, counted, and the exit code tells
+        except Exception as error:  # any exception is a finding: it is saved, counted and sets the exit code
             broken += 1
             name = f"broke-{hashlib.sha256(data).hexdigest()[:12]}.{'to-client' if as_client else 'to-server'}"
             (CORPUS / name).write_bytes(data)

@@ -57,7 +57,7 @@ class StrictReader:
                 self._is_headed, self._in_sasl = True, header == SASL_HEADER
                 at += 8
                 continue
-            assert not self._is_closed, "words after close"
+            assert not self._is_closed, "a frame after close"
             size = int.from_bytes(held[at : at + 4], "big")
             if len(held) - at < size:
                 break

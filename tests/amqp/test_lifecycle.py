@@ -9,7 +9,7 @@ import pytest
 from pairbus.amqp.errors import ILLEGAL_STATE, ProtocolError
 from pairbus.amqp.lifecycle import TRANSITIONS, State, Step, after
 
-# What each end may still say, from the diagrams of AMQP 2.4.6, 2.5.5 and 2.6.3, independent of the table:
+# Frames that each end may still send, by the diagrams of AMQP 2.4.6, 2.5.5 and 2.6.3 and not by the table under test:
 # (have we opened, has the peer opened, have we closed, has the peer closed).
 SAID = {
     State.FRESH: (False, False, False, False),

@@ -273,7 +273,7 @@ def test_unfinished_messages_on_many_links_end_at_the_limit() -> None:
         events += server.receive_data(body(first + bytes(10_000)), 1.0)
     (failed,) = events
     assert isinstance(failed, ConnectionFailed) and failed.error.condition == "amqp:resource-limit-exceeded"
-    assert server.partial_bytes == 0, "what was held is let go with the connection"
+    assert server.partial_bytes == 0, "the bytes of unfinished messages are freed with the connection"
 
 
 def peak_of(feed: Any) -> int:
@@ -354,4 +354,4 @@ def test_a_client_survives_a_server_that_breaks_the_protocol() -> None:
     client.open()
     session = client.new_session()
     events = client.receive_data(AMQP_HEADER + raw(OPEN, (0, Begin(session.channel, 0, 1, 1))), 1.0)
-    assert isinstance(events[-1], ConnectionFailed), "a session that we never began"
+    assert isinstance(events[-1], ConnectionFailed), "the peer answered a session that we never began"

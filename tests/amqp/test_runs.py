@@ -73,7 +73,7 @@ def transfer_frame(
 
 
 alike = st.tuples(
-    st.sampled_from([0, 0, 0, 7, 9]),  # the last one is not attached
+    st.sampled_from([0, 0, 0, 7, 9]),  # no link with handle 9 is attached
     st.binary(max_size=33),
     st.sampled_from([0, 0, 1]),
     st.booleans(),
@@ -84,7 +84,7 @@ alike = st.tuples(
 
 def stream_of(runs: list[tuple[int, bytes, int, bool, bool, list[int]]]) -> bytes:
     """Runs of frames that differ in size, delivery id and the first byte of the tag."""
-    frames, delivery_id = [], 250  # so that the ids outgrow one byte on the way
+    frames, delivery_id = [], 250  # ids pass 255 within the stream, and then need more than one byte
     for handle, tag, message_format, settled, ours, sizes in runs:
         for number, size in enumerate(sizes):
             short = tag[:32] if ours else tag
@@ -96,8 +96,8 @@ def stream_of(runs: list[tuple[int, bytes, int, bool, bool, list[int]]]) -> byte
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(alike, min_size=1, max_size=4), st.lists(st.integers(0, 20_000), max_size=4))
-@example([(0, b"abcd", 0, False, True, [40] * 41)], [])  # one more than may be unsettled
-@example([(0, b"abcd", 0, True, True, [40] * 60)], [])  # windows and credit are renewed on the way
+@example([(0, b"abcd", 0, False, True, [40] * 41)], [])  # one delivery more than may be unsettled
+@example([(0, b"abcd", 0, True, True, [40] * 60)], [])  # window and credit are renewed within the run
 def test_a_run_says_what_its_frames_say_one_by_one(
     runs: list[tuple[int, bytes, int, bool, bool, list[int]]], cuts: list[int]
 ) -> None:

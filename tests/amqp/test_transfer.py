@@ -104,7 +104,7 @@ def test_credit_of_four_billion_is_credit() -> None:
         pair.pump()
         assert far.credit == credit and far.sendable
     far.send(b"", b"1")
-    link.grant(10)  # said before the delivery was heard
+    link.grant(10)  # granted before the client has read the delivery
     pair.client_speaks()
     assert far.credit == 9
 
@@ -137,7 +137,7 @@ def test_credit_lowered_below_what_is_on_its_way_is_none() -> None:
     pair.pump()
     for number in range(5):
         far.send(b"m", b"%d" % number)
-    link.grant(3)  # counts from before the five
+    link.grant(3)  # the peer counts this credit from before the five deliveries
     pair.client_speaks()
     assert far.credit == 0 and not far.sendable
 

@@ -143,7 +143,7 @@ def test_an_array_of_described_values_keeps_the_descriptors(elements: list[Any])
     assert same(decode_all(encode(array)), array)
 
 
-WIRE = [  # (hex, value): every constructor of AMQP 1.6
+WIRE = [  # (hex, value) for every constructor of AMQP 1.6
     ("40", None),
     ("41", True),
     ("42", False),
@@ -212,7 +212,7 @@ def test_every_constructor_byte_is_a_type_or_a_decode_error() -> None:
         if code not in known:
             with pytest.raises(ProtocolError, match="unknown constructor"):
                 decode(bytes((code,)) + bytes(40))
-    assert len(known) == 39 + 1  # those of the standard's table, and the descriptor's 0x00
+    assert len(known) == 39 + 1  # 39 in the table of the standard, and 0x00 of a descriptor
 
 
 SHORTEST = [

@@ -108,7 +108,7 @@ class Pair:
                     page = await receiver.receive_messages(count - len(found), max_wait_time=RECEIVE_S)
                     assert page, f"{len(found)} of {count} messages came"
                     found += page
-                assert await receiver.receive_messages(max_wait_time=1) == [], "and no more"
+                assert await receiver.receive_messages(max_wait_time=1) == [], "more messages came than were sent"
                 return found
 
     def close(self) -> None:

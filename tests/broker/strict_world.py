@@ -23,7 +23,7 @@ from tests.amqp.pair import StrictReader
 
 C = TypeVar("C", bound=Composite)
 E = TypeVar("E", bound=Event)
-TURNS = 20  # of the event loop: more than a commit in memory and its answer take
+TURNS = 20  # turns of the event loop: more than a commit in memory and its answer need
 
 
 class Client:

@@ -105,7 +105,7 @@ def test_runtime_properties_tell_true_counts(client: ServiceBusAdministrationCli
     client.create_queue("q")
     server.namespace.counts["q"] = {"accessed_ms": 0}
     runtime: Any = client.get_queue_runtime_properties("q")
-    assert runtime.accessed_at_utc.year == 1, "never used"
+    assert runtime.accessed_at_utc.year == 1, "the year 1 means: never accessed"
     server.namespace.counts["q"] = {
         "active": 1,
         "dead_lettered": 2,

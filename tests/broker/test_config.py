@@ -278,7 +278,7 @@ def test_topics_of_the_emulators_sample_are_read() -> None:
     )
     assert sql.filter == SqlFilter("sys.MessageId = '123456' AND userProp1 = 'value1'")
     assert sql.action == SqlAction("SET sys.To = 'Entity'")
-    assert second.rules is None, "it gets $Default"
+    assert second.rules is None, "without rules the subscription gets $Default"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ properties = st.one_of(
             b"",
             b"\x00\x53\x73\x45",
             b"\x00\x53\x73\xc0\x01\x00",
-            b"\x00\x53\x73\xc0\x05\x01\xa1\x02\xff\xfe",  # no text
+            b"\x00\x53\x73\xc0\x05\x01\xa1\x02\xff\xfe",  # an id that is not valid UTF-8
             b"\x00\x53\x73\xc0\x06\x02\xa1\x02\xff\xfe\x40",
             b"\x00\x53\x73\xc0\x07\x02\xa1\x02\xff\xfe\xa1\x00",
             b"\x00\x53\x73\xd0\x00\x00\x00\x08\x00\x00\x00\x01\xa1\x02ab",
@@ -80,7 +80,7 @@ def outcome(read: object, payload: bytes) -> object:
     except (ProtocolError, Refusal) as error:
         return type(error), error.condition, error.description
     assert isinstance(draft, Draft)
-    if draft.message_id.encode() not in payload:  # made up here, another one each time, or no string before
+    if draft.message_id.encode() not in payload:  # the reader made up a random id, or the id was not a string
         return replace(draft, message_id="", body=draft.body.replace(draft.message_id.encode(), b""))
     return draft
 

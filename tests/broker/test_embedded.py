@@ -213,7 +213,7 @@ async def test_an_idle_queue_that_cannot_be_deleted_stays_and_is_usable(broker: 
     namespace.store.fail_next(StoreFull("no space left"))
     namespace.run_due()
     with pytest.raises(StoreFull):
-        await namespace.create_queue(QueueDescription("later"))  # shares the commit that fails
+        await namespace.create_queue(QueueDescription("later"))  # is in the same group, whose commit fails
     queue = namespace.queue("passing")
     assert queue is not None and not queue.closed
     assert queue.idle_until_ms is not None and queue.idle_until_ms > clock.now_ms()
@@ -344,7 +344,7 @@ async def test_a_receiver_that_waits_keeps_its_queue(broker: Broker, clock: Cloc
         assert await receiver.receive(1, timeout_s=0.05) == []
         clock.ahead_ms = 6 * MINUTE_MS
         namespace.run_due()
-        await namespace.create_queue(QueueDescription("later"))  # what run_due began has come to its end before
+        await namespace.create_queue(QueueDescription("later"))  # commits after everything that run_due began
         assert namespace.queue("passing") is not None
 
 

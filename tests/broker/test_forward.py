@@ -163,7 +163,7 @@ def test_a_move_that_is_not_committed_leaves_the_message_in_its_source(end: str,
         chain.store.commit()
         assert chain.places() == {"a†" if dead else "a": ["1", "2"]}
         chain.turn()
-        assert not chain.store._writes, "a full disk is not hammered"
+        assert not chain.store._writes, "on a full disk the move is not tried again at once"
         chain.loop.soon += chain.loop.later
     else:
         chain.restart()
@@ -303,7 +303,7 @@ def test_a_message_without_a_session_id_for_sessions_dies_in_its_source(end: str
     chain.queues["a"].send(mixed, chain.now, answer)
     chain.store.commit()
     chain.turn()
-    assert chain.store._writes, "both ways are under way"
+    assert chain.store._writes, "the writes of both moves are under way"
     if end == "failed":
         chain.store.fail_next(DISK_FULL)
         chain.store.commit()

@@ -26,7 +26,7 @@ def test_everything_from_the_properties_on_is_kept_byte_for_byte() -> None:
     bare = (
         Properties(message_id="m", subject="s", group_id="g").encode()
         + b"\x00\x53\x74" + encode({"wide": ULong(1), "narrow": Int(1)})
-        + b"\x00\x53\x75\xb0\x00\x00\x00\x03abc"  # a length of three in the wide form
+        + b"\x00\x53\x75\xb0\x00\x00\x00\x03abc"  # a length of 3 written in four bytes
         + b"\x00\x53\x78" + encode({Symbol("x-footer"): 1})
     )  # fmt: skip
     draft = draft_of(Header(durable=True).encode() + bare)
@@ -74,7 +74,7 @@ def test_a_delivery_says_what_the_broker_knows(locked_until_ms: int, fields: dic
         b"\x00\x53\x73\xc0\x01\x00",
         b"\x00\x53\x73\xd0\x00\x00\x00\x04\x00\x00\x00\x00",
         Properties(subject="s").encode(),
-        b"\x00\x80" + bytes(7) + b"\x73" + Properties(subject="s").encode()[3:],  # the descriptor in its wide form
+        b"\x00\x80" + bytes(7) + b"\x73" + Properties(subject="s").encode()[3:],  # the descriptor in eight bytes
         b"\x00\x53\x73\xd0\x00\x00\x00\x05\x00\x00\x00\x01\x40",
     ],
 )
@@ -139,23 +139,23 @@ def test_a_batch_is_its_messages_and_nothing_of_its_envelope() -> None:
         (b"garbage", 0),
         (b"\x00\x53\x75\xa0\x05x", 0),  # data that ends before its length
         (b"\x00\x53\x73\xc1\x01\x00", 0),  # properties that are a map
-        (b"\x00\x53\x73\xc0\x06\x03\xa1\x01m\xff\xff", 0),  # fields behind the id that nobody can read
+        (b"\x00\x53\x73\xc0\x06\x03\xa1\x01m\xff\xff", 0),  # fields after the id that are not AMQP
         (b"\x00\x53\x74\xa1\x01x", 0),  # application properties that are text
         (b"\x00\x53\x72\x45", 0),  # annotations that are a list
         (Properties(message_id="i" * 129).encode(), 0),
         (Message(annotations={Symbol("x-opt-scheduled-enqueue-time"): "tomorrow"}).encode(), 0),
         (Message(annotations={Symbol("x-opt-scheduled-enqueue-time"): ULong(2**64 - 1)}).encode(), 0),
-        (b"\x00\x53\x70" + encode([None, None, Int(-1)]), 0),  # times to live that no uint can say again
+        (b"\x00\x53\x70" + encode([None, None, Int(-1)]), 0),  # times to live that do not fit a uint
         (b"\x00\x53\x70" + encode([None, None, ULong(2**32)]), 0),
         (b"\x00\x53\x70" + encode([None, None, "long"]), 0),
         (b"\x00\x53\x73\xc0\x04\x02\x40\xd1\x01", 0),  # properties without an id whose second field is cut
         (b"\x00\x53\x73\xc0\x03\x02\x40\xd1", 0),
         (b"\x00\x53\x73\xc0\x02\x01\xa1", 0),  # an id that is cut
-        (b"\x00\x53\x73\xc0\x03\x01\xa1\x05" + section(DATA, encode(b"body")), 0),  # one that reaches into the body
+        (b"\x00\x53\x73\xc0\x03\x01\xa1\x05" + section(DATA, encode(b"body")), 0),  # an id that reaches into the body
         (b"\x00\x53\x70\x45\x00\x53\x75\xa0\x01x\x00\x53\x70\x45", 0),  # a second header
         (b"\x00\x53\x77\x40\x00\x53\x71\xc1\x01\x00\x00\x53\x75\xa0\x01x", 0),  # two kinds of body, out of order
         (encode_batch([b"garbage"]), BATCH_FORMAT),
-        (Properties(message_id="m").encode(), BATCH_FORMAT),  # a batch of nothing
+        (Properties(message_id="m").encode(), BATCH_FORMAT),  # a batch without messages
         (b"\x00\x53\x77\x40", 5),
         (encode(Described(ULong(0x75), "text instead of bytes")), BATCH_FORMAT),
     ],

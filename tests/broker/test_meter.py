@@ -150,7 +150,7 @@ async def test_credit_that_brings_nothing_is_one_empty_receive(broker: Broker, c
     """An empty receive ends with the drain; the next receive after the drain counts anew."""
     receiver = await connection.receiver("orders", credit=10)
     assert await receiver.receive(10, 0.05) == []
-    assert await receiver.receive(10, 0.05) == []  # the same credit
+    assert await receiver.receive(10, 0.05) == []  # waits on the credit that was already given
     assert counted(broker, "empty receive")[0] == 0
     await receiver.pause()
     assert counted(broker, "empty receive")[0] == 1
@@ -197,7 +197,7 @@ async def test_the_client_counts_its_empty_receives_as_the_broker_does(broker: B
         assert await receiver.receive(1, 0.02) == []
         empty += receiver.take_empty()
     await receiver.close()
-    await until_counted(broker, "empty receive", empty + 1)  # the one that the close ended
+    await until_counted(broker, "empty receive", empty + 1)  # and the receive that was ended by the close
 
 
 # ── requests ──

@@ -50,7 +50,7 @@ def test_a_failed_settlement_leaves_the_lock_as_it_was(outcome: Outcome) -> None
     assert answer.condition == "amqp:internal-error"
     assert (world.counts(), world.bodies(), world.queue.size_bytes) == ((1, 0, 0, 0), [], 1)
     assert (lock.message.patch, lock.message.delivery_count, lock.message.state) == (b"", 0, 0)
-    assert world.ready[-1] is world.queue.main, "its end is due again, and whoever keeps the time must hear of it"
+    assert world.ready[-1] is world.queue.main, "the end of the lock is due again, and the timer must learn of it"
     world.settled(lock, Outcome.COMPLETE)
     assert world.counts() == (0, 0, 0, 0)
 

@@ -79,7 +79,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.answers: list[tuple[Answer, bool]] = []
         "(answer, whether a failed commit refuses it)"
         self.paused_until_ms = 0
-        # Small limits, so that a dozen messages already meet every one of them.
+        # Small limits, so that a dozen messages are enough to reach each of them.
         self.patch = pytest.MonkeyPatch()
         for module, name in LIMITS:
             self.patch.setattr(module, name, 2)
@@ -158,7 +158,7 @@ class QueueMachine(RuleBasedStateMachine):
             record = Record(body, first + n, ttl_ms=ttl_ms, at_ms=at_ms)
             record.expires_ms = world.now + ttl_ms if ttl_ms and not at_ms else 0
             self.records.append(record)
-            # Nobody ever saw the number of a failed send, so after a restart another message may have it.
+            # No client has seen the sequence number of a failed send: after a restart another message may get it.
             self.under(record, {"place": SCHEDULED if at_ms else WAITING}, {"place": GONE, "seq": 0})
 
     def next_in(self, dead: bool) -> Record | None:
@@ -281,7 +281,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.world.now += ms
         now = self.world.now
         self.world.queue.run_due(now)
-        # Due work is done in bounded parts: what this part did not reach is still in its place.
+        # One call handles a limited number of due messages; the others are still in their place.
         real = self.places(dead=False)
         for record in self.at(WAITING) + self.at(SCHEDULED):
             is_due = self.is_over(record) or (record.place == SCHEDULED and record.at_ms <= now)
@@ -351,6 +351,6 @@ TestQueueModel.settings = settings(
     max_examples=150,
     stateful_step_count=40,
     deadline=None,
-    derandomize=True,  # a tool for finding more: raise max_examples and leave this out
+    derandomize=True,  # to search for new failures, remove this line and raise max_examples
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

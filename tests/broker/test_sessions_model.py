@@ -43,7 +43,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.holds: dict[str, Hold] = {}
         self.states: dict[str, bytes] = {}
         self.sent = 0
-        # Small limits, so that a dozen messages already meet every one of them.
+        # Small limits, so that a dozen messages are enough to reach each of them.
         self.patch = pytest.MonkeyPatch()
         for module, name in (
             (sessions, "READY_MAX"),

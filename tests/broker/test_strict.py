@@ -221,7 +221,7 @@ async def put_tokens(client: Client, count: int, expires_s: float) -> list[Messa
 
 async def test_row_6_one_token_too_many_is_refused() -> None:
     """The tokens that were taken stay good."""
-    client = await Client(Strictness(token_max=4)).open()  # the login of SASL is the first of them
+    client = await Client(Strictness(token_max=4)).open()  # the SASL login counts as the first token
     answers = await put_tokens(client, 4, time.time() + 60)
     assert [answer.property("status-code") for answer in answers] == [202, 202, 202, 403]
     assert "maximum number of '4' tokens per connection" in answers[-1].property("status-description")
@@ -277,7 +277,7 @@ async def test_row_8_a_wait_in_an_ended_session_is_no_activity() -> None:
     async with asyncio.timeout(5):
         while not client.all(Close):
             await asyncio.sleep(0.01)
-            client.hear()  # and says nothing
+            client.hear()  # the client reads, and sends nothing
     (close,) = client.all(Close)
     assert close.error is not None and close.error.condition == "amqp:connection:forced"
 

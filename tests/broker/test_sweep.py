@@ -93,7 +93,7 @@ def test_rows_are_deleted_in_bounded_steps_one_after_another() -> None:
         assert erased is (not world.store.recover().dropped)
     assert left[0] == 2 * STEP_ROWS + 13 and left[-1] == 0 and len(left) > 3
     assert world.store.remembered(1) == []
-    assert [row.box for row in world.store.index()] == [box_of(2)], "what another entity has is still there"
+    assert [row.box for row in world.store.index()] == [box_of(2)], "messages of the other entity are still there"
     assert world.store.load(box_of(2), range(2000))[0][0].body == b"shared"
 
 

@@ -312,7 +312,7 @@ def test_entities_of_the_configuration_are_served(tmp_path: Path) -> None:
     }
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
-    for _ in range(2):  # the second time everything is there already
+    for _ in range(2):  # the second time all entities exist already
         with broker("--namespace", "a=0", "--data", tmp_path / "data", "--config", config) as running:
             with ServiceBusAdministrationClient.from_connection_string(
                 running.connection_string(), connection_verify=str(tmp_path / "data" / "ca.pem")

@@ -139,7 +139,7 @@ def test_spool_drain_takes_hosts_and_a_credential(tmp_path: Path, monkeypatch: p
     taken: list[Side] = []
     monkeypatch.setattr(draining.SpoolDrain, "__init__", lambda self, home, away, *rest: taken.extend((home, away)))
     command = ("spool", "drain", str(tmp_path), "--primary", HOME, "--secondary", AWAY, "--credential", "default")
-    assert run(*command) == 1  # there is no spool
+    assert run(*command) == 1  # exit code 1, because the folder has no spool
     assert is_fake(taken[0], HOME) and is_fake(taken[1], AWAY)
 
 

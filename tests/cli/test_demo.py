@@ -62,11 +62,13 @@ def test_every_message_comes_home(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert list(numbers) == CONTRACT
     assert numbers["sent"] == numbers["accepted"] == numbers["in_primary"] == 120
     assert numbers["lost"] == numbers["duplicated"] == numbers["altered"] == 0
-    assert 48 <= numbers["diverted"] == numbers["moved"] <= 96, "those of the outage, and what the kill interrupted"
+    assert 48 <= numbers["diverted"] == numbers["moved"] <= 96, (
+        "messages sent in the outage, and sends that the kill interrupted"
+    )
     assert numbers["failover_s"] >= 1 and numbers["drain_s"] > 0
     operations, billable = numbers["cost"]["operations"], numbers["cost"]["billable_operations"]
-    assert billable["failover"] >= numbers["diverted"], "a send to the secondary for each of them"
-    assert billable["syphon"] >= 3 * numbers["moved"], "received, sent and completed"
+    assert billable["failover"] >= numbers["diverted"], "each diverted message is a send to the secondary"
+    assert billable["syphon"] >= 3 * numbers["moved"], "each moved message is received, sent and completed"
     assert operations["application"] >= 120 and numbers["report"] is None
     plain = {name: str(numbers[name]) for name in CONTRACT[:-2]}
     assert table(out) == plain | {"cost": str(sum(billable.values())), "report": "-"}

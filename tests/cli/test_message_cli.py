@@ -229,7 +229,7 @@ def test_ctrl_c_after_the_work_does_not_change_the_exit_code(
         assert process.stdout is not None and process.stderr is not None
         try:
             assert process.stdout.readline() == b"imported 1 message\n"
-            while process.poll() is None:  # to its very end: the interpreter takes its time to go
+            while process.poll() is None:  # until the process has ended, also while the interpreter shuts down
                 process.send_signal(signal.SIGINT)
                 time.sleep(0.002)
         finally:

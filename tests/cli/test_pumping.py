@@ -107,7 +107,7 @@ async def test_queues_that_are_created_meanwhile_are_drained(
     await arrived(broker)
     with broker.admin("fabrikam") as admin:
         admin.create_queue(f"{BACKLOG}/7")
-        for number in (7, 0, 7):  # nor are the others left alone
+        for number in (7, 0, 7):  # messages of queue 0 are still moved too
             await divert(broker, f"{BACKLOG}/{number}")
             await arrived(broker)
         await running.end()

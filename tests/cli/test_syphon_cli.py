@@ -147,14 +147,14 @@ def test_once_exits_with_1_when_messages_had_to_stay_and_says_why(broker: Broker
         client.get_queue_receiver(f"{NAME}/x-servicebus-transfer/1") as other,
     ):
         locked = 0
-        while locked < 2:  # they are there at once, but may come one by one
+        while locked < 2:  # both messages are in the queue, but one receive may return only one
             batch = other.receive_messages(max_message_count=2 - locked, max_wait_time=5)
             assert batch
             locked += len(batch)
         done = run(broker, "syphon", "--primary-name", NAME, "--once")
     assert (done.returncode, done.stdout) == (1, "moved 0 messages, 2 left\n")
     assert "2 of those that are left were not received: they are new, or locked" in done.stderr
-    with broker.admin("fabrikam") as admin:  # they stay locked for a minute
+    with broker.admin("fabrikam") as admin:  # its messages stay locked for a minute
         admin.delete_queue(f"{NAME}/x-servicebus-transfer/1")
         admin.create_queue(f"{NAME}/x-servicebus-transfer/1")
 
@@ -235,7 +235,7 @@ def test_backlog_queues_that_cannot_be_listed_are_tried(
         disabled = admin.get_queue(f"{NAME}/x-servicebus-transfer/1")
         admin.update_queue(disabled, status="ReceiveDisabled")
         assert code_of(["syphon", "--once", "--primary-name", NAME, *ends]) == 1
-        assert capsys.readouterr().out == "moved 2 messages\n", "one that cannot be read hides no other"
+        assert capsys.readouterr().out == "moved 2 messages\n", "a queue that cannot be read hides no other queue"
         admin.update_queue(disabled, status="Active")
         assert code_of(["syphon", "--once", "--primary-name", "contso", *ends]) == 1
         assert "has no backlog queues contso/x-servicebus-transfer/0" in capsys.readouterr().err
@@ -317,14 +317,14 @@ def test_a_syphon_that_is_stopped_says_what_is_blocked(broker: BrokerProcess, qu
                 assert line
             divert(broker, queue_name, 1, queue=1)
             assert len(drain(broker, queue_name, 1)) == 1
-            time.sleep(1.5)  # a pass ends when nothing has come for a second
+            time.sleep(1.5)  # a pass ends when no message came for a second
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=20)
         finally:
             process.kill()
     assert (process.returncode, out) == (0, "moved 1 message, 2 left\n"), err
     assert f"{queue_name}-missing: " in err.splitlines()[-1]
-    with broker.admin("fabrikam") as admin:  # they stay locked for a minute
+    with broker.admin("fabrikam") as admin:  # its messages stay locked for a minute
         admin.delete_queue(f"{NAME}/x-servicebus-transfer/1")
         admin.create_queue(f"{NAME}/x-servicebus-transfer/1")
 
@@ -332,7 +332,7 @@ def test_a_syphon_that_is_stopped_says_what_is_blocked(broker: BrokerProcess, qu
 def test_dead_letters_go_back_to_their_queue(broker: BrokerProcess, queue_name: str) -> None:
     """Without the two properties that said why they were there."""
     dead_letter(broker, queue_name, 2)
-    done = run(broker, "redrive", f"{queue_name}/$deadLetterQueue")  # or the queue's own name
+    done = run(broker, "redrive", f"{queue_name}/$deadLetterQueue")  # the name of the queue works too
     assert (done.returncode, done.stdout) == (0, "moved 2 messages\n")
     back = receive(broker, queue_name, 2)
     assert sorted(str(message.message_id) for message in back) == ["m0", "m1"]
@@ -349,7 +349,7 @@ def test_a_redrive_loses_nothing_where_the_queue_detects_duplicates(broker: Brok
     assert (done.returncode, done.stdout) == (1, "moved 0 messages, 3 left\n")
     assert "remembers 3 messages stay dead-lettered: MaybeRemembered" in done.stderr and "--new-ids" in done.stderr
     assert admin.get_queue_runtime_properties("remembers").dead_letter_message_count == 3
-    for name in ("renamed", "remembers"):  # which are not locked any more
+    for name in ("renamed", "remembers"):  # the dead letters of both are not locked any more
         done = run(broker, "redrive", name, "--new-ids")
         assert (done.returncode, done.stdout) == (0, "moved 3 messages\n")
         assert admin.get_queue_runtime_properties(name).active_message_count == 3

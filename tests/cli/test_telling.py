@@ -143,9 +143,9 @@ def test_a_count_and_a_progress_that_lags_behind_add_up() -> None:
         return counted.waiting(replace(START, moved=moved)) + moved, counted.waiting(later) + moved_later
 
     assert sums(0.0, 50_000, 0, 0) == (50_000, 50_000)
-    assert sums(5.0, 20_000, 0, 40_000) == (50_000, 50_000), "30000 were on no report yet"
+    assert sums(5.0, 20_000, 0, 40_000) == (50_000, 50_000), "30000 moved messages were not reported yet"
     assert sums(30.0, 0, 40_000, 50_000) == (50_000, 50_000)
-    assert sums(60.0, 700, 50_000, 50_000) == (50_700, 50_700), "new messages"
-    assert sums(90.0, 0, 50_000, 50_000) == (50_700, 50_700), "they may be on their way"
-    assert sums(120.0, 0, 50_000, 50_000) == (50_000, 50_000), "somebody else has moved them"
+    assert sums(60.0, 700, 50_000, 50_000) == (50_700, 50_700), "700 new messages wait"
+    assert sums(90.0, 0, 50_000, 50_000) == (50_700, 50_700), "the 700 messages may be on their way"
+    assert sums(120.0, 0, 50_000, 50_000) == (50_000, 50_000), "somebody else has moved the 700 messages"
     assert QueueTally(0.0).counted(7, 1, replace(START, moved=3), 0.0).waiting(replace(START, moved=5)) == 5

@@ -37,7 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def main(how: str, primary: str, secondary: str, folder: str) -> None:
-    logging.getLogger("pairbus").addHandler(logging.NullHandler())  # its warnings of an outage are meant to be read
+    logging.getLogger("pairbus").addHandler(logging.NullHandler())  # keeps warnings off standard error
     options = {
         "create_backlog_queues": False,
         "primary_name": "stage",

@@ -27,7 +27,7 @@ def work(client: PairedServiceBusClient, sender: PairedSender, queue: str, who: 
     if not is_away:
         return
     assert client.states()[queue] is State.FAILED_OVER
-    os.write(1, b"away\n")  # at once, so that lines of processes never mix
+    os.write(1, b"away\n")  # in one write, so that lines of several processes never mix
     deadline = time.monotonic() + 20
     while client.states()[queue] is not State.HEALTHY:
         assert time.monotonic() < deadline, f"{who} was never told that the primary is back"
@@ -50,7 +50,7 @@ def main(primary: str, secondary: str, name: str, queue: str, how: str) -> int:
     if how != "fresh":
         sender.send_messages(ServiceBusMessage("before", message_id="before"), timeout=15)
     if how == "away":
-        time.sleep(1.1)  # the first ping is under way, or was: whatever the moment, the workers ask for themselves
+        time.sleep(1.1)  # the parent's first ping has begun, perhaps ended; workers must send pings of their own
     children = []
     for number in range(WORKERS):
         child = os.fork()

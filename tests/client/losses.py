@@ -113,7 +113,7 @@ async def _fill(world: World, paths: list[str]) -> Heal:
                     found += batch
                 ours = [one for one in found if FILLING.encode() in one.payload[:300]]
                 await receiver.complete(ours)
-                await receiver.pause()  # otherwise what is released comes back here
+                await receiver.pause()  # otherwise released messages come back to this receiver
                 await receiver.release([one for one in found if one not in ours])
 
     return heal

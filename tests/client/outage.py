@@ -43,7 +43,7 @@ class Application:
         return await self.world.send(self.other, message("other"))
 
     async def works(self) -> None:
-        if not self.loss.before_connection:  # both entities share one connection
+        if not self.loss.before_connection:  # sending to the other entity opens the connection of both
             await self.send_other()
             await self.send()
 
@@ -78,7 +78,7 @@ class Application:
         waited_s = failed_over[0].at_s - suspected[0].at_s
         assert interval_s - 0.01 <= waited_s < interval_s + 0.5 * slowness(), f"{self}: {waited_s:.2f} s"
         assert ended_badly and max(ended_badly) < failed_over[0].at_s + 0.2 * slowness(), (
-            "nobody gets an error afterwards"
+            "no send fails after the failover"
         )
         assert await self.send() < slowness()
         assert len(self.client.diverted_ids) == 2

@@ -75,7 +75,7 @@ async def test_closing_ends_sends_that_wait_for_pairing(stage: Stage, flavour: F
     await asyncio.wait(sends, timeout=5.0)
     assert time.monotonic() - began < 2.0
     for send in sends:
-        error = send.exception()  # raises CancelledError for one that was cancelled
+        error = send.exception()  # would raise CancelledError if the send had been cancelled
         assert isinstance(error, ClientClosed) and not error.outcome_unknown
         assert "Nothing was sent by this call" in str(error)
     assert stage.primary.received == stage.secondary.received == []

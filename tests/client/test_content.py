@@ -226,7 +226,7 @@ async def test_message_that_fits_only_the_primary_warns_and_cannot_divert(
     queue = world.namespaces.make_queue()
     client = await paired(world, flavour)
     sender = client.sender(queue)
-    room = LIMIT - 40  # the rest of such a message takes less
+    room = LIMIT - 40  # everything but the body takes less than 40 bytes
     brim = ServiceBusMessage(bytes(room), message_id="x")
     with caplog.at_level(logging.WARNING, logger="pairbus"):
         await sender.send(brim)
@@ -293,7 +293,7 @@ def snapshot(value: Any, above: tuple[int, ...] = ()) -> Any:
     if isinstance(value, list | tuple):
         return [type(value).__name__, *(snapshot(one, above) for one in value)]
     if hasattr(value, "__dict__") and type(value).__module__.startswith("azure"):
-        own = {name: one for name, one in vars(value).items() if name != "_message"}  # made anew at every send
+        own = {name: one for name, one in vars(value).items() if name != "_message"}  # the SDK makes it at every send
         return type(value).__name__, {name: snapshot(one, above) for name, one in own.items()}
     return value
 

@@ -222,7 +222,7 @@ async def test_fault_ends_receivers_and_background_tasks_at_once(world: World, f
     client = await world.client(flavour, enable_syphon=True)
     receiver = client.client.get_queue_receiver(queue)
     waiting = asyncio.create_task(client.call(receiver.receive_messages, max_wait_time=20))
-    await asyncio.sleep(1.0)  # it has opened its link, and waits
+    await asyncio.sleep(1.0)  # by now the receiver has opened its link and waits
     began = time.monotonic()
     client.client.fault("primary")
     with pytest.raises((ServiceBusError, ValueError)):

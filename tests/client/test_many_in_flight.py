@@ -80,7 +80,7 @@ async def assert_where_told(world: World, client: Client, queue: str, crowd: Cro
         there = [
             id_of(payload) for payload in await world.take(backlog, world.count(backlog, "secondary"), "secondary")
         ]
-        assert sorted(there) == sorted(told.get(backlog, [])), "the backlog holds what was told, each once"
+        assert sorted(there) == sorted(told.get(backlog, [])), "the backlog has each reported message once"
     diverted = set(client.diverted_ids)
     home = [id_of(payload) for payload in await world.take(queue, world.count(queue), within_s=20)]
     accepted = set(crowd.ids) - set(crowd.errors) - diverted
@@ -88,7 +88,7 @@ async def assert_where_told(world: World, client: Client, queue: str, crowd: Cro
     assert len(home) == len(set(home)), "nothing was sent twice to one place"
     elsewhere = set(home) - accepted - {"first"}
     doubtful = client.doubtful_ids | {each for each, error in crowd.errors.items() if IN_DOUBT in str(error)}
-    assert elsewhere <= doubtful, "what is at home beside its other place, or its error, was told as doubtful"
+    assert elsewhere <= doubtful, "messages at home and elsewhere were reported as doubtful"
 
 
 @pytest.mark.parametrize("how", ["reset", "cut"])
@@ -249,4 +249,4 @@ async def test_an_entity_that_stalls_is_diverted_and_its_neighbour_is_not(world:
     assert [event.path for event in client.told(Suspected)] in ([], [stalled])
     assert client.state(lively) is State.HEALTHY
     assert world.count(lively) == sent
-    assert nemesis.counts.connections <= connections + 1, "a ping at most has a connection of its own"
+    assert nemesis.counts.connections <= connections + 1, "only a ping may have a connection of its own"

@@ -27,7 +27,7 @@ BUSY = "com.microsoft:server-busy"
 
 def assert_nothing_happened(client: Client, path: str) -> None:
     """Not even a suspicion: with a failover interval of 0 that would be a failover."""
-    assert [str(event) for event in client.events[1:]] == [], "after the pairing nothing is told"
+    assert [str(event) for event in client.events[1:]] == [], "no event after the pairing"
     assert client.state(path) is State.HEALTHY
 
 
@@ -79,7 +79,7 @@ async def test_throttling_that_ends_the_link_or_the_connection_is_throttling(
     sender = client.sender("orders")
     await sender.send(message("at last"))
     assert rule.hits == 2
-    for _ in range(2):  # on a link that has worked, and on one that was ended
+    for _ in range(2):  # first on a link that has worked, then on one that the peer has ended
         stage.primary.on(step, ends(BUSY), path=path, times=1)
         if step != "transfer":
             stage.primary.close_connections()
@@ -145,7 +145,9 @@ async def test_connection_closed_while_idle_is_opened_again(stage: Stage, flavou
         if what == "links":
             assert stage.primary.close_idle_links() == 1
         elif what == "links for tokens":
-            assert stage.primary.close_idle_links("$cbs") or number, "they are opened again when a token is due"
+            assert stage.primary.close_idle_links("$cbs") or number, (
+                "links for tokens are opened again when a token is due"
+            )
         elif what == "connections":
             stage.primary.close_connections()
         else:

@@ -148,7 +148,7 @@ def test_doubts_name_each_place_once() -> None:
     assert going.doubts["b/0"] == ("id-0", "id-1")
     assert going.doubted == {"id-0": "b/0", "id-1": "b/0", "id-2": "b/1"}
     going.stored(2, "b/2")
-    assert going.may_be_in == (THE_PRIMARY, "b/1"), "of those that are left"
+    assert going.may_be_in == (THE_PRIMARY, "b/1"), "places of the messages that are left"
 
 
 # ── parcels ──
@@ -163,8 +163,8 @@ def test_parcels_hold_what_the_link_takes() -> None:
         (encode_batch(payloads[2:]), BATCH_FORMAT, 2),
     ]
     assert [count for _, _, count in parcels(payloads, limit - 1)] == [1, 1, 1, 1]
-    assert parcels(payloads, limit - 1)[0] == (payloads[0], 0, 1), "one alone is no batch"
-    assert [count for _, _, count in parcels(payloads, 0)] == [4], "no link has said otherwise"
+    assert parcels(payloads, limit - 1)[0] == (payloads[0], 0, 1), "a single message is not sent as a batch"
+    assert [count for _, _, count in parcels(payloads, 0)] == [4], "no link has told a limit"
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -106,7 +106,7 @@ async def test_a_client_that_may_start_without_its_secondary_pairs_when_it_can(
     await sender.send(message("unpaired"))
     primary.refuse()
     error = await sender.error(message("nowhere to go"))
-    assert isinstance(error, ServiceBusConnectionError), "what the primary said"
+    assert isinstance(error, ServiceBusConnectionError), "the error of the primary is raised"
     secondary.heal()
     await client.until_event(Paired, 5.0)
     await sender.send(message("diverted"))
@@ -189,7 +189,7 @@ async def test_an_entity_cannot_be_moved_away_where_there_is_no_other_place(
     await spooling.pair()
     spooling.client.force_failover("orders")
     await spooling.sender("orders").send(message(), timeout=2)
-    assert spooling.client.counters["spool_depth"] == 1, "a spool is another place"
+    assert spooling.client.counters["spool_depth"] == 1, "an entity can fail over to the spool"
     assert len(stage.primary.stored("orders")) == 1
     await spooling.clear_pairing()
     with pytest.raises(PairingError, match="is not paired"):

@@ -37,7 +37,7 @@ async def test_a_receiver_that_meets_a_silent_primary_keeps_to_its_time_out(
     assert time.monotonic() - began < 4.0
     nemesis.heal()
     await client.sender(queue).send(message("after"))
-    assert len(await received(client, receiver, 10)) == 1, "and goes on when the primary is back"
+    assert len(await received(client, receiver, 10)) == 1, "the receiver continues when the primary is back"
 
 
 async def test_a_message_is_completed_after_its_connection_was_reset(world: World, flavour: Flavour) -> None:

@@ -72,7 +72,7 @@ async def test_probe_earns_one_trial_send_where_pings_are_visible(stage: Stage, 
     assert client.state("orders") is State.FAILED_OVER
     await sender.send(message("trial that fails"))
     assert client.state("orders") is State.FAILED_OVER
-    assert len(stage.in_backlog()) == 2, "stored away in the same call"
+    assert len(stage.in_backlog()) == 2, "the same call stored the message in the backlog"
     stage.primary.heal()
     seen = len(client.told(PingSent))
     await until(lambda: len(client.told(PingSent)) > seen, "another probe")
@@ -249,7 +249,7 @@ async def test_with_no_queue_left_the_error_says_where_the_message_is(stage: Sta
     assert {event.queue for event in client.told(BacklogQueueFailed)} == set(stage.BACKLOG)
     began = time.monotonic()
     assert isinstance(await client.sender("orders").error(message()), SendAvailabilityBacklogError)
-    assert time.monotonic() - began < 0.5, "with none in rotation nobody is asked"
+    assert time.monotonic() - began < 0.5, "with no backlog queue in rotation none is tried"
 
 
 async def test_a_message_refused_by_a_backlog_queue_takes_no_queue_out(stage: Stage, flavour: Flavour) -> None:

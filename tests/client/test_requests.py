@@ -104,7 +104,7 @@ async def test_a_silent_primary_is_left_by_a_request_too(stage: Stage, flavour: 
     with pytest.raises(ScheduleWhileFailedOver) as caught:
         await call(sender, what)
     assert rule.hits == 1 and time.monotonic() - began < SILENT_S * slowness()
-    assert caught.value.outcome_unknown, "the primary may have done it"
+    assert caught.value.outcome_unknown, "the primary may have carried the request out"
 
 
 async def test_a_request_is_never_kept_in_the_spool(stage: Stage, flavour: Flavour, tmp_path: Path) -> None:

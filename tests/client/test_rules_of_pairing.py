@@ -27,7 +27,7 @@ from tests.client.world import LISTEN_ONLY, SEND_ONLY, Client, World, message, u
 from tests.sdk.flavours import Flavour, in_thread
 
 pytestmark = pytest.mark.slow
-NEVER = timedelta(days=3650)  # what is longer than this is the SDK's way to say so
+NEVER = timedelta(days=3650)  # the SDK returns a longer time for "never"
 
 
 def paired_kind(flavour: Flavour) -> Any:
@@ -88,7 +88,7 @@ async def test_without_a_name_the_address_of_the_primary_names_its_backlog_queue
     world: World, flavour: Flavour
 ) -> None:
     """Two namespaces on one machine differ in their ports; `{primary name}/x-servicebus-transfer/{index}`."""
-    world.nemesis()  # a port of its own, and so a name of its own
+    world.nemesis()  # the proxy has a port of its own, so the primary has another name
     kind, strings = paired_kind(flavour), [world.connection_string(side) for side in ("primary", "secondary")]
     client = Client(flavour, kind.from_connection_strings(*strings, backlog_queue_count=3), [])
     await client.pair()
@@ -203,7 +203,7 @@ async def test_pairing_fails_when_three_tries_create_no_queue(
     with full_disk(world), pytest.raises(SendAvailabilityBacklogError, match="no backlog queue"):
         began = time.monotonic()
         await client.pair()
-    assert time.monotonic() - began >= 0.6, "two pauses"
+    assert time.monotonic() - began >= 0.6, "two pauses between three tries"
     assert client.client.options.backlog_queue_count == 0
     assert queues_of(world) == []
     await client.pair()

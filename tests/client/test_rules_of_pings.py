@@ -61,7 +61,7 @@ async def test_a_ping_waits_for_its_answer_as_long_as_the_interval(world: World,
     await client.sender(queue).send(message())
     await until(lambda: len(client.told(PingSent)) >= 2, "two pings that nobody answers", within_s=12.0 * slowness())
     first, second = [event.at_s for event in client.told(PingSent)[:2]]
-    assert first - client.told(FailedOver)[0].at_s >= 1.9, "an interval, and a second of silence"
+    assert first - client.told(FailedOver)[0].at_s >= 1.9, "a ping interval and a second of silence have passed"
     assert 1.9 <= second - first < 4.0 * slowness()
     assert nemesis.counts.of(queue).transfers_held >= 3, "the message and two pings"
 

@@ -274,7 +274,7 @@ async def test_send_without_a_backlog_queue_left_raises_and_stores_nothing(world
     assert isinstance(error, SendAvailabilityBacklogError) and isinstance(error, ServiceBusError)
     assert queue in str(error) and error.outcome_unknown is False
     assert {event.queue for event in sender.client.told(BacklogQueueFailed)} == set(world.backlog)
-    assert (world.count(queue), world.in_backlog()) == (1, 0), "the first one, sent while all was well"
+    assert (world.count(queue), world.in_backlog()) == (1, 0), "only the message that was sent before the outage"
 
 
 @both_flavours

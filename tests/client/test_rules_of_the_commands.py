@@ -142,7 +142,7 @@ async def test_sigterm_during_a_move_ends_in_time_and_loses_nothing(world: World
         assert time.monotonic() - told < STOP_S
     moved = world.count(queue)
     assert (process.returncode, out) == (0, f"moved {moved} messages\n"), err
-    assert 100 <= moved < 3000, "it was told to stop in the middle"
+    assert 100 <= moved < 3000, "SIGTERM came in the middle of the drain"
     home = [id_of(payload) for payload in await world.take(queue, moved)]
     left = [id_of(payload) for payload in await world.take(world.backlog[0], 3000 - moved, "secondary")]
     assert sorted(home + left) == ids
@@ -157,7 +157,7 @@ async def test_an_absent_primary_is_one_line_and_sigterm_leaves_nothing_locked(w
     with running(world, "syphon", PAIRBUS_PRIMARY=world.connection_string("primary")) as process:
         assert process.stderr is not None
         while "unreachable" not in (line := await asyncio.to_thread(process.stderr.readline)):
-            assert line, "it ended"
+            assert line, "the syphon ended"
         told = r"\d{4}-\d\d-\d\dT[\d:]{8}Z WARNING primary \S+ unreachable for \d+ s; "
         assert re.fullmatch(told + r"20 messages wait in 1 queue; next try in [124] s\n", line), line
         process.send_signal(signal.SIGTERM)
@@ -186,7 +186,7 @@ async def test_on_a_terminal_one_line_shows_how_far_the_syphon_is(world: World) 
     assert any(int(line["rate"]) > 0 for line in lines)
     assert any(line["waiting"] not in ("?", "0") for line in lines)
     assert {line["errors"] for line in lines} == {"0"}
-    assert shown.count("\n") == 1, "what it begins with is a line of its own, and nothing else is"
+    assert shown.count("\n") == 1, "only the first output is a line of its own"
 
 
 def read_all(terminal: int) -> str:

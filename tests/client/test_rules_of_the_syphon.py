@@ -224,7 +224,7 @@ async def test_group_is_completed_when_its_own_destination_accepted(world: World
     async with backlog.pumping(replace(QUICK, send_timeout_s=30.0)) as pumps:
         await until(lambda: backlog.waiting == 10, "the quick ones are completed", within_s=4.0 * slowness())
         assert (world.count(quick), world.count(slow)) == (10, 0)
-        assert nemesis.counts.of(slow).transfers_held >= 1, "the others are on their way"
+        assert nemesis.counts.of(slow).transfers_held >= 1, "messages for the slow destination are on their way"
         nemesis.heal()
         await until(lambda: world.count(slow) == 10 and backlog.waiting == 0, "and arrive")
         assert sum(event.count for event in pumps.told(Moved) if event.path == quick) == 10

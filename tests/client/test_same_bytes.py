@@ -24,9 +24,9 @@ from tests.client.world import Stage
 from tests.scripted.mailbox import Received
 from tests.sdk.flavours import Flavour
 
-EMPTY_BYTES = len(encode(ServiceBusMessage(bytes(256), message_id="id"))) - 256 + 8  # in a batch, without its body
+EMPTY_BYTES = len(encode(ServiceBusMessage(bytes(256), message_id="id"))) - 256 + 8  # of a message in a batch, no body
 WHO: tuple[Who, ...] = ("plain", "paired")
-CLOCK_MS = 60_000  # between the two sends of one message
+CLOCK_MS = 60_000  # largest difference of times in the two sends of one message
 
 
 class Subclass(ServiceBusMessage):

@@ -113,7 +113,7 @@ async def test_a_shared_sender_goes_through_an_outage_with_all_its_users(world: 
     await until(lambda: len(sent) > enough, "they work again")
     stop.set()
     await asyncio.gather(*users)
-    assert len(client.diverted_ids) - home <= 8, "at most what was on its way"
+    assert len(client.diverted_ids) - home <= 8, "only sends that were under way may have been diverted"
     doubtful = client.doubtful_ids
     verdict = await world.judge(queue)
     assert (verdict.lost, verdict.misrouted, verdict.altered, verdict.unexpected) == ((), (), (), ()), str(verdict)
@@ -284,7 +284,7 @@ async def test_workers_of_a_forked_process_send_on_connections_of_their_own(worl
     ids = {f"{who}-{number}" for who in processes for number in range(EACH)} | {"after"}
     ids |= {"before"} if how == "used" else set()
     await assert_each_once(world, queue, ids)
-    assert nemesis.counts.of(queue).attaches == 1 + WORKERS, "one link for each process, and none of them twice"
+    assert nemesis.counts.of(queue).attaches == 1 + WORKERS, "each process has attached one link"
 
 
 def _forked(world: World, queue: str, how: str) -> subprocess.CompletedProcess[str]:
@@ -313,5 +313,5 @@ async def test_workers_forked_in_an_outage_divert_and_come_back_by_themselves(wo
         nemesis.heal()
         code = await process.wait()
     assert code == 0, (await process.stderr.read()).decode()
-    assert world.count(queue) == 1 + WORKERS + 1, "one of each process, and the parent's last"
+    assert world.count(queue) == 1 + WORKERS + 1, "one message of each process, and the last of the parent"
     assert world.in_backlog() == 1 + (1 + WORKERS) * EACH

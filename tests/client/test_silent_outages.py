@@ -31,5 +31,5 @@ async def test_no_message_is_there_twice_where_the_destination_detects_duplicate
         await course.heal()
         await course.each(Application.comes_back)
     verdict, doubtful = await course.judge()
-    assert len(doubtful) == 2, "one of each client"
+    assert len(doubtful) == 2, "one doubtful message of each client"
     assert verdict.ok, str(verdict)

@@ -43,7 +43,7 @@ async def test_pairing_that_failed_and_is_repeated_keeps_its_spool(
             await client.pair()
     assert spools_in(tmp_path / "spool") == [tmp_path / "spool"]
     await client.close()
-    Spool(tmp_path / "spool").close()  # nobody holds it any more
+    Spool(tmp_path / "spool").close()  # can be opened, because no client has it any more
 
 
 async def test_messages_of_an_earlier_client_in_the_spool_are_counted(
@@ -58,7 +58,7 @@ async def test_messages_of_an_earlier_client_in_the_spool_are_counted(
     await client.pair()
     assert client.client.counters["spool_depth"] == 2
     await client.close()
-    assert client.client.counters["spool_depth"] == 2, "they stay for the next client"
+    assert client.client.counters["spool_depth"] == 2, "the messages stay for the next client"
     stage.primary.heal()
     heir = stage.client(flavour, spool_dir=tmp_path)
     await heir.pair()
@@ -76,10 +76,10 @@ async def test_a_client_whose_pairing_is_cleared_spools_nothing(stage: Stage, fl
     stage.primary.remove(rule)
     try:
         await client.sender("orders").send(message(message_id="plain"))
-    except MessagingEntityNotFoundError:  # the answer to an attach that the forwarder had begun under the rule
+    except MessagingEntityNotFoundError:  # answers an attach that the forwarder began while the rule was on
         await client.sender("orders").send(message(message_id="plain"))
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["plain"]
-    spool = Spool(tmp_path)  # nobody holds it any more, so that it can be drained
+    spool = Spool(tmp_path)  # can be opened, because no client has it any more
     assert spool.waiting == 1
     spool.close()
     await client.close()

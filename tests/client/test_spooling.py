@@ -143,7 +143,7 @@ async def test_spool_runs_dry_during_constant_sends(stage: Stage, flavour: Flavo
         while "spool=" in repr(client.client):
             sent.append(f"sent-{len(sent)}")
             await sender.send(message(message_id=sent[-1], session_id=sent[-1]))
-    assert client.told(Spooled), "some came while it moved"
+    assert client.told(Spooled), "some messages were spooled while the lane was forwarded"
     await sender.send(message(message_id="direct"))
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == [*left, *sent, "direct"]
 
@@ -162,7 +162,7 @@ async def test_nothing_overtakes_the_spool_on_the_way_to_the_backlog(
     outage = stage.secondary.on("transfer", Reject("amqp:internal-error"))
     left = [f"left-{number}" for number in range(12)]
     for one in left:
-        await sender.send(message("x" * 100_000, message_id=one))  # no more than two of them fit a batch
+        await sender.send(message("x" * 100_000, message_id=one))  # at most two such messages fit a batch
     assert sum(event.count for event in client.told(Spooled)) == 12
     stage.secondary.on("transfer", Delay(0.2))
     stage.secondary.remove(outage)

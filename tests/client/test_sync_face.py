@@ -88,7 +88,7 @@ async def test_an_interrupted_send_ends_there(stage: Stage, tmp_path: Path, how:
         assert stage.secondary.received == []
     else:
         assert second == "FAILED_OVER 0"
-        assert len(stage.secondary.received) == 1, "one queue was asked, and no other after it"
+        assert len(stage.secondary.received) == 1, "only one backlog queue was tried"
     assert stage.in_backlog() == []
 
 

@@ -112,7 +112,9 @@ async def test_a_topic_that_was_away_reaches_all_matching_subscriptions(world: W
     for number, expected in enumerate((ids(0, 3, 6), ids(1, 4, 7), ids(2, 5))):
         got = await in_session(world, f"s{number}", len(expected), topic_name=topic, subscription_name="sessions")
         assert sorted(got) == expected
-    assert world.namespaces.admin("primary").get_topic_runtime_properties(topic).size_in_bytes == 0, "pings included"
+    assert world.namespaces.admin("primary").get_topic_runtime_properties(topic).size_in_bytes == 0, (
+        "the topic holds no messages and no pings"
+    )
 
 
 @both_flavours
@@ -124,7 +126,7 @@ async def test_a_session_queue_that_was_away_has_its_sessions_again(world: World
     await send_around_an_outage(world, client, client.sender(queue), queue)
     for number, expected in enumerate((ids(0, 3, 6), ids(1, 4, 7), ids(2, 5))):
         assert sorted(await in_session(world, f"s{number}", len(expected), queue_name=queue)) == expected
-    assert world.count(queue) == 0, "the pings that found it are in none of its sessions"
+    assert world.count(queue) == 0, "no ping is in a session of the queue"
 
 
 @both_flavours

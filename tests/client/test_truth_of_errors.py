@@ -80,7 +80,7 @@ async def test_error_does_not_call_possibly_stored_parts_lost(stage: Stage, flav
     error = await client.sender("orders").error(messages, timeout=8)
     assert isinstance(error, PartlySent)
     stored = {id_of(payload) for payload in stage.in_backlog()}
-    assert (len(error.stored_ids), len(stored)) == (2, 4), "the second part was stored, and nobody said so"
+    assert (len(error.stored_ids), len(stored)) == (2, 4), "the second part was stored, and its answer was lost"
     assert error.outcome_unknown and set(error.may_be_in) == set(stage.BACKLOG)
 
 

@@ -37,7 +37,7 @@ from tests.history.record import Recorder
 from tests.scripted import ScriptedEndpoint
 from tests.sdk.flavours import Flavour, in_thread
 
-CALL_S = 30.0  # deadline of any call in these tests: one that hangs fails its test and holds nobody else
+CALL_S = 30.0  # deadline of every call in these tests: a call that hangs fails its own test only
 SEND_ONLY = {"Name": "send-only", "Key": "c2VuZA==", "Rights": ["Send"]}
 "A key of either namespace without the Manage claim."
 LISTEN_ONLY = {"Name": "listen-only", "Key": "bGlzdGVu", "Rights": ["Listen"]}
@@ -73,7 +73,7 @@ class Namespaces:
 
     def admin(self, side: SideName) -> ServiceBusAdministrationClient:
         if side not in self._admins:
-            namespace = Side.from_connection_string(self.connection_string(side))  # keeps the file of its certificate
+            namespace = Side.from_connection_string(self.connection_string(side))  # owns the certificate file
             self._admins[side] = namespace, cast(ServiceBusAdministrationClient, namespace.new_admin())
         return self._admins[side][1]
 

@@ -131,7 +131,7 @@ def test_folders_of_another_environment_are_looked_into(tmp_path: Path, monkeypa
     monkeypatch.setattr(sockets, "PATH_BYTES_MAX", 1000)
     folder = tmp_path / ".local" / "state" / "pairbus" / "run"
     folder.mkdir(parents=True)
-    monkeypatch.chdir(folder)  # the path that is bound is a short one
+    monkeypatch.chdir(folder)  # a relative path is short enough to be bound
     with socket.socket(socket.AF_UNIX) as one:
         one.bind("client-1-1.sock")
         one.listen()

@@ -46,7 +46,7 @@ async def _take_aside(connection: Connection, queue: str, recorder: Recorder) ->
         try:
             await management.cancel([each.sequence_number])
         except Refused as refused:
-            assert refused.condition == "com.microsoft:message-not-found", refused  # it has just fallen due
+            assert refused.condition == "com.microsoft:message-not-found", refused  # it is active by now
         else:
             _record(recorder, queue, each, Place.SCHEDULED)
     deferred = [each.sequence_number for each in seen if each.state == "deferred"]

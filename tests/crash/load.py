@@ -33,7 +33,7 @@ QUEUES: dict[str, dict[str, Any]] = {
 SETTINGS: dict[str, Any] = {"lock_duration": "PT5M", "max_delivery_count": 2000}
 TAKEN_CREDIT = 20
 IN_FLIGHT_MAX = 64
-BACKLOG_MAX = 1500  # of the busiest queue: a long test must not be about its size
+BACKLOG_MAX = 1500  # messages in the busiest queue, so that a long test does not become a test of queue size
 SOON_MS, FAR_MS = 1500, 3_600_000
 
 

@@ -21,7 +21,7 @@ from tests.history.events import Place
 
 pytestmark = pytest.mark.slow
 
-DAMAGES = int(os.environ.get("PAIRBUS_DAMAGES", "4"))  # of each kind and file
+DAMAGES = int(os.environ.get("PAIRBUS_DAMAGES", "4"))  # damages of each kind for each file
 SEED = os.environ.get("PAIRBUS_SEED") or "damage"
 AT_ONCE = 2
 FILES = [
@@ -101,7 +101,7 @@ async def test_damaged_files_are_refused_or_what_is_missing_is_announced(
                 group.create_task(attempt(state, name, number))
     print(kind, outcomes)
     for state, name in FILES:
-        if name in ("messages.db-shm", "lock"):  # made anew at every start
+        if name in ("messages.db-shm", "lock"):  # the broker makes these files again at every start
             assert set(outcomes[state, name]) == {"whole"}
         else:
             assert set(outcomes[state, name]) & {"refused", "announced"}, "the damage did not reach anything"

@@ -69,7 +69,7 @@ def new_broker() -> Iterator[Callable[[Path], BrokerProcess]]:
     started: list[BrokerProcess] = []
 
     def start(folder: Path) -> BrokerProcess:
-        # Beside the folder stands the file of its standard error, which a full disk must not keep from being written.
+        # The file for standard error is beside the folder: it must be writable when the disk is full.
         broker = BrokerProcess(folder, namespaces=["contoso"])
         started.append(broker)
         broker.start()
@@ -181,7 +181,7 @@ async def test_broker_on_a_full_disk_can_be_emptied_and_refilled(
         writer = Writer(connection)
         await writer.send(60)
         disk.fill()
-        assert health_of(broker)[0] == 503, "nobody had to be refused for that"
+        assert health_of(broker)[0] == 503, "/health notices the full disk before a send is refused"
         while not writer.refusals:
             await writer.send(1)
     if first == "kill":
@@ -223,7 +223,7 @@ async def test_a_broker_starts_on_a_full_disk_and_waits_for_space(
     async with await connect(broker.connection_string()) as connection:
         management = await connection.management(QUEUE)
         assert len(await management.peek(1, 10)) == 10
-        disk.fill()  # again: the stop gave the log's room back
+        disk.fill()  # again, because stopping the broker freed the space of the log
         full = Writer(connection, "full ")
         await full.send(20)
         assert full.refusals
@@ -235,7 +235,7 @@ async def test_a_folder_that_cannot_be_written_is_refused_by_name(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Also when it holds an intact store."""
-    is_root = os.geteuid() == 0  # whom permissions do not bind
+    is_root = os.geteuid() == 0  # permissions do not stop root
     disk: Disk = request.getfixturevalue("disk") if is_root else Disk(tmp_path)
 
     def allow(writing: bool) -> None:

@@ -67,7 +67,7 @@ def kill_while_it_starts(broker: BrokerProcess, seconds: float) -> None:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
-    assert process.wait() == -9, "it ended by itself"
+    assert process.wait() == -9, "the broker ended by itself"
 
 
 async def drained_and_judged(load: Load, broker: BrokerProcess) -> tuple[str, ...]:

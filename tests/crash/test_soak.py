@@ -29,11 +29,11 @@ pytestmark = pytest.mark.slow
 
 HONEST, LARGE, FLOODED = "honest", "large", "flooded"
 LARGE_BYTES, LARGE_COUNT = 200_000, 250  # 50 MB wait in the queue
-DEADLINE_S = 28.0  # token deadline, the tick that finds it, and a busy machine
-PEAK_BYTES = 80 << 20  # above the start, while everything goes on
-REST_BYTES = 40 << 20  # above the start, afterwards: what the allocator keeps
+DEADLINE_S = 28.0  # deadline for a first token, the timer that checks it, and time for a busy machine
+PEAK_BYTES = 80 << 20  # memory above that at the start, while the clients are at work
+REST_BYTES = 40 << 20  # memory above that at the start, afterwards: the allocator keeps some
 WARM_COUNT = 50
-HONEST_PAUSE_MAX_S = 5.0  # a fraction of a second on a machine with nothing else to do
+HONEST_PAUSE_MAX_S = 5.0  # takes a fraction of a second on an idle machine
 
 
 class Honest:

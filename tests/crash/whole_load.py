@@ -32,7 +32,7 @@ from tests.crash.whole_world import (
     seen,
 )
 
-BACKLOG_MAX = 300  # messages that nobody has completed: a long test must not be about its size
+BACKLOG_MAX = 300  # messages not completed yet, so that a long test does not become a test of size
 SCHEDULED_MS_MAX = 900
 SESSIONS_OF_SENDER = 4
 DRAINED_MAX = 200
@@ -123,7 +123,7 @@ class WholeLoad:
             for told in all_told:
                 self._open += is_accepted and not told.is_accepted and (ALL, "") in told.made.copies
                 self.oracle.sent(told, is_accepted=is_accepted)
-                # The other half is left in doubt: all subscriptions have such a message, or none.
+                # The other half stays in doubt: all subscriptions have such a message, or none has.
                 if not told.is_accepted and told.made.colour and self._source.random() < 0.5:
                     self._doubtful.append(told)
 
@@ -252,7 +252,7 @@ class WholeLoad:
 
     async def _drain_from(self, receiver: Receiver, sink: str, path: str) -> None:
         batch = await receiver.receive(DRAINED_MAX, timeout_s=0)
-        await receiver.pause()  # what is there has arrived when this returns
+        await receiver.pause()  # when this returns, all messages of the queue have arrived
         while batch or receiver.buffered:
             for received in batch:
                 self.oracle.drained(sink, path, seen(received.payload))

@@ -141,7 +141,7 @@ class Oracle:
         """One sentence for each thing that must not be, when everything is drained."""
         found = list(self.wrong)
         for message_id, told in self.messages.items():
-            if not told.is_accepted and not told.seen:  # what one subscription has, all have
+            if not told.is_accepted and not told.seen:  # no subscription has the message: otherwise all must have it
                 continue
             expected = set(told.made.copies) | ({(RULED, "")} if told.is_selected else set())
             found += [f"{message_id} never came to {copy}" for copy in expected - set(told.seen)]

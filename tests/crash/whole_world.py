@@ -44,7 +44,7 @@ def make_entities(admin: ServiceBusAdministrationClient) -> None:
     admin.create_topic(ARRIVALS)
     for queue in (GRAVEYARD, CEMETERY, LAST):
         admin.create_queue(queue, **often)
-    # Forwarded letters of expired messages have their short time to live again.
+    # Forwarded dead letters of expired messages get their short time to live again.
     admin.create_queue(COLD, dead_lettering_on_message_expiration=True, **often)
     admin.create_queue(DESK, requires_session=True, **often)
     for queue, onward in ((HOP, ARRIVALS), (GRAVES, CEMETERY), (COUNTER, DESK)):

@@ -21,7 +21,7 @@ from tests.report.chromium import Tab, browser
 
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 ROWS = "globalThis.rowsMs"
-# Runs before the page does: notes the time behind the frame in which rows of entities were painted.
+# Runs before the scripts of the page: records the time after the frame in which the rows of entities were painted.
 OBSERVER = """
 const look = () => document.querySelector('#entities ~ .scroll tbody tr')
   ? requestAnimationFrame(() => setTimeout(() => { globalThis.rowsMs = performance.now(); }))

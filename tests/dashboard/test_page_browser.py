@@ -199,7 +199,7 @@ def test_markup_never_runs(tab: Tab, broker: BrokerProcess) -> None:
     until(tab, "document.querySelector('dialog pre') !== null")
     assert tab.ask("document.querySelector('dialog pre').textContent") == MARKUP
     assert tab.ask("document.images.length") == 0
-    assert tab.ask("document.querySelectorAll('script').length") == 2  # those of the page
+    assert tab.ask("document.querySelectorAll('script').length") == 2  # the two scripts of the page itself
     assert "owned" not in tab.ask("document.title")
     assert tab.complaints == []
 

@@ -25,7 +25,7 @@ FUNCTIONS = ("posix_fallocate", "register_at_fork")
 def take_away() -> None:
     """Make this process one without them; before anything of ours is imported."""
     for name in MODULES:
-        sys.modules[name] = cast(Any, None)  # importing it is an ImportError now
+        sys.modules[name] = cast(Any, None)  # importing the module raises ImportError from now on
     for name in FUNCTIONS:
         if hasattr(os, name):
             delattr(os, name)

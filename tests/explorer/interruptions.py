@@ -32,7 +32,7 @@ from tests.explorer.world import message
 
 VERBS = ("move", "import", "redrive")
 COMMAND_S = 120.0
-FREE_S = 10.0  # for the next batch of messages that are not locked; a lock takes a minute
+FREE_S = 10.0  # wait for the next batch of messages; shorter than a lock, which lasts a minute
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Rounds:
         found.locked += locked
         found.interrupted += was_running and len(set(arrived)) < self._count
         sent = {f"m{number}" for number in range(self._count)}
-        if verb != "import":  # whose source is a file
+        if verb != "import":  # the source of an import is a file, not a queue
             found.lost += len(sent - set(left) - set(arrived))
         again = subprocess.run(
             self._command(arguments), env=self._environment(), timeout=COMMAND_S, capture_output=True, check=False
@@ -163,7 +163,7 @@ class Rounds:
             free: list[Received] = []
             while len(free) < len(left) and (batch := await receiver.receive(self._count, FREE_S)):
                 free += batch
-            await receiver.pause()  # else what is released comes back to this link
+            await receiver.pause()  # otherwise released messages come back to this link
             await receiver.release(free)
             await receiver.close()
         return left, arrived, len(left) - len(free)

@@ -55,7 +55,7 @@ class World:
         got = []
         while batch := await receiver.receive(100, 0.3):
             got += batch
-        await receiver.pause()  # else what is released comes back to this link
+        await receiver.pause()  # otherwise released messages come back to this link
         await receiver.release(got)
         await receiver.close()
         return [described(one.payload)["message_id"] for one in got]

@@ -48,7 +48,7 @@ async def test_refused_connections_and_cut_ones(world: World) -> None:
         await admin.get_queue("orders")
     assert world.waiting() == 0
     world.faults.clear()
-    assert not refuses(world), "it listens when the call returns: a test sends in its next line"
+    assert not refuses(world), "the port listens when clear() returns"
     await world.check_whole()
     assert (await admin.get_queue("orders")).name == "orders"
 

@@ -96,7 +96,7 @@ async def test_settlement_is_refused_and_the_lock_stays(world: World, kind: str)
     with pytest.raises(RECEIVE_ERRORS[kind]):
         await receiver.complete_message(message)
     assert world.waiting() == 1
-    if kind == "throttle":  # the SDK ends its receiver after the others
+    if kind == "throttle":  # after the other faults the SDK closes its receiver
         await receiver.complete_message(message)
         assert world.waiting() == 0
     await world.check_whole()

@@ -77,7 +77,7 @@ def fields_of(kind: Kind, chance: random.Random) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_storm_of_faults_loses_nothing_and_heals(world: World, seed: int) -> None:
     """Accepted messages are received, nothing is held when all is cleared, and traffic flows again at once."""
-    # Locks of cut connections end soon, and no message is dead-lettered for them.
+    # Short locks, because connections are cut; and many deliveries, so that no message is dead-lettered for that.
     await world.namespace.create(QueueDescription(QUEUE, lock_duration_ms=1000, max_delivery_count=1000))
     loop, bugs = asyncio.get_running_loop(), []
     loop.set_exception_handler(lambda _, context: bugs.append(context))
@@ -99,6 +99,6 @@ async def test_storm_of_faults_loses_nothing_and_heals(world: World, seed: int) 
     await until(lambda: traffic.accepted <= traffic.received)
     traffic.is_over = True
     await asyncio.gather(*tasks)
-    assert traffic.failures > 0, "the storm met nobody"
+    assert traffic.failures > 0, "no request met a fault"
     assert bugs == []
     await world.check_whole()

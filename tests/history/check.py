@@ -76,11 +76,11 @@ class _Sends:
         self.entities.add(event.entity)
         self.digests.add(event.digest)
         self.expires_ms = event.expires_ms
-        # Until a later event says otherwise the attempt has no answer.
+        # The attempt counts as unanswered until a later event has its answer.
         self.outcome = Outcome.OK if self.outcome is Outcome.OK else Outcome.UNKNOWN
 
     def sent(self, outcome: Outcome, unanswered_before: bool) -> None:
-        # One ok decides; a failed retry does not make an earlier unanswered attempt undone.
+        # One success decides. A retry that failed does not prove that an earlier unanswered attempt failed too.
         if self.outcome is not Outcome.OK and not (outcome is Outcome.FAILED and unanswered_before):
             self.outcome = outcome
 

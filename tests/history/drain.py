@@ -39,7 +39,7 @@ def drain(
         waiting = _peek_all(receiver, deadline)
         scheduled = [message for message in waiting if message.state is ServiceBusMessageState.SCHEDULED]
         for page in _pages(scheduled):
-            # Cancelled first, recorded then: one that falls due in between is found by the receiver instead.
+            # Cancel first, record afterwards: a message that becomes active in between is received instead.
             sender.cancel_scheduled_messages([message.sequence_number or 0 for message in page], timeout=30)
             for message in page:
                 recorder.drained(queue, message, Place.SCHEDULED)

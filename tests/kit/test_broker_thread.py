@@ -19,7 +19,7 @@ from pairbus.errors import ConfigError, EntityExists, InvalidDescription
 from pairbus.testing import BrokerThread, ServiceBusPair
 from pairbus.testing.entity_settings import DURATIONS, WORDS
 
-FURTHER_S = 0.05  # of CPU time that one more namespace may cost
+FURTHER_S = 0.05  # CPU time that one more namespace may cost
 ROUNDS = 20
 
 
@@ -217,7 +217,7 @@ def test_nothing_of_a_removed_namespace_stays_in_memory() -> None:
         del namespace
         deadline_s = time.monotonic() + 10
         while left() is not None and time.monotonic() < deadline_s:
-            time.sleep(0.05)  # for the sockets to be told that they are gone
+            time.sleep(0.05)  # time for the sockets to notice that the peer is gone
             gc.collect()
         assert left() is None
         for open_one in (sender, client, admin):

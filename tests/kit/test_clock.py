@@ -185,7 +185,7 @@ async def test_idle_time_outs_stay_real() -> None:
         sender = await strict.sender("orders")
         await strict.namespace.clock.advance(HOUR)
         for peer in strict.namespace.peers:
-            peer._tick()  # the look at idle links, which would come within minutes
+            peer._tick()  # checks for idle links now; the timer would do so within minutes
         await sender.send_messages(ServiceBusMessage("a book"))
         assert strict.namespace.queue_info("orders").active == 1
 

@@ -93,7 +93,7 @@ async def test_waiting_receiver_gets_the_next_message(world: World) -> None:
     await world.namespace.create(QueueDescription("orders"))
     sender, receiver = await world.sender("orders"), await world.receiver("orders")
     waiting = asyncio.create_task(received(receiver))
-    await asyncio.sleep(0.2)  # for its credit to arrive
+    await asyncio.sleep(0.2)  # time for the credit of the receiver to arrive
     await world.namespace.reset()
     await sender.send_messages(ServiceBusMessage("new"))
     assert [str(one) for one in await waiting] == ["new"]
@@ -108,7 +108,7 @@ async def test_session_receiver_holds_its_session_on(world: World) -> None:
     await ann.session.set_state("open")
     other = world.client.get_queue_receiver("chats", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=5)
     applying = asyncio.create_task(world.opened(other))
-    await asyncio.sleep(0.3)  # for the application to arrive
+    await asyncio.sleep(0.3)  # time for the request for a session to arrive
     await world.namespace.reset()
     assert await ann.session.get_state() is None
     await ann.session.renew_lock()

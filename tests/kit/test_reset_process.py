@@ -45,7 +45,7 @@ def post_reset(process: BrokerProcess) -> None:
         connection.request("POST", "/$pairbus/reset", headers={"Authorization": process.token("")})
         connection.getresponse().read()
     except (OSError, http.client.HTTPException):
-        pass  # it was killed
+        pass  # the broker was killed before it answered
     finally:
         connection.close()
 

@@ -15,7 +15,7 @@ from pairbus.access.sas import SharedAccessKey, sign
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
 from pairbus.broker.namespace import Namespace
 
-WAIT_S = 5  # for a message that is there
+WAIT_S = 5  # longest wait for a message that is in the queue
 LISTENER = SharedAccessKey("listener", "only listens", rights=frozenset({"Listen"}))
 
 

@@ -14,7 +14,7 @@ from pairbus.ledger import Ledger, book, read
 from pairbus.pairing.events import Diverted, Moved
 from tests.ledger.world import FLUSH_S, NOON_S, Clock, ids_of, rows_of, run_child, send
 
-FILL = book.PENDING_ROWS_MAX // 2 + 1  # rows of one event; the second one does not fit any more
+FILL = book.PENDING_ROWS_MAX // 2 + 1  # rows of one event; the rows of a second event do not fit
 
 
 def diverted(prefix: str, count: int) -> Diverted:
@@ -48,7 +48,7 @@ def test_rows_dropped_during_a_disk_failure_are_reported_later(tmp_path: Path) -
     ledger.record(diverted("lost", FILL), NOON_S + 5)
     for number in range(FILL):
         ledger.meter("primary", "contoso", f"entity{number}", "send", 200_000)
-    clock.now_s += 10  # the sums of the second are dropped as a whole
+    clock.now_s += 10  # all sums of that second are dropped together
     send(ledger)
     assert not ledger.flush(FLUSH_S)
     assert f"lost={2 * FILL}" in repr(ledger)
@@ -100,7 +100,7 @@ assert ledger.close(10)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="rights of a folder are known to Unix")
 def test_a_read_only_folder_makes_rows_wait() -> None:
     """Until somebody makes it writable."""
-    with TemporaryDirectory() as name:  # not below pytest's own: a process without rights must come this far
+    with TemporaryDirectory() as name:  # a process without rights must be able to enter it, unlike pytest's folders
         Path(name).chmod(0o755)
         run_child(READ_ONLY, f"{name}/ledger")
         assert sum(row.count or 0 for row in rows_of(Path(name, "ledger"))) == 5

@@ -30,7 +30,7 @@ def acknowledges_too_early() -> None:
     async def deliver(self: Sends, carrier: Any, *args: Any, **kwargs: Any) -> Any:
         attempt = genuine(self, carrier, *args, **kwargs)
         if carrier is self._secondary:
-            asyncio.get_running_loop().create_task(attempt)  # the bug: nobody asks how it ended
+            asyncio.get_running_loop().create_task(attempt)  # the bug: the outcome of the attempt is ignored
             return None, False
         return await attempt
 

@@ -120,7 +120,7 @@ def _judge_copies(record: Record, sink: str, numbers: dict[tuple[str, str], set[
         if copies > max(allowed, 1):
             found.findings["duplicated"].append((message_id, sink))
         elif copies > allowed and record.outcome(message_id) is Outcome.UNKNOWN:
-            found.findings["unexpected"].append((message_id, sink))  # no attempt of it was in doubt
+            found.findings["unexpected"].append((message_id, sink))  # no attempt of this message was in doubt
         found.duplicates += max(copies - 1, 0)
 
 

@@ -10,15 +10,15 @@ from typing import Any
 from pairbus.faults import KINDS, Kind
 from tests.nemesis.places import PATHS, PRIMARY, SIDES
 
-PAUSE_S = (0.3, 2.0)  # between two steps
+PAUSE_S = (0.3, 2.0)  # pause between two steps
 FAULT_S = (0.5, 7.0)
-STOP_S = (0.5, 9.0)  # some outlive the locks
-DOWN_S = (0.1, 4.0)  # between a kill and the start
+STOP_S = (0.5, 9.0)  # some stops are longer than locks last
+DOWN_S = (0.1, 4.0)  # time between a kill and the next start
 BYTES_PER_S = (3_000, 100_000)
 ARGUMENT_S_MAX = 3.0
 SENDERS, RECEIVERS, SYPHONS = ("sync", "aio"), ("left", "right"), ("one", "two")
 "Names of the processes beside the brokers."
-KILL, STOP = 0.15, 0.12  # chances of a step; otherwise it is a fault
+KILL, STOP = 0.15, 0.12  # probabilities that a step is a kill or a stop; all other steps are faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class Child:
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if it runs."""
         if self._pid is not None:
-            os.kill(self._pid, number)  # until it is looked at it has its number, also when it has ended
+            os.kill(self._pid, number)  # safe: an ended process keeps its id until its parent has waited for it
 
     def kill(self) -> None:
         """End it at once."""

@@ -27,7 +27,7 @@ CREDIT = 20
 TIMEOUT_S = 4.0
 AGAIN_S = 0.3
 SESSION_S = 1.0
-IDLE_S = 0.1  # without a message, before the next session is accepted
+IDLE_S = 0.1  # time without a message after which the next session is accepted
 Known = tuple[str, int]
 "Id and sequence number."
 
@@ -85,7 +85,7 @@ class Sink:
             refused = set()
         except Refused as error:
             refused = set(error.delivery_ids) or set(known)
-            outcome = "unknown" if error.outcome_unknown else "failed"  # the detach of a link may be no answer
+            outcome = "unknown" if error.outcome_unknown else "failed"  # a detach may leave the outcome unknown
             raise
         except TransportError as error:
             outcome = "unknown" if error.outcome_unknown else "failed"

@@ -176,7 +176,7 @@ async def _take_all(connection: Connection, source: str, path: str, log: Log) ->
                 raise
             return  # no session has messages
         batch = await receiver.receive(PAGE, timeout_s=0)
-        await receiver.pause()  # what is there has arrived when this returns
+        await receiver.pause()  # when this returns, all messages of the queue have arrived
         while batch or receiver.buffered:
             for received in batch:
                 message_id, number, digest = recognise(received.payload)

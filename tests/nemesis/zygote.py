@@ -50,7 +50,7 @@ def main() -> None:
         import_module(name)
     running: set[int] = set()
     ended: dict[int, int] = {}
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the world's; it ends this process when it is done
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process later
     for line in sys.stdin:
         [what, *fields] = json.loads(line)
         answer: Any

@@ -50,7 +50,7 @@ def test_a_sender_keeps_its_queue_while_that_works() -> None:
     spread = Rotation(list(QUEUES), 60.0, lambda count: next(dice))
     assert spread.pick(None, 0.0) == ("b", [])
     assert spread.pick("b", 1.0) == ("b", [])
-    assert next(dice, None) is None, "the dice were thrown once"
+    assert next(dice, None) is None, "the random choice was made once"
 
 
 def test_a_queue_that_fails_is_out_for_everybody_and_told_once() -> None:

@@ -82,7 +82,7 @@ def as_delivered(payload: bytes, delivery_count: int = 0) -> bytes:
 def test_a_message_comes_home_byte_for_byte(message: Message, away: Away, scheduled_ms: int | None) -> None:
     """Every type, every kind of body, every section there or not: nothing is encoded a second time."""
     if message.header is not None:
-        message.header = replace(message.header, delivery_count=None)  # the service's to count, not a sender's
+        message.header = replace(message.header, delivery_count=None)  # only the service counts deliveries
     if scheduled_ms is not None:
         message.annotations = {SCHEDULED_TIME: Timestamp(scheduled_ms), **(message.annotations or {})}
     payload = message.encode()

@@ -100,7 +100,7 @@ def test_a_probe_earns_a_trial_for_one_send_and_no_more() -> None:
     pair.ping_ended(orders, None, 10.0, probe=True)
     assert pair.is_away(orders, 11.0)
     assert [pair.route(orders, 11.0), pair.route(orders, 11.0)] == [Route.TRIAL, Route.AWAY]
-    assert pair.next_due() == 20.0, "and the next probe earns the next one"
+    assert pair.next_due() == 20.0, "the next probe earns the next trial"
     pair.accepted(orders, 12.0, trial=True)
     assert orders.state is State.HEALTHY
     assert world.events[-1] == Recovered("orders", 12.0, 0, "a trial send")
@@ -129,7 +129,7 @@ def test_an_operator_who_forces_a_failed_over_entity_stops_its_pings() -> None:
     world.pair.force_failover("orders", 1.0)
     assert world.pair.pings.due(1000.0) == []
     world.pair.ping_ended(world.orders, None, 1001.0)
-    assert world.orders.state is State.HELD_OVER, "not by a ping that was under way either"
+    assert world.orders.state is State.HELD_OVER, "a ping that was under way does not end the hold"
 
 
 def test_clearing_forgets_everything_and_leaves_a_plain_client() -> None:

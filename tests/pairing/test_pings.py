@@ -23,7 +23,7 @@ def test_the_next_ping_comes_one_interval_after_the_last_one_ended() -> None:
     pings = Pings(60.0, 1)
     pings.start(ORDERS, 0.0)
     assert pings.due(60.0) == [ORDERS]
-    assert pings.due(1000.0) == [], "it is still under way"
+    assert pings.due(1000.0) == [], "the ping is still under way"
     assert pings.next_due() is None
     assert not pings.ended(ORDERS, False, 65.0)
     assert pings.next_due() == 125.0

@@ -43,10 +43,10 @@ def opened(payload: bytes, age_s: float = 0.0, window_s: float | None = WINDOW_S
     [
         (0.0, 0.0, True),  # no duplicate detection
         (WINDOW_S, 0.0, False),
-        (WINDOW_S, WINDOW_S + CLOCKS_APART_S - 0.001, False),  # the clocks may differ
+        (WINDOW_S, WINDOW_S + CLOCKS_APART_S - 0.001, False),  # the clocks of two hosts may differ
         (WINDOW_S, WINDOW_S + CLOCKS_APART_S, True),
-        (WINDOW_S, -30.0, False),  # came in the future
-        (None, LONGEST_S - 0.001, False),  # not known
+        (WINDOW_S, -30.0, False),  # the time of arrival is in the future
+        (None, LONGEST_S - 0.001, False),  # the window is not known
         (None, LONGEST_S, True),
     ],
 )

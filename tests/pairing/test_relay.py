@@ -316,7 +316,7 @@ def test_server_busy_halves_the_budget_and_it_recovers_slowly() -> None:
     for _ in range(20):
         budget.busy(60.0)
     rate = budget.rate_per_s(60.0)
-    assert rate is not None and rate > 1.0  # it never comes to a standstill
+    assert rate is not None and rate > 1.0  # the budget never falls to 0
 
 
 def test_what_was_sent_together_halves_the_budget_once() -> None:

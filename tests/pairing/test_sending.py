@@ -183,7 +183,7 @@ def test_sends_before_the_interval_get_the_error_and_after_it_are_stored() -> No
         with pytest.raises(Unsent):
             world.send(LOST, LOST, LOST)
         world.now += 10
-    world.now = 60.6  # the first counted at about 0.5
+    world.now = 60.6  # 60 s after the first failure that counted, at about 0.5
     assert world.send(OK) == Receipt(Where.BACKLOG, "b/0")
     assert world.steps == ["b/0"], "nothing goes to the primary any more"
 

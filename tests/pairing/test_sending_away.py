@@ -36,7 +36,7 @@ def test_a_sender_keeps_the_backlog_queue_that_it_picked() -> None:
     world.pair.rotation.failed("b/0", "lost", world.now)
     assert world.send(OK) == Receipt(Where.BACKLOG, "b/1")
     world.now += 100.0
-    assert world.send(OK) == Receipt(Where.BACKLOG, "b/1"), "although b/0 is back"
+    assert world.send(OK) == Receipt(Where.BACKLOG, "b/1"), "the sender keeps b/1, although b/0 is back"
 
 
 def test_a_queue_stays_when_the_spool_left_an_attempt_too_little_time() -> None:
@@ -46,7 +46,7 @@ def test_a_queue_stays_when_the_spool_left_an_attempt_too_little_time() -> None:
     assert world.send(SILENT, OK, timeout_s=0.8) == Receipt(Where.SPOOL, unanswered="b/0")
     assert world.steps == ["b/0", "spool"] and world.pair.rotation.is_whole
     assert world.send(SILENT, SILENT, SILENT, OK) == Receipt(Where.SPOOL, unanswered="b/0")
-    assert not world.pair.rotation.has("b/0"), "that had its time"
+    assert not world.pair.rotation.has("b/0"), "b/0 had its share of the time"
 
 
 @pytest.mark.parametrize(("timeout_s", "stays"), [(0.45, True), (0.8, False)])
@@ -223,7 +223,7 @@ def test_with_no_queue_left_the_error_reaches_the_caller() -> None:
         world.send(FULL, FULL, FULL)
     assert raised.value.where is Where.BACKLOG
     assert "no backlog queue" in str(raised.value) and FULL.kind is not None
-    assert str(raised.value).endswith(FULL.kind.value), "what the last one has said"
+    assert str(raised.value).endswith(FULL.kind.value), "the error of the last backlog queue"
     with pytest.raises(Unsent):
         world.send()
 
@@ -265,7 +265,9 @@ def test_an_unknown_outcome_of_the_primary_is_carried_to_the_backlog() -> None:
     world.send(LOST, Answer(Kind.COMMUNICATION, unknown=True), LOST, OK)
     command = world.commands[-1]
     assert isinstance(command, ToBacklog)
-    assert command.first_attempt_at == pytest.approx(5.0 + 0.1), "when the attempt began that may have stored it"
+    assert command.first_attempt_at == pytest.approx(5.0 + 0.1), (
+        "the beginning of the attempt that may have stored the message"
+    )
 
 
 def test_an_unknown_outcome_of_one_backlog_queue_is_carried_to_the_next() -> None:

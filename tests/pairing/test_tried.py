@@ -113,7 +113,7 @@ def test_a_sender_without_its_queue_needs_a_plan() -> None:
     assert first_attempt(pair, sender, 60.0) is None
     pair, sender = away()
     pair.rotation.failed("backlog/0", "gone", 0.0)
-    assert first_attempt(pair, sender, 60.0) is None, "a plan looks whether it is back"
+    assert first_attempt(pair, sender, 60.0) is None, "a plan checks whether the backlog queue is back"
     pair, sender = home(None)
     pair.failed(sender.entity, Failure(Kind.COMMUNICATION, "lost"), 0.0)
     sender.queue, sender.entity.trial = "backlog/1", True

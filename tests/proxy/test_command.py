@@ -54,7 +54,7 @@ async def proxy(*options: str, connection_string: str = "") -> AsyncIterator[Run
         lines: list[str] = []
         async with asyncio.timeout(START_S):
             while (line := (await process.stdout.readline()).decode().rstrip("\n")) != "ready":
-                assert line, "it ended"
+                assert line, "the proxy ended"
                 lines.append(line)
         yield Running(process, lines)
     finally:

@@ -171,7 +171,7 @@ async def test_paired_client_diverts_and_comes_back(
         await client.pair()
         await client.sender("orders").send(paired_message("first"))
         primary_by_proxy.faults.add(kind)
-        primary_by_proxy.faults.add("refuse", for_s=0.01)  # cuts what is open: the next connection meets the fault
+        primary_by_proxy.faults.add("refuse", for_s=0.01)  # cuts open connections, so that the next one meets the fault
         await until(lambda: len(primary_by_proxy.faults.list()) == 1)
         assert await client.sender("orders").send(paired_message("diverted")) < QUICK_S * slowness()
         assert client.state("orders") is State.FAILED_OVER

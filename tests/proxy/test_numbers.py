@@ -61,7 +61,7 @@ def test_answers_find_the_deliveries_of_the_client() -> None:
     """Also those that overtook another one, and none that waits."""
     numbers = DeliveryNumbers()
     unsettled = dict.fromkeys((5, 6, 7, 8), LINK)
-    for each in (5, 7, 8):  # 6 is held
+    for each in (5, 7, 8):  # the proxy holds delivery 6 back
         numbers.transfer(transfer(each))
     answer = Disposition(role=True, first=5, last=6, settled=True, state=Accepted())
     assert numbers.answered(answer, unsettled) == [5, 7]

@@ -39,6 +39,6 @@ async def test_storm_of_faults_loses_nothing_and_heals(world: World, seed: int) 
     await until(lambda: traffic.accepted <= traffic.received)
     traffic.is_over = True
     await asyncio.gather(*tasks)
-    assert traffic.failures > 0, "the storm met nobody"
+    assert traffic.failures > 0, "no request met a fault"
     assert bugs == []
     await world.check_whole()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pairbus.report.model import Report
 
 NOW_S = 1_772_500_000.0
-BEFORE = 99_999_000  # the tier ends within every ledger of these tests
+BEFORE = 99_999_000  # operations before the ledger: the price tier ends within each ledger of these tests
 HAND = "by hand"
 SEEDS = os.environ.get("PAIRBUS_REPORT_SEEDS", "1 3").split()
 "Random ledgers; the variable names others."

@@ -33,7 +33,7 @@ BEGINS = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 HOURS = 6
 LENGTH_S = HOURS * 3600
 RATE = Decimal("0.0000008")
-BYTES = 812  # of a message
+BYTES = 812  # size of a message
 PRIMARY, SECONDARY = "contoso.servicebus.windows.net", "fabrikam.servicebus.windows.net"
 PER_S = {"orders": 2.0, "payments": 0.5, "shipping-labels": 0.2}
 # Entity → seconds from BEGINS: first failure, diverted, recovered.
@@ -230,7 +230,7 @@ def fleet_report() -> Report:
     outages, states, bills = [], [], []
     for late_s in (0, 9000):
         for number, one in enumerate(names):
-            shift_s = late_s + number * 0.11  # clients do not notice in the same millisecond
+            shift_s = late_s + number * 0.11  # clients notice an outage at slightly different times
             begins, failed_over, recovered, drained = (
                 later(time, shift_s) for time in (outage.begins, outage.failed_over, outage.recovered, outage.drained)
             )

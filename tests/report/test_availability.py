@@ -121,7 +121,9 @@ def test_backlog_is_right_at_every_point_and_has_its_maximum(world: World) -> No
         assert {at for at in ends if times[0] < at < times[-1]} <= set(times)
     if len(ends) <= 249:
         longest_ms = max((m.ended - m.diverted for m in messages if m.ended < plain.NEVER), default=0)
-        assert max(point.oldest_s for point in points) > longest_ms / 1000 - 1, "they grow old while nothing happens"
+        assert max(point.oldest_s for point in points) > longest_ms / 1000 - 1, (
+            "the oldest message grows older while nothing happens"
+        )
 
 
 @pytest.mark.spark

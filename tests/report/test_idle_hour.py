@@ -87,7 +87,7 @@ async def an_hour(loop: Loop, meter: Callable[..., None]) -> None:
     for path in QUEUES:
         await loop.namespace.create_queue(QueueDescription(path))
     away = Carrier(AWAY, credential=Plain(ROOT_KEY_NAME, WELL_KNOWN_KEY))
-    home = Carrier(AWAY)  # where nothing comes from, nothing is sent to
+    home = Carrier(AWAY)  # no message arrives, so nothing is sent to this carrier
     syphon = Syphon(
         home,
         away,
@@ -134,7 +134,7 @@ def test_idle_hour_of_ten_backlog_queues_costs_forty_receives(tmp_path: Path) ->
     assert within.total() == 40
     assert {kind for _, kind, _ in within} == {"empty receive"}
     assert Counter(entity for entity, _, _ in within) == dict.fromkeys(QUEUES, 4)
-    assert ours.total() == 50  # the polls of the next hour, which the stop ended, have brought nothing either
+    assert ours.total() == 50  # 40, and the ten polls that the stop ended count as empty too
     assert loop.complaints == []
 
 

@@ -33,13 +33,13 @@ def outage(
         ([("a", 1, 2)], ["a"]),
         ([("a", 1, 3), ("b", 2, 4)], ["a b"]),
         ([("b", 2, 4), ("a", 1, 3)], ["a b"]),  # sorted by time
-        ([("a", 1, 2), ("b", 3, 4)], ["a", "b"]),  # apart
+        ([("a", 1, 2), ("b", 3, 4)], ["a", "b"]),  # separate in time
         ([("a", 1, 2), ("b", 2, 3)], ["a b"]),  # they touch
         ([("a", 1, 9), ("b", 2, 3), ("c", 8, 9)], ["a b c"]),  # within, and at the end of the longest
         ([("a", 1, 3), ("b", 2, 5), ("c", 4, 6), ("d", 7, 8)], ["a b c", "d"]),  # a chain
-        ([("a", 1, 2, 6), ("b", 5, 7)], ["a b"]),  # its messages were still coming home
+        ([("a", 1, 2, 6), ("b", 5, 7)], ["a b"]),  # messages of `a` were still coming home when `b` began
         ([("a", 1, None), ("b", 50, 51)], ["a b"]),  # not over
-        ([("a", 1, 2, None, 3), ("b", 50, 51)], ["a", "b"]),  # recovered: one that still waits does not join all others
+        ([("a", 1, 2, None, 3), ("b", 50, 51)], ["a", "b"]),  # a waiting message does not make `a` endless
         ([("a", 1, 2), ("a", 1, 2), ("a", 5, 6)], ["a", "a"]),  # each entity is named once
     ],
 )

@@ -119,7 +119,7 @@ def test_compaction_adds_every_row_once_whatever_is_killed(
     assert second.files == 1
     expected = len(b"".join(file.read_bytes() for file in files).splitlines())
     assert first.rows + second.rows == expected
-    shutil.rmtree(place / "_pairbus" / "manifest-1")  # what a kill before the last round leaves
+    shutil.rmtree(place / "_pairbus" / "manifest-1")  # the state after a kill before the last round
     state = read_manifest(spark, str(place))
     assert state is not None
     assert state.pending == (files[0].name,)

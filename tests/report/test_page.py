@@ -222,7 +222,9 @@ def test_twenty_queues_that_fail_together_are_one_row() -> None:
     assert all(fact.startswith("connection refused · ") for fact in facts) and len(facts) == 2
     raw = re.findall(r'<ul class="raw">(.*?)</ul>', text)
     assert len(raw) == 2 and all(part.count("[Errno 111]") == 20 for part in raw)
-    assert text.count("orders-1</bdi> and 19 more") == 3, "in the whole period, and in each incident from nearer"
+    assert text.count("orders-1</bdi> and 19 more") == 3, (
+        "in the chart of the whole period, and in that of each incident"
+    )
 
 
 def test_columns_of_zeros_are_left_out_and_named() -> None:
@@ -352,7 +354,7 @@ def test_a_reader_who_does_not_see_it_can_follow(page: Page) -> None:
     for number, (name, attributes) in enumerate(page.elements):
         if name == "svg" and attributes.get("role") == "img":
             assert names[number + 1 : number + 3] == ["title", "desc"]
-        elif name == "svg":  # labels around lanes that say it all, and the stretched frame of a curve
+        elif name == "svg":  # labels beside lanes, which have texts of their own, and the frame of a curve
             assert attributes.get("aria-hidden") or attributes.get("viewbox")
     assert names.count("caption") == names.count("table") > 5
     assert all(cell.get("scope") in ("col", "row") for cell in page.named("th"))

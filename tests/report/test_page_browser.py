@@ -131,7 +131,7 @@ def test_everything_can_be_read(tab: Tab, tmp_path: Path, width: int, colours: s
     assert contrast["seen"] > 200 and contrast["pale"] == []
     assert tab.ask(CROWDED) == []
     assert tab.ask(EMPTY_BOXES) == []
-    assert tab.ask(DRAWN) == [3, 1, 1, 3, 1, 1, 11, 8], "sends, backlog, its age, from afar and near; delays; hours"
+    assert tab.ask(DRAWN) == [3, 1, 1, 3, 1, 1, 11, 8], "sends, backlog, age: period and incident; delays; hours"
     assert tab.ask("document.querySelectorAll('svg.lane').length") >= 8
     assert tab.ask(BROKEN_MONEY) == []
     assert tab.ask(MISALIGNED) == []

@@ -177,7 +177,7 @@ def sums(rows: Iterable[Row], *, outcome: str = "ok") -> dict[Key, tuple[int, in
 def test_both_ends_count_the_same_operations_of_every_entity_and_kind(run: Run) -> None:
     """Also what is billed for them: message by message, in units of 64 KB."""
     clients, brokers = sums(run.clients), sums(run.brokers)
-    # A send whose answer was lost would be `ok` at the broker alone; the primary was stopped in order.
+    # The primary was stopped in an orderly way: if answers were lost, sends would be `ok` at the broker only.
     assert clients == brokers
     kinds = {kind for _, _, kind in clients}
     assert clients["primary", LATER, "send"] == (4, 6)
@@ -200,7 +200,7 @@ def test_both_ends_have_counted_the_same_at_every_second(run: Run) -> None:
     clients, brokers = by_second(run.clients), by_second(run.brokers)
     seconds = range(min(min(s) for s in brokers.values()), max(max(s) for s in clients.values()) + 1)
     for key in brokers:
-        if key[2] == "empty receive":  # a client knows that it asked in vain before the broker hears of it
+        if key[2] == "empty receive":  # a client counts an empty receive earlier than the broker does
             continue
         ours = list(accumulate(clients[key][second] for second in seconds))
         theirs = list(accumulate(brokers[key][second] for second in seconds))

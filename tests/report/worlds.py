@@ -39,7 +39,7 @@ BROKEN = [
 "Lines that are not usable, one of each kind."
 
 ODD_BUT_WHOLE = [
-    # Another writer's hand: spaces, letters that are not ASCII, fields of a later version, braces and keys in texts.
+    # As another program may write it: spaces, non-ASCII letters, fields of a later version, braces and keys in texts.
     '{ "schema": 1, "time": "2026-03-01T12:00:30.000Z", "client": "kö\u0308nig", "pid": 9, "run": "bb", "kind": "send",'
     ' "side": "primary", "namespace": "N", "entity": "ORDERS", "cause": "application", "outcome": "ok", "count": 2,'
     ' "billable_operations": 2, "bytes": 20, "colour": {"a": [1]} }\r'.encode(),

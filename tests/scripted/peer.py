@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 CREDIT = 1000
 BATCH_ENVELOPE_SIZE = 1024  # the SDKs do not count the envelope of a batch against the limit
 TICK_S = 5.0
-LINGER_S = 1.0  # after our close, for the client's
+LINGER_S = 1.0  # wait for the client's close after ours
 RECEIVE_AND_DELETE = 1  # snd-settle-mode
 
 
@@ -389,7 +389,7 @@ class ScriptedPeer(asyncio.Protocol):
 
         def accept() -> None:
             carry_out()
-            # A dead-lettering that worked is answered without the error: with it, the SDKs read "it failed".
+            # The answer to a successful dead-lettering has no error: with one, the SDKs would raise.
             say(Rejected().encode() if isinstance(state, Rejected) else _encoded(state))
 
         def reject(no: Reject) -> None:

@@ -43,7 +43,7 @@ async def in_thread(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result, error = None, None
         try:
             result = call(*args, **kwargs)
-        except Exception as raised:  # handed to the awaiting test, which judges it
+        except Exception as raised:  # raised again in the test that awaits the call
             error = raised
         if not loop.is_closed():
             loop.call_soon_threadsafe(finish, result, error)

@@ -209,7 +209,7 @@ async def test_counts_are_true_in_every_state(sdk: Sdk, sdk_admin: Admin) -> Non
     assert runtime.transfer_dead_letter_message_count == 0
 
     await receiver.defer_message(third)
-    assert (await counts())[1:] == (1, 1, 5)  # a deferred message is in the queue, whatever it is counted as
+    assert (await counts())[1:] == (1, 1, 5)  # a deferred message is still in the total
     [deferred] = await receiver.receive_deferred_messages(third.sequence_number or 0, timeout=10)
     await receiver.complete_message(deferred)
     assert await counts() == (2, 1, 1, 4)

@@ -113,7 +113,7 @@ async def test_queues_and_topics_share_their_names(sdk_admin: Admin) -> None:
     with pytest.raises(ResourceExistsError):
         await sdk_admin.calls.create_queue(topic)
     with pytest.raises(ResourceExistsError):
-        # Whatever else is wrong with the request.
+        # The name is refused first, though the size is wrong too.
         await sdk_admin.calls.create_topic(topic, max_size_in_megabytes=0)
 
 
@@ -400,7 +400,7 @@ async def test_counts_of_topics_and_subscriptions_are_true(sdk: Sdk, sdk_admin: 
     assert runtime.size_in_bytes is not None
     assert 3000 < runtime.size_in_bytes < 5000
     await sdk_admin.calls.delete_subscription(topic, "b")
-    async with asyncio.timeout(10):  # its messages are swept in the background
+    async with asyncio.timeout(10):  # messages of a deleted topic are swept in the background
         while True:
             smaller = await sdk_admin.calls.get_topic_runtime_properties(topic)
             if (smaller.size_in_bytes or 0) < runtime.size_in_bytes:

@@ -87,7 +87,7 @@ async def test_a_ping_is_accepted_and_never_seen(
     assert await receiver.peek_messages(10, timeout=10) == []
     assert admin.get_queue_runtime_properties(queue).total_message_count == 0
 
-    # Past its time to live: an ordinary message sent after it, with the same life, has been dead-lettered by now.
+    # The ping has expired by now: an ordinary message, sent later with the same time to live, is dead-lettered.
     await sender.send_messages(ServiceBusMessage("ordinary", time_to_live=SECOND), timeout=10)
     assert text(await receive_one(dead)) == "ordinary"
     await assert_empty(dead)

@@ -19,7 +19,7 @@ async def test_a_waiting_receiver_gets_a_message_at_once(sdk: Sdk, queue_name: s
     """Long polling by credit: no interval of a poller lies between sending and receiving."""
     sender, receiver = await sdk.pair(queue_name)
     waiting = asyncio.create_task(receive_one(receiver, within_s=10))
-    # Any pause makes the scenario; a receiver that has not begun to wait by then is served at once all the same.
+    # The receiver should wait by then; if it does not yet, it gets the message at once all the same.
     await asyncio.sleep(0.3)
     assert not waiting.done()
     await sender.send_messages(ServiceBusMessage("now"), timeout=10)
@@ -32,7 +32,7 @@ async def test_competing_receivers_get_fair_shares(sdk: Sdk, queue_name: str) ->
     """Each has credit for everything; neither is left without work, and nothing is delivered twice."""
     receivers = await asyncio.gather(*(sdk.receiver(queue_name, prefetch_count=100) for _ in range(2)))
     sender = await sdk.sender(queue_name)
-    await asyncio.gather(*(assert_empty(receiver) for receiver in receivers))  # the SDK gives its credit with the first
+    await asyncio.gather(*(assert_empty(receiver) for receiver in receivers))  # the SDK gives credit now
     await sender.send_messages([ServiceBusMessage(f"{i}") for i in range(60)], timeout=10)
     shares = [
         [text(message) for message in await receiver.receive_messages(max_message_count=60, max_wait_time=2)]

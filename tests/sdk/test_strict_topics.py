@@ -138,7 +138,7 @@ async def test_the_lock_renewer_of_the_sdk_keeps_messages_and_sessions(sdk: Sdk,
     talks = await sdk.subscription_receiver(topic, "talks", session_id="a")
     message, of_session = await receive_one(plain), await receive_one(talks)
     renewer: Any = aio.AutoLockRenewer() if sdk.flavour == "aio" else AutoLockRenewer()
-    renewer._sleep_time = 0.2  # it looks once a second, too seldom for a lock of two
+    renewer._sleep_time = 0.2  # by default the renewer looks once a second, too rarely for a lock of 2 s
     lost: list[Any] = []
 
     async def noted(renewable: Any, error: Exception | None) -> None:

@@ -94,7 +94,7 @@ class Queue:
         """Raise the error that an entity in trouble answers to a sender. A full or throttled entity lets links open."""
         if self.trouble is None or (attaching and self.trouble not in NEVER_OPEN):
             return
-        # A link that is detached takes with it what was sent on it: the sender cannot know that nothing was stored.
+        # When a link is detached, the sender cannot know whether messages that it sent on the link were stored.
         unknown = self.trouble == "detach"
         raise Refused(CONDITIONS[self.trouble], f"{self.path} is in trouble", outcome_unknown=unknown)
 

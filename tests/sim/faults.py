@@ -100,7 +100,7 @@ def _crash(world: World, dice: Random, horizon_s: float) -> Fault:
 def _trouble(world: World, queues: list[Queue], trouble: str, at: float, lasts_s: float) -> Fault:
     world.unreliable.update(queue.path for queue in queues)
     if trouble in ("busy", "small"):
-        world.unreliable.update(world.secondary.queues)  # which are answers, and not a reason to try another queue
+        world.unreliable.update(world.secondary.queues)  # after these answers a sender tries no other queue
 
     def begin() -> None:
         if trouble == "small" or (trouble == "missing" and lasts_s > world.options.missing_destination_grace):

@@ -129,7 +129,7 @@ class SimSender(SimLink):
         future = wire.ask(store, doubtful=True)
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         if silence_s is not None:
-            limit_s = min(limit_s, silence_s)  # bytes leave at once here, and a message has one answer
+            limit_s = min(limit_s, silence_s)  # without partial sends, silence is the time until the one answer
         self._sends[future] = wire.loop.call_later(limit_s, self._late, future)
         future.add_done_callback(self._ended)
         return future
@@ -211,7 +211,7 @@ class SimReceiver(SimLink):
     async def receive(self, max_count: int, timeout_s: float) -> list[Received]:
         self._top_up()
         if not self._buffer and self.over is None:
-            assert self._arrival is None, "one task receives"
+            assert self._arrival is None, "two tasks receive on one link"
             self._arrival = self.wire.loop.create_future()
             try:
                 async with asyncio.timeout(timeout_s):
@@ -358,7 +358,7 @@ class SimReceiver(SimLink):
     def end(self, reason: TransportError) -> None:
         super().end(reason)
         if self._outlet is not None:
-            # Locks stay until they run out. Whatever the receiver had done about the messages, it cannot say any more.
+            # Locks stay until they end. The receiver can no longer settle messages, whatever it has done with them.
             self.wire.net.history.excuse(self._ids_of(self._locks.values()))
             self.queue.outlets.remove(self._outlet)
             self.wire.net.history.lost_links += self.wire.loss is not None

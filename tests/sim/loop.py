@@ -45,7 +45,7 @@ class _Task(asyncio.Task[Any]):
 class VirtualLoop(asyncio.BaseEventLoop):
     """Runs in one thread, without a selector: the world has no outside."""
 
-    _ready: deque[asyncio.Handle]  # the base class's own
+    _ready: deque[asyncio.Handle]  # an attribute of the base class
 
     def __init__(self, dice: Random) -> None:
         super().__init__()

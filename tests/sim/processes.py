@@ -174,7 +174,7 @@ class SenderProcess(Process):
     def crash(self) -> None:
         super().crash()
         if self.spool is not None:
-            # What was forwarded and not yet removed is forwarded again.
+            # Messages that were forwarded and not yet removed from the spool are forwarded again.
             self.world.history.excuse(entry.message_id for entry in self.spool.disk.waiting.values())
             self.spool.die()
 

@@ -21,9 +21,9 @@ from tests.sim.loop import VirtualLoop
 ENDPOINT = Endpoint.parse(
     "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
 )
-TICK_S = 1e-6  # between two things on one connection
-DELAY_MAX_S = 15.0  # of anything that arrives at all
-IDLE_S = 30.0  # a connection on which nothing comes through is given up by its heartbeat within this time
+TICK_S = 1e-6  # time between two events on one connection
+DELAY_MAX_S = 15.0  # longest delay of bytes that arrive
+IDLE_S = 30.0  # the heartbeat ends a connection on which nothing arrives for this time
 
 Act = Callable[[], Any]
 

@@ -26,11 +26,11 @@ from tests.sim.loop import Stuck, VirtualLoop
 from tests.sim.processes import SenderProcess, SyphonProcess
 from tests.sim.wire import DELAY_MAX_S, Net
 
-HORIZONS_S = (20.0, 60.0, 200.0)  # sends begin and faults begin within one of these
-CROWDS = (1, 3, 3, 30)  # sends in flight together; a quarter of all histories has many of them when something breaks
-DRAIN_MAX_S = 3600.0  # after everything is healed; pumps pause for two minutes at most
+HORIZONS_S = (20.0, 60.0, 200.0)  # a history uses one of these: sends and faults begin within it
+CROWDS = (1, 3, 3, 30)  # sends in flight at once; a quarter of all histories has many
+DRAIN_MAX_S = 3600.0  # time to drain after all faults have ended; pumps pause for two minutes at most
 LOOK_S = 5.0
-WINDOW_S = 30.0  # what the options say of duplicate detection; entities have theirs, or none
+WINDOW_S = 30.0  # duplicate window of the options; entities have windows of their own, or none
 ID = b"sim-00000"
 
 
@@ -118,7 +118,7 @@ class World:
             time_ns=lambda: EPOCH_MS * 1_000_000 + int(self.loop.time() * 1e9),
         )
         level = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)  # the code under test logs every failure; here failures are what is wanted
+        logging.disable(logging.CRITICAL)  # the code under test logs every failure, and this test causes many
         try:
             with (
                 patch.object(forwarder, "time", clock),

@@ -48,7 +48,7 @@ from tests.storage.fixtures import PLACE, VARIABLE
 QUEUE = "stream"
 LOCK_S = 5  # the shortest that a queue can have
 KILL_AFTER_S = (1.0, 5.0)
-KILLS = 2  # in a round; the first kinds take turns, the second is one that Spark survives
+KILLS = 2  # kills in a round: the kinds take turns in the first; Spark survives the second
 AWAY_S = (1.0, 6.0)
 ROUND_S = 600.0
 KINDS = {"folder": ("java", "worker", "source"), "blob": ("java", "worker", "source", "storage", "answers")}
@@ -209,7 +209,7 @@ def child(folder: Path, options: dict[str, Any]) -> None:
         query = start(spark, QUEUE, folder, once=False, connection=f"@{folder / 'stream.txt'}", **options)
         try:
             query.awaitTermination()
-        except Exception as error:  # whatever has failed, and Spark has a class for each: that is the experiment
+        except Exception as error:  # Spark raises many classes; every failure is part of the experiment
             print(f"the query failed: {str(error)[:2000]}", file=sys.stderr, flush=True)
             time.sleep(0.5)
 

@@ -162,5 +162,5 @@ def _pids() -> list[str]:
 def _folder(pid: str) -> str:
     try:
         return os.readlink(f"/proc/{pid}/cwd")
-    except OSError:  # it has ended, or is somebody else's
+    except OSError:  # the process has ended, or belongs to another user
         return ""

@@ -37,7 +37,7 @@ def main() -> None:
         setattr(kind, method, die)
     reader, partition = pickle.loads(Path(file).read_bytes())
     for _ in reader.read(partition):
-        die()  # after the first rows
+        die()  # dies after the first rows
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Stream:
         """Construct a batch, or the open one again; no partitions when there is none."""
         if self.committed is None:
             self.committed = self.reader.initialOffset()
-            assert self.reader.initialOffset() == self.committed, "Spark asks twice"
+            assert self.reader.initialOffset() == self.committed, "Spark asks twice for the first offset"
         if self.open is None:
             end = self.reader.next_offset(self.committed, self.reader.max_rows())
             if end == self.committed:

@@ -192,7 +192,7 @@ def test_spark_finds_the_format_without_registration(
 ) -> None:
     """A session knows only what was registered with it, and what Spark has found by the name of a module."""
     put(broker, queue_name, [text_message("m")])
-    session = spark if is_remote(spark) else spark.newSession()  # over Connect nothing is registered at all
+    session = spark if is_remote(spark) else spark.newSession()  # over Connect no session has registered the format
     assert load(session, queue_name).count() == 1
 
 
@@ -226,7 +226,7 @@ def test_filters_are_right_whether_spark_pushes_them_or_not(
         assert pushed.count() == 9
         pushed.explain(True)
         plan = capsys.readouterr().out
-        pushes = enabled == "true" and hasattr(DataSourceReader, "pushFilters")  # Spark 4.0 cannot
+        pushes = enabled == "true" and hasattr(DataSourceReader, "pushFilters")  # Spark 4.0 has no pushFilters
         assert ("> 90" in plan.split("== Physical Plan ==")[1]) != pushes, plan
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

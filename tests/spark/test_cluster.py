@@ -170,10 +170,10 @@ def test_a_journal_on_blob_has_every_move_although_an_executor_is_killed(
             while not storage.list("journal/"):
                 assert driver.poll() is None and time.monotonic() < deadline
                 time.sleep(0.1)
-            assert cluster.kill_executor(0), "it was at work"
+            assert cluster.kill_executor(0), "the executor was not running"
             assert driver.wait(RUN_S) == 0
         finally:
             driver.kill()
     moves = pyarrow.parquet.read_table(folder / "tables" / "moves", columns=["message_id"]).column(0).to_pylist()
-    assert sorted(moves) == sorted(world.sent), "each once"
+    assert sorted(moves) == sorted(world.sent), "the table has each message once"
     world.check_found(world.found(*ENTITIES), duplicates_max=len(world.sent) // 4)

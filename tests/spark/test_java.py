@@ -98,7 +98,7 @@ def test_workers_get_the_running_interpreter(monkeypatch: pytest.MonkeyPatch) ->
     """Spark would take `python3` of PATH, which has none of our packages, and go to a server that was not asked for."""
     monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:9")
     for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        monkeypatch.setenv(name, os.environ.get(name, ""))  # so that it is put back
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # so that monkeypatch restores the value
     monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/another")
     java = prepare_environment()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable

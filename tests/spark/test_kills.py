@@ -60,8 +60,8 @@ WITHIN_S = 180.0  # for what takes seconds, on a machine that is busy with other
 FEEDS_MAX = 10
 LOCK_S = 5  # the shortest that a queue can have
 QUEUES = 2
-PER_S = 200.0  # of the syphon, so that a kill finds something left
-IN_FLIGHT_MAX = int(PER_S * LOCK_MIN_S / 2)  # of all pumps: what they have in hand must go within half of a lock
+PER_S = 200.0  # rate of the syphon, low enough that a kill finds messages left
+IN_FLIGHT_MAX = int(PER_S * LOCK_MIN_S / 2)  # all pumps: messages in hand must go within half a lock
 DETECTS = {"requires_duplicate_detection": True}
 
 
@@ -86,7 +86,7 @@ def kill_until(is_hit: Callable[[], object], kill: Callable[[int], object], spar
     """The death of a worker that has no task at the moment goes unnoticed: the next one, then."""
     began = time.monotonic()
     while not is_hit():
-        assert time.monotonic() < began + WITHIN_S, "nobody has noticed"
+        assert time.monotonic() < began + WITHIN_S, "the loss of Java was not noticed"
         kill(java_of(spark))
         time.sleep(0.2)
 
@@ -204,11 +204,11 @@ def check_moves(spark: SparkSession, world: SyphonWorld, kills: int) -> None:
     copies = len(world.journaled())
     compact(spark, world.location)
     rows = spark.read.parquet(str(world.location / "moves")).collect()
-    assert len(rows) == len(world.sent), "each once"
+    assert len(rows) == len(world.sent), "the table has each message once"
     assert {row["message_id"] for row in rows} == world.sent.keys()
     assert sum(row["attempts"] for row in rows) == copies
     found = world.found("orders", "safe")
-    assert len(found["safe"]) == len(world.sent) // 2, "where duplicates are detected there are none"
+    assert len(found["safe"]) == len(world.sent) // 2, "a queue that detects duplicates has none"
     world.check_found(found, duplicates_max=kills * IN_FLIGHT_MAX)
 
 
@@ -261,7 +261,7 @@ def test_stream_with_a_competitor_survives_kills_of_everything(spark: SparkSessi
         in_the_middle((reading.feed, reading.left))
         broker.restart()
         in_the_middle((reading.feed, reading.left))
-        assert query.isActive, "it has waited"
+        assert query.isActive, "the query ended instead of waiting"
         with competitor(broker.connection_string(), "stream") as taken:
             until(reading.feed(), "some progress")
             until(lambda: len(taken) > 10, "messages for the competitor")

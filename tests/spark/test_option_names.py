@@ -15,7 +15,7 @@ from pairbus.spark.options import Options
 from pairbus.spark.source import ServiceBusDataSource
 from tests.spark.test_options import PAGE, environment, parse
 
-__all__ = ["environment"]  # a fixture for every test
+__all__ = ["environment"]  # a fixture that every test of this file uses
 
 STREAM = {"use": "stream", "entity": "o", "stagingLocation": "/mnt/stage"}
 PEEK = {"use": "stream", "entity": "o", "mode": "peek"}

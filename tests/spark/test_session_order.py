@@ -144,7 +144,7 @@ def test_a_batch_has_at_most_so_many_bytes(broker: BrokerProcess, queue_name: st
     assert [body for batch in seen for body in batch] == [text.encode() for text in texts]
     assert all(sum(map(len, batch)) < 20_000 for batch in seen if len(batch) > 1)
     assert [texts[3].encode()] in seen
-    assert len(seen) <= 5, "batches are filled"
+    assert len(seen) <= 5, "micro-batches are not filled"
 
 
 def test_tasks_share_the_bytes_of_a_batch(broker: BrokerProcess, queue_name: str, tmp_path: Path) -> None:

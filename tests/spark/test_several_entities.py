@@ -48,7 +48,7 @@ def test_rows_tell_their_entity(broker: BrokerProcess, two_queues: tuple[str, st
     assert stream.committed == dict(sorted({one: 1, two: 1}.items()))
     fill(broker, two, "d")
     assert rows_of(stream) == [(two, b"d")]
-    assert stream.committed == dict(sorted({one: 1, two: 2}.items())), "only what had something moved on"
+    assert stream.committed == dict(sorted({one: 1, two: 2}.items())), "only entities with messages have a new offset"
     assert bodies_in(broker, one) == bodies_in(broker, two) == []
 
 
@@ -88,11 +88,13 @@ def test_entities_share_the_limits_of_a_batch(broker: BrokerProcess, make_queue:
     for queue in queues:
         fill(broker, queue, *[f"{queue}-{number}" for number in range(3)])
     stream = Stream(broker, ",".join(queues), tmp_path / "four", maxMessagesPerBatch="4", partitions="8")
-    assert len(rows_of(stream)) == 3, "one of each: four cannot be shared evenly"
+    assert len(rows_of(stream)) == 3, "one message of each queue: four cannot be divided evenly among three"
     patient = {"idlePollSeconds": "900"}
     stream = Stream(broker, ",".join(queues), tmp_path / "one", maxMessagesPerBatch="1", partitions="8", **patient)
     seen = [rows_of(stream)[0][0] for _ in range(6)]
-    assert {queue: seen.count(queue) for queue in queues} == dict.fromkeys(queues, 2), "and nobody waits for a look"
+    assert {queue: seen.count(queue) for queue in queues} == dict.fromkeys(queues, 2), (
+        "each queue has its turn without a new look"
+    )
 
 
 def test_available_now_reads_all_entities(broker: BrokerProcess, two_queues: tuple[str, str], tmp_path: Path) -> None:

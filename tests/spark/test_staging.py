@@ -136,7 +136,7 @@ def test_an_attempt_so_late_that_the_log_is_cleaned_seals_nothing(
     for batch in (1, 2):
         book.plan(batch, [10])
         book.commit(batch)
-    assert staging.entry(1) is None, "cleaned"
+    assert staging.entry(1) is None, "the entry was removed by cleaning"
     assert late.try_to_seal(stage) is None
     assert late.seal is None
     assert staging.entry(1) is None
@@ -162,7 +162,7 @@ def test_messages_sealed_for_a_lost_batch_enter_the_next(staging: Staging) -> No
     assert again.has_abandoned(4)
     again.commit(3)
     assert again.plan(4, [10]).adopted == (seal.number,)
-    assert late.try_to_seal(staged(staging, 2, 1, 7)) is None, "after that nothing is added to it"
+    assert late.try_to_seal(staged(staging, 2, 1, 7)) is None, "no seal is added after the micro-batch was adopted"
 
 
 def test_stages_go_when_their_batch_was_committed_for_long_enough(

@@ -71,7 +71,7 @@ def test_a_task_makes_at_most_six_calls(
         with ThreadPoolExecutor(tasks) as workers:
             results = list(workers.map(stream.task, partitions))
         per_batch.append(len(calls))
-        assert stream.end(results) and all(results), "each has sealed some"
+        assert stream.end(results) and all(results), "each task has sealed messages"
     assert max(per_batch[1:]) <= CALLS_MAX * tasks, f"{per_batch}, the last ones were {calls}"
     assert not [call for call in calls if call.startswith("GET") and "/stages/" in call]
 
@@ -158,8 +158,8 @@ def test_a_storage_that_is_away_is_waited_for_and_nothing_is_lost(
     assert sorted(stream.end([rows])) == [b"a", b"b", b"c"]
     assert door.lost
     stream.restart()
-    assert sorted(stream.drain()) == [b"a", b"b", b"c"], "nothing comes again"
-    assert bodies_in(broker, queue_name) == [], "what was locked for too long is completed when it comes again"
+    assert sorted(stream.drain()) == [b"a", b"b", b"c"], "no message enters twice"
+    assert bodies_in(broker, queue_name) == [], "redelivered messages are completed"
 
 
 @pytest.mark.slow

@@ -23,13 +23,13 @@ from tests.spark.queues import bodies_in
 from tests.spark.stream_child import POINTS
 from tests.spark.stream_world import Stream, new_stream
 
-pytestmark = pytest.mark.slow  # the locks of the dead run for 5 s, which is the shortest that a queue can have
+pytestmark = pytest.mark.slow  # locks of a killed process last 5 s, the shortest that a queue can have
 
 SENT = [f"{number:03d}" for number in range(40)]
 ALL_POINTS = [*POINTS, "when the first rows are given"]
 DEAD_S = 90.0
 UNLOCKED_S = 60.0
-SEALED_AT = 2  # the first of ALL_POINTS at which there is a seal
+SEALED_AT = 2  # index of the first of ALL_POINTS at which a seal exists
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +113,11 @@ def test_task_whose_locks_expire_leaves_messages_to_other_tasks(
         finish(stage)
         if not rows:
             rows.append([])
-            with ThreadPoolExecutor() as elsewhere:  # `read` waits for the event loop on which this task stands
+            with ThreadPoolExecutor() as elsewhere:  # `read` would wait for the event loop that this task blocks
                 rows[0] = elsewhere.submit(asyncio.run, take_over()).result()
 
     monkeypatch.setattr(StageWriter, "finish", takes_too_long)
-    monkeypatch.setattr(intake, "FIRST_WAIT_S", UNLOCKED_S)  # until the locks of the slow one run out
+    monkeypatch.setattr(intake, "FIRST_WAIT_S", UNLOCKED_S)  # until the locks of the slow attempt end
     monkeypatch.setattr(intake, "NEXT_WAIT_S", 2.0)
     assert stream.task(slow) == []
     monkeypatch.undo()

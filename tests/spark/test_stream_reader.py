@@ -50,7 +50,7 @@ def test_every_message_comes_once_and_leaves_the_queue(stream: Stream, broker: B
     assert bodies_in(broker, stream.entity) == []
     assert stream.committed == {"batch": 1}
     assert stream.batch() == []
-    assert stream.committed == {"batch": 1}, "nothing there: no batch"
+    assert stream.committed == {"batch": 1}, "an empty queue makes no micro-batch"
 
 
 def test_a_batch_has_at_most_as_many_messages_as_was_said(
@@ -99,7 +99,7 @@ def test_a_late_attempt_completes_nothing_and_reads_what_the_other_has_sealed(
         finish(stage)
         if not others:
             others.append([])
-            # `read` waits for the process's event loop, on which this attempt stands: the other needs one of its own.
+            # `read` would wait for the event loop that this attempt blocks: the other attempt needs a loop of its own.
             with ThreadPoolExecutor() as elsewhere:
                 elsewhere.submit(stream.send, "c").result()
                 others[0] = elsewhere.submit(attempt_on_its_own, stream, partition).result()
@@ -110,7 +110,7 @@ def test_a_late_attempt_completes_nothing_and_reads_what_the_other_has_sealed(
     assert [body for batch in late for body in batch.column("body").to_pylist()] == [b"c"]
     assert bodies_in(broker, stream.entity) == [b"a", b"b"]
     stream.end([late])
-    assert stream.batch() == [b"a", b"b"], "they were given back at once"
+    assert stream.batch() == [b"a", b"b"], "the late attempt gave its messages back at once"
 
 
 def attempt_on_its_own(stream: Stream, partition: Any) -> list[pa.RecordBatch]:
@@ -218,7 +218,7 @@ def test_an_idle_stream_looks_at_the_queue_once_in_a_pause(
     monkeypatch.setattr(stream_driver, "SLICE_S", 0.01)
     assert stream.begin() == []
     at_start = len(looks)
-    assert at_start == 2, "one to check, one to look"
+    assert at_start == 2, "one peek to check the entity, one to look for messages"
     for _ in range(20):
         assert stream.begin() == []
     assert stream.reader.reportLatestOffset() == {"batch": 0, "oldestEnqueuedMs": None, "waitingAtMost": 0}

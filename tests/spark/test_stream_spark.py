@@ -118,7 +118,9 @@ def make_dead_letters(broker: BrokerProcess, topic: str) -> str:
 def check_redriven(broker: BrokerProcess, path: str) -> None:
     messages = messages_in(broker, path)
     assert sorted(message.body for message in messages) == numbered(30)
-    assert all(message.property("DeadLetterReason") is None for message in messages), "they are as they were"
+    assert all(message.property("DeadLetterReason") is None for message in messages), (
+        "re-driven messages have no dead-letter reason"
+    )
     assert bodies_in(broker, f"{path}/$DeadLetterQueue") == []
 
 

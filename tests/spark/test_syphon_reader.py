@@ -33,7 +33,7 @@ from pairbus.storage.folder import FolderStorage
 from pairbus.syphon.loads import AHEAD
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
 
-IN_FLIGHT_MAX = (AHEAD + 1) * LOAD_MAX  # of one lane: those on their way and one that gathers
+IN_FLIGHT_MAX = (AHEAD + 1) * LOAD_MAX  # messages of one lane: loads on their way, and one being filled
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_an_idle_queue_costs_one_receive_for_each_poll(world: SyphonWorld, monke
     assert reader.partitions({"tick": 3}, {"tick": 3}) == []
     done = world.operations() - before
     assert done.keys() == {"empty receive"}
-    assert 6 <= done["empty receive"] <= 8, "two queues, three polls and the one that was ended"
+    assert 6 <= done["empty receive"] <= 8, "two queues: three polls each, and the one that was ended"
     assert SyphonSettings().poll_s == 900.0
 
 
@@ -108,7 +108,7 @@ def test_what_arrives_starts_a_round_and_was_never_taken_away(world: SyphonWorld
     """The poll gives it back before the round begins, as if it had not been delivered; others go on being polled."""
     reader, end = world.reader(queues=3), {"tick": 0}
     for _ in range(2):
-        assert round_of(reader, end) == (end, []), "nothing is there"
+        assert round_of(reader, end) == (end, []), "the queues are empty"
         world.divert(2, "orders", queue=1)
         end, rows = round_of(reader, end)
         assert [row["queue"] for row in rows] == [f"{BACKLOG}/{world.first_queue + 1}"] * 2
@@ -124,7 +124,7 @@ def test_no_tick_while_the_primary_cannot_be_reached(world: SyphonWorld, monkeyp
     reader = world.reader(world.job(primary=Secret("env:NO_HOME")))
     assert reader.next_offset({"tick": 0}, None) == {"tick": 0}
     monkeypatch.setenv("NO_HOME", world.broker.connection_string("contoso"))
-    time.sleep(1.1)  # the breaker's first pause
+    time.sleep(1.1)  # longer than the first pause after a failure
     assert round_of(reader, {"tick": 0})[0] == {"tick": 1}
     assert world.check("orders") == 0
 

@@ -145,7 +145,7 @@ def test_a_queue_that_ran_empty_leaves_nothing_to_make_up_for() -> None:
     account.spent(100, 100.0, 20.0, all_used=False)
     assert account.rate(100.0, 10.0, 3600.0) == 100.0
     account.spent(1200, 100.0, 3610.0, all_used=False)
-    assert account.rate(100.0, 10.0, 3610.0) == 80.0, "too much is always taken back"
+    assert account.rate(100.0, 10.0, 3610.0) == 80.0, "an excess is always deducted later"
 
 
 def test_how_many_tasks_run_at_once_is_seen_in_their_times() -> None:

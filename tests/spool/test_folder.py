@@ -211,7 +211,7 @@ def test_a_child_that_lives_on_does_not_keep_the_lock_alive(tmp_path: Path) -> N
     done, done_end = os.pipe()
     owner = os.fork()
     if owner == 0:
-        Spool(tmp_path / "spool").append([entry(1)])  # dies with it open
+        Spool(tmp_path / "spool").append([entry(1)])  # the owner dies while its spool is open
         if os.fork() == 0:
             os.close(done_end)
             os.write(ready_end, b"x")
@@ -287,7 +287,7 @@ def test_acknowledged_messages_that_a_damaged_log_has_lost_are_missed(tmp_path: 
     original, copy = Spool(tmp_path / "spool"), tmp_path / "copy"
     original.append([entry(1)])
     original.append([entry(2)])
-    shutil.copytree(original.folder, copy)  # as a killed process leaves it: with the log
+    shutil.copytree(original.folder, copy)  # like the folder of a killed process, with its write-ahead log
     original.close()
     log = copy / f"{FILE_NAME}-wal"
     log.write_bytes(log.read_bytes()[:-100])
@@ -468,6 +468,8 @@ def test_a_full_disk_stores_nothing_and_loses_nothing(small_disk: Path) -> None:
             stored.pop(0)
         spool.append([entry(5000, size=50_000)])
         assert waiting(spool) == [5000]
-        assert (spool.folder / "reserve").stat().st_size == RESERVE_BYTES, "the next time it will be needed again"
+        assert (spool.folder / "reserve").stat().st_size == RESERVE_BYTES, (
+            "the reserve is filled again for the next full disk"
+        )
     finally:
         spool.close()

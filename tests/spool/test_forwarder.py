@@ -69,7 +69,9 @@ async def test_a_healthy_primary_gets_everything_in_order_and_unchanged(tmp_path
         await world.close()
         found = await payloads_in(primary, "orders")
         assert numbers(found) == list(range(270))
-        assert all(payload.endswith(encoded(number)) for number, payload in enumerate(found)), "the broker adds a head"
+        assert all(payload.endswith(encoded(number)) for number, payload in enumerate(found)), (
+            "the broker only adds a head"
+        )
         assert await numbers_in(primary, "bills") == list(range(30))
         forwarded = [event for event in world.events if isinstance(event, SpoolForwarded)]
         assert sum(event.count for event in forwarded) == sum(len(event.message_ids) for event in forwarded) == 300
@@ -184,7 +186,7 @@ async def test_a_message_at_fault_steps_aside_and_the_others_keep_their_order(
     [refused] = [event for event in world.events if isinstance(event, SpoolRefused)]
     assert refused.message_id == "m7" and condition in refused.reason
     assert world.spool.refused == 1 and world.spool.waiting == 0
-    assert all(failure is None for _, _, failure in world.ways.told), "the way is not to blame"
+    assert all(failure is None for _, _, failure in world.ways.told), "no failure of the destination was reported"
 
 
 async def test_messages_for_a_missing_entity_wait_for_the_grace(
@@ -292,7 +294,7 @@ async def test_a_batch_that_is_refused_for_the_moment_keeps_its_order(world: Wor
     assert await world.forwarder.drain_once() == {}
     assert numbers(endpoint.stored("orders")) == list(range(150))
     kinds = [failure.kind for _, _, failure in world.ways.told if failure is not None]
-    assert kinds == [Kind.INTERNAL] * 2, "each has been tried three times"
+    assert kinds == [Kind.INTERNAL] * 2, "each destination was tried three times"
 
 
 @pytest.mark.parametrize(("failures", "counted"), [(2, 0), (3, 1)])

@@ -94,7 +94,7 @@ def test_quick_errors_of_the_primary_are_tried_three_times_within_a_moment() -> 
     lane, gone = Lane("orders"), Failure(Kind.COMMUNICATION, "gone")
     assert [lane.again_s(PRIMARY, gone, at, at) for at in (0.0, 0.1, 0.5)] == [0.1, 0.4, None]
     slow = [lane.again_s(PRIMARY, gone, at, at + 1.0) for at in (9.0, 10.0, 11.0)]
-    assert slow == [0.0, 0.0, None], "three are three over a distance"
+    assert slow == [0.0, 0.0, None], "three attempts are made also over a distance"
     for kind in set(Kind) - {Kind.COMMUNICATION, Kind.INTERNAL, Kind.FULL}:
         assert lane.again_s(PRIMARY, Failure(kind, "no"), 20.0, 20.0) is None
     assert lane.again_s(BACKLOG, gone, 30.0, 30.0) is None
@@ -130,7 +130,7 @@ def test_a_batch_has_one_session_and_one_partition_key() -> None:
 def test_for_two_messages_that_leave_a_lane_one_may_come() -> None:
     """So that it ends, however many are sent. Lists count with all their messages, and what is too much is owed."""
     inflow = Inflow()
-    assert inflow.takes("orders", 0.0), "nothing has left yet: nobody waits for a lane that does not move"
+    assert inflow.takes("orders", 0.0), "the lane has not moved yet: senders do not wait for it"
     inflow.left("Orders", 6, 1.0)
     inflow.came("orders", 2, 1.0)
     assert [inflow.takes("orders", 1.0) for _ in range(3)] == [True, True, False]
@@ -138,8 +138,8 @@ def test_for_two_messages_that_leave_a_lane_one_may_come() -> None:
     inflow.left("orders", 4, 1.0)
     inflow.came("orders", 101, 1.0)
     inflow.left("orders", 100, 1.0)
-    assert not inflow.takes("orders", 1.0 + MOVING_S), "owed"
-    assert inflow.takes("orders", 1.1 + MOVING_S), "the lane stands still"
+    assert not inflow.takes("orders", 1.0 + MOVING_S), "more messages came than the lane allows"
+    assert inflow.takes("orders", 1.1 + MOVING_S), "the lane has not moved for a while"
     inflow.left("orders", 1, 9.0)
     assert not inflow.takes("orders", 9.0)
     inflow.stuck("orders")
@@ -160,12 +160,12 @@ def test_send_behind_a_moving_lane_waits_for_room(tmp_path: Path) -> None:
     plan = planned()
     assert isinstance(next(plan), Pause)
     inflow.left("orders", 1, 0.5)
-    assert isinstance(plan.send(Reply(0.5)), ToSpool), "room"
+    assert isinstance(plan.send(Reply(0.5)), ToSpool), "the spool takes the message when the lane has moved"
     plan = planned()
     assert isinstance(next(plan), Pause)
     waits[0] = False
     command = plan.send(Reply(0.6))
-    assert isinstance(command, ToPrimary), "it has ended"
+    assert isinstance(command, ToPrimary), "the lane is empty"
     waits[0] = True
     for timeout_s, held_s in ((60.0, HOLD_S), (4.0, 2.0)):
         plan = planned(timeout_s)

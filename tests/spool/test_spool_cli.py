@@ -198,7 +198,7 @@ def test_a_spool_whose_client_lives_is_not_drained(folder: Path, capsys: pytest.
         client.communicate()
     shown = capsys.readouterr()
     assert f"The spool {folder} is in use by another client (process {client.pid})" in shown.err
-    assert "passed over" in shown.err and str(folder / "1") in shown.out  # the orphan beside it was tried
+    assert "passed over" in shown.err and str(folder / "1") in shown.out  # the spool beside it was drained
 
 
 def test_messages_of_another_pair_are_not_drained_unless_asked_for(
@@ -211,7 +211,9 @@ def test_messages_of_another_pair_are_not_drained_unless_asked_for(
     shown = capsys.readouterr()
     assert f"The spool {folder} holds messages of the pair {NAME}, not of litware" in shown.err
     assert f"--primary-name {NAME}" in shown.err and "--any-pair" in shown.err
-    assert [number_of(payload) for payload in endpoint.stored("orders")] == [3], "the spool beside it is nobody's"
+    assert [number_of(payload) for payload in endpoint.stored("orders")] == [3], (
+        "the spool beside it names no pair and is drained"
+    )
     assert run("list", folder, "--json") == 0
     assert [found["pair"] for found in json.loads(capsys.readouterr().out)] == [NAME, None]
     assert run(*own, "--primary-name", "litware", "--any-pair") == 0

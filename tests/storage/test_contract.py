@@ -19,7 +19,7 @@ def test_an_object_is_there_until_it_is_deleted(storage: LargeStorage) -> None:
     assert storage.get("a/1") is None and not storage.exists("a/1") and storage.list("a/") == []
     assert storage.put_new("a/1", b"one")
     assert storage.get("a/1") == b"one" and storage.exists("a/1")
-    assert not storage.put_new("a/1", b"two"), "it is there"
+    assert not storage.put_new("a/1", b"two"), "the object exists already"
     assert storage.get("a/1") == b"one"
     storage.put("a/1", b"three")
     storage.put("a/b/2", b"")
@@ -51,7 +51,7 @@ def test_of_many_who_create_one_object_exactly_one_succeeds(storage: LargeStorag
         winners = [writer for writer in range(WRITERS) if won[writer][key]]
         assert len(winners) == 1
         assert storage.get(f"seals/{key:04d}") == b"%d" % winners[0] * 1000
-    assert len(storage.list("seals/")) == KEYS, "drafts are gone"
+    assert len(storage.list("seals/")) == KEYS, "the drafts were removed"
 
 
 def test_entries_of_two_writers_are_never_alike(storage: LargeStorage) -> None:
@@ -90,7 +90,9 @@ def test_a_record_has_what_was_appended_in_order(storage: LargeStorage) -> None:
     record.close()
     storage.appender("journal/day=1/b.jsonl").close()
     names = storage.list("journal/")
-    assert all(name.startswith("day=1/a") and name.endswith(".jsonl") for name in names), "nothing of b"
+    assert all(name.startswith("day=1/a") and name.endswith(".jsonl") for name in names), (
+        "no object of the other record"
+    )
     assert b"".join(storage.get(f"journal/{name}") or b"" for name in names) == b"1\n2\n3\n"
 
 

@@ -30,7 +30,7 @@ async def main(folder: Path) -> None:
 
     while True:
         store.write(Insert(BOX, [StoredMessage(seq, body_of(seq), n=seq) for seq in range(last + 1, last + 1 + GROUP)]))
-        store.write(Delete(BOX, [last + 1]))  # of every group the first message is completed at once
+        store.write(Delete(BOX, [last + 1]))  # the first message of every group is deleted at once
         last += GROUP
         store.after_commit(lambda error, seq=last: told(error, seq))  # type: ignore[misc]
         await asyncio.sleep(0.0005)

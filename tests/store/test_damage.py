@@ -126,7 +126,7 @@ def test_a_cut_file_is_refused_or_what_is_missing_is_announced(
         folder = original.copy(tmp_path / "store")
         cut(folder / name, cut_size)
         outcome = check_opening(folder, original.held)
-        # The log may have the very pages that were cut off the database: then nothing is missing.
+        # The log may contain exactly the pages that were cut off the database: then nothing is missing.
         assert outcome != "whole" or (state, name) == ("killed", DATABASE), f"{name} cut to {cut_size} bytes"
 
 

@@ -303,7 +303,7 @@ async def test_callback_after_a_group_in_flight_shares_its_fate(tmp_path: Path) 
     store = SqliteStore(tmp_path)
     store.recover()
     store.write(Insert(BOX, [sample_message(1), sample_message(1)]))
-    await asyncio.sleep(0)  # the group is handed over; its result can only come in a later turn
+    await asyncio.sleep(0)  # the group goes to the writer; its result comes in a later turn of the loop
     assert isinstance(await commit(store), StoreError)
     assert await commit(store) is None
     await store.close()

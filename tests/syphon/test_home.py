@@ -181,7 +181,7 @@ async def test_a_budget_is_kept() -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         await world.syphon(replace(QUICK, max_messages_per_second=100)).run_once(wait_s=0.1)
-        assert loop.time() - began > 1.35  # ten at once, then a hundred a second
+        assert loop.time() - began > 1.35  # ten messages at once, then a hundred a second
         assert len(await world.arrived("orders", 150)) == 150
 
 

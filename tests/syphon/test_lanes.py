@@ -64,7 +64,7 @@ async def test_nothing_waits_for_a_message_of_its_lane_that_has_expired() -> Non
         wall_ms += 1_500
         async with running(syphon):
             assert numbers(await world.arrived("bills", 1)) == [2]
-        assert world.metered("receive") == 4  # each once more: both came back together
+        assert world.metered("receive") == 4  # both messages were received a second time, together
         [told] = world.told(DeadLettered)
         assert (told.message_id, told.reason) == ("short", EXPIRED)
 
@@ -86,7 +86,7 @@ async def test_after_a_kill_the_next_syphon_keeps_the_order() -> None:
         async with running(syphon):
             await world.arrived("bills", 1)
             assert syphon.progress().moved == 1
-            await asyncio.sleep(1.1)  # the locks of the killed one
+            await asyncio.sleep(1.1)  # until the locks of the killed syphon have ended
             skew_s = LOCK_S
             assert numbers(await world.arrived("orders", 300)) == list(range(300))
 

@@ -97,7 +97,7 @@ async def test_a_destination_that_answers_otherwise_loses_its_mark() -> None:
         assert await marks(world) == [None]
         await world.home.delete_queue("bills")
         clock.later(20)
-        assert await run() == (1, 0), "not missing for 40 minutes"
+        assert await run() == (1, 0), "the destination was not missing for all of the 40 minutes"
         clock.later(16)
         assert await run() == (0, 1)
 

@@ -59,7 +59,9 @@ async def test_nothing_is_held_and_all_pumps_wake_at_the_first_answer(tmp_path: 
                 back = time.monotonic()
                 await until(lambda: all(world.waiting(queue) == 0 for queue in QUEUES))
                 assert time.monotonic() - back < 2.0
-                assert world.metered("receive") == receives + 30, "each message once more, and none while it was away"
+                assert world.metered("receive") == receives + 30, (
+                    "each message is received once more, and none was while the primary was away"
+                )
             assert sorted(numbers(await world.arrived("orders", 30))) == list(range(30))
         tries = [told.next_try_s for told in world.told(PrimaryUnreachable)]
         assert tries[:2] == [1.0, 2.0]

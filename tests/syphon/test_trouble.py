@@ -99,7 +99,7 @@ async def test_a_destination_that_is_skipped_gets_another_chance_while_others_ar
         world.on_meter = hurry
         progress = await world.syphon(replace(QUICK, batch_max=10), clock=lambda: now).run_once()
         assert (progress.moved, progress.blocked) == (500, 10)
-        assert len(world.told(DestinationSkipped)) == 2, "it was tried again"
+        assert len(world.told(DestinationSkipped)) == 2, "the destination was tried again"
 
 
 async def test_what_a_single_drain_held_back_is_there_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ async def test_ten_thousand_behind_ten_thousand_for_a_blocked_destination_are_de
         progress = await world.syphon().run_once()
         assert (progress.moved, progress.blocked) == (10_000, 10_000)
         assert sorted(numbers(await world.arrived("orders", 10_000))) == list(range(10_000))
-        assert world.metered("receive") == 20_000  # a blocked one once, whichever of the links it came on
+        assert world.metered("receive") == 20_000  # each blocked message was received once, on whichever link
 
 
 @pytest.mark.slow
@@ -216,7 +216,7 @@ async def test_messages_for_a_missing_destination_are_dead_lettered_late() -> No
         assert letter.application_properties is not None
         assert letter.application_properties["DeadLetterReason"] == MISSING
         assert "'gone'" in letter.application_properties["DeadLetterErrorDescription"]
-        assert letter.application_properties["x-ms-path"] == "gone"  # re-driven, it finds its way
+        assert letter.application_properties["x-ms-path"] == "gone"  # a re-drive finds the destination by this alias
 
 
 async def test_a_destination_that_another_syphon_has_found_since_is_waited_for_anew() -> None:
@@ -458,7 +458,7 @@ async def test_silent_primary_costs_one_time_out_then_a_fresh_connection(tmp_pat
             async with running(world.syphon(replace(QUICK, send_timeout_s=1.0))):
                 await world.divert("orders", [message(1)])
                 assert len(await world.arrived("orders", 1)) == 1
-                # The syphon's own connection may be opened in vain for another second.
+                # Attempts of the syphon to open its own connection may fail for another second.
                 world.primary = Carrier(home.connection_string("contoso"))
                 os.kill(home.pid, signal.SIGSTOP)
                 try:
@@ -501,7 +501,7 @@ async def test_what_was_fetched_ahead_goes_back_at_once() -> None:
         async with running(syphon):
             await until(lambda: world.metered("receive") > 0)
             await syphon.stop(grace_s=0.1)
-        assert world.metered("receive") == 200  # as many ahead as were on their way
+        assert world.metered("receive") == 200  # one half was being sent, the other half was received ahead
         assert (await world.syphon().run_once()).moved == 1000
         await silent.close()
 
@@ -513,7 +513,7 @@ async def test_an_idle_queue_costs_one_receive_for_each_poll() -> None:
         async with running(world.syphon(settings, queues=(BACKLOG, f"{BACKLOG[:-1]}1"))):
             await until(lambda: world.metered("empty receive") >= 4)
             assert world.metered("empty receive") == 4
-        assert world.metered("empty receive") == 6  # the two that the stop ended brought nothing either
+        assert world.metered("empty receive") == 6  # the two polls that the stop ended count as empty too
         assert world.metered("receive") == 0
 
 
@@ -541,5 +541,5 @@ async def test_lost_lock_ends_the_pass_and_messages_come_again() -> None:
         count = world.home.queue_info("orders").active
         assert 0 < count <= 300
         assert numbers(await world.arrived("orders", count)) == list(range(count))
-        assert {type(event) for event in world.events} == {NotCompleted}  # moved, but not yet gone from where they were
+        assert {type(event) for event in world.events} == {NotCompleted}  # moved, not completed in the backlog queue
         await world.secondary.close()

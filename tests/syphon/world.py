@@ -85,7 +85,7 @@ class World:
         )
         for pump in syphon._pumps:
             pump._trust.proven = proven
-        ago_s = 0.0  # all that it asks its clock for at birth is when that was
+        ago_s = 0.0  # at its creation a syphon only asks for the current time
         return syphon
 
     def meter(
@@ -176,7 +176,7 @@ async def until(holds: Callable[[], bool], within_s: float = 20.0) -> None:
     """Look again and again: what is waited for tells nobody."""
     deadline = time.monotonic() + within_s
     while not holds():
-        assert time.monotonic() < deadline, "it did not come about in time"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         await asyncio.sleep(0.01)
 
 

@@ -34,7 +34,7 @@ from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, Error, Rejected
 from pairbus.amqp.sasl import SaslServer
 from pairbus.amqp.types import Int
 
-SMALL_BUFFER = 32_768  # of a peer that reads slowly: what lies in its machine has left ours
+SMALL_BUFFER = 32_768  # socket buffer of a peer that reads slowly; bytes in it count as sent
 
 Manage = Callable[[str, Any], tuple[int, Any, str | None]]
 "(operation, body) → (status, answer's body, error condition)"

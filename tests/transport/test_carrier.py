@@ -78,7 +78,7 @@ async def test_a_caller_that_gives_up_leaves_the_attempt_to_the_others() -> None
         await asyncio.sleep(0)
         cancelled.cancel()
         assert not patient.done()
-        with pytest.raises(Timeout):  # the attempt's own end, not that of the impatient
+        with pytest.raises(Timeout):  # ends by its own time-out, not by that of the impatient caller
             await patient
 
 

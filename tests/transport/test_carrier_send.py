@@ -120,7 +120,7 @@ async def test_the_callers_time_bounds_the_whole_call() -> None:
             await carrier.send("orders", body("hasty"), timeout_s=0.05)
         assert not caught.value.outcome_unknown
         await patient
-        assert endpoint.stored("orders") == [body("patient")], "what was given up is not sent behind the caller's back"
+        assert endpoint.stored("orders") == [body("patient")], "a send that was given up is not transmitted later"
 
 
 async def test_an_attach_without_an_answer_costs_one_silence() -> None:

@@ -34,7 +34,7 @@ async def test_a_peer_that_says_nothing_costs_the_deadline_and_no_more() -> None
         with pytest.raises(Timeout):
             await connect(server.connection_string, timeout_s=0.1)
         assert time.monotonic() - started < 1
-        await server.until(lambda: not server.peers)  # the socket was not left behind
+        await server.until(lambda: not server.peers)  # the socket was closed
 
 
 async def test_silent_peer_costs_each_call_its_deadline() -> None:
@@ -58,7 +58,7 @@ async def test_a_peer_that_does_not_answer_the_close_is_left() -> None:
         started = time.monotonic()
         await connection.close(timeout_s=0.05)
         assert time.monotonic() - started < 1
-        await connection.close()  # and may be said again
+        await connection.close()  # closing twice is allowed
         with pytest.raises(ConnectionLost):
             await connection.sender("q")
 

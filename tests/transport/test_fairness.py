@@ -250,7 +250,7 @@ async def test_a_caller_keeps_its_order_when_it_changes_the_link() -> None:
         await server.until(lambda: len(server.received) == 4)
         sends.append(asyncio.create_task(carrier.send("q", numbered(6), timeout_s=60, by="b")))
         await asyncio.sleep(0.05)
-        assert len(server.received) == 4, "its turn has not come"
+        assert len(server.received) == 4, "the new send waits behind earlier sends of its caller"
         spare.grant(20)
         server.flush()
         await asyncio.gather(*sends)

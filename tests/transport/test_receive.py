@@ -84,7 +84,7 @@ async def test_a_drain_that_is_not_answered_times_out() -> None:
         with pytest.raises(Timeout):
             await receiver.pause(timeout_s=0.02)
         waiting = asyncio.create_task(receiver.receive(1, timeout_s=5))
-        await asyncio.sleep(0)  # the task runs and waits
+        await asyncio.sleep(0)  # the task has begun and waits
         server.script.answers_drain = True
         server.put("other")
         await server.until(
@@ -132,7 +132,7 @@ async def test_completion_is_not_sent_after_its_link_ended() -> None:
         receiver = await connection.receiver("q")
         messages = await take(receiver, 1)
         task = asyncio.create_task(receiver.complete(messages))
-        await asyncio.sleep(0)  # the task runs, and what it asks for has not left yet
+        await asyncio.sleep(0)  # the task has begun, and its request has not been sent yet
         receiver.on_over(ConnectionLost("gone"))
         with pytest.raises(ConnectionLost):
             await task

@@ -123,7 +123,7 @@ async def test_a_send_that_is_not_answered_times_out_with_the_outcome_unknown() 
         assert caught.value.outcome_unknown
         with pytest.raises(Timeout):
             await waiting
-        assert sender.in_flight == 1, "the patient one waits on"
+        assert sender.in_flight == 1, "the patient send still waits"
         assert not patient.done()
         patient.cancel()
 

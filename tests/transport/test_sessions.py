@@ -49,7 +49,9 @@ async def test_no_session_in_time_is_a_refusal_that_says_so(broker: BrokerProces
             await connection.receiver(queue, session=NextSession(wait_s=1.2))
         assert refused.value.condition == SESSION_TIMEOUT
         assert 1.1 < time.monotonic() - began < 5
-        assert (await connection.receiver(queue, session="empty")).session_id == "empty", "the connection is good"
+        assert (await connection.receiver(queue, session="empty")).session_id == "empty", (
+            "the connection can still be used"
+        )
 
 
 async def test_a_session_that_somebody_has_is_refused_until_released(

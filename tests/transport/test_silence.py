@@ -49,7 +49,7 @@ async def test_waiting_for_credit_is_silence_with_nothing_sent() -> None:
         link_of(server, "q").grant(5)
         server.flush()
         await sender.send(PAYLOAD, timeout_s=5)
-        assert len(server.received) == 1, "nothing of the first send is left"
+        assert len(server.received) == 1, "no frame of the first send arrived"
 
 
 async def test_the_deadline_of_the_call_comes_before_silence() -> None:
@@ -123,7 +123,7 @@ async def test_a_blocked_loop_is_not_the_peers_silence() -> None:
         brief = sender.send_nowait(PAYLOAD, timeout_s=SILENCE_S, silence_s=30)
         await server.until(lambda: len(server.received) == 2)
         link_of(server, "q").settle(0, 1, ACCEPTED_BYTES, 2)
-        server.flush()  # under way, and not read before the loop is blocked
+        server.flush()  # the answer is on its way, and is not read before the loop is blocked
         time.sleep(3 * SILENCE_S)  # noqa: ASYNC251
         await asyncio.gather(going, brief)
 

@@ -28,19 +28,19 @@ class Option:
 
 OPTIONS = (
     Option("connectionString", "env:PAIRBUS_CONNECTION_STRING", "`env:NAME`, `@FILE`", "all",
-           "where the connection string stands, on the driver and on every executor: an environment variable, or a "
+           "where the connection string is kept, on the driver and on every executor: an environment variable, or a "
            "file. The string itself is refused, because Spark shows options; see [secrets](#secrets)"),
     Option("namespace", None, "host", "all",
            "instead of a connection string, with `credential`: as in `contoso.servicebus.windows.net`"),
     Option("credential", None, "`default`, `MODULE:CALLABLE`", "all",
-           "who gives tokens for `namespace`: `DefaultAzureCredential` of azure-identity, or what a function without "
-           "arguments returns, called in each process that connects"),
+           "what gives tokens for `namespace`: `DefaultAzureCredential` of azure-identity, or the object that a "
+           "function without arguments returns. The function is called in each process that connects"),
     Option("databricks.serviceCredential", None, "name", "all",
            "instead of `credential`, on Databricks: a service credential of the Unity Catalog"),
     Option("entity", None, "path, or paths with commas", "all",
-           "queue, topic (to write) or `TOPIC/Subscriptions/NAME` (to read); also what is given to `load` or `save`. "
-           "[Several](#several-entities) are for reading only. When writing it goes before the column `entity`, and is "
-           "needed where there is none"),
+           "queue, topic (to write) or `TOPIC/Subscriptions/NAME` (to read); a path that is given to `load` or "
+           "`save` is this option too. [Several](#several-entities) entities can only be read. When writing, the "
+           "option is used instead of the column `entity`, and is needed where that column is missing"),
     Option("topic", None, "name", "all", "a topic to write to; with `subscription`, what to read"),
     Option("subscription", None, "name", "read, stream", "the subscription of `topic` to read"),
     Option("entityPattern", None, "pattern", "read, stream",
@@ -51,7 +51,7 @@ OPTIONS = (
            "certificates to trust instead of the system's; the file must be on every host"),
     Option("timeoutSeconds", "30", "1 … 600", "all", "how long one operation may take", 1, 600),
     Option("patienceSeconds", "300", "0 … 86400", "all",
-           "how long a task goes on while the service is busy (10 s between attempts) or away", 0, 86_400),
+           "how long a task tries again while the service is busy (10 s between attempts) or away", 0, 86_400),
     Option("subQueue", None, "`deadletter`", "read, stream", "read the dead-letter queue of the entity",
            words=("deadletter",)),
     Option("mode", "receive", "`receive`, `peek`", "stream",
@@ -67,31 +67,34 @@ OPTIONS = (
            "`typed`: properties and annotations with their AMQP type. `string`: as a plain `map<string,string>`",
            words=("typed", "string")),
     Option("partitions", "2", "1 … 1000", "read, stream",
-           "how many tasks read in parallel; of a stream, how many receivers. Every entity has one at least", 1, 1000),
+           "how many tasks read in parallel; in a stream each task is one receiver. Every entity has one at least",
+           1, 1000),
     Option("fromSequenceNumber", "0", "0 … 2⁶³-1", "read", "first sequence number to read", 0, LONG_MAX),
     Option("toSequenceNumber", str(LONG_MAX), "0 … 2⁶³-1", "read", "last sequence number to read", 0, LONG_MAX),
     Option("pushFilters", "false", "`true`, `false`", "read",
-           "let the source filter by `sequence_number` and `enqueued_time`; read [what it asks of you](#filters) first",
+           "let the source filter by `sequence_number` and `enqueued_time`; read about a [defect of "
+           "Spark](#filters) first",
            words=_FLAG),
     Option("startingOffsets", "earliest", "`earliest`, `latest`, JSON", "stream",
            "with `mode=peek` and a new checkpoint: where to begin. JSON names a sequence number for each entity: "
-           "`{\"orders\": 5000}`. A stream that receives begins with the first message, and takes `earliest` alone"),
+           "`{\"orders\": 5000}`. A stream that receives begins with the first message, and accepts only `earliest`"),
     Option("startingSequenceNumber", None, "0 … 2⁶³-1", "stream",
            "with `mode=peek`, instead of `startingOffsets`: the same number for all entities", 0, LONG_MAX),
     Option("failOnDataLoss", None, "`true`, `false`", "stream",
-           "accepted where it says what is so: a stream that receives loses nothing (`true`), one that peeks cannot "
-           "know what others have removed (`false`)", words=_FLAG),
+           "changes nothing, and is accepted only when it is true of the stream: a stream that receives loses "
+           "nothing (`true`), a stream that peeks cannot know which messages others have removed (`false`)",
+           words=_FLAG),
     Option("stagingLocation", None, "folder, `abfss://…`, `https://…`", "stream",
            "storage that all hosts see, where received messages are kept until Spark has them: a folder, or a path in "
            "[Azure Blob or ADLS Gen2](#storage). Required on a cluster; on a local master there is a "
            "[default](#one-machine); not for `mode=peek`"),
     Option("storageCredential", None, "`env:NAME`, `@FILE`, `default`, `MODULE:CALLABLE`", "stream",
-           "what opens a stagingLocation in Azure, by where it stands; without it `env:PAIRBUS_STORAGE` if that is "
-           "set on the driver, else `default`"),
+           "where the credential for a `stagingLocation` in Azure is kept. When it is not given: "
+           "`env:PAIRBUS_STORAGE` if that variable is set on the driver, else `default`"),
     Option("maxMessagesPerBatch", "10000", "1 … 1000000", "stream", "messages in a micro-batch at most", 1, 1_000_000),
     Option("maxBytesPerBatch", None, "1 … 2⁶³-1", "stream",
-           "bytes of messages, as they are encoded, in a micro-batch at most; more only by one message that is larger "
-           "than its task's part of them", 1, LONG_MAX),
+           "bytes of encoded messages in a micro-batch at most. Only a single message that is larger than its "
+           "task's part of them may exceed it", 1, LONG_MAX),
     Option("idlePollSeconds", "5", "0.1 … 900", "stream",
            "pause between two looks at an empty queue; every look is a billed operation", 0.1, 900),
     Option("stageRetentionSeconds", "86400", "0 … 31536000", "stream",

@@ -130,7 +130,7 @@ def test_new_value_takes_the_existing_type_where_possible(existing: Any, text: s
     """Receivers keep reading the type that they know; a value that cannot be converted is stored as it is."""
     found = user_of(run(f"SET a = {text}", view_of({"a": existing})))["a"]
     assert found == expected
-    # a plain int is what a long literal gives, and it is a long on the wire
+    # an expected value of type int stands for a long literal, which is a long on the wire
     assert type(found) is (Long if type(expected) is int else type(expected))
 
 
@@ -241,7 +241,7 @@ ENDS = st.one_of(
 @given(end=ENDS, user=st.dictionaries(st.text(max_size=8), VALUES, max_size=5), wide=st.booleans())
 def test_body_stays_byte_for_byte_and_types_stay(end: bytes, user: dict[str, Any], wide: bool) -> None:
     """Whatever the body is: signatures over it must hold in every copy."""
-    if wide:  # a length in the wide form, which the encoder would not choose
+    if wide:  # a four-byte length, where our encoder would write one byte
         end = b"\x00\x53\x75\xb0\x00\x00\x00\x03abc"
     head = Message(properties=Properties(message_id="m", group_sequence=3), application_properties=user).encode()
     changed = run("SET [added] = 1; SET sys.Label = 'l'", MessageView(head + end, encode_pairs({Symbol("k"): 1})))

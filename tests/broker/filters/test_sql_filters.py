@@ -80,7 +80,7 @@ CASES: list[tuple[str, bool | None]] = [
     ("-9223372036854775808 < 0", T),
     ("big = 9007199254740993", T),
     ("big = 9007199254740992", F),
-    ("big = 9007199254740992.0", T),  # an integer that meets a double becomes one, as in C#
+    ("big = 9007199254740992.0", T),  # compared with a double, an integer becomes a double, as in C#
     ("urgent = TRUE", T),
     ("urgent <> true", F),
     ("urgent > FALSE", U),  # booleans have no order
@@ -233,7 +233,7 @@ CASES: list[tuple[str, bool | None]] = [
     ("sys.ExpiresAtUtc = when + span", T),
     ("sys.ScheduledEnqueueTimeUtc < sys.EnqueuedTimeUtc", T),
     ("sys.Size > 10", T),
-    # errors in parts that need no look
+    # errors in operands that are not evaluated
     ("1=0 AND 1/0 = 1", F),
     ("1=1 OR sys.Unknown = 1", T),
     ("quantity IN (5, 1/0)", T),

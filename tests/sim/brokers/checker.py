@@ -70,7 +70,7 @@ class _Reckoning:
         """Return whether the message may have been dropped because its time to live was over."""
         places = self._ledger.topology.places
         drops = not places[path].buries_expired
-        grave = places[path].forward_dead_to  # where its time to live begins again
+        grave = places[path].forward_dead_to  # the time to live begins again in this entity
         if grave is not None and not places[grave].buries_expired:
             drops = True
         return drops and 0 < sent.ttl_ms <= self._now_ms - sent.began_ms

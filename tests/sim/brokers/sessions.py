@@ -126,11 +126,11 @@ class SessionBook:
             self._ledger.violation(f"wrong session: {copy.text} of {sent.session_id} in {hold}")
         if (
             hold is not None and hold.is_held(now_ms) and after is None
-        ):  # else its locks have ended, and so has this one
+        ):  # otherwise the locks of the session have ended, and so has this lock
             before = [each.text for each in line.copies if each.seq < copy.seq and self._waits(each, hold, now_ms)]
-            if len(before) > self._ledger.taken_now(*key):  # those that are being taken for good wait for nobody
+            if len(before) > self._ledger.taken_now(*key):  # copies that are being received and deleted need not wait
                 self._ledger.violation(f"order: {copy.text} of {key} is handed out, and {before} come before it")
-        if copy.is_handed or sent.ttl_ms:  # messages that expire leave the line whenever it suits the broker
+        if copy.is_handed or sent.ttl_ms:  # the broker may remove expired messages at any time
             return
         line.copies.append(copy)
         if line.is_loose:
@@ -148,7 +148,7 @@ class SessionBook:
         if copy.is_gone or copy.is_dead or copy.is_deferred or copy.is_doubtful:
             return False
         settings = self._ledger.topology.places[copy.path].description
-        if copy.deliveries >= getattr(settings, "max_delivery_count", 1):  # perhaps it is dead
+        if copy.deliveries >= getattr(settings, "max_delivery_count", 1):  # the copy may have been dead-lettered
             return False
         return copy.delivery is None or copy.delivery.hold is not hold or not copy.delivery.is_held(now_ms)
 

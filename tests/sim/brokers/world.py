@@ -103,7 +103,7 @@ class World:
                 self.loop.run_until_complete(self._live())
             except Stuck as error:
                 self.ledger.violation(f"stuck: {error}")
-            except Exception as error:  # an operation of the broker raised: told with its seed, not to the pool
+            except Exception as error:  # an operation of the broker raised: reported as a violation with its seed
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 self.ledger.violation(f"raised: {error!r} in {where.name}, line {where.lineno} of {where.filename}")
             finally:
