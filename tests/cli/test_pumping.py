@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -13,9 +17,11 @@ from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.cli import backlogs, pumping
 from pairbus.cli.pumping import Pumping
+from pairbus.cli.spark_start import SparkStart
 from pairbus.client.sides import Side
+from pairbus.errors import SparkGone
 from pairbus.ledger import read
-from pairbus.syphon import SyphonSettings
+from pairbus.syphon import Progress, SyphonSettings
 from tests.backlog import put_diverted
 from tests.brokers import BrokerProcess
 
@@ -113,3 +119,117 @@ async def test_queues_that_are_created_meanwhile_are_drained(
         await running.end()
         admin.delete_queue(f"{BACKLOG}/7")
     assert f"new backlog queues: {BACKLOG}/7\n" in capsys.readouterr().err
+
+
+# ── on Spark ──
+
+
+class FakeSparkSyphon:
+    """A `SparkSyphon` that does no work: it runs until `ending` is set."""
+
+    def __init__(self, *, java_dies: bool = False) -> None:
+        self.spark = None
+        self.left: int | None = None
+        self.problems: Counter[str] = Counter()
+        self.ending = threading.Event()
+        self.is_followed = threading.Event()
+        self.stopped_within: list[float] = []
+        self._java_dies = java_dies
+
+    def wait(self, timeout_s: float) -> bool:
+        self.is_followed.set()
+        has_ended = self.ending.wait(timeout_s)
+        if has_ended and self._java_dies:
+            raise SparkGone("the Java process of Spark has ended")
+        return has_ended
+
+    def stop(self, timeout_s: float) -> None:
+        self.stopped_within.append(timeout_s)
+        self.ending.set()
+
+    def progress(self) -> Progress:
+        return Progress(queues=1, moved=3, per_s=0.0, blocked=0, dead_lettered=0, errors=0)
+
+
+class FakeSparkStart:
+    """A `SparkStart` whose Spark is there when `make` returns."""
+
+    server = None
+
+    def __init__(self, make: Callable[[], FakeSparkSyphon]) -> None:
+        self.compacted = threading.Event()
+        self._make = make
+
+    def redrive(self, *arguments: Any, **options: Any) -> FakeSparkSyphon:
+        return self._make()
+
+    def compact(self, spark: object) -> None:
+        self.compacted.set()
+
+
+async def redrive_on(start: FakeSparkStart, *, once: bool) -> bool:
+    """Run `pairbus redrive --engine spark` on namespaces that nothing connects to."""
+    side = Side.from_connection_string("Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=aw==")
+    run = Pumping(side, side, SyphonSettings(), None, cast(SparkStart, start))
+    return await run.redrive("orders", None, once=once, duplicate_window_s=0.0, new_ids=False)
+
+
+async def test_problems_of_a_job_are_told_once_and_its_journal_compacted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every hour, of which this test has many, and at the end; messages that are left make the command exit with 1."""
+    engine = FakeSparkSyphon()
+    start = FakeSparkStart(lambda: engine)
+    monkeypatch.setattr(pumping, "SPARK_LOOK_S", 0.01)
+    monkeypatch.setattr(pumping, "COMPACT_S", 0.0)
+    running = asyncio.create_task(redrive_on(start, once=True))
+    for _ in range(3):
+        engine.problems["orders: disabled"] += 1
+        for _ in range(2):  # the second one has seen the problem
+            start.compacted.clear()
+            assert await asyncio.to_thread(start.compacted.wait, 20)
+    monkeypatch.setattr(pumping, "COMPACT_S", NEVER_S)
+    for _ in range(2):  # after which no hour is over
+        engine.is_followed.clear()
+        assert await asyncio.to_thread(engine.is_followed.wait, 20)
+    start.compacted.clear()
+    engine.left = 2
+    engine.ending.set()
+    assert await running
+    assert start.compacted.is_set()
+    said = capsys.readouterr()
+    assert said.out == "moved 3 messages, 2 left\n"
+    assert said.err.partition("WARNING")[2].count("disabled") == 2  # when it was met, and in the summary
+
+
+async def test_command_that_is_told_to_end_does_not_start_java_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """A signal to the whole group ends Java too; only a Java that dies by itself is answered by a new process."""
+    engine = FakeSparkSyphon(java_dies=True)
+    running = asyncio.create_task(redrive_on(FakeSparkStart(lambda: engine), once=False))
+    assert await asyncio.to_thread(engine.is_followed.wait, 20)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert not await running
+    assert engine.stopped_within == [pumping.STOP_S]
+    assert capsys.readouterr().out == "moved 3 messages\n"
+    engine.stopped_within.clear()
+    with pytest.raises(SparkGone):
+        await redrive_on(FakeSparkStart(lambda: engine), once=False)
+
+
+async def test_command_that_is_told_to_end_does_not_wait_for_a_slow_java() -> None:
+    """Spark takes ten seconds to start, on a busy machine minutes."""
+    is_starting, may_start = threading.Event(), threading.Event()
+
+    def make() -> FakeSparkSyphon:
+        is_starting.set()
+        may_start.wait()
+        return FakeSparkSyphon()
+
+    running = asyncio.create_task(redrive_on(FakeSparkStart(make), once=True))
+    assert await asyncio.to_thread(is_starting.wait, 20)
+    os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        async with asyncio.timeout(20):
+            assert await running, "stopped before everything was moved"
+    finally:
+        may_start.set()

@@ -1,14 +1,17 @@
-"""How `pairbus syphon` and `pairbus redrive` run: signals, counts, the ledger."""
+"""How `pairbus syphon` and `pairbus redrive` run, on both engines: signals, counts, metrics, the ledger."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from azure.core.exceptions import AzureError
 
@@ -18,7 +21,7 @@ from pairbus.cli.syphon_metrics import SyphonMetrics
 from pairbus.cli.telling import QueueTally, SyphonTelling, many
 from pairbus.client.sides import Side
 from pairbus.control.syphons import SyphonControl
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, SparkGone
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.backlog import queue_index, queue_path
@@ -29,7 +32,8 @@ from pairbus.syphon import Progress, Syphon, SyphonSettings, redrive
 from pairbus.transport import Carrier, TransportError
 
 if TYPE_CHECKING:
-    from pairbus.cli.spark_pump import SparkPump
+    from pairbus.cli.spark_start import SparkStart
+    from pairbus.spark.supervisor import SparkSyphon
 
 LINE_S = 1.0  # between two progress lines on a terminal
 LOG_S = 30.0  # and elsewhere
@@ -40,15 +44,10 @@ STOP_S = 15.0  # for messages on their way when the command is told to end
 SPARK_LAG_S = 20.0  # within which tasks of Spark tell what they have moved: they last ten seconds
 LOOK_S = 10.0  # for a look at the messages that are left
 STOPPED_LOOK_S = 1.0  # of a command that is told to end
+SPARK_LOOK_S = 0.5  # between two looks at a job on Spark
+COMPACT_S = 3600.0  # between two compactions of its journal
 
-
-class SyphonEngine(Protocol):
-    """The part that does the work: in this process, or on Spark."""
-
-    def run(self) -> Awaitable[object]: ...
-    def run_once(self) -> Awaitable[object]: ...
-    def stop(self, grace_s: float) -> Awaitable[None]: ...
-    def progress(self) -> Progress: ...
+T = TypeVar("T")
 
 
 class Pumping:
@@ -60,7 +59,7 @@ class Pumping:
         away: Side,
         settings: SyphonSettings,
         ledger: Path | None,
-        spark: SparkPump | None = None,
+        spark: SparkStart | None = None,
         *,
         verbose: bool = False,
         metrics: str | None = None,
@@ -77,7 +76,10 @@ class Pumping:
         self._backlogs = Backlogs(away, self._warn, self._meter_list)
         if self._server is not None:
             self._backlogs = self._server.backlogs(away, self._warn)
-        self._pump: SyphonEngine | None = None
+        self._engine: Syphon | SparkSyphon | None = None
+        "None until it is made, which takes Spark some seconds."
+        self._drained: list[str] = []
+        self._stop = asyncio.Event()
         self._metrics = None if metrics is None else SyphonMetrics(metrics, away.name, self._look)
 
     async def syphon(self, primary_name: str, count: int | None, *, once: bool) -> bool:
@@ -91,10 +93,9 @@ class Pumping:
             f"{self._away.name} -> {self._home.name}: {many(len(queues), 'backlog queue')} of {primary_name}"
         )
 
-        def make(home: Carrier, away: Carrier) -> SyphonEngine:
+        def make(home: Carrier, away: Carrier) -> Syphon | SparkSyphon:
             if self._spark is not None:
-                grows = primary_name if count is None else None
-                return self._spark.syphon(queues, self._telling.problem, once=once, primary_name=grows)
+                return self._spark.syphon(queues, once=once, primary_name=primary_name if count is None else None)
             return Syphon(home, away, list(queues), settings=self._settings, publish=self._heard, meter=self._meter)
 
         counted = None if listed is None else (primary_name, listed)
@@ -112,11 +113,9 @@ class Pumping:
             else:
                 window_s = await ask_duplicate_window(self._home, path, self._warn, self._meter_home, new_ids=new_ids)
 
-        def make(home: Carrier, away: Carrier) -> SyphonEngine:
+        def make(home: Carrier, away: Carrier) -> Syphon | SparkSyphon:
             if self._spark is not None:
-                return self._spark.redrive(
-                    queue, to, self._telling.problem, once=once, duplicate_window_s=window_s, new_ids=new_ids
-                )
+                return self._spark.redrive(queue, to, once=once, duplicate_window_s=window_s, new_ids=new_ids)
             return redrive(
                 away,
                 queue,
@@ -133,7 +132,7 @@ class Pumping:
 
     async def _run(
         self,
-        make: Callable[[Carrier, Carrier], SyphonEngine],
+        make: Callable[[Carrier, Carrier], Syphon | SparkSyphon],
         drained: list[str],
         *,
         once: bool,
@@ -144,35 +143,34 @@ class Pumping:
 
         With `primary_name` it is a syphon of a pair, which `pairbus status` can see.
         """
-        home, away = carrier_of(self._home), carrier_of(self._away)
-        self._pump = pump = make(home, away)
+        self._drained = drained
         if counted is not None:
             self._telling.counts = True
-            self._telling.counted = self._tally.counted(*counts(counted[1], drained), pump.progress(), time.monotonic())
+            found = counts(counted[1], drained)
+            self._telling.counted = self._tally.counted(*found, self._progress(), time.monotonic())
         await self._serve_metrics()
         loop = asyncio.get_running_loop()
-        control = None if primary_name is None else self._open_control(loop, pump, primary_name)
-        stop = asyncio.Event()
+        control = None if primary_name is None else self._open_control(loop, primary_name)
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        work = asyncio.ensure_future(pump.run_once() if once else pump.run())
-        told = asyncio.create_task(stop.wait())
-        lines = asyncio.create_task(self._show(pump))
-        counting = asyncio.sleep(0) if counted is None else self._count(pump, drained, counted[0], once=once)
-        counter = asyncio.create_task(counting)
+            loop.add_signal_handler(number, self._stop.set)
+        home, away = carrier_of(self._home), carrier_of(self._away)
+        work = asyncio.create_task(self._work(partial(make, home, away), once=once))
+        told = asyncio.create_task(self._stop.wait())
+        lines = asyncio.create_task(self._show())
+        counter = asyncio.create_task(asyncio.sleep(0) if counted is None else self._count(counted[0], once=once))
         unread: TransportError | None = None
         try:
             await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
-            if stop.is_set():
-                await pump.stop(STOP_S)
+            if self._stop.is_set() and isinstance(self._engine, Syphon):
+                await self._engine.stop(STOP_S)
             try:
                 await work
             except TransportError as error:
                 unread = error
             except asyncio.CancelledError:
-                if not stop.is_set():
+                if not self._stop.is_set():
                     raise
-            left = await self._left(pump, away, drained, once=once, stopped=stop.is_set())
+            left = await self._left(away, once=once)
         finally:
             for task in (work, told, lines, counter):
                 task.cancel()
@@ -181,10 +179,66 @@ class Pumping:
             if control is not None:
                 control.close()
             await self._end_records()
-        stayed = self._telling.summary(pump.progress(), left, once=once, stopped=stop.is_set())
+        stayed = self._telling.summary(self._progress(), left, once=once, stopped=self._stop.is_set())
         if unread is not None:
             raise unread
         return stayed
+
+    async def _work(self, make: Callable[[], Syphon | SparkSyphon], *, once: bool) -> None:
+        """Make the engine, and follow it to its end."""
+        self._engine = engine = make() if self._spark is None else await self._unless_stopped(make)
+        if isinstance(engine, Syphon):
+            await (engine.run_once() if once else engine.run())
+        elif engine is not None:
+            await self._follow(engine)
+
+    async def _follow(self, engine: SparkSyphon) -> None:
+        """Tell the problems of a job on Spark, make its tables every hour and at its end, and stop it in time."""
+        assert self._spark is not None
+        compact, compact_at = partial(self._spark.compact, engine.spark), time.monotonic() + COMPACT_S
+        has_ended = False
+        try:
+            while not has_ended and not self._stop.is_set():
+                has_ended = await asyncio.to_thread(engine.wait, SPARK_LOOK_S)
+                self._telling.problems(engine.problems)
+                if has_ended or time.monotonic() >= compact_at:
+                    await self._unless_stopped(compact)
+                    compact_at = time.monotonic() + COMPACT_S
+            if not has_ended:
+                await asyncio.to_thread(engine.stop, STOP_S)
+                await asyncio.to_thread(engine.wait, 0.0)
+                self._telling.problems(engine.problems)
+        except SparkGone:
+            if not self._stop.is_set():  # otherwise Java was told to end, too
+                raise
+
+    async def _unless_stopped(self, work: Callable[[], T]) -> T | None:
+        """Do it in a thread that does not keep the process alive: a Java that starts slowly must not delay its end."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def tell(call: Callable[..., None], result: object) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(call, result)
+
+        def run() -> None:
+            try:
+                result = work()
+            except BaseException as error:
+                tell(done.set_exception, error)
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                tell(done.set_result, result)
+
+        threading.Thread(target=run, daemon=True).start()
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            waits: list[asyncio.Future[Any]] = [done, stop]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+        return done.result() if done.done() else None
 
     async def _serve_metrics(self) -> None:
         """Open the port of the page of metrics, if there is to be one, and tell where it is."""
@@ -198,22 +252,20 @@ class Pumping:
         if self._ledger is not None:
             self._ledger.close(2.0)
 
-    def _open_control(
-        self, loop: asyncio.AbstractEventLoop, pump: SyphonEngine, primary_name: str
-    ) -> SyphonControl | None:
+    def _open_control(self, loop: asyncio.AbstractEventLoop, primary_name: str) -> SyphonControl | None:
         """Open a control socket; a syphon goes on without one."""
         names = {"primary": self._home.name, "secondary": self._away.name, "primary_name": primary_name}
         try:
-            return SyphonControl(loop, pump.progress, names)
+            return SyphonControl(loop, self._progress, names)
         except ConfigError as error:
             self._warn(f"{error}; `pairbus status` will not show this syphon")
             return None
 
     # ── messages in the queues ──
 
-    async def _left(self, pump: SyphonEngine, away: Carrier, drained: list[str], *, once: bool, stopped: bool) -> Left:
+    async def _left(self, away: Carrier, *, once: bool) -> Left:
         """Look for messages that are left: some may be locked by somebody who is gone, or out of the pump's reach."""
-        now = pump.progress()
+        now, stopped = self._progress(), self._stop.is_set()
         if self._spark is not None:  # which has looked by itself, if it came to its end
             return Left(now.blocked, is_all=not stopped)
         if not once and not (now.blocked or now.uncompleted or now.is_away):
@@ -222,50 +274,56 @@ class Pumping:
         def meter(path: str, size_bytes: int) -> None:
             self._meter("secondary", path, "peek", 1, size_bytes, "ok")
 
-        left = await look(away, drained, meter, STOPPED_LOOK_S if stopped else LOOK_S)
+        left = await look(away, self._drained, meter, STOPPED_LOOK_S if stopped else LOOK_S)
         known = now.blocked + now.uncompleted
         return left if left.is_all or left.messages > known else Left(known, is_all=False)
 
-    async def _count(self, pump: SyphonEngine, queues: list[str], primary_name: str, *, once: bool) -> None:
+    async def _count(self, primary_name: str, *, once: bool) -> None:
         """Count waiting messages now and then. While nothing is moved or held back there is nothing new to count: an
         idle syphon costs its long polls, and little more."""
-        telling, seen, looked_at = self._telling, _doings(pump), time.monotonic()
+        telling, seen, looked_at = self._telling, _doings(self._progress()), time.monotonic()
         while True:
             await asyncio.sleep(COUNT_LOOK_S)
-            now, doings, progress = time.monotonic(), _doings(pump), pump.progress()
+            now, progress = time.monotonic(), self._progress()
+            doings = _doings(progress)
             busy_s = COUNT_S if sys.stderr.isatty() else LOG_S
             is_busy = doings != seen or progress.blocked or progress.is_away
             if now - looked_at < (busy_s if is_busy else IDLE_COUNT_S):
                 continue
             seen, looked_at = doings, now
             try:
-                found = await asyncio.to_thread(self._backlogs.queues, queues)
+                found = await asyncio.to_thread(self._backlogs.queues, self._drained)
             except (AzureError, OSError):
                 telling.counted = None  # shown as unknown until the next look
                 continue
             if not once:
-                self._adopt(pump, queues, primary_name, [queue.name for queue in found])
-            telling.counted = self._tally.counted(*counts(found, queues), progress, now)
+                self._adopt(primary_name, [queue.name for queue in found])
+            telling.counted = self._tally.counted(*counts(found, self._drained), progress, now)
 
-    def _adopt(self, pump: SyphonEngine, queues: list[str], primary_name: str, found: list[str]) -> None:
+    def _adopt(self, primary_name: str, found: list[str]) -> None:
         """Drain backlog queues, too, that were created since the last look."""
-        new = [path for path in found if path not in queues and queue_index(primary_name, path) is not None]
-        if not new:
-            return
-        queues += new
-        if isinstance(pump, Syphon):
-            pump.adopt(new)
-        elif self._spark is not None:
-            self._spark.adopt(new)
-        self._telling.line(f"new backlog queues: {', '.join(new)}")
+        new = [path for path in found if path not in self._drained and queue_index(primary_name, path) is not None]
+        if new and self._engine is not None:
+            self._drained += new
+            self._engine.adopt(new)
+            self._telling.line(f"new backlog queues: {', '.join(new)}")
 
     # ── telling ──
 
-    async def _show(self, pump: SyphonEngine) -> None:
+    def _progress(self) -> Progress:
+        engine = self._engine
+        if engine is None:
+            return Progress(queues=len(self._drained), moved=0, per_s=0.0, blocked=0, dead_lettered=0, errors=0)
+        now = engine.progress()
+        if isinstance(engine, Syphon) or engine.left is None:
+            return now
+        return replace(now, blocked=engine.left)
+
+    async def _show(self) -> None:
         terminal = sys.stderr.isatty()
         last = ""
         while True:
-            now = pump.progress()
+            now = self._progress()
             line = self._telling.progress(now)
             if terminal:
                 self._telling.live(line)
@@ -279,8 +337,7 @@ class Pumping:
 
     def _look(self) -> tuple[Progress, int | None]:
         """Return the progress, and how many messages wait as far as that is known."""
-        assert self._pump is not None
-        now, counted = self._pump.progress(), self._telling.counted
+        now, counted = self._progress(), self._telling.counted
         return now, None if counted is None else counted.waiting(now)
 
     def _heard(self, event: Event) -> None:
@@ -288,8 +345,7 @@ class Pumping:
             self._metrics.heard(event)
         if self._ledger is not None:
             self._ledger.record(event, time.time())
-        assert self._pump is not None
-        self._telling.heard(event, self._pump.progress)
+        self._telling.heard(event, self._progress)
 
     def _meter(
         self,
@@ -312,6 +368,5 @@ class Pumping:
         self._meter("secondary", entity, "management", count, 0, outcome)
 
 
-def _doings(pump: SyphonEngine) -> tuple[int, int, int]:
-    now = pump.progress()
+def _doings(now: Progress) -> tuple[int, int, int]:
     return now.moved, now.dead_lettered, now.errors

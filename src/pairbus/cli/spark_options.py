@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,7 +13,10 @@ from pairbus.cli.secrets import connection_string
 from pairbus.cli.spark_place import MASTER, SparkPlace
 
 if TYPE_CHECKING:
-    from pairbus.cli.spark_pump import Places
+    from pairbus.cli.secrets import Namespaces
+    from pairbus.cli.spark_server import ServerNamespaces
+    from pairbus.cli.spark_start import SparkStart
+    from pairbus.syphon import SyphonSettings
 
 
 class Engine(StrEnum):
@@ -67,6 +70,10 @@ class SparkOptions:
     tables: str | None
     checkpoint: Path | None
     tasks: int | None
+    ledger: Path | None
+    ca_file: Path | None
+    credential: str | None
+    "Name of a credential, when namespaces are given by their hosts."
 
     def check(self) -> None:
         """Refuse options of Spark that would have no effect."""
@@ -77,43 +84,26 @@ class SparkOptions:
                 " not asked for"
             )
 
-    def places(
-        self,
-        sides: tuple[Given, Given],
-        names: tuple[str, ...],
-        ledger: Path | None,
-        ca_file: Path | None,
-        credential: str | None,
-    ) -> Places:
+    def start(
+        self, sides: tuple[Given, Given], names: tuple[str, ...], settings: SyphonSettings, namespaces: Namespaces
+    ) -> SparkStart:
         """Say where Spark finds everything. `sides`: home and away. `names`: what a journal that is not given is called
         by."""
-        from pairbus.cli.spark_pump import Places
+        from pairbus.cli.spark_start import SparkStart
 
         journal = self.journal or str(default_journal_on(self.where, names))
-        home, away = self._sides(sides, credential)
-        return Places(
-            self.where,
-            journal,
-            self.checkpoint,
-            ledger,
-            ca_file,
-            home,
-            away,
-            credential,
-            self.storage_credential,
-            self.tables,
-            self.tasks,
-        )
+        server = None if self.where.remote is None else cast("ServerNamespaces", namespaces)
+        return SparkStart(self, server, settings, journal, *self._sides(sides))
 
-    def _sides(self, sides: tuple[Given, Given], credential: str | None) -> tuple[str, str]:
+    def _sides(self, sides: tuple[Given, Given]) -> tuple[str, str]:
         """Return where Spark finds the secrets of home and away, or their hosts."""
-        from pairbus.cli.spark_pump import place_of
+        from pairbus.cli.spark_start import place_of
 
         if self.where.remote is not None:
             home, away = (given or "" for given, _ in sides)
             return home, away
         texts = [connection_string(given, variable, variable) for given, variable in sides]
-        if credential is not None:
+        if self.credential is not None:
             if any("=" in text for text in texts):
                 raise typer.BadParameter("--engine spark with --credential takes hosts only, no connection strings")
             home, away = texts

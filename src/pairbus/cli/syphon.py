@@ -205,15 +205,15 @@ def syphon(
         ttl_policy=ttl_policy.value,
         max_messages_per_second=max_messages_per_second,
     )
-    choice = SparkOptions(engine, where, journal, storage_credential, tables, checkpoint, tasks)
+    choice = SparkOptions(
+        engine, where, journal, storage_credential, tables, checkpoint, tasks, ledger, ca_file, credential
+    )
     choice.check()
     spark = None
     if engine is Engine.spark:
-        from pairbus.cli.spark_pump import SparkPump
-
         to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
         sides, names = (to, (secondary, "PAIRBUS_SECONDARY")), (away.authority, home.authority)
-        spark = SparkPump(choice.places(sides, names, ledger, ca_file, credential), settings, namespaces)
+        spark = choice.start(sides, names, settings, namespaces)
     pumping = Pumping(home, away, settings, ledger, spark, verbose=verbose, metrics=metrics)
     _run(lambda: pumping.syphon(name, backlog_queue_count, once=once), once=once)
 
@@ -264,16 +264,16 @@ def redrive(
         home = namespaces.side(target, "--target", "PAIRBUS_TARGET")
     namespaces.check()
     settings = SyphonSettings(max_messages_per_second=max_messages_per_second)
-    choice = SparkOptions(engine, where, journal, storage_credential, tables, checkpoint, tasks)
+    choice = SparkOptions(
+        engine, where, journal, storage_credential, tables, checkpoint, tasks, ledger, ca_file, credential
+    )
     choice.check()
     spark = None
     if engine is Engine.spark:
-        from pairbus.cli.spark_pump import SparkPump
-
         back = (source, "PAIRBUS_CONNECTION_STRING")
         sides = ((target, "PAIRBUS_TARGET") if target is not None else back, back)
         names = (origin.authority, *_route(queue, to, home.authority))
-        spark = SparkPump(choice.places(sides, names, ledger, ca_file, credential), settings, namespaces)
+        spark = choice.start(sides, names, settings, namespaces)
     pumping = Pumping(home, origin, settings, ledger, spark, verbose=verbose)
     _run(
         lambda: pumping.redrive(queue, to, once=not follow, duplicate_window_s=duplicate_window, new_ids=new_ids),
@@ -285,8 +285,8 @@ def _namespaces(where: SparkPlace, credential: str | None, ca_file: Path | None,
     """Return what makes the sides of a command: with a Spark Connect server, that server, which has the secrets."""
     if where.remote is None:
         return Namespaces(credential, ca_file)
-    from pairbus.cli.spark_pump import APP, again, has_restarted
     from pairbus.cli.spark_server import ServerNamespaces
+    from pairbus.cli.spark_start import APP, again, has_restarted
 
     try:
         return ServerNamespaces(where.open(APP), credential, ca_file)
@@ -311,7 +311,7 @@ def _run(work: Callable[[], Coroutine[Any, Any, bool]], *, once: bool) -> None:
     try:
         left = run(work())
     except SparkGone as gone:
-        from pairbus.cli.spark_pump import again
+        from pairbus.cli.spark_start import again
 
         again(gone, once=once)
     if left:

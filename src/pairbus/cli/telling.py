@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -142,11 +142,12 @@ class SyphonTelling:
             case _ if isinstance(event, WARNINGS) or self._verbose:
                 self.line(str(event), "WARNING" if isinstance(event, WARNINGS) else "INFO")
 
-    def problem(self, text: str) -> None:
-        """Tell a problem of a task of Spark, once."""
-        if not self._reasons[text]:
-            self.line(text, "WARNING")
-        self._reasons[text] += 1
+    def problems(self, met: Mapping[str, int]) -> None:
+        """Tell each problem of a job on Spark once. `met`: how often it was met so far."""
+        for text, count in dict(met).items():  # of another thread
+            if text not in self._reasons:
+                self.line(text, "WARNING")
+            self._reasons[text] = count
 
     # ── how far it is ──
 

@@ -1,27 +1,32 @@
-"""Runs the syphon's query, and runs it again when it fails: Spark itself gives a failed query up.
+"""The engine of the syphon on Spark: runs its query, and runs it again when it fails. Spark would give it up.
 
 The query has no data that could be lost, so every failure is answered in the same way: a pause, a new query. What is
-told to the caller comes from the reports of the tasks.
+told to the caller comes from the reports of the tasks. The query's source makes the rounds (`syphon_source`), its tasks
+have the pumps (`lane`).
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
+import re
+import tempfile
 import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pairbus.errors import PairbusError, SparkGone
+from pairbus.errors import ConfigError, PairbusError, SparkGone
+from pairbus.spark.defaults import is_local_master
 from pairbus.spark.driver_side import DriverSide
 from pairbus.spark.features import is_gone, register_format, spark_errors
 from pairbus.spark.journal import Location, Report
 from pairbus.spark.lane import Job
-from pairbus.spark.looks import count_left, find_new
+from pairbus.spark.looks import check, count_left, find_new
 from pairbus.spark.rounds import Pause, Quotas
 from pairbus.spark.syphon_source import FORMAT, SyphonSource, options_of
 from pairbus.syphon import Progress
@@ -44,7 +49,7 @@ KILL_S = 3.0  # of those, for the query itself
 
 
 class SparkSyphon:
-    """A syphon on Spark, in a thread of its own. Made by `pairbus.spark.syphon`."""
+    """A syphon on Spark, in a thread of its own. Made by `pairbus.spark.syphon` and `pairbus.spark.redrive`."""
 
     def __init__(
         self,
@@ -54,16 +59,16 @@ class SparkSyphon:
         quotas: Quotas,
         *,
         once: bool,
-        checkpoint: str,
+        checkpoint: str | os.PathLike[str] | None,
         primary_name: str | None = None,
     ) -> None:
         """With `primary_name`, its backlog queues that are created later are drained too."""
+        self.spark = spark
         self.problems: Counter[str] = Counter()
         "Why messages stayed and queries failed, and how often it was told."
         self.restarts = 0
         self.left: int | None = None
         "Messages that a finished single drain left in the queues, including locked ones."
-        self._spark = spark
         self._driver = DriverSide(spark)
         self._job = job
         self._queues = queues
@@ -71,7 +76,7 @@ class SparkSyphon:
         self._once = once
         self._checkpoint = checkpoint
         self._primary_name = None if once else primary_name
-        self._adopted: dict[str, int | None] = {}
+        self._adopted: list[str] = []
         "Queues that the present query does not know."
         self._moved = self._dead_lettered = self._errors = 0
         self._blocked: dict[int, int] = {}
@@ -87,8 +92,21 @@ class SparkSyphon:
         now = self.progress()
         return f"<SparkSyphon {now.queues} queues moved={now.moved} restarts={self.restarts}>"
 
-    def start(self) -> None:
+    def start(self) -> SparkSyphon:
+        """Begin. ConfigError for what no waiting will heal, before any message is touched."""
+        spark, driver = self.spark, self._driver
+        if spark.conf.get("spark.speculation", "false") == "true":
+            raise ConfigError(
+                "spark.speculation must be false: a task that runs twice at once would move messages twice"
+            )
+        if not self._queues:
+            raise ConfigError("there are no queues to drain")
+        driver.call(_check, self._job, list(self._queues))
+        if self._quotas.tasks is None:
+            self._quotas = replace(self._quotas, tasks=_slots(spark, driver))
+        self._checkpoint = self._checkpoint or _new_checkpoint(spark, driver, self._job.location)
         self._thread.start()
+        return self
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Return whether it has ended: by `stop`, or because a single drain is over. Raises the error that ended it."""
@@ -104,10 +122,9 @@ class SparkSyphon:
         if self._thread.is_alive():
             self._over.wait(timeout_s + KILL_S)
 
-    def adopt(self, queues: Mapping[str, int | None]) -> None:
+    def adopt(self, queues: Iterable[str]) -> None:
         """Drain these queues, too: the query is started anew with them, after its round."""
-        new = {queue: created_ms for queue, created_ms in queues.items() if queue not in self._queues}
-        self._adopted = {**self._adopted, **new}
+        self._adopted = self._adopted + [queue for queue in queues if queue not in self._queues]
 
     def progress(self) -> Progress:
         return Progress(
@@ -134,12 +151,12 @@ class SparkSyphon:
             self._over.set()
 
     def _supervise(self) -> None:
-        register_format(self._spark, SyphonSource)
+        register_format(self.spark, SyphonSource)
         pause = Pause(RESTART_S, RESTART_MAX_S)
         failures = 0
         while not self._stopping.is_set():
-            self._queues.update(self._adopted)
-            self._adopted = {}
+            self._queues.update(dict.fromkeys(self._adopted))
+            self._adopted = []
             moved_before = self._moved
             job = replace(self._job, run=uuid.uuid4().hex[:12])
             try:
@@ -189,13 +206,13 @@ class SparkSyphon:
         new = self._driver.call(find_new, self._job, self._primary_name, list(self._queues))
         if new:
             logger.warning("new backlog queues: %s", ", ".join(new))
-            self.adopt(dict.fromkeys(new))
+            self.adopt(new)
 
     def _start_query(self, job: Job) -> StreamingQuery:
         options = options_of(job, self._quotas, list(self._queues.items()), once=self._once)
-        stream = self._spark.readStream.format(FORMAT).options(**options).load()
+        stream = self.spark.readStream.format(FORMAT).options(**options).load()
         # The rows end here: the journal has them all, and those that Spark gets lack what a kill has lost.
-        writer = stream.writeStream.format("noop").option("checkpointLocation", self._checkpoint)
+        writer = stream.writeStream.format("noop").option("checkpointLocation", str(self._checkpoint))
         # Not AvailableNow for a single drain: Spark 4.0 and 4.1 would end it after one round.
         return writer.trigger(processingTime=AT_ONCE).start()
 
@@ -226,6 +243,46 @@ class SparkSyphon:
         then, moved_then = self._samples[0] if self._samples else (now, self._moved)
         self._samples.append((now, self._moved))
         return (self._moved - moved_then) / (now - then) if now > then else 0.0
+
+
+def _check(job: Job, queues: list[str]) -> None:
+    """Raise ConfigError for what no waiting will heal; called where the driver is."""
+    for secret in (job.primary, job.secondary):
+        secret.endpoint()
+        secret.token_credential()
+    check(job, queues)
+
+
+def _new_checkpoint(spark: SparkSession, driver: DriverSide, location: Location) -> str:
+    """Where Spark notes its ticks. Those are all that is in it: a checkpoint that is lost loses nothing."""
+    if location.folder is not None:
+        return str(location.folder / "checkpoint")
+    if driver.is_elsewhere or not is_local_master(spark.conf.get("spark.master", None)):
+        raise ConfigError(
+            f"checkpoint: with a journal in {location.root} a cluster, or a Spark Connect server, needs a checkpoint of"
+            " its own, where its Spark can write"
+        )
+    return tempfile.mkdtemp(prefix="pairbus-checkpoint-")
+
+
+def _cores() -> int:
+    """Return the cores of this host; called where the driver is."""
+    return os.cpu_count() or 1
+
+
+def _slots(spark: SparkSession, driver: DriverSide) -> int | None:
+    """Return how many tasks run at once, as far as Spark says it; None: the rounds will show it."""
+    conf = spark.conf
+    master = conf.get("spark.master", None)
+    if master is not None and is_local_master(master):
+        found = re.match(r"local(?:\[(\d+|\*))?", master)
+        slots = found[1] if found is not None else None
+        return driver.call(_cores) if slots == "*" else int(slots or 1)
+    executors, cores = conf.get("spark.executor.instances", None), conf.get("spark.executor.cores", None)
+    if executors and cores:
+        return int(executors) * int(cores) // int(conf.get("spark.task.cpus", None) or 1) or None
+    most = conf.get("spark.cores.max", None)
+    return int(most) if most else None
 
 
 def look_at_reports(location: Location, run: str, heard: set[str]) -> tuple[list[tuple[str, Report]], bool]:

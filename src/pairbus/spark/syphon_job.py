@@ -1,4 +1,4 @@
-"""The syphon as a Spark job: what a caller says, checked, and made into a query under a supervisor.
+"""The syphon as a Spark job: makes a `SparkSyphon` of what a caller says.
 
 from pairbus.spark import local_session, syphon
 
@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +26,6 @@ from pairbus.spark.connections import Secret
 from pairbus.spark.defaults import is_local_master, state_folder
 from pairbus.spark.journal import Location
 from pairbus.spark.lane import Job
-from pairbus.spark.looks import check
 from pairbus.spark.rounds import Quotas
 from pairbus.storage.locations import is_url
 from pairbus.storage.opening import check_access
@@ -82,6 +78,7 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     ConfigError for what is wrong, before any message is touched.
     """
     from pairbus.spark.driver_side import DriverSide
+    from pairbus.spark.supervisor import SparkSyphon
 
     driver = DriverSide(spark)
     away = Secret.parse(secondary, "secondary", credential)
@@ -102,8 +99,9 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     names = (driver.call(authority_of, away), driver.call(authority_of, home)) if journal is None else ()
     location = _location(spark, driver, journal, storage_credential, names)
     job = Job(home, away, location, "", settings, ca_file, _folder(driver, ledger))
+    known = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
     grows = None if backlog_queue_count else grows
-    return _start(spark, driver, job, queues, quotas, once=once, checkpoint=checkpoint, primary_name=grows)
+    return SparkSyphon(spark, job, known, quotas, once=once, checkpoint=checkpoint, primary_name=grows).start()
 
 
 def redrive(  # noqa: PLR0913 - each is a setting of its own
@@ -133,6 +131,7 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
     goes under another id, and has its own in the application property `x-pairbus-original-message-id`.
     """
     from pairbus.spark.driver_side import DriverSide
+    from pairbus.spark.supervisor import SparkSyphon
 
     driver = DriverSide(spark)
     origin = Secret.parse(source, "source", credential)
@@ -145,52 +144,12 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
     names = (authority, queue, driver.call(authority_of, home), entity) if journal is None else ()
     location = _location(spark, driver, journal, storage_credential, names)
     job = Job(home, origin, location, "", settings, ca_file, _folder(driver, ledger), letters)
-    return _start(spark, driver, job, [queue], quotas, once=once, checkpoint=checkpoint)
-
-
-def _start(
-    spark: SparkSession,
-    driver: DriverSide,
-    job: Job,
-    queues: Mapping[str, int | None] | Sequence[str],
-    quotas: Quotas,
-    *,
-    once: bool,
-    checkpoint: Folder | None,
-    primary_name: str | None = None,
-) -> SparkSyphon:
-    from pairbus.spark.supervisor import SparkSyphon
-
-    if spark.conf.get("spark.speculation", "false") == "true":
-        raise ConfigError("spark.speculation must be false: a task that runs twice at once would move messages twice")
-    known = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
-    if not known:
-        raise ConfigError("there are no queues to drain")
-    driver.call(_check, job, list(known))
-    syphon = SparkSyphon(
-        spark,
-        job,
-        known,
-        quotas if quotas.tasks is not None else replace(quotas, tasks=slots_of(spark, driver)),
-        once=once,
-        checkpoint=str(checkpoint or _checkpoint(spark, driver, job.location)),
-        primary_name=primary_name,
-    )
-    syphon.start()
-    return syphon
+    return SparkSyphon(spark, job, {queue: None}, quotas, once=once, checkpoint=checkpoint).start()
 
 
 def authority_of(secret: Secret) -> str:
     """Return host, or host and port, of a namespace; called where the driver is."""
     return secret.endpoint().authority
-
-
-def _check(job: Job, queues: list[str]) -> None:
-    """Raise ConfigError for what no waiting will heal; called where the driver is."""
-    for secret in (job.primary, job.secondary):
-        secret.endpoint()
-        secret.token_credential()
-    check(job, queues)
 
 
 def _location(
@@ -229,18 +188,6 @@ def location_of(journal: Folder, credential: str | None) -> Location:
     return location
 
 
-def _checkpoint(spark: SparkSession, driver: DriverSide, location: Location) -> Folder:
-    """Where Spark notes its ticks. Those are all that is in it: a checkpoint that is lost loses nothing."""
-    if location.folder is not None:
-        return location.folder / "checkpoint"
-    if driver.is_elsewhere or not is_local_master(spark.conf.get("spark.master", None)):
-        raise ConfigError(
-            f"checkpoint: with a journal in {location.root} a cluster, or a Spark Connect server, needs a checkpoint of"
-            " its own, where its Spark can write"
-        )
-    return tempfile.mkdtemp(prefix="pairbus-checkpoint-")
-
-
 def default_journal(*names: str) -> Path:
     """Return the journal's folder on one machine for what is drained, and into what."""
     return state_folder("journal", *names)
@@ -258,23 +205,3 @@ def absolute(driver: DriverSide, name: str, folder: Folder) -> Path:
             " which is one of the server"
         )
     return Path(folder).absolute()
-
-
-def _cores() -> int:
-    """Return the cores of this host; called where the driver is."""
-    return os.cpu_count() or 1
-
-
-def slots_of(spark: SparkSession, driver: DriverSide) -> int | None:
-    """Return how many tasks run at once, as far as Spark says it; None: the rounds will show it."""
-    conf = spark.conf
-    master = conf.get("spark.master", None)
-    if master is not None and is_local_master(master):
-        found = re.match(r"local(?:\[(\d+|\*))?", master)
-        slots = found[1] if found is not None else None
-        return driver.call(_cores) if slots == "*" else int(slots or 1)
-    executors, cores = conf.get("spark.executor.instances", None), conf.get("spark.executor.cores", None)
-    if executors and cores:
-        return int(executors) * int(cores) // int(conf.get("spark.task.cpus", None) or 1) or None
-    most = conf.get("spark.cores.max", None)
-    return int(most) if most else None

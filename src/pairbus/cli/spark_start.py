@@ -1,0 +1,154 @@
+"""The start of Spark for `pairbus syphon` and `pairbus redrive`: its session, the job in it, and the next process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
+
+from pairbus.cli.spark_place import MASTER, SparkPlace
+from pairbus.cli.standard import say
+from pairbus.errors import ConfigError, SparkGone
+from pairbus.spark import Quotas, compact, redrive, syphon
+from pairbus.spark.session import LIGHT_JAVA, set_log_level
+from pairbus.storage.locations import is_url
+from pairbus.syphon import SyphonSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pairbus.cli.spark_options import SparkOptions
+    from pairbus.cli.spark_server import ServerNamespaces
+    from pairbus.spark.supervisor import SparkSyphon
+
+APP = "pairbus syphon"
+RESTARTS = "PAIRBUS_SYPHON_RESTARTS"
+RESTARTS_MAX = 5  # of Java, by a command that is to end by itself
+RESTART_MAX_S = 60.0
+
+
+def place_of(given: str | None, text: str, variable: str, spark: SparkPlace) -> str:
+    """Where Spark's workers find a connection string: in its file, or in the environment that they inherit or have."""
+    if given is not None and given.startswith("@"):
+        return f"@{Path(given[1:]).absolute()}"
+    if given is not None and given.startswith("env:"):
+        return given
+    if not spark.is_local:
+        raise ConfigError(
+            f"{variable}: executors of {spark} do not see the environment of this command: give the connection string"
+            " as @FILE, a file that is on every host, or as env:NAME, a variable that every executor has too"
+        )
+    os.environ[variable] = text
+    return f"env:{variable}"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkStart:
+    """Where Spark is, and where its job finds everything; what it takes to start both."""
+
+    options: SparkOptions
+    server: ServerNamespaces | None
+    "The Connect server, when that is where Spark is."
+    settings: SyphonSettings
+    journal: str
+    "A folder, or a URL."
+    primary: str
+    secondary: str
+
+    def syphon(self, queues: Mapping[str, int | None], *, once: bool, primary_name: str | None) -> SparkSyphon:
+        """Start Spark and a drain; with `primary_name`, also of its backlog queues that are created later."""
+        return syphon(
+            self._open(),
+            primary=self.primary,
+            secondary=self.secondary,
+            queues=queues,
+            primary_name=primary_name,
+            once=once,
+            ttl_policy=self.settings.ttl_policy,
+            missing_destination_grace=self.settings.missing_destination_grace_s,
+            **self._common(),
+        )
+
+    def redrive(
+        self, queue: str, to: str | None, *, once: bool, duplicate_window_s: float | None, new_ids: bool
+    ) -> SparkSyphon:
+        """Start Spark, and a drain of dead letters."""
+        return redrive(
+            self._open(),
+            queue,
+            source=self.secondary,
+            target=self.primary,
+            to=to,
+            once=once,
+            duplicate_window=duplicate_window_s,
+            new_ids=new_ids,
+            **self._common(),
+        )
+
+    def compact(self, spark: SparkSession) -> None:
+        """Make the tables of the journal and of the ledger."""
+        tables, ledger = self.options.tables, self.options.ledger
+        if tables is None and is_url(self.journal):
+            say("the table of moves is not made: --tables says where it goes")
+            return
+        ledgers = [] if ledger is None else [ledger]
+        credential = self.options.storage_credential
+        compact(spark, self.journal, ledgers=ledgers, tables=tables, storage_credential=credential)
+
+    def _open(self) -> SparkSession:
+        where = self.options.where
+        if self.server is not None:
+            say(f"using {where}")
+            return self.server.spark
+        say(f"starting Spark on {where}")
+        spark = where.open(APP, _conf(where.master or MASTER))
+        set_log_level(spark, "ERROR")
+        return spark
+
+    def _common(self) -> dict[str, Any]:
+        """Return options that both kinds of drain have."""
+        options = self.options
+        return {
+            "journal": self.journal,
+            "max_messages_per_second": self.settings.max_messages_per_second,
+            "credential": options.credential,
+            "storage_credential": options.storage_credential,
+            "checkpoint": options.checkpoint,
+            "ledger": options.ledger,
+            "ca_file": None if options.ca_file is None else str(options.ca_file),
+            "quotas": Quotas(tasks=options.tasks),
+        }
+
+
+def _conf(master: str) -> dict[str, str]:
+    """Executors of a cluster must find the driver: by the address of this host that leads to the master."""
+    where = urlsplit(master.removeprefix("k8s://"))
+    if where.hostname is None:
+        return {"spark.driver.extraJavaOptions": LIGHT_JAVA}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
+        unsent.connect((where.hostname, where.port or 443))
+        address: str = unsent.getsockname()[0]
+    return {"spark.driver.host": address, "spark.driver.bindAddress": address}
+
+
+def has_restarted() -> bool:
+    """Whether this process was started by `again`."""
+    return RESTARTS in os.environ
+
+
+def again(gone: SparkGone, *, once: bool) -> NoReturn:
+    """Start this command anew: a process can have one Java, and its Java is gone."""
+    count = int(os.environ.get(RESTARTS, "0")) + 1
+    if once and count > RESTARTS_MAX:
+        raise gone
+    pause_s = min(2.0 ** (count - 1), RESTART_MAX_S)
+    say(f"{gone}; starting again in {pause_s:.0f} s")
+    time.sleep(pause_s)
+    os.environ[RESTARTS] = str(count)
+    os.execv(sys.executable, [sys.executable, "-m", "pairbus", *sys.argv[1:]])
