@@ -21,7 +21,7 @@ from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import ConfigError, LedgerNewer, PairbusError, SpoolNewer, StoreNewer
 from pairbus.ledger import read
 from pairbus.pairing.envelope import Home, Spoiled, unwrap
-from pairbus.spark.journal import Location, Row
+from pairbus.spark.journal import JournalRow, Location
 from pairbus.spark.journal_rows import ROW_DDL, find
 from pairbus.spark.stage_book import StageBook
 from pairbus.spark.stage_file import identity_of, read_payloads
@@ -134,9 +134,9 @@ def test_a_journal_of_any_release_has_the_fields_of_today(release: str, tmp_path
     lines = [json.loads(line) for name in find(place).names for line in _lines(place, name)]
     names = [field.split()[0] for field in ROW_DDL.split(",")]
     assert [sorted(line) for line in lines] == [sorted(names)] * len(lines)
-    assert [Row(**{name: line[name] for name in Row._fields})._asdict() for line in lines] == expected(release)[
-        "journal"
-    ]
+    assert [JournalRow(**{name: line[name] for name in JournalRow._fields})._asdict() for line in lines] == expected(
+        release
+    )["journal"]
 
 
 def _lines(place: Location, name: str) -> list[bytes]:

@@ -31,8 +31,8 @@ from pairbus.broker.store import schema as store_schema
 from pairbus.ledger import rows as ledger_rows
 from pairbus.spark import journal as spark_journal
 from pairbus.spark import staging as spark_staging
-from pairbus.spark.intake import SealTracker, Share
-from pairbus.spark.journal import MOVED, Journal, Location, Row, encode_rows
+from pairbus.spark.intake import SealTracker, TaskShare
+from pairbus.spark.journal import MOVED, Journal, JournalRow, Location, encode_rows
 from pairbus.spark.stage_book import StageBook
 from pairbus.spark.stage_file import StageWriter, identity_of
 from pairbus.spark.staging import Staging
@@ -214,7 +214,7 @@ async def write_staging(folder: Path) -> dict[str, Any]:
         for number in numbers:
             stage.add(message(number), identity_of(message(number)))
         stage.finish()
-        tracker = SealTracker(book.staging, Share(book.owner, batch, 0, 10, plan.head, tuple(book.unconfirmed)))
+        tracker = SealTracker(book.staging, TaskShare(book.owner, batch, 0, 10, plan.head, tuple(book.unconfirmed)))
         if tracker.is_decided() or tracker.try_to_seal(stage) is None:
             raise RuntimeError(f"batch {batch} was not sealed")
         book.refresh()
@@ -227,7 +227,7 @@ async def write_staging(folder: Path) -> dict[str, Any]:
 async def write_journal(folder: Path) -> list[dict[str, Any]]:
     """Leave the record of one task."""
     rows = [
-        Row(MOVED, "q/0", 1_000, number, f"moved-{number}", "orders", 20, 5, None, 7, "run-1-0-0-abcd", None)
+        JournalRow(MOVED, "q/0", 1_000, number, f"moved-{number}", "orders", 20, 5, None, 7, "run-1-0-0-abcd", None)
         for number in (1, 2)
     ]
     journal = Journal(Location(folder).new_record("run-1-0-0-abcd", 0.0))

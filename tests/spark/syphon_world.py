@@ -21,7 +21,7 @@ from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.spark.connections import Secret
 from pairbus.spark.journal import Location
-from pairbus.spark.lane import Job
+from pairbus.spark.lane import TaskSettings
 from pairbus.spark.rounds import Quotas
 from pairbus.spark.syphon_source import SyphonReader, SyphonSource, options_of
 from pairbus.transport import Carrier
@@ -139,8 +139,8 @@ class SyphonWorld:
         path.write_text(broker.connection_string(namespace))
         return f"@{path}"
 
-    def job(self, **changes: Any) -> Job:
-        job = Job(
+    def job(self, **changes: Any) -> TaskSettings:
+        job = TaskSettings(
             Secret(f"env:{self.home}"),
             Secret(f"env:{self.away}"),
             Location(self.location),
@@ -151,7 +151,7 @@ class SyphonWorld:
 
     def reader(
         self,
-        job: Job | None = None,
+        job: TaskSettings | None = None,
         *,
         queues: int = 1,
         paths: list[str] | None = None,

@@ -18,13 +18,13 @@ from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Long, Symbol
 from pairbus.errors import ConfigError
 from pairbus.pairing.at_home import sequence_number_of
-from pairbus.spark.journal import MOVED, Journal, Location, Report, Row, encode_rows
+from pairbus.spark.journal import MOVED, Journal, JournalRow, Location, TaskReport, encode_rows
 from pairbus.storage.folder import FileAppender
 from tests.storage.fixtures import PLACE
 
 
-def row(number: int, **changes: object) -> Row:
-    made = Row(MOVED, "q/0", 1_000, number, f"m{number}", "orders", 20, 5, None, 7, "run-1-0-0-abcd", None)
+def row(number: int, **changes: object) -> JournalRow:
+    made = JournalRow(MOVED, "q/0", 1_000, number, f"m{number}", "orders", 20, 5, None, 7, "run-1-0-0-abcd", None)
     return made._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -129,10 +129,10 @@ def test_reports_are_read_once_each(location: str) -> None:
     """Tasks of one round end in any order, so that a name that sorts first may come last."""
     place = Location(location, PLACE)
     place.prepare("run1")
-    Report(1, "q/0", moved=3, problems=("a",)).write(place, "run1", "b")
+    TaskReport(1, "q/0", moved=3, problems=("a",)).write(place, "run1", "b")
     heard = {name for name, _ in place.look("run1").read_reports()}
-    Report(1, "q/1", moved=4).write(place, "run1", "a")
-    Report(2, "q/1", moved=5).write(place, "run1", "a")
+    TaskReport(1, "q/1", moved=4).write(place, "run1", "a")
+    TaskReport(2, "q/1", moved=5).write(place, "run1", "a")
     assert [report.moved for _, report in place.look("run1").read_reports(heard)] == [4, 5]
     assert [report.moved for _, report in place.look("run1").read_reports(tick=2)] == [5]
     assert not place.is_asked_to_stop("run1") and not place.look("run1").has_ended
@@ -149,7 +149,7 @@ def test_tasks_that_have_begun_are_seen_until_forgotten(location: str) -> None:
     place.begin("run1", 1, 0)
     place.begin("run1", 11, 0)
     place.begin("run1", 11, 12)
-    Report(11, "q/0").write(place, "run1", "a")
+    TaskReport(11, "q/0").write(place, "run1", "a")
     look = place.look("run1")
     assert look.begun(1).keys() == {0} and look.begun(11).keys() == {0, 12} and not look.begun(2)
     assert len(look.reports) == 1

@@ -20,7 +20,7 @@ from pairbus.spark.options import Options
 from pairbus.spark.outbox import Outbox, Parcel
 from pairbus.spark.perseverance import persevere
 from pairbus.spark.rows import to_columns
-from pairbus.spark.sink import Sent, send_rows
+from pairbus.spark.sink import SentCounts, send_rows
 from pairbus.transport import ConnectionLost, Refused, TransportError
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
@@ -203,7 +203,7 @@ def test_what_will_not_pass_is_said_at_once(condition: str, kind: type[Exception
 # ── sending ──
 
 
-def send(given: Options, *batches: pa.RecordBatch, prefix: str = "job-0-") -> Sent:
+def send(given: Options, *batches: pa.RecordBatch, prefix: str = "job-0-") -> SentCounts:
     return send_rows(iter(batches), given, 0, prefix)
 
 
@@ -217,7 +217,7 @@ def test_rows_arrive_as_messages_with_everything_in_them(broker: BrokerProcess, 
         [pa.array([b"x"]), pa.array(["id-1"]), pa.array(["late"]), pa.array(["s"]), pa.array([60_000]), typed],
         names=["body", "message_id", "subject", "session_id", "time_to_live_ms", "application_properties"],
     )
-    assert send(options(broker, "write", entity=queue_name), batch) == Sent(1, 0)
+    assert send(options(broker, "write", entity=queue_name), batch) == SentCounts(1, 0)
     [message] = messages_in(broker, queue_name)
     assert message.properties is not None and message.header is not None
     assert (message.properties.message_id, message.properties.subject, message.properties.group_id) == (

@@ -10,10 +10,10 @@ from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Long, Symbol, Timestamp
 from pairbus.errors import ConfigError
 from pairbus.spark import stage_book
-from pairbus.spark.intake import SealTracker, Share
+from pairbus.spark.intake import SealTracker, TaskShare
 from pairbus.spark.stage_book import StageBook
 from pairbus.spark.stage_file import StageWriter, identity_of, read_identities, read_payloads
-from pairbus.spark.staging import Entry, Staging
+from pairbus.spark.staging import LogEntry, Staging
 from tests.storage.fixtures import PLACE
 
 ENTITY = "contoso/orders"
@@ -41,7 +41,7 @@ def tracker(book: StageBook, batch: int, partition: int) -> SealTracker:
     plan = book.plan(batch, [10, 10])
     book.refresh()
     unsure = tuple(book.unconfirmed)
-    return SealTracker(book.staging, Share(book.owner, batch, partition, 10, plan.head, unsure))
+    return SealTracker(book.staging, TaskShare(book.owner, batch, partition, 10, plan.head, unsure))
 
 
 def test_location_that_hosts_cannot_share_names_the_option(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_what_one_seal_has_the_next_one_leaves_out(staging: Staging) -> None:
     slow, quick = tracker(book, 1, 0), tracker(book, 1, 1)
     assert not slow.is_decided() and not quick.is_decided()
     first, second = staged(staging, 1, 0, 1, 2), staged(staging, 1, 1, 2, 3)
-    assert quick.try_to_seal(second) == Entry(1, "seal", 1, 1, second.name, 2, (), ((2, 3),))
+    assert quick.try_to_seal(second) == LogEntry(1, "seal", 1, 1, second.name, 2, (), ((2, 3),))
     sealed = slow.try_to_seal(first)
-    assert sealed == Entry(2, "seal", 1, 0, first.name, 1, (1,), ((1, 2),))
+    assert sealed == LogEntry(2, "seal", 1, 0, first.name, 1, (1,), ((1, 2),))
 
 
 def test_a_partition_is_sealed_once(staging: Staging) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from pairbus.errors import ConfigError
 from pairbus.spark import compact
-from pairbus.spark.journal import MOVED, Location, Row, encode_rows
+from pairbus.spark.journal import MOVED, JournalRow, Location, encode_rows
 from pairbus.spark.journal_rows import close_days, find
 from pairbus.spark.syphon_job import location_of
 from tests.spark.syphon_world import SyphonWorld, syphon_world
@@ -74,7 +74,7 @@ def test_the_table_of_a_journal_on_blob_has_each_message_once(
     for attempt, numbers in (("a", range(50)), ("b", range(40, 60))):
         record = place.new_record(attempt, 0.0)
         for number in numbers:
-            row = Row(MOVED, "q/0", 1, number, f"m{number}", "orders", 9, 5, None, 7, attempt, None)
+            row = JournalRow(MOVED, "q/0", 1, number, f"m{number}", "orders", 9, 5, None, 7, attempt, None)
             record.append(b"".join(encode_rows([row])))
     with pytest.raises(ConfigError, match="tables: the journal is in"):
         compact(spark, str(place.root), storage_credential=f"@{secret}")

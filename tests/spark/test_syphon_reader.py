@@ -23,8 +23,8 @@ from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import Fate, SyphonSettings
 from pairbus.spark.connections import Borrowed, Secret, run
-from pairbus.spark.journal import DEAD_LETTERED, Report
-from pairbus.spark.lane import Job
+from pairbus.spark.journal import DEAD_LETTERED, TaskReport
+from pairbus.spark.lane import TaskSettings
 from pairbus.spark.looks import check, count_left, find_new
 from pairbus.spark.missing import FORGOTTEN_S, SharedDestinations
 from pairbus.spark.rounds import Quotas
@@ -66,7 +66,7 @@ def round_of(reader: SyphonReader, start: dict[str, int]) -> tuple[dict[str, int
     return end, [row for batch in batches for row in batch.to_pylist()]
 
 
-def reports_of(job: Job) -> list[Report]:
+def reports_of(job: TaskSettings) -> list[TaskReport]:
     return [report for _, report in job.location.look(job.run).read_reports()]
 
 

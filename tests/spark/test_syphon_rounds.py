@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.spark.journal import Report
+from pairbus.spark.journal import TaskReport
 from pairbus.spark.rounds import Quotas, Rounds
 
 
@@ -12,7 +12,7 @@ def rounds(*, once: bool = False, rate: float | None = None, **quotas: float) ->
     return Rounds(Quotas(**quotas), once=once, max_messages_per_s=rate)  # type: ignore[arg-type]
 
 
-MOVED, NOTHING, HELD = Report(1, "q", moved=5), Report(1, "q"), Report(1, "q", held=3)
+MOVED, NOTHING, HELD = TaskReport(1, "q", moved=5), TaskReport(1, "q"), TaskReport(1, "q", held=3)
 
 
 def test_a_round_that_moved_something_is_followed_at_once() -> None:
@@ -97,7 +97,7 @@ def test_pumps_are_shared_by_tasks_and_the_budget_by_tasks(
 def test_a_destination_that_was_busy_halves_the_budget_of_the_next_round() -> None:
     """Wherever the task ran that was told so."""
     made = rounds(rate=100.0)
-    made.ended([MOVED, Report(1, "q", busy=True)], 0.0)
+    made.ended([MOVED, TaskReport(1, "q", busy=True)], 0.0)
     (plan,) = made.tasks(2, [("q", None)], 0.0)
     assert plan.per_s is not None and 45.0 <= plan.per_s <= 50.0
     made.ended([MOVED], 20.0)
@@ -112,7 +112,7 @@ def test_a_low_budget_serves_queues_in_turns() -> None:
     served = []
     for tick in range(10):
         now = [lane.queue for plan in made.tasks(tick, queues, 0.0) for lane in plan.lanes]
-        made.ended([Report(tick, queue, moved=20, more=True) for queue in now], 0.0)
+        made.ended([TaskReport(tick, queue, moved=20, more=True) for queue in now], 0.0)
         assert made.more == {queue for queue, _ in queues}, "queues that had to wait are not forgotten"
         served += now
     assert sorted(served) == sorted([queue for queue, _ in queues] * 2)
@@ -132,5 +132,5 @@ def test_a_task_that_found_nothing_waits_longer_the_next_time() -> None:
 def test_a_queue_that_ended_by_its_quota_needs_no_look() -> None:
     """Draining a large backlog costs no peeks."""
     made = rounds()
-    made.ended([Report(1, "a", moved=9, more=True), Report(1, "b", moved=9)], 0.0)
+    made.ended([TaskReport(1, "a", moved=9, more=True), TaskReport(1, "b", moved=9)], 0.0)
     assert made.more == {"a"}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from pairbus.spark.journal import Report
+from pairbus.spark.journal import TaskReport
 from pairbus.spark.rounds import Quotas, Rounds
-from pairbus.spark.shares import Account, Share, TaskPlan, ran_at_once, sharers
+from pairbus.spark.shares import Account, BudgetShare, TaskPlan, ran_at_once, sharers
 
 STEP_S = 0.05
 BUDGET = 200.0
@@ -21,7 +21,7 @@ class Running:
     """A task as the tasks of `lane.py` behave: pieces of a quarter of a second for each pump, each after its wait."""
 
     plan: TaskPlan
-    share: Share
+    share: BudgetShare
     began: float
     pieces: dict[str, deque[tuple[float, int]]]
     "Queue → messages in hand, and when they may go."
@@ -51,12 +51,12 @@ class Cluster:
 
     def _round(self, plans: list[TaskPlan]) -> None:
         waiting, running = deque(plans), list[Running]()
-        reports: list[Report] = []
+        reports: list[TaskReport] = []
         while waiting or running:
             while waiting and len(running) < self._slots:
                 plan, began = waiting.popleft(), self.now + self._start_s
                 queues = [lane.queue for lane in plan.lanes]
-                share = Share(plan.per_s, plan.tasks, began)
+                share = BudgetShare(plan.per_s, plan.tasks, began)
                 running.append(Running(plan, share, began, {q: deque() for q in queues}, dict.fromkeys(queues, 0)))
             self.now += STEP_S
             for task in list(running):
@@ -65,13 +65,13 @@ class Cluster:
                 if self._step(task, begun, reports):
                     running.remove(task)
                     reports += [
-                        Report(1, queue, moved, more=task.more, task=task.plan.number,
+                        TaskReport(1, queue, moved, more=task.more, task=task.plan.number,
                                began_ms=round(task.began * 1000), ended_ms=round(self.now * 1000))
                         for queue, moved in task.moved.items()
                     ]  # fmt: skip
         self.rounds.ended(reports, self.now)
 
-    def _step(self, task: Running, begun: set[int], ended: list[Report]) -> bool:
+    def _step(self, task: Running, begun: set[int], ended: list[TaskReport]) -> bool:
         """Return whether the task has ended."""
         if self.now < task.began:
             return False
@@ -127,13 +127,13 @@ def test_long_gaps_between_rounds_are_made_up_for(gap_s: float, start_s: float, 
 
 def test_a_share_begins_empty_and_grows_when_others_end() -> None:
     """Many short tasks must not each begin with a burst; what the others do not need any more is not lost."""
-    share = Share(100.0, 4, 0.0)
+    share = BudgetShare(100.0, 4, 0.0)
     assert share.take(5, 0.0) == pytest.approx(0.2)
     share.shared_by(1, 0.2)
     assert share.rate_per_s(0.2) == 100.0
     share.busy(0.3)
     assert (share.rate_per_s(0.3), share.was_busy) == (50.0, True)
-    assert Share(None, 4, 0.0).take(1000, 0.0) == 0.0
+    assert BudgetShare(None, 4, 0.0).take(1000, 0.0) == 0.0
 
 
 def test_a_queue_that_ran_empty_leaves_nothing_to_make_up_for() -> None:
@@ -151,8 +151,8 @@ def test_a_queue_that_ran_empty_leaves_nothing_to_make_up_for() -> None:
 def test_how_many_tasks_run_at_once_is_seen_in_their_times() -> None:
     """A cluster does not always say it, and another job may have taken some of its slots."""
 
-    def ran(task: int, began_s: float, ended_s: float) -> Report:
-        return Report(1, "q", 1, task=task, began_ms=int(began_s * 1000), ended_ms=int(ended_s * 1000))
+    def ran(task: int, began_s: float, ended_s: float) -> TaskReport:
+        return TaskReport(1, "q", 1, task=task, began_ms=int(began_s * 1000), ended_ms=int(ended_s * 1000))
 
     waves = [ran(0, 0, 10), ran(1, 0.1, 10.1), ran(2, 10.2, 20), ran(3, 10.3, 20)]
     assert ran_at_once(waves) == 2

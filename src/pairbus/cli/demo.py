@@ -22,7 +22,7 @@ import typer
 
 from pairbus.cli.broker import check_extra
 from pairbus.cli.outputs import check_output
-from pairbus.cli.spark_options import Engine
+from pairbus.cli.spark_options import EngineName
 from pairbus.errors import ConfigError, PairbusError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def demo(
         int | None, typer.Option(help="Random seed for the contents and the time of the kill. Default: a new one.")
     ] = None,
     engine: Annotated[
-        Engine | None,
+        EngineName | None,
         typer.Option(
             help="Engine of the syphon. local: in this process; spark: a Spark job, which ends with a report"
             " of the outage. Default: spark if it is installed."
@@ -91,7 +91,7 @@ def demo(
         return
     check_output("--json", json_file)
     check_output("--report", page)
-    on_spark = engine is Engine.spark or (engine is None and has_spark())
+    on_spark = engine is EngineName.spark or (engine is None and has_spark())
     if on_spark:
         _check_spark()
     # Imported when needed: it takes a third of a second, for which other commands should not wait.

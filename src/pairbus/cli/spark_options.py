@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pairbus.syphon import SyphonSettings
 
 
-class Engine(StrEnum):
+class EngineName(StrEnum):
     local = "local"
     spark = "spark"
 
 
-WhichEngine = Annotated[Engine, typer.Option(help="local: in this process; spark: as a Spark job.")]
+WhichEngine = Annotated[EngineName, typer.Option(help="local: in this process; spark: as a Spark job.")]
 Journal = Annotated[
     str | None,
     typer.Option(
@@ -63,7 +63,7 @@ Given = tuple[str | None, str]
 class SparkOptions:
     """Values of the options."""
 
-    engine: Engine
+    engine: EngineName
     where: SparkPlace
     journal: str | None
     storage_credential: str | None
@@ -78,7 +78,7 @@ class SparkOptions:
     def check(self) -> None:
         """Refuse options of Spark that would have no effect."""
         of_spark = (self.journal, self.storage_credential, self.tables, self.checkpoint, self.tasks)
-        if self.engine is not Engine.spark and any(given is not None for given in of_spark):
+        if self.engine is not EngineName.spark and any(given is not None for given in of_spark):
             raise typer.BadParameter(
                 "--journal, --storage-credential, --tables, --checkpoint and --tasks are of --engine spark, which was"
                 " not asked for"

@@ -15,7 +15,7 @@ from pairbus.cli.pair_options import Primary, PrimaryName, Secondary
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces
 from pairbus.cli.spark_options import (
     Checkpoint,
-    Engine,
+    EngineName,
     Journal,
     SparkOptions,
     StorageCredential,
@@ -154,7 +154,7 @@ def syphon(
     primary_name: PrimaryName = None,
     backlog_queue_count: QueueCount = None,
     once: Once = False,
-    engine: WhichEngine = Engine.local,
+    engine: WhichEngine = EngineName.local,
     master: Master = None,
     remote: Remote = None,
     journal: Journal = None,
@@ -188,7 +188,7 @@ def syphon(
     from pairbus.cli.pumping import Pumping
     from pairbus.syphon import SyphonSettings
 
-    where = spark_place(master, remote if engine is Engine.spark else None)
+    where = spark_place(master, remote if engine is EngineName.spark else None)
     namespaces, home = _namespaces(where, credential, ca_file, once=once), None
     away = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
     if target is not None and primary_name is None and not primary:
@@ -210,7 +210,7 @@ def syphon(
     )
     choice.check()
     spark = None
-    if engine is Engine.spark:
+    if engine is EngineName.spark:
         to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
         sides, names = (to, (secondary, "PAIRBUS_SECONDARY")), (away.authority, home.authority)
         spark = choice.start(sides, names, settings, namespaces)
@@ -227,7 +227,7 @@ def redrive(
     follow: Follow = False,
     new_ids: NewIds = False,
     duplicate_window: DuplicateWindow = None,
-    engine: WhichEngine = Engine.local,
+    engine: WhichEngine = EngineName.local,
     master: Master = None,
     remote: Remote = None,
     journal: Journal = None,
@@ -254,7 +254,7 @@ def redrive(
     from pairbus.cli.pumping import Pumping
     from pairbus.syphon import SyphonSettings
 
-    where = spark_place(master, remote if engine is Engine.spark else None)
+    where = spark_place(master, remote if engine is EngineName.spark else None)
     namespaces = _namespaces(where, credential, ca_file, once=not follow)
     if namespace is not None:
         source = namespaces.host(namespace, "--namespace")
@@ -269,7 +269,7 @@ def redrive(
     )
     choice.check()
     spark = None
-    if engine is Engine.spark:
+    if engine is EngineName.spark:
         back = (source, "PAIRBUS_CONNECTION_STRING")
         sides = ((target, "PAIRBUS_TARGET") if target is not None else back, back)
         names = (origin.authority, *_route(queue, to, home.authority))

@@ -26,7 +26,7 @@ def entities_of(options: Options) -> tuple[str, ...]:
     return matching_entities(options, options.entity_pattern)
 
 
-class Entities:
+class EntityListing:
     """Entities as of the last listing, in order. Used by the driver's part of a stream."""
 
     def __init__(self, options: Options) -> None:

@@ -27,14 +27,14 @@ from pairbus.spark.options import Options
 from pairbus.spark.perseverance import persevere
 from pairbus.spark.stage_file import (
     LOCKED_UNTIL,
-    Identity,
     Sealed,
+    StagedIdentity,
     StageWriter,
     annotations_of,
     identity_of,
     read_payloads,
 )
-from pairbus.spark.staging import Entry, Owner, Staging
+from pairbus.spark.staging import LogEntry, Owner, Staging
 from pairbus.transport import SESSION_TIMEOUT, Carrier, NextSession, Received, Receiver, Refused, TransportError
 
 CREDIT = 512  # 512 × 256 KiB = 128 MiB at the very worst
@@ -55,7 +55,7 @@ logger = logging.getLogger("pairbus.spark")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TaskShare:
     """Order to one task of a batch: how much to receive."""
 
     owner: Owner
@@ -73,7 +73,7 @@ class Share:
     "True when no earlier attempt can have sealed this partition, as far as driver and Spark know."
 
 
-async def take_in(options: Options, staging: Staging, share: Share, carrier: Carrier) -> Entry | None:
+async def take_in(options: Options, staging: Staging, share: TaskShare, carrier: Carrier) -> LogEntry | None:
     """The seal of this partition: made now, or found. None when the batch is over and this attempt is late."""
     tracker = await asyncio.to_thread(
         SealTracker, staging, share, by_session=options.sessions and options.session is None
@@ -82,7 +82,7 @@ async def take_in(options: Options, staging: Staging, share: Share, carrier: Car
         if await asyncio.to_thread(tracker.is_decided):
             return tracker.seal
 
-    async def attempt() -> Entry | None:
+    async def attempt() -> LogEntry | None:
         while True:
             try:
                 return await _attempt(options, tracker, carrier)
@@ -99,13 +99,13 @@ class _SessionOvertaken(Exception):
 class SealTracker:
     """Reader of the log for one partition: its seal, and the messages that were sealed since it was planned."""
 
-    def __init__(self, staging: Staging, share: Share, *, by_session: bool = False) -> None:
+    def __init__(self, staging: Staging, share: TaskShare, *, by_session: bool = False) -> None:
         self.staging = staging
         self.share = share
         self.sessions_elsewhere: set[str] = set()
         "Sessions that other partitions of this batch have sealed messages of."
         self._by_session = by_session
-        self.seal: Entry | None = None
+        self.seal: LogEntry | None = None
         self.known = Sealed(staging.storage)
         "Messages that some seal has and that may come nevertheless."
         self._head = share.head
@@ -129,12 +129,12 @@ class SealTracker:
             self._note_sessions(seal for seal in seals if seal.batch == self.share.batch and seal.rows)
         return False
 
-    def _note_sessions(self, seals: Iterable[Entry]) -> None:
+    def _note_sessions(self, seals: Iterable[LogEntry]) -> None:
         for seal in seals:
             for payloads in read_payloads(self.staging.storage, seal.stage, frozenset(seal.without)):
                 self.sessions_elsewhere.update(filter(None, map(_session_of, payloads)))
 
-    def _read(self, seals: Iterable[Entry]) -> None:
+    def _read(self, seals: Iterable[LogEntry]) -> None:
         for seal in seals:
             if seal.rows == 0:
                 continue
@@ -144,7 +144,7 @@ class SealTracker:
                 # Removed only after the queue had forgotten every message of it: none of them can come any more.
                 assert seal.number <= self.share.head
 
-    def try_to_seal(self, stage: StageWriter, sessions: frozenset[str] = frozenset()) -> Entry | None:
+    def try_to_seal(self, stage: StageWriter, sessions: frozenset[str] = frozenset()) -> LogEntry | None:
         """Seal the stage, or learn who was first. Returns when the partition is decided; the seal if it is ours."""
         spans = stage.spans()
         while True:
@@ -152,7 +152,7 @@ class SealTracker:
                 # Not sealed without them: whatever a sealed stage holds counts as received.
                 raise _SessionOvertaken(min(overtaken))
             without = tuple(sorted(row for identity, row in stage.identities.items() if identity in self.known))
-            entry = Entry(
+            entry = LogEntry(
                 self._head + 1,
                 "seal",
                 self.share.batch,
@@ -180,7 +180,7 @@ class SealTracker:
         return abs(time.time() - self.share.planned_s) > age_s
 
 
-async def _attempt(options: Options, tracker: SealTracker, carrier: Carrier) -> Entry | None:
+async def _attempt(options: Options, tracker: SealTracker, carrier: Carrier) -> LogEntry | None:
     share, staging = tracker.share, tracker.staging
     stage = StageWriter(staging.storage, staging.new_stage(share.batch, share.partition))
     intakes: list[_Intake] = []
@@ -246,7 +246,7 @@ async def _accepted(options: Options, carrier: Carrier, wait_s: float) -> Receiv
 class _Quota:
     """Room that a task still has, for all of its receivers together."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: TaskShare) -> None:
         self._share = share
         self._count = 0
         self._size = 0
@@ -298,7 +298,7 @@ class _Intake:
         self,
         receiver: Receiver,
         stage: StageWriter,
-        known: Container[Identity],
+        known: Container[StagedIdentity],
         quota: _Quota,
         deadline: float = float("inf"),
     ) -> None:

@@ -38,7 +38,7 @@ _DONE = b"{}"  # of an object that says all by its name
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Row(NamedTuple):
+class JournalRow(NamedTuple):
     """One message of the journal, and of what a task yields to Spark. Times are milliseconds since 1970."""
 
     outcome: str
@@ -60,7 +60,7 @@ class Row(NamedTuple):
     reason: str | None
 
 
-def encode_rows(rows: Iterable[Row]) -> list[bytes]:
+def encode_rows(rows: Iterable[JournalRow]) -> list[bytes]:
     """As lines. Only the message id is encoded for each row; the other texts are those of the rows before."""
     return [
         (
@@ -168,7 +168,7 @@ class RunLook:
         start = f"begun-{tick}-"
         return {int(name.removeprefix(start)): name for name in self.names if name.startswith(start)}
 
-    def read_reports(self, without: Container[str] = (), tick: int | None = None) -> Iterator[tuple[str, Report]]:
+    def read_reports(self, without: Container[str] = (), tick: int | None = None) -> Iterator[tuple[str, TaskReport]]:
         """Each with its name, in the order of ticks; `without` those of these names; of one tick alone if it is
         given."""
         start = "" if tick is None else f"{tick:010d}-"
@@ -177,7 +177,7 @@ class RunLook:
                 data = self.location.storage.get(_of_run(self.run, name))
                 if data is not None:
                     values = json.loads(data)
-                    yield name, Report(**{**values, "problems": tuple(values["problems"])})
+                    yield name, TaskReport(**{**values, "problems": tuple(values["problems"])})
 
 
 def _of_run(run: str, name: str) -> str:
@@ -185,7 +185,7 @@ def _of_run(run: str, name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TaskReport:
     """How one attempt of a task ended."""
 
     tick: int

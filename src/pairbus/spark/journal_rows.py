@@ -34,7 +34,7 @@ _LINE = pa.schema([pa.field("day", pa.string()), pa.field("line", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class JournalParts:
     """Parts of a journal, listed where the driver is."""
 
     names: list[str]
@@ -43,14 +43,14 @@ class Found:
     "Days whose journal was removed."
 
 
-def find(place: Location) -> Found:
+def find(place: Location) -> JournalParts:
     names = place.storage.list(JOURNAL)
     closed = sorted(name.removeprefix(_CLOSED) for name in names if name.startswith(_CLOSED))
     open_days = [name for name in names if name.endswith(".jsonl") and _day_of(name) not in closed]
-    return Found(open_days, closed)
+    return JournalParts(open_days, closed)
 
 
-def read_rows(spark: SparkSession, place: Location, found: Found) -> DataFrame | None:
+def read_rows(spark: SparkSession, place: Location, found: JournalParts) -> DataFrame | None:
     """Every whole line of the days that are not closed, with its day; None when there are none."""
     from pyspark.sql import functions as F
 

@@ -29,13 +29,13 @@ from pairbus.spark.journal import (
     DEAD_LETTERED,
     MOVED,
     Journal,
+    JournalRow,
     Location,
-    Report,
-    Row,
+    TaskReport,
     encode_rows,
 )
 from pairbus.spark.missing import SharedDestinations
-from pairbus.spark.shares import Lane, Share, TaskPlan, sharers
+from pairbus.spark.shares import BudgetShare, TaskPlan, TaskPump, sharers
 from pairbus.syphon.presence import Presence
 from pairbus.syphon.pump import Pump
 from pairbus.syphon.shared import Opener, Shared
@@ -46,7 +46,7 @@ FLUSH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TaskSettings:
     """Settings that all tasks of a query share. Pickled: it holds no secrets, only their places."""
 
     primary: Secret
@@ -68,7 +68,7 @@ class Job:
         return Reader().unwrap if self.redriving is None else self.redriving.opener(_wall_ms)
 
 
-async def drain(job: Job, plan: TaskPlan, attempt: str) -> list[Row]:
+async def drain(job: TaskSettings, plan: TaskPlan, attempt: str) -> list[JournalRow]:
     """Bring home what there is, within the quotas of the plan. OSError when the journal cannot be written, before
     anything is received; ConfigError when a secret or the location is missing on this host."""
     await asyncio.to_thread(job.location.check_shared, job.run)
@@ -90,19 +90,19 @@ async def drain(job: Job, plan: TaskPlan, attempt: str) -> list[Row]:
 class _Task:
     """State that the lanes of a task share: its time, its share of the budget, its journal."""
 
-    def __init__(self, job: Job, plan: TaskPlan, attempt: str, journal: Journal) -> None:
+    def __init__(self, job: TaskSettings, plan: TaskPlan, attempt: str, journal: Journal) -> None:
         self.job = job
         self.plan = plan
         self.attempt = attempt
         self.journal = journal
-        self.share = Share(plan.per_s, plan.tasks, time.monotonic())
+        self.share = BudgetShare(plan.per_s, plan.tasks, time.monotonic())
         self.stopping = asyncio.Event()
         self.asked_to_stop = False
         self.began_ms = _wall_ms()
         self._moved = 0
         self._running: list[_Draining] = []
         self._began = time.monotonic()
-        self._ended: dict[str, Report] = {}
+        self._ended: dict[str, TaskReport] = {}
         "Reports of other tasks of the round."
 
     async def run(self, drainings: list[_Draining]) -> None:
@@ -175,8 +175,8 @@ class _Unordered(Tide):
 class _Draining:
     """One lane."""
 
-    def __init__(self, task: _Task, lane: Lane, home: Carrier, away: Carrier) -> None:
-        self.rows: list[Row] = []
+    def __init__(self, task: _Task, lane: TaskPump, home: Carrier, away: Carrier) -> None:
+        self.rows: list[JournalRow] = []
         self._task = task
         self._job = job = task.job
         self._lane = lane
@@ -228,9 +228,9 @@ class _Draining:
         await self._task.stopping.wait()
         self._stopping.set()
 
-    def report(self) -> Report:
+    def report(self) -> TaskReport:
         task = self._task
-        return Report(
+        return TaskReport(
             tick=task.plan.tick,
             queue=self._lane.queue,
             moved=self._moved,
@@ -256,7 +256,7 @@ class _Draining:
     async def _note(self, path: str, messages: list[tuple[Item, Received]]) -> None:
         lane, now_ms = self._lane, _wall_ms()
         rows = [
-            Row(
+            JournalRow(
                 MOVED,
                 lane.queue,
                 lane.queue_created_ms,
@@ -291,7 +291,7 @@ class _Draining:
     def _note_dead_letter(self, event: DeadLettered) -> None:
         """The dead-letter queue has it, with the reason: a row that a crash loses here is not the only trace."""
         lane = self._lane
-        row = Row(
+        row = JournalRow(
             DEAD_LETTERED,
             lane.queue,
             lane.queue_created_ms,
@@ -324,7 +324,7 @@ _at_home: dict[str, AtHome] = {}
 "Host of a secondary → messages that this worker brought home and could not complete."
 
 
-def _destinations(job: Job, home: Carrier) -> SharedDestinations:
+def _destinations(job: TaskSettings, home: Carrier) -> SharedDestinations:
     grace_s = job.settings.missing_destination_grace_s
     key = (home.endpoint.authority, str(job.location.root), grace_s)
     known = _all_destinations.get(key)

@@ -13,7 +13,7 @@ from pairbus.pairing.envelope import Home
 from pairbus.pairing.options import RANGES
 from pairbus.pairing.policy import Kind
 from pairbus.spark.connections import Borrowed, Secret, run
-from pairbus.spark.lane import Job
+from pairbus.spark.lane import TaskSettings
 from pairbus.transport import Carrier, Refused, TransportError
 from pairbus.transport.failures import failure_of
 
@@ -26,18 +26,18 @@ PAGE = 250
 COUNT_MAX = 100_000  # messages that are counted by looking at each
 
 
-async def peek(job: Job, away: Carrier, queue: str, from_sequence: int = 0, count: int = 1) -> list[bytes]:
+async def peek(job: TaskSettings, away: Carrier, queue: str, from_sequence: int = 0, count: int = 1) -> list[bytes]:
     path = queue if job.sub_queue is None else f"{queue}/$DeadLetterQueue"
     management = await (await away.connection()).management(path, timeout_s=TIMEOUT_S)
     return await management.peek(from_sequence, count, TIMEOUT_S)
 
 
-def check(job: Job, queues: Iterable[str]) -> None:
+def check(job: TaskSettings, queues: Iterable[str]) -> None:
     """ConfigError for what no waiting will heal: a key that is refused, queues of which none is there."""
     run(_check(job, list(queues)))
 
 
-async def _check(job: Job, queues: list[str]) -> None:
+async def _check(job: TaskSettings, queues: list[str]) -> None:
     missing: list[str] = []
     paths: set[str] = set() if job.redriving is None else {job.redriving.path}
     opener = job.new_opener()
@@ -68,7 +68,7 @@ def _refuse_key(side: str, secret: Secret, error: TransportError) -> None:
         raise ConfigError(f"{side}: {secret} is refused: {error}")
 
 
-def find_new(job: Job, primary_name: str, known: Container[str]) -> list[str]:
+def find_new(job: TaskSettings, primary_name: str, known: Container[str]) -> list[str]:
     """Return backlog queues that are not known yet: a link is opened to the next index, and to those left out before.
 
     Opening a link is not an operation that is billed. While the secondary cannot be asked there are none.
@@ -76,7 +76,7 @@ def find_new(job: Job, primary_name: str, known: Container[str]) -> list[str]:
     return run(_find_new(job, primary_name, known))
 
 
-async def _find_new(job: Job, primary_name: str, known: Container[str]) -> list[str]:
+async def _find_new(job: TaskSettings, primary_name: str, known: Container[str]) -> list[str]:
     found: list[str] = []
     index = 0
     try:
@@ -104,12 +104,12 @@ async def _is_there(away: Carrier, path: str) -> bool:
     return True
 
 
-def count_left(job: Job, queues: Iterable[str]) -> int:
+def count_left(job: TaskSettings, queues: Iterable[str]) -> int:
     """Messages that are in the queues, locked ones included; a queue that cannot be read counts nothing."""
     return run(_count_left(job, list(queues)))
 
 
-async def _count_left(job: Job, queues: list[str]) -> int:
+async def _count_left(job: TaskSettings, queues: list[str]) -> int:
     count = 0
     async with Borrowed(job.secondary, job.ca_file) as away:
         for queue in queues:

@@ -57,7 +57,7 @@ class _BadColumn(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class RoutedMessage:
     """A message and what decides where it goes."""
 
     row: int
@@ -87,7 +87,7 @@ def to_message(row: Mapping[str, Any]) -> bytes:
 
 def to_messages(
     batch: pa.RecordBatch, *, first_row: int = 0, where: str = "", id_prefix: str | None = None
-) -> Iterator[Outgoing]:
+) -> Iterator[RoutedMessage]:
     """The rows of a batch as messages, in their order.
 
     `first_row` is the number of its first row, and `where` stands before "row N" in errors. A row without a message id
@@ -104,7 +104,7 @@ def to_messages(
         except _BadColumn as error:
             raise BadRow(f"{where}row {number}, {error}") from None
         group = session_id if session_id is not None else partition_key
-        yield Outgoing(number, row.get("entity"), group, session_id is not None, payload)
+        yield RoutedMessage(number, row.get("entity"), group, session_id is not None, payload)
 
 
 # ── columns as Python values ──

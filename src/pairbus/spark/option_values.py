@@ -26,7 +26,7 @@ def refuse_tables(given: Mapping[str, str]) -> None:
         raise ConfigError(f"CREATE TABLE … USING servicebus: {LOST_IN_TABLES}")
 
 
-class Values:
+class OptionValues:
     """The given options by their name in the table; what was not given has its default."""
 
     def __init__(self, given: Mapping[str, str]) -> None:

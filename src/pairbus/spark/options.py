@@ -17,7 +17,7 @@ from pairbus.spark import databricks
 from pairbus.spark.connections import Secret
 from pairbus.spark.defaults import runs_on_local_master, state_folder
 from pairbus.spark.option_table import BY_NAME, LONG_MAX, OPTIONS
-from pairbus.spark.option_values import LOST_IN_TABLES, Values, is_within, refuse_tables
+from pairbus.spark.option_values import LOST_IN_TABLES, OptionValues, is_within, refuse_tables
 from pairbus.transport import Carrier, Endpoint
 from pairbus.transport.endpoint import TransportKind
 
@@ -70,7 +70,7 @@ class Options:
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use) -> Options:
         """Read and check everything; ConfigError names the option, its value and what would be right."""
-        values = Values(given)
+        values = OptionValues(given)
         secret = _secret(values)
         transport: TransportKind = "websocket" if values.text("transport") == "websocket" else "tcp"
         try:
@@ -161,7 +161,7 @@ class Options:
 # ── which entities ──
 
 
-def _entities(values: Values, endpoint: Endpoint, use: Use) -> tuple[str, ...]:
+def _entities(values: OptionValues, endpoint: Endpoint, use: Use) -> tuple[str, ...]:
     named, topic, pattern = values.given("entity"), values.given("topic"), values.given("entityPattern")
     subscription = values.given("subscription")
     if sum(one is not None for one in (named, topic, pattern)) > 1:
@@ -199,7 +199,7 @@ def _entity(path: str, endpoint: Endpoint) -> str:
         raise ConfigError(f"option entity: {error}") from None
 
 
-def _sessions(values: Values) -> bool:
+def _sessions(values: OptionValues) -> bool:
     session, dead = values.given("session"), values.text("subQueue") is not None
     if session is None:
         return values.flag("sessions") and not dead
@@ -215,7 +215,7 @@ def _sessions(values: Values) -> bool:
 # ── streams ──
 
 
-def _starting(values: Values) -> int | Literal["latest"] | tuple[tuple[str, int], ...]:
+def _starting(values: OptionValues) -> int | Literal["latest"] | tuple[tuple[str, int], ...]:
     if "startingSequenceNumber" in values:
         if "startingOffsets" in values:
             raise ConfigError("options startingOffsets and startingSequenceNumber exclude each other")
@@ -241,7 +241,7 @@ def _starting_numbers(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(found.items()))
 
 
-def _check_stream(values: Values, options: Options) -> None:
+def _check_stream(values: OptionValues, options: Options) -> None:
     """Refuse options that mean nothing for this kind of stream, with a word about what does."""
     loss = values.text("failOnDataLoss")
     if options.removes:
@@ -272,7 +272,7 @@ def _check_stream(values: Values, options: Options) -> None:
 # ── who asks ──
 
 
-def _secret(values: Values) -> Secret:
+def _secret(values: OptionValues) -> Secret:
     host, credential = values.given("namespace"), values.given("credential")
     service_credential = values.given("databricks.serviceCredential")
     if service_credential is not None:

@@ -16,7 +16,7 @@ from typing import Self
 import pyarrow as pa
 
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
-from pairbus.spark.messages import BadRow, Outgoing, to_messages
+from pairbus.spark.messages import BadRow, RoutedMessage, to_messages
 
 BATCH_BYTES_MAX = 1 << 20  # what the service takes of a batch, also where single messages may be larger
 BATCH_COUNT_MAX = 1_000
@@ -43,7 +43,7 @@ class Parcel:
 
 class _Filling:
     def __init__(self) -> None:
-        self.messages: list[Outgoing] = []
+        self.messages: list[RoutedMessage] = []
         self.size = _HEAD_MAX
 
 
@@ -82,13 +82,13 @@ class Outbox:
             self._put(message, entity)
         self.count += len(found)
 
-    def _entity_of(self, message: Outgoing) -> str:
+    def _entity_of(self, message: RoutedMessage) -> str:
         entity = self._entity or (message.entity or "").strip("/")
         if not entity:
             raise BadRow(f"{self._where}row {message.row}, column entity: null, and option entity is not given")
         return entity
 
-    def _put(self, message: Outgoing, entity: str) -> None:
+    def _put(self, message: RoutedMessage, entity: str) -> None:
         size, limit = len(message.payload), self._sizes[entity]
         if size > limit:
             text = f"the message has {size} bytes; entity {entity!r} takes {limit}"

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from pairbus.errors import ConfigError, EntityNotFound
 from pairbus.spark.batch_reader import PEEK_COUNT, Peeker, SequenceRange, extent, rows_of, split
 from pairbus.spark.connections import run
-from pairbus.spark.entities import Entities
+from pairbus.spark.entities import EntityListing
 from pairbus.spark.features import BatchReader, Offset
 from pairbus.spark.links import carrier_of
 from pairbus.spark.options import LONG_MAX, Options
@@ -36,7 +36,7 @@ class PeekStreamReader(BatchReader):
     def __init__(self, options: Options, column_names: Sequence[str] | None = None) -> None:
         self._options = options
         self._column_names = None if column_names is None else list(column_names)
-        self._entities = Entities(options)
+        self._entities = EntityListing(options)
         self._initial: Offset | None = None
         self._last: Offset | None = None
         "With Trigger.AvailableNow: the last sequence number of each entity at the start; -1 when it was empty."

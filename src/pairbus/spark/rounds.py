@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pairbus.pairing.pace import PAUSE_MAX_S, Budget
-from pairbus.spark.journal import Report
-from pairbus.spark.shares import Account, Lane, TaskPlan, ran_at_once, round_s, worked_s
+from pairbus.spark.journal import TaskReport
+from pairbus.spark.shares import Account, TaskPlan, TaskPump, ran_at_once, round_s, worked_s
 from pairbus.syphon.loads import AHEAD
 
 PAUSE_S = 1.0
@@ -45,7 +45,7 @@ class Quotas:
     "Patience of a single drain with messages that others have locked; more than the lock of a backlog queue."
 
 
-class Pause:
+class GrowingPause:
     """Doubles from one time to the next."""
 
     def __init__(self, first_s: float, max_s: float) -> None:
@@ -78,9 +78,9 @@ class Rounds:
         "Rounds for which that is taken for true: it may have been a task that was tried again."
         self._left_out: frozenset[str] = frozenset()
         "Queues with messages that the last round was too small for."
-        self._fruitless = Pause(PAUSE_S, ONCE_PAUSE_MAX_S if once else PAUSE_MAX_S)
-        self._unhealthy = Pause(PAUSE_S, UNHEALTHY_MAX_S)
-        self._wait = Pause(WAIT_S, WAIT_MAX_S)
+        self._fruitless = GrowingPause(PAUSE_S, ONCE_PAUSE_MAX_S if once else PAUSE_MAX_S)
+        self._unhealthy = GrowingPause(PAUSE_S, UNHEALTHY_MAX_S)
+        self._wait = GrowingPause(WAIT_S, WAIT_MAX_S)
         self._wait_s = self._wait.next()
         self._next_at = float("-inf")
         self._moved_at: float | None = None
@@ -110,7 +110,7 @@ class Rounds:
         if self._moved_at is None:
             self._moved_at = now  # patience begins with the first look
 
-    def ended(self, reports: Iterable[Report], now: float) -> None:
+    def ended(self, reports: Iterable[TaskReport], now: float) -> None:
         """A round is over."""
         reports = list(reports)
         self.more = self._left_out | {report.queue for report in reports if report.more}
@@ -129,7 +129,7 @@ class Rounds:
         waited_s = now - (now if self._moved_at is None else self._moved_at)
         self.is_over = self._once and (self._held or waited_s >= self._quotas.patience_s)
 
-    def _settle(self, reports: list[Report], now: float) -> None:
+    def _settle(self, reports: list[TaskReport], now: float) -> None:
         """Account for what the round has spent, and learn how many tasks ran at once."""
         found = ran_at_once(reports)
         self._learnt_for -= 1
@@ -154,7 +154,7 @@ class Rounds:
         """
         quotas, rate = self._quotas, self._budget.rate_per_s(now)
         queues = self._few_enough(tick, queues, rate)
-        lanes = [Lane(queue, number, created_ms) for number in range(quotas.lanes) for queue, created_ms in queues]
+        lanes = [TaskPump(queue, number, created_ms) for number in range(quotas.lanes) for queue, created_ms in queues]
         slots = self._learnt or quotas.tasks
         count = max(min(len(lanes), slots or len(lanes)), 1)
         max_s = quotas.max_s if rate is None else round_s(quotas.max_s, self._gap_s)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pairbus.errors import EntityNotFound
-from pairbus.spark.entities import Entities
+from pairbus.spark.entities import EntityListing
 from pairbus.spark.features import BatchReader, Offset
 from pairbus.spark.options import Options
 from pairbus.spark.stream_driver import SLICE_S, Next
@@ -39,7 +39,7 @@ class SeveralStreamReader(BatchReader):
     def __init__(self, options: Options, column_names: Sequence[str] | None = None) -> None:
         self._options = options
         self._column_names = None if column_names is None else list(column_names)
-        self._entities = Entities(options)
+        self._entities = EntityListing(options)
         self._readers: dict[str, StagedStreamReader] = {}
         self._once = False
 

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from pairbus.pairing.pace import Budget
-from pairbus.spark.journal import Report
+from pairbus.spark.journal import TaskReport
 
 LIFT = 0.08  # of the budget, by which a round may go faster to make up for what is left of it
 CREDIT_MAX_S = 5.0  # of the budget that are made up for
@@ -24,7 +24,7 @@ SKEW_MS = 500  # by which the clocks of two hosts may differ
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class TaskPump:
     """One pump of a task."""
 
     queue: str
@@ -41,7 +41,7 @@ class TaskPlan:
     number: int
     tasks: int
     "Number of tasks of the round."
-    lanes: tuple[Lane, ...]
+    lanes: tuple[TaskPump, ...]
     max_messages: int
     max_s: float
     wait_s: float
@@ -50,7 +50,7 @@ class TaskPlan:
     "Budget of the whole round."
 
 
-class Share(Budget):
+class BudgetShare(Budget):
     """A task's part of the budget. It begins empty: many short tasks must not each begin with a burst."""
 
     def __init__(self, per_s: float | None, tasks: int, now: float) -> None:
@@ -74,7 +74,7 @@ class Share(Budget):
         self._max_per_s = max_per_s
 
 
-def sharers(plan: TaskPlan, begun: AbstractSet[int], ended: Iterable[Report], age_s: float) -> int:
+def sharers(plan: TaskPlan, begun: AbstractSet[int], ended: Iterable[TaskReport], age_s: float) -> int:
     """Return how many tasks share the budget of a round: those that run, and at first those that will begin soon.
 
     Where one of them has run for that long, the others have begun by then, or wait for a slot.
@@ -120,13 +120,13 @@ def round_s(max_s: float, gap_s: float) -> float:
     return max(max_s, min(gap_s * (1 - LOST) / (LIFT + LOST), max_s * LONGER_MAX))
 
 
-def worked_s(reports: Iterable[Report]) -> float:
+def worked_s(reports: Iterable[TaskReport]) -> float:
     """Return how long a round had tasks, by their own clocks."""
     reports = list(reports)
     return (max(report.ended_ms for report in reports) - min(report.began_ms for report in reports)) / 1000
 
 
-def ran_at_once(reports: Iterable[Report]) -> int | None:
+def ran_at_once(reports: Iterable[TaskReport]) -> int | None:
     """Return how many tasks Spark runs at once, if a round has shown it: one of its tasks began only when another had
     ended that had run for long. None when it has not."""
     reports = list(reports)
@@ -137,5 +137,5 @@ def ran_at_once(reports: Iterable[Report]) -> int | None:
     return max(sum(other <= began < end for other, end in spans.values()) for began, _ in spans.values())
 
 
-def _was_long(report: Report) -> bool:
+def _was_long(report: TaskReport) -> bool:
     return report.ended_ms - report.began_ms >= START_S * 1000

@@ -27,7 +27,7 @@ PARCELS_IN_FLIGHT = 16  # × 1 MiB
 
 
 @dataclass
-class Sent(WriterCommitMessage):
+class SentCounts(WriterCommitMessage):
     """Counts of the messages that a task has sent."""
 
     messages: int
@@ -42,7 +42,7 @@ class BatchSink(DataSourceArrowWriter):
         self._job = job or uuid.uuid4().hex
         "In the ids of all messages of this save; another save of the same rows is another job."
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SentCounts:
         partition = _context().partitionId()
         return send_rows(iterator, self._options, partition, f"{self._job}-{partition}-")
 
@@ -59,7 +59,7 @@ class StreamSink(StreamArrowWriter):
     def __init__(self, options: Options) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SentCounts:
         context = _context()
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
@@ -81,7 +81,7 @@ def _context() -> TaskContext:
     return context
 
 
-def send_rows(rows: Iterator[pa.RecordBatch], options: Options, partition: int, id_prefix: str) -> Sent:
+def send_rows(rows: Iterator[pa.RecordBatch], options: Options, partition: int, id_prefix: str) -> SentCounts:
     """Check everything, then send everything; returns when the service has accepted all of it."""
 
     def limits(entities: list[str]) -> dict[str, int]:
@@ -93,7 +93,7 @@ def send_rows(rows: Iterator[pa.RecordBatch], options: Options, partition: int, 
         outbox.seal()
         if outbox.count:
             asyncio.run(_send(outbox, options))
-        return Sent(outbox.count, partition)
+        return SentCounts(outbox.count, partition)
 
 
 async def message_sizes(options: Options, entities: list[str], patience_s: float) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pairbus.errors import ConfigError
 from pairbus.spark.stage_file import remove_stages
-from pairbus.spark.staging import Entry, Owner, Staging
+from pairbus.spark.staging import LogEntry, Owner, Staging
 from pairbus.storage.entries import delete_all
 
 # The log and the plans are small, and stay for longer than any task can sleep between two steps: an attempt so late
@@ -23,7 +23,7 @@ CLEAN_SHARE = 0.01  # of the retention, between two cleanings: each of them list
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BatchPlan:
     """Contents of a micro-batch, decided once."""
 
     batch: int
@@ -46,7 +46,7 @@ class StageBook:
         self.unconfirmed: set[int] = set()
         "Seals whose messages may still be in the queue, by their number in the log."
         self.head = 0
-        self._seals: list[Entry] = []
+        self._seals: list[LogEntry] = []
         "Seals of batches after `committed`."
         self._planned: set[int] = set()
         "Batches after `committed` whose plan this driver has seen or made."
@@ -70,7 +70,7 @@ class StageBook:
             self._note(entry)
         self.unconfirmed = {number for number in self.unconfirmed if not self.staging.is_confirmed(number)}
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: LogEntry) -> None:
         self.head = entry.number
         if entry.kind == "seal":
             self._seals.append(entry)
@@ -107,7 +107,7 @@ class StageBook:
         """The storage is asked only when there may be one that this driver has not made."""
         return batch in self._planned or (batch <= self._last_batch and self.staging.has_plan(batch))
 
-    def plan(self, batch: int, shares: list[int]) -> Plan:
+    def plan(self, batch: int, shares: list[int]) -> BatchPlan:
         """The plan of a batch; made now if there is none, and the same ever after."""
         found = self.staging.plan(batch) if batch <= self._last_batch else None
         if found is None and batch <= self.committed:
@@ -120,7 +120,7 @@ class StageBook:
             found, is_new = self._new_plan(batch, shares)
         self._last_batch = max(self._last_batch, batch)
         self._planned = {known for known in self._planned if known > self.committed} | {batch}
-        return Plan(batch, found["head"], tuple(found["shares"]), tuple(found["adopted"]), is_new)
+        return BatchPlan(batch, found["head"], tuple(found["shares"]), tuple(found["adopted"]), is_new)
 
     def _new_plan(self, batch: int, shares: list[int]) -> tuple[dict[str, Any], bool]:
         """Return the plan, and whether it is ours."""
@@ -135,7 +135,7 @@ class StageBook:
         return found, False
 
     def _end(self, kind: Any, batch: int) -> None:
-        while not self.staging.append(entry := Entry(self.head + 1, kind, batch)):
+        while not self.staging.append(entry := LogEntry(self.head + 1, kind, batch)):
             self.refresh()
         self._note(entry)
 

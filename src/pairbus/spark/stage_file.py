@@ -34,7 +34,7 @@ _SCHEMA = pa.schema(
     ]
 )
 
-Identity = tuple[int, int | None, str | None]
+StagedIdentity = tuple[int, int | None, str | None]
 "Sequence number, time of arrival in milliseconds, message id."
 
 
@@ -63,7 +63,7 @@ def _first_item(payload: bytes, value_at: int) -> Any:
     return next(iter(decode(payload, value_at)[0]), None)
 
 
-def identity_of(payload: bytes) -> Identity | None:
+def identity_of(payload: bytes) -> StagedIdentity | None:
     """None when the message has no sequence number: then nothing can be said about redeliveries."""
     annotations, message_id = annotations_of(payload)
     number, enqueued_ms = annotations.get(SEQUENCE_NUMBER), annotations.get(ENQUEUED_TIME)
@@ -78,7 +78,7 @@ class StageWriter:
 
     def __init__(self, storage: LargeStorage, name: str) -> None:
         self.name = name
-        self.identities: dict[Identity, int] = {}
+        self.identities: dict[StagedIdentity, int] = {}
         "Where each message stands in the stage."
         self.rows = 0
         self._storage = storage
@@ -88,7 +88,7 @@ class StageWriter:
         self._draft = storage.draft(_key(name))
         self._writer = pa.ipc.new_file(self._draft.file, _SCHEMA)
 
-    def add(self, payload: bytes, identity: Identity | None) -> None:
+    def add(self, payload: bytes, identity: StagedIdentity | None) -> None:
         if identity is not None:
             self.identities[identity] = self.rows
         self._pending.append((*(identity or (None, None, None)), payload))
@@ -135,7 +135,7 @@ class Sealed:
 
     def __init__(self, storage: LargeStorage) -> None:
         self._storage = storage
-        self._known: set[Identity] = set()
+        self._known: set[StagedIdentity] = set()
         self._unread: list[tuple[str, tuple[tuple[int, int], ...]]] = []
 
     def add(self, stage: str, spans: tuple[tuple[int, int], ...] | None) -> None:
@@ -178,9 +178,9 @@ def _opened(storage: LargeStorage, name: str) -> Iterator[pa.NativeFile]:
         yield pa.PythonFile(file, "r")
 
 
-def read_identities(storage: LargeStorage, name: str) -> set[Identity]:
+def read_identities(storage: LargeStorage, name: str) -> set[StagedIdentity]:
     """Return the identities of a stage's messages; payloads are not read. FileNotFoundError when there is none."""
-    found: set[Identity] = set()
+    found: set[StagedIdentity] = set()
     with _opened(storage, name) as file:
         reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=[0, 1, 2]))
         for index in range(reader.num_record_batches):

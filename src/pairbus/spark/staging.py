@@ -52,7 +52,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One entry of the log."""
 
     number: int
@@ -161,31 +161,31 @@ class Staging:
 
     # ── the log ──
 
-    def entry(self, number: int) -> Entry | None:
+    def entry(self, number: int) -> LogEntry | None:
         values = read(self.storage, _log_key(number))
         if values is None:
             return None
         spans = values.pop("spans", None)
-        return Entry(
+        return LogEntry(
             **{
-                **{name: value for name, value in values.items() if name in Entry.__slots__},  # a later minor adds
+                **{name: value for name, value in values.items() if name in LogEntry.__slots__},  # a later minor adds
                 "without": tuple(values["without"]),
                 "spans": None if spans is None else tuple((first, last) for first, last in spans),
             }
         )
 
-    def entries_after(self, number: int) -> Iterator[Entry]:
+    def entries_after(self, number: int) -> Iterator[LogEntry]:
         """In order, up to the last one that is there now."""
         while (entry := self.entry(number + 1)) is not None:
             yield entry
             number += 1
 
-    def append(self, entry: Entry) -> bool:
+    def append(self, entry: LogEntry) -> bool:
         """False when the number is taken: read on, think again. True: it is durable, for everybody, for good."""
-        values = {name: getattr(entry, name) for name in Entry.__slots__}
+        values = {name: getattr(entry, name) for name in LogEntry.__slots__}
         return publish(self.storage, _log_key(entry.number), values)
 
-    def take_back(self, entry: Entry) -> None:
+    def take_back(self, entry: LogEntry) -> None:
         """Remove an entry that stands where the log has been cleaned, and that nobody reads."""
         self.storage.delete(_log_key(entry.number))
 
@@ -196,7 +196,7 @@ class Staging:
     def is_confirmed(self, number: int) -> bool:
         return self.storage.exists(f"confirmed/{number:010d}")
 
-    def note_commit(self, entry: Entry, at_s: float) -> None:
+    def note_commit(self, entry: LogEntry, at_s: float) -> None:
         self.storage.put(f"commits/{entry.number:010d}-{entry.batch:010d}-{int(at_s * 1000):013d}", _DONE)
 
     @staticmethod

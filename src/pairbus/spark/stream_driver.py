@@ -21,10 +21,10 @@ from pairbus.disk.folders import FOLDER_MODE
 from pairbus.disk.locks import FolderInUse, FolderLock
 from pairbus.errors import ConfigError
 from pairbus.spark.options import Options
-from pairbus.spark.stage_book import Plan, StageBook
+from pairbus.spark.stage_book import BatchPlan, StageBook
 from pairbus.spark.stage_file import read_identities
 from pairbus.spark.staging import Staging
-from pairbus.spark.stream_look import PARTITIONED, QueueView, Waiting
+from pairbus.spark.stream_look import PARTITIONED, FirstMessage, QueueView
 
 SLICE_S = 1.0  # the query can be stopped between two calls, hence no call sleeps for longer
 EMPTY_ROUNDS_MAX = 15  # × 5 s of idlePollSeconds: more than the lock of 60 s that a dead worker may have left
@@ -67,7 +67,7 @@ class StreamDriver:
         self._empty_rounds = 0
         self._look_at = float("-inf")
         self._resolve_at = float("-inf")
-        self._found: Waiting | None = None
+        self._found: FirstMessage | None = None
         self._backlog: tuple[float, int | None] = (float("-inf"), None)
 
     def prepare_for_available_now(self) -> None:
@@ -137,10 +137,10 @@ class StreamDriver:
         time.sleep(wait_s if self._once else min(wait_s, SLICE_S))
         return wait_s <= SLICE_S or self._once
 
-    def _is_later(self, found: Waiting) -> bool:
+    def _is_later(self, found: FirstMessage) -> bool:
         return self._last_number is not None and found.sequence_number > self._last_number
 
-    def plan(self, batch: int) -> Plan:
+    def plan(self, batch: int) -> BatchPlan:
         """Spark begins with a batch only after it has committed the one before."""
         self.book.staging.check_owner(self.book.owner)
         self.commit(batch - 1)

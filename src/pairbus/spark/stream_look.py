@@ -13,7 +13,7 @@ from pairbus.spark.connections import run
 from pairbus.spark.links import carrier_of
 from pairbus.spark.options import LONG_MAX, Options
 from pairbus.spark.rows import ENQUEUED_TIME, SEQUENCE_NUMBER
-from pairbus.spark.stage_file import Identity, annotations_of, identity_of
+from pairbus.spark.stage_file import StagedIdentity, annotations_of, identity_of
 
 PASS_PAGES_MAX = 20  # pages of deferred and scheduled messages that one look passes over
 PASS_COUNT = 50
@@ -22,7 +22,7 @@ _STATE = "x-opt-message-state"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class FirstMessage:
     """The first message that could be received."""
 
     sequence_number: int
@@ -33,7 +33,7 @@ class QueueView:
     def __init__(self, options: Options) -> None:
         self._options = options
 
-    def first(self, patience_s: float) -> Waiting | None:
+    def first(self, patience_s: float) -> FirstMessage | None:
         """One operation; more only when deferred or scheduled messages stand before it."""
         return run(self._first(patience_s))
 
@@ -41,14 +41,14 @@ class QueueView:
         """Lowest and highest sequence number; about 2 × log₂(numbers between them / 256) + 2 operations."""
         return run(self._extent())
 
-    def gone(self, identities: set[Identity]) -> set[Identity]:
+    def gone(self, identities: set[StagedIdentity]) -> set[StagedIdentity]:
         """Return the messages that left the queue; one operation for each 250 messages between them."""
         return run(self._gone(identities))
 
     def _peeker(self, patience_s: float) -> Peeker:
         return Peeker(carrier_of(self._options), self._options, patience_s=patience_s)
 
-    async def _first(self, patience_s: float) -> Waiting | None:
+    async def _first(self, patience_s: float) -> FirstMessage | None:
         peeker = self._peeker(patience_s)
         from_number, count = 0, 1
         for _ in range(PASS_PAGES_MAX):
@@ -58,19 +58,19 @@ class QueueView:
                 number, enqueued_ms = annotations.get(SEQUENCE_NUMBER), annotations.get(ENQUEUED_TIME)
                 from_number = max(from_number, number if isinstance(number, int) else 0)
                 if annotations.get(_STATE, 0) == 0:
-                    return Waiting(from_number, enqueued_ms if isinstance(enqueued_ms, int) else None)
+                    return FirstMessage(from_number, enqueued_ms if isinstance(enqueued_ms, int) else None)
             if not page:
                 return None
             from_number, count = from_number + 1, PASS_COUNT
-        return Waiting(from_number, None)  # not seen, and not excluded either
+        return FirstMessage(from_number, None)  # not seen, and not excluded either
 
     async def _extent(self) -> tuple[int, int] | None:
         return await extent(self._peeker(self._options.patience_s), 0, LONG_MAX)
 
-    async def _gone(self, identities: set[Identity]) -> set[Identity]:
+    async def _gone(self, identities: set[StagedIdentity]) -> set[StagedIdentity]:
         # Of a partitioned entity a peek from a number on does not prove that a message is not there.
         left = {identity for identity in identities if identity[0] < PARTITIONED}
-        gone: set[Identity] = set()
+        gone: set[StagedIdentity] = set()
         peeker = self._peeker(self._options.patience_s)
         while left:
             page = await peeker.peek(min(number for number, _, _ in left), PEEK_COUNT)

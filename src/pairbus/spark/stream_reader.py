@@ -23,18 +23,18 @@ from pairbus.errors import ConfigError
 from pairbus.spark.batch_reader import rows_of
 from pairbus.spark.connections import run
 from pairbus.spark.features import BatchReader, Offset
-from pairbus.spark.intake import Share, take_in
+from pairbus.spark.intake import TaskShare, take_in
 from pairbus.spark.links import carrier_of
 from pairbus.spark.options import Options
 from pairbus.spark.stage_file import read_payloads
-from pairbus.spark.staging import Entry, Owner
+from pairbus.spark.staging import LogEntry, Owner
 from pairbus.spark.stream_driver import StreamDriver, staging_of
 
 
 class SharePartition(InputPartition):
     """A task that receives."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: TaskShare) -> None:
         super().__init__((share.batch, share.partition))
         self.share = share
 
@@ -105,7 +105,7 @@ class StagedStreamReader(BatchReader):
         adopted: list[InputPartition] = [AdoptedPartition(book.owner, number) for number in plan.adopted]
         return adopted + [
             SharePartition(
-                Share(
+                TaskShare(
                     book.owner,
                     batch,
                     part,
@@ -133,7 +133,7 @@ class StagedStreamReader(BatchReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """All of the work first: nothing is locked while Spark takes its time with the rows."""
-        seal: Entry | None
+        seal: LogEntry | None
         if isinstance(partition, AdoptedPartition):
             self._staging.check_visible(partition.owner)
             seal = self._staging.entry(partition.number)
@@ -145,12 +145,12 @@ class StagedStreamReader(BatchReader):
         if seal is not None and seal.rows:
             yield from self._rows(seal)
 
-    async def _take_in(self, share: Share) -> Entry | None:
+    async def _take_in(self, share: TaskShare) -> LogEntry | None:
         if _is_repetition():
             share = replace(share, is_fresh=False)
         return await take_in(self._options, self._staging, share, carrier_of(self._options))
 
-    def _rows(self, seal: Entry) -> Iterator[pa.RecordBatch]:
+    def _rows(self, seal: LogEntry) -> Iterator[pa.RecordBatch]:
         options = self._options
         assert options.entity is not None
         try:

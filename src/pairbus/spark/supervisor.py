@@ -24,10 +24,10 @@ from pairbus.errors import ConfigError, PairbusError, SparkGone
 from pairbus.spark.defaults import is_local_master
 from pairbus.spark.driver_side import DriverSide
 from pairbus.spark.features import is_gone, register_format, spark_errors
-from pairbus.spark.journal import Location, Report
-from pairbus.spark.lane import Job
+from pairbus.spark.journal import Location, TaskReport
+from pairbus.spark.lane import TaskSettings
 from pairbus.spark.looks import check, count_left, find_new
-from pairbus.spark.rounds import Pause, Quotas
+from pairbus.spark.rounds import GrowingPause, Quotas
 from pairbus.spark.syphon_source import FORMAT, SyphonSource, options_of
 from pairbus.syphon import Progress
 
@@ -54,7 +54,7 @@ class SparkSyphon:
     def __init__(
         self,
         spark: SparkSession,
-        job: Job,
+        job: TaskSettings,
         queues: dict[str, int | None],
         quotas: Quotas,
         *,
@@ -152,7 +152,7 @@ class SparkSyphon:
 
     def _supervise(self) -> None:
         register_format(self.spark, SyphonSource)
-        pause = Pause(RESTART_S, RESTART_MAX_S)
+        pause = GrowingPause(RESTART_S, RESTART_MAX_S)
         failures = 0
         while not self._stopping.is_set():
             self._queues.update(dict.fromkeys(self._adopted))
@@ -182,7 +182,7 @@ class SparkSyphon:
         self.problems[_line(error)] += 1
         logger.warning("the query failed and is started again in %.0f s: %s", pause_s, _line(error))
 
-    def _follow(self, job: Job) -> None:
+    def _follow(self, job: TaskSettings) -> None:
         """One query, to its end."""
         pause_s = max(POLL_S, math.ceil(self._driver.call(look_s_of, job.location)))
         query = self._start_query(job)
@@ -208,7 +208,7 @@ class SparkSyphon:
             logger.warning("new backlog queues: %s", ", ".join(new))
             self.adopt(new)
 
-    def _start_query(self, job: Job) -> StreamingQuery:
+    def _start_query(self, job: TaskSettings) -> StreamingQuery:
         options = options_of(job, self._quotas, list(self._queues.items()), once=self._once)
         stream = self.spark.readStream.format(FORMAT).options(**options).load()
         # The rows end here: the journal has them all, and those that Spark gets lack what a kill has lost.
@@ -216,14 +216,14 @@ class SparkSyphon:
         # Not AvailableNow for a single drain: Spark 4.0 and 4.1 would end it after one round.
         return writer.trigger(processingTime=AT_ONCE).start()
 
-    def _end(self, job: Job, query: StreamingQuery) -> None:
+    def _end(self, job: TaskSettings, query: StreamingQuery) -> None:
         self._driver.call(job.location.ask_to_stop, job.run)
         # A stop has its time; a query that is started anew waits for its round.
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < self._stop_at - KILL_S:
             time.sleep(END_POLL_S)
         query.stop()
 
-    def _hear(self, job: Job, heard: set[str]) -> bool:
+    def _hear(self, job: TaskSettings, heard: set[str]) -> bool:
         """Take in the reports that are new; True when the query has said that it is over."""
         reports, has_ended = self._driver.call(look_at_reports, job.location, job.run, heard)
         for name, report in reports:
@@ -245,7 +245,7 @@ class SparkSyphon:
         return (self._moved - moved_then) / (now - then) if now > then else 0.0
 
 
-def _check(job: Job, queues: list[str]) -> None:
+def _check(job: TaskSettings, queues: list[str]) -> None:
     """Raise ConfigError for what no waiting will heal; called where the driver is."""
     for secret in (job.primary, job.secondary):
         secret.endpoint()
@@ -285,7 +285,7 @@ def _slots(spark: SparkSession, driver: DriverSide) -> int | None:
     return int(most) if most else None
 
 
-def look_at_reports(location: Location, run: str, heard: set[str]) -> tuple[list[tuple[str, Report]], bool]:
+def look_at_reports(location: Location, run: str, heard: set[str]) -> tuple[list[tuple[str, TaskReport]], bool]:
     """Return the reports that were not heard yet, and whether a single drain is over; called where the driver is."""
     look = location.look(run)
     return list(look.read_reports(without=heard)), look.has_ended

@@ -25,7 +25,7 @@ from pairbus.pairing.relay import SyphonSettings, entity_of_dead_letters
 from pairbus.spark.connections import Secret
 from pairbus.spark.defaults import is_local_master, state_folder
 from pairbus.spark.journal import Location
-from pairbus.spark.lane import Job
+from pairbus.spark.lane import TaskSettings
 from pairbus.spark.rounds import Quotas
 from pairbus.storage.locations import is_url
 from pairbus.storage.opening import check_access
@@ -98,7 +98,7 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     )
     names = (driver.call(authority_of, away), driver.call(authority_of, home)) if journal is None else ()
     location = _location(spark, driver, journal, storage_credential, names)
-    job = Job(home, away, location, "", settings, ca_file, _folder(driver, ledger))
+    job = TaskSettings(home, away, location, "", settings, ca_file, _folder(driver, ledger))
     known = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
     grows = None if backlog_queue_count else grows
     return SparkSyphon(spark, job, known, quotas, once=once, checkpoint=checkpoint, primary_name=grows).start()
@@ -143,7 +143,7 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
     letters = Redriving(entity, f"{authority}/{queue}", duplicate_window, new_ids)
     names = (authority, queue, driver.call(authority_of, home), entity) if journal is None else ()
     location = _location(spark, driver, journal, storage_credential, names)
-    job = Job(home, origin, location, "", settings, ca_file, _folder(driver, ledger), letters)
+    job = TaskSettings(home, origin, location, "", settings, ca_file, _folder(driver, ledger), letters)
     return SparkSyphon(spark, job, {queue: None}, quotas, once=once, checkpoint=checkpoint).start()
 
 

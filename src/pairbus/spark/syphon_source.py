@@ -27,12 +27,12 @@ from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.features import BatchReader, Offset
-from pairbus.spark.journal import Location, Row
-from pairbus.spark.lane import Job, drain
+from pairbus.spark.journal import JournalRow, Location
+from pairbus.spark.lane import TaskSettings, drain
 from pairbus.spark.looks import peek
 from pairbus.spark.rounds import Quotas, Rounds
 from pairbus.spark.shares import TaskPlan
-from pairbus.spark.watch import Watch
+from pairbus.spark.watch import QueueWatch
 from pairbus.transport import Carrier, Refused, TransportError
 
 FORMAT = "pairbus-syphon"
@@ -59,11 +59,13 @@ SCHEMA = pa.schema(
         pa.field("reason", pa.string()),
     ]
 )
-assert tuple(SCHEMA.names) == Row._fields
+assert tuple(SCHEMA.names) == JournalRow._fields
 DDL = ", ".join(f"{field.name} {'string' if field.type == pa.string() else 'bigint'}" for field in SCHEMA)
 
 
-def options_of(job: Job, quotas: Quotas, queues: list[tuple[str, int | None]], *, once: bool) -> dict[str, str]:
+def options_of(
+    job: TaskSettings, quotas: Quotas, queues: list[tuple[str, int | None]], *, once: bool
+) -> dict[str, str]:
     """One option, as JSON: what is in it was checked by whoever starts the query."""
     said = {
         "primary": asdict(job.primary),
@@ -103,7 +105,7 @@ class TaskPartition(InputPartition):
 
 class SyphonReader(BatchReader):
     def __init__(self, said: Mapping[str, Any]) -> None:
-        self._job = Job(
+        self._job = TaskSettings(
             Secret(**said["primary"]),
             Secret(**said["secondary"]),
             Location(*said["location"]),
@@ -124,7 +126,7 @@ class SyphonReader(BatchReader):
         "Where something was at the last look."
         self._judged = 0
         "The last round whose reports were read."
-        self._watch: Watch | None = None
+        self._watch: QueueWatch | None = None
         self._stop_seen = False
         self._stop_look_at = float("-inf")
 
@@ -161,7 +163,7 @@ class SyphonReader(BatchReader):
     def _await_arrival(self) -> bool:
         """Whether there is a round now; waits a moment for it."""
         if self._watch is None:
-            self._watch = Watch(self._job)
+            self._watch = QueueWatch(self._job)
         rounds, watch = self._rounds, self._watch
         deadline = time.monotonic() + ANSWER_S
         watch.keep(self._queues.keys() - rounds.more)

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 
 from pairbus.ledger.rows import MeterKind
 from pairbus.spark.connections import Borrowed, run
-from pairbus.spark.lane import Job, ledger_of
-from pairbus.spark.rounds import PAUSE_S, UNHEALTHY_MAX_S, Pause
+from pairbus.spark.lane import TaskSettings, ledger_of
+from pairbus.spark.rounds import PAUSE_S, UNHEALTHY_MAX_S, GrowingPause
 from pairbus.transport import Carrier, Received, Receiver, TransportError
 
 END_S = 0.5  # for each answer of a peer that may be silent
@@ -25,10 +25,10 @@ LINK_LIFE_MIN_S = 1.0  # a link that the peer closes sooner was not idle
 logger = logging.getLogger("pairbus.spark")
 
 
-class Watch:
+class QueueWatch:
     """Polls of some queues, on the event loop of this process."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TaskSettings) -> None:
         self._job = job
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._arrived: set[str] = set()
@@ -68,7 +68,7 @@ class Watch:
 
     async def _poll(self, queue: str) -> None:
         """Make poll after poll until something arrives. What cannot be polled is asked for ever more rarely."""
-        pause = Pause(PAUSE_S, UNHEALTHY_MAX_S)
+        pause = GrowingPause(PAUSE_S, UNHEALTHY_MAX_S)
         ends, told = None, ""
         async with Borrowed(self._job.secondary, self._job.ca_file) as away:
             while True:
