@@ -495,7 +495,7 @@ def test_the_walk_of_a_send_passes_every_file_once() -> None:
 
 def test_the_architecture_can_be_read_in_a_sitting() -> None:
     """Tables that are looked up are in docs/internals.md."""
-    assert len(text_of("ARCHITECTURE.md").splitlines()) <= 150
+    assert len(text_of("ARCHITECTURE.md").splitlines()) <= 160
 
 
 @pytest.mark.parametrize(
