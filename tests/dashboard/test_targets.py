@@ -65,3 +65,13 @@ async def test_namespace_without_switches_says_so() -> None:
     side = Side.from_connection_string("Endpoint=sb://contoso.example;SharedAccessKeyName=a;SharedAccessKey=b")
     with pytest.raises(ConfigError, match="no broker of Pairbus"):
         await AzureTarget("contoso", side).switch("POST", "faults", {"kind": "refuse"})
+
+
+async def test_broker_without_a_ledger_counts_its_operations() -> None:
+    """The page shows the running cost of every broker; the option for a ledger only decides what is written."""
+    async with Broker([NamespaceOptions("contoso", queues=QUEUES)], data=None) as broker:
+        text = broker.connection_string("contoso")
+        async with Carrier(text) as carrier:
+            await send(carrier, "orders", [encoded({"body": "x"})])
+        overview = await BrokerTarget("contoso", Side.from_connection_string(text), text).overview()
+        assert overview["meter"]["send"][0] == 1
