@@ -224,7 +224,7 @@ def test_a_wrong_setting_is_named_in_the_error(
 
 @pytest.mark.parametrize("path", ["a" * 261, "white space", "a//b", "a/../b", "-a", "ümlaut", "a\0b"])
 def test_a_path_that_cannot_be_is_refused(client: ServiceBusAdministrationClient, path: str) -> None:
-    """Also paths that XML could not carry in the error text."""
+    """Paths that XML could not carry in the text of an error are refused too."""
     with pytest.raises(HttpResponseError, match="path") as caught:
         client.create_queue(path)
     assert caught.value.status_code == 400

@@ -72,7 +72,7 @@ ALL = [
 
 
 async def test_names_of_parents_are_spelled_as_they_were_created(namespace: Namespace) -> None:
-    """Whatever the spelling of the request."""
+    """The spelling in the request does not matter."""
     assert names(namespace) == ALL
 
 

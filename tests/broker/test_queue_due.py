@@ -249,7 +249,7 @@ def test_a_scheduled_message_enters_at_the_end_when_its_time_comes() -> None:
 
 
 def test_scheduled_messages_are_activated_in_the_order_of_their_times() -> None:
-    """Not in the order in which they were sent."""
+    """The order in which they were sent does not matter."""
     world = World()
     for body, after_ms in ((b"3", 300), (b"1", 100), (b"2", 200)):
         world.schedule(body, at=world.now + after_ms)
