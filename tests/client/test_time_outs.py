@@ -75,7 +75,7 @@ async def test_a_plain_client_gives_the_primary_all_of_its_time(stage: Stage, fl
 
 
 async def test_queued_request_has_only_the_rest_of_its_time_out(stage: Stage, flavour: Flavour) -> None:
-    """Not its time-out once more: the caller counts from the call."""
+    """The time-out does not begin again: the caller counts from the call."""
     client = stage.client(flavour, failover_interval=60)
     sender = client.sender("orders")
     await sender.send(message())
