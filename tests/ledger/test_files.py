@@ -46,7 +46,7 @@ def test_a_full_file_is_followed_by_another(tmp_path: Path) -> None:
 
 
 def test_a_file_holds_rows_of_one_day(tmp_path: Path) -> None:
-    """So that a day can be compacted or deleted as a whole, whenever its rows were written."""
+    """A day can be compacted or deleted as a whole, whenever its rows were written."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     for message_id, at_s in {"a": NOON_S, "b": NOON_S + DAY_S, "c": NOON_S, "d": NOON_S + DAY_S}.items():
         ledger.record(moved(message_id), at_s)

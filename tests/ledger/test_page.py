@@ -51,7 +51,7 @@ def test_the_examples_are_lines_that_the_code_writes_and_reads() -> None:
 
 
 def test_the_code_writes_the_fields_of_the_example_of_each_kind(tmp_path: Path) -> None:
-    """Whatever a reader learned from the page, it will find."""
+    """Programs find every field that the page documents."""
     shown = {json.loads(example)["kind"]: list(json.loads(example)) for example in EXAMPLES}
     ledger = Ledger(tmp_path, client="orders-api", clock=Clock())
     ledger.meter("primary", HOST, "orders", "send", 812)
