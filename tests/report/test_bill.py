@@ -137,7 +137,7 @@ def test_the_json_file_reads_back_to_the_same_report(world: World, tmp_path: Pat
 
 
 def test_money_is_text_in_json_and_decimal_in_parquet(tmp_path: Path) -> None:
-    """So that nobody reads a float."""
+    """Readers of the files never get a binary fraction."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -62,7 +62,7 @@ def test_the_table_of_idle_syphons_also_has_those_that_were_assumed() -> None:
 
 
 def test_a_poll_waits_as_long_as_the_syphon_does() -> None:
-    """Otherwise the estimate speaks of another syphon."""
+    """The estimate must use the same length of a poll as the syphon."""
     assert POLLS_PER_HOUR * POLL_S == HOUR_S
 
 
