@@ -145,7 +145,7 @@ async def test_an_expired_token_is_not_authenticated(users: Users, secured: Brok
 
 @pytest.mark.parametrize("scope", ["invoices", "order", "orders/deeper"])
 async def test_a_token_for_another_entity_is_refused(users: Users, secured: BrokerProcess, scope: str) -> None:
-    """Also one whose name only begins like the queue's."""
+    """A token for an entity whose name only begins like that of the queue is refused too."""
     token = secured.token(scope, key=_key(ROOT_KEY_NAME))
     with pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)):
         await users.with_token(token).sender("orders")
