@@ -105,7 +105,7 @@ async def test_a_receive_goes_on_waiting_when_only_pings_came(world: World) -> N
 
 
 async def test_iterating_skips_pings(world: World) -> None:
-    """Also where a ping is the first thing."""
+    """A ping that is the first message is skipped too."""
     await world.send(ping(), ServiceBusMessage("a"), ping(), ServiceBusMessage("b"))
     receiver: Guarded = await world.receiver(max_wait_time=5)
     assert [str(message) for message in await receiver.first(2)] == ["a", "b"]
