@@ -169,7 +169,7 @@ def test_a_setting_that_is_fixed_at_creation_cannot_be_updated(
 
 
 def test_a_deleted_queue_is_gone(client: ServiceBusAdministrationClient, server: AdminServer) -> None:
-    """And deleting it again tells so."""
+    """Deleting the queue again raises the error for a missing entity."""
     client.create_queue("q")
     client.delete_queue("Q")
     assert not server.namespace.catalog.queues

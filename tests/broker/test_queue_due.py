@@ -278,7 +278,7 @@ def test_a_time_in_the_past_means_now() -> None:
 
 
 def test_message_due_during_downtime_is_activated_at_the_start() -> None:
-    """And one whose time is still to come waits on."""
+    """A message that is due later still waits."""
     world = World()
     world.schedule(b"due", at=world.now + 100)
     world.schedule(b"later", at=world.now + 10_000)
