@@ -511,7 +511,7 @@ def test_update_changes_what_was_given(pairbus: Command, server: AdminServer) ->
 
 
 def test_create_takes_sessions_partitions_and_forwarding(pairbus: Command, server: AdminServer) -> None:
-    """And show tells of them."""
+    """`queue show` shows these settings."""
     server.namespace.add("orders")
     pairbus("queue", "create", "inbox", "--forward-to", "orders", "--partitioned")
     pairbus("queue", "create", "talks", "--requires-session")
