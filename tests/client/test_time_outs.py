@@ -46,7 +46,7 @@ async def test_a_first_send_that_pairs_does_not_outlive_its_time_out(
 async def test_when_no_backlog_queue_can_be_had_the_options_say_so(
     stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And who pairs again asks for as many as were wanted, not for none."""
+    """Pairing again asks for as many queues as were wanted at first, not for none."""
     asked: list[int] = []
 
     async def provision(secondary: Any, name: str, options: Any, meter: Any) -> list[str]:
