@@ -141,7 +141,7 @@ def test_numbers_that_json_cannot_say_do_not_spoil_the_line(tmp_path: Path) -> N
     [(0, 1), (1, 1), (64 * KB, 1), (64 * KB + 1, 2), (96 * KB, 2), (128 * KB, 2), (256 * KB, 4)],
 )
 def test_each_started_64_kb_of_a_message_is_an_operation(size_bytes: int, operations: int, tmp_path: Path) -> None:
-    """And a message without a body is one too."""
+    """A message without a body is one operation."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     send(ledger, size_bytes=size_bytes)
     assert ledger.close(FLUSH_S)
