@@ -219,7 +219,7 @@ def test_price_tier_that_ends_mid_ledger_is_shared_by_all() -> None:
 
 
 def test_a_ledger_without_operations_costs_nothing() -> None:
-    """And divides nothing by zero."""
+    """No division by zero happens."""
     sheet: PriceSheet = load("standard")
     bill, _ = make_bill([], [], [], [], Tariffs(sheet, load("geo-replication"), "strict", None), 0)
     assert bill.total == Amount(0, 0, Decimal("0E-9"))
