@@ -107,7 +107,7 @@ async def test_a_send_key_sends_and_cannot_receive(users: Users) -> None:
 
 
 async def test_a_listen_key_cannot_send(users: Users) -> None:
-    """And the other way round."""
+    """A key with the claim Listen alone receives, and does not send."""
     client = users.with_key("listener")
     await client.receiver("invoices")
     with pytest.raises(ServiceBusAuthorizationError):
