@@ -463,7 +463,7 @@ def ground(file: str, function: str) -> str:
 
 
 def test_every_claim_about_azure_has_a_date_or_never() -> None:
-    """And says what it is based on."""
+    """Each claim also says what it is based on."""
     rows = [row for row in table_rows("docs/verified.md") if row[0] != "claim"]
     assert len(rows) > 25
     for claim, based_on, if_wrong, verified in rows:

@@ -386,7 +386,7 @@ def test_without_opentelemetry_nothing_is_imported_and_nothing_asked() -> None:
 
 
 def test_the_page_has_every_metric_with_its_kind_and_unit() -> None:
-    """And no other."""
+    """The page has no others."""
     documented = re.findall(r"^\| `([\w.]+)` \| (\w+) \| `([^`]+)` \|", PAGE, re.MULTILINE)
     observed = [(metric.name, metric.kind, metric.unit) for metric in METRICS]
     assert documented == [*observed, *((name, kind, unit) for name, kind, unit, _ in RECORDED)]

@@ -236,7 +236,7 @@ def test_cores_know_no_clock_no_loop_and_no_socket() -> None:
 
 
 def test_every_file_can_be_read_in_a_sitting() -> None:
-    """Also those of tests and benchmarks."""
+    """The limits hold for files of tests and benchmarks too."""
     folders = ("src", "tests", "bench", "tools", "examples")
     for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
         if "node_modules" in path.parts:

@@ -40,7 +40,7 @@ def test_an_end_that_speaks_anyway_gives_no_extra_sign() -> None:
 
 
 def test_silent_peer_is_given_up_after_one_and_a_half_timeouts() -> None:
-    """Not at the advertised time, which a peer under load may miss by a little."""
+    """The peer is not given up at the advertised time, which a peer under load may miss by a little."""
     pair = opened(0, 10_000)
     start = pair.now
     assert pair.server.next_timer() == start + 15.0

@@ -142,7 +142,7 @@ def test_a_link_given_up_before_it_was_answered_goes_quietly() -> None:
 
 
 def test_transfers_in_flight_to_a_link_that_goes_are_ignored() -> None:
-    """And so are its flows; the session lives on."""
+    """The flows of the link are ignored too; the session stays open."""
     pair = Pair()
     link, far = pair.sender()
     far.detach(Error("amqp:link:detach-forced", "idle"))

@@ -110,7 +110,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize(("data", "condition"), WRONG.values(), ids=WRONG.keys())
 def test_a_breach_ends_in_one_failure_with_its_condition(data: bytes, condition: str) -> None:
-    """And whatever the peer says behind it is not looked at."""
+    """Bytes that the peer sends after the breach are not read."""
     events = heard(data + raw(BEGIN) + b"garbage")
     failed = events[-1]
     assert isinstance(failed, ConnectionFailed)

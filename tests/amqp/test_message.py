@@ -133,7 +133,7 @@ MISTYPED: dict[str, Any] = {
 
 @pytest.mark.parametrize("raw", MISTYPED.values(), ids=MISTYPED.keys())
 def test_sections_that_hold_the_wrong_thing_are_refused_when_decoded(raw: bytes) -> None:
-    """Also values that could be read but never be written again."""
+    """Values that could be read but never be written again are refused too."""
     with pytest.raises(ProtocolError):
         Message.decode(raw)
 

@@ -120,7 +120,7 @@ def test_damaged_frame_in_a_run_is_read_like_a_single_frame(draw: st.DataObject)
 
 
 def test_the_frames_of_our_own_sender_have_a_mould() -> None:
-    """Otherwise nothing of the above would be tested, and nothing be gained."""
+    """Without a template the tests above would test nothing, and nothing would be faster."""
     data = stream_of([(7, b"abcd", 0, False, True, [40, 50])])
     mould = mould_of(data, 8, int.from_bytes(data[:4], "big"))
     assert mould is not None

@@ -283,7 +283,7 @@ def test_nesting_without_end_is_a_decode_error(kind: str) -> None:
 
 @given(st.binary(max_size=60))
 def test_random_bytes_are_a_value_or_a_decode_error(data: bytes) -> None:
-    """And what is a value can always be written again: a server echoes what it was sent."""
+    """Every value that was read can be written again: a server echoes values that it was sent."""
     try:
         value, end = decode(data)
     except ProtocolError as error:

@@ -254,7 +254,7 @@ def test_an_etag_never_matches(server: AdminServer) -> None:
 
 
 def test_other_methods_are_refused_with_what_is_allowed(server: AdminServer) -> None:
-    """And HEAD is GET without the body."""
+    """HEAD is allowed: it is GET without the body."""
     server.namespace.add("q")
     answer = call(server, "POST", "/q/messages", body=b"hello")
     assert answer.status == 405

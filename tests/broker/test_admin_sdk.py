@@ -169,7 +169,7 @@ def test_a_setting_that_is_fixed_at_creation_cannot_be_updated(
 
 
 def test_a_deleted_queue_is_gone(client: ServiceBusAdministrationClient, server: AdminServer) -> None:
-    """And deleting it again tells so."""
+    """Deleting the queue again raises the error for a missing entity."""
     client.create_queue("q")
     client.delete_queue("Q")
     assert not server.namespace.catalog.queues
@@ -224,7 +224,7 @@ def test_a_wrong_setting_is_named_in_the_error(
 
 @pytest.mark.parametrize("path", ["a" * 261, "white space", "a//b", "a/../b", "-a", "ümlaut", "a\0b"])
 def test_a_path_that_cannot_be_is_refused(client: ServiceBusAdministrationClient, path: str) -> None:
-    """Also paths that XML could not carry in the error text."""
+    """Paths that XML could not carry in the text of an error are refused too."""
     with pytest.raises(HttpResponseError, match="path") as caught:
         client.create_queue(path)
     assert caught.value.status_code == 400

@@ -72,7 +72,7 @@ ALL = [
 
 
 async def test_names_of_parents_are_spelled_as_they_were_created(namespace: Namespace) -> None:
-    """Whatever the spelling of the request."""
+    """The spelling in the request does not matter."""
     assert names(namespace) == ALL
 
 
@@ -107,7 +107,7 @@ async def test_orphans_are_told_and_left_alone(namespace: Namespace, store: Memo
 
 
 async def test_failed_creation_leaves_nothing(namespace: Namespace, store: MemoryStore) -> None:
-    """Neither in memory nor in the store; the same name can be created then."""
+    """The entity is neither in memory nor in the store, and its name can be created afterwards."""
     store.fail_next(FULL)
     with pytest.raises(StoreFull):
         await namespace.create(SubscriptionDescription("events", "new"))

@@ -90,7 +90,7 @@ def outcome(read: object, payload: bytes) -> object:
 def test_drafts_by_likeness_are_those_of_a_look_at_every_byte(
     said: list[tuple[bytes, int]], draw: st.DataObject
 ) -> None:
-    """Whatever came before, and with any byte another one: the same draft, or the same refusal."""
+    """Both readers give the same draft or the same refusal, whatever came before and whichever byte was changed."""
     reader = DraftReader()
     for payload, times in said:
         for _ in range(times):
@@ -102,7 +102,7 @@ def test_drafts_by_likeness_are_those_of_a_look_at_every_byte(
 
 
 def test_the_second_message_of_a_sender_is_read_by_its_likeness() -> None:
-    """Otherwise nothing of the above would be tested, and nothing be gained."""
+    """Without the short cut the tests above would test nothing, and nothing would be faster."""
     reader = DraftReader()
     for number in range(5):
         message = Message(properties=Properties(message_id=f"id {number}"), data=[b"%d" % number * 300])

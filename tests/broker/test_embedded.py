@@ -237,7 +237,7 @@ async def test_a_message_that_comes_as_a_queue_falls_idle_keeps_it(broker: Broke
 async def test_a_start_that_fails_leaves_the_folder_to_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when the disk fails in the middle of the recovery, which no disk does on demand."""
+    """The folder is free also when the disk fails in the middle of the recovery, which the test simulates."""
     options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))
     async with Broker([options], data=tmp_path):
         pass

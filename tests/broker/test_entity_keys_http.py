@@ -64,7 +64,7 @@ def test_key_with_manage_administers_its_entity(server: AdminServer) -> None:
     ],
 )
 def test_key_opens_nothing_else(server: AdminServer, path: str, name: str, key: str) -> None:
-    """Not without Manage, not another entity, not the namespace."""
+    """Without Manage a key administers nothing, and it never opens another entity or the namespace."""
     assert status(server, "GET", path, name, key) == 401
     expected = 404 if path == "absent" else 200
     assert status(server, "GET", path, ROOT_KEY.name, ROOT_KEY.key) == expected

@@ -106,7 +106,7 @@ def test_ids_of_every_type_are_known_by_their_text(message_id: Any) -> None:
 
 @pytest.mark.parametrize("ttl", [None, 0, 1, 4_294_967_295])
 def test_the_time_to_live_is_read_from_the_header(ttl: int | None) -> None:
-    """And a header that ends before it says nothing of it."""
+    """A header that ends before this field has no time to live."""
     assert draft_of(Message(header=Header(ttl=ttl), properties=Properties(message_id="m")).encode()).ttl_ms == ttl
     assert draft_of(Message(header=Header(durable=True), properties=Properties(message_id="m")).encode()).ttl_ms is None
     assert draft_of(b"\x00\x53\x70\xc0\x00").ttl_ms is None  # a list of no bytes, at the end of the message

@@ -78,7 +78,7 @@ async def test_a_batch_is_counted_and_billed_message_by_message(broker: Broker, 
 
 
 async def test_a_ping_is_not_a_send(broker: Broker, connection: Connection) -> None:
-    """Also when both arrive in one read."""
+    """A ping and a message that arrive in one read are counted correctly too."""
     sender = await connection.sender("orders")
     await asyncio.gather(sender.send_nowait(ping_payload()), sender.send_nowait(message(1)))
     assert counted(broker, "ping") == (1, 1, len(ping_payload()))

@@ -74,7 +74,7 @@ def message(name: str) -> bytes:
 
 
 async def test_counts_have_the_names_of_the_known_exporters(broker: Broker) -> None:
-    """So that their dashboards and alerts work."""
+    """Dashboards and alerts that were made for these exporters work."""
     async with await connect(broker.connection_string("contoso")) as connection:
         await (await connection.sender("orders")).send_batch([message("a"), message("b")])
         await (await connection.sender("events")).send(message("c"))
@@ -121,7 +121,7 @@ async def test_commits_are_timed(broker: Broker) -> None:
 
 
 async def test_lock_that_runs_out_is_a_lock_loss(broker: Broker) -> None:
-    """One that is settled in time is none."""
+    """A lock whose message is settled in time is not a lock loss."""
     namespace = broker.namespace("contoso")
     async with await connect(broker.connection_string("contoso")) as connection:
         await (await connection.sender("orders")).send_batch([message("a"), message("b")])
@@ -159,7 +159,7 @@ async def test_queue_may_be_called_metrics(broker: Broker) -> None:
 
 
 async def test_reading_metrics_is_no_operation(broker: Broker) -> None:
-    """Otherwise watching would be what is seen."""
+    """If reading counted, the metrics would show the monitoring itself."""
     await get(broker, "$metrics", LISTENER)
     await scraped(broker)
     assert not [key for key in await scraped(broker) if key[0].startswith("pairbus_operation")]

@@ -249,7 +249,7 @@ def test_a_scheduled_message_enters_at_the_end_when_its_time_comes() -> None:
 
 
 def test_scheduled_messages_are_activated_in_the_order_of_their_times() -> None:
-    """Not in the order in which they were sent."""
+    """The order in which they were sent does not matter."""
     world = World()
     for body, after_ms in ((b"3", 300), (b"1", 100), (b"2", 200)):
         world.schedule(body, at=world.now + after_ms)
@@ -278,7 +278,7 @@ def test_a_time_in_the_past_means_now() -> None:
 
 
 def test_message_due_during_downtime_is_activated_at_the_start() -> None:
-    """And one whose time is still to come waits on."""
+    """A message that is due later still waits."""
     world = World()
     world.schedule(b"due", at=world.now + 100)
     world.schedule(b"later", at=world.now + 10_000)

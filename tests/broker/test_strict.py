@@ -186,7 +186,7 @@ async def session_receiver(client: Client, session: Session, name: str, session_
 
 
 async def test_row_6_a_second_pair_for_tokens_is_refused() -> None:
-    """Also in another session; the first pair goes on."""
+    """A second pair in another session is refused too; the first pair still works."""
     client = await Client(Strictness(token_max=10)).open()
     for number in range(2):
         session = await client.session()

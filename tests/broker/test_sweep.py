@@ -202,7 +202,7 @@ async def test_nothing_is_left_of_deleted_entities_in_any_state(
 async def test_a_broker_that_stops_in_the_middle_sweeps_at_its_next_start(
     tmp_path: Path, options: list[NamespaceOptions]
 ) -> None:
-    """And an entity made again under the same name is empty from the first moment on."""
+    """An entity that is created again under the same name is empty from the first moment on."""
     async with Broker(options, data=tmp_path) as broker:
         namespace = broker.namespace("contoso")
         await filled(namespace)

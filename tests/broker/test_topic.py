@@ -151,7 +151,7 @@ def test_a_single_copy_has_its_body_and_no_payload() -> None:
 
 
 def test_a_full_topic_refuses_and_uncommitted_copies_count() -> None:
-    """Also when the room is taken by dead letters of one subscription."""
+    """Dead letters of a subscription count too."""
     world = TopicWorld(TWO, max_size_mb=1)
     big = Draft(bytes(1 << 20), message_id="big")
     world.offer(big)

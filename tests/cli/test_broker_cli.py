@@ -228,7 +228,7 @@ def test_the_key_may_come_from_the_environment() -> None:
 
 
 def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And is told who the first is."""
+    """The second broker names the process of the first."""
     with broker("--namespace", "a=0", "--data", tmp_path) as running:
         error = refused(capsys, "--namespace", "a=0", "--data", tmp_path)
         assert f"in use by another broker (process {running.process.pid})" in error

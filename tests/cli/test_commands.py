@@ -26,7 +26,7 @@ def test_commands_import_nothing_heavy_before_they_run() -> None:
 
 
 def test_queue_list_imports_only_what_it_needs(broker: BrokerProcess) -> None:
-    """Neither the broker nor Spark, nor the other commands."""
+    """`queue list` imports neither the broker, nor Spark, nor the other commands."""
     code = (
         "import sys, pairbus.cli\n"
         "try: pairbus.cli.main(['queue', 'list', '--json'])\n"

@@ -250,7 +250,7 @@ def test_a_message_that_one_subscription_lacks_is_lost() -> None:
 
 
 def test_the_same_seed_makes_the_same_messages() -> None:
-    """So that a run that went wrong can be told about."""
+    """The seed is enough to repeat a run that went wrong."""
 
     def content(seed: int) -> list[object]:
         message = Book(seed).new_message("orders", "shop", 3)

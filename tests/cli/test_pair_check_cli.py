@@ -70,7 +70,7 @@ def with_key(namespace: ServiceBusNamespace, right: str) -> str:
 
 
 def test_pair_that_was_created_passes(pair: Pair) -> None:
-    """And nothing is left behind, in the application's queue or in a backlog queue."""
+    """The check leaves no message in the application's queue or in a backlog queue."""
     pair.create()
     code, found = pair.check()
     assert (code, {state for state, _ in found.values()}) == (0, {"ok"}), found
@@ -225,6 +225,6 @@ def test_clock_without_a_date_is_skipped(date: str | None) -> None:
 
 
 def test_right_names_the_first_entity_that_refused() -> None:
-    """And how many more did."""
+    """The finding also says how many other entities refused."""
     finding = right_finding("secondary send", ["a", "b", "c"], {"b": "no", "c": "no"}, "do this")
     assert str(finding) == "failed  secondary send: b: no and 1 more. do this"

@@ -107,7 +107,7 @@ def test_without_the_manage_claim_it_says_so(server: AdminServer, pair_create: C
 def test_wrong_usage_is_exit_code_2(
     arguments: list[str], words: str, server: AdminServer, pair_create: Command
 ) -> None:
-    """And names what is wrong."""
+    """The error names what is wrong."""
     code, _, err = pair_create(*arguments)
     assert code == 2 and words in " ".join(err.split())
     assert not server.namespace.catalog.queues

@@ -397,7 +397,7 @@ def test_a_wrong_key_says_so_and_does_not_show_it(pairbus: Command, server: Admi
 
 
 def test_a_full_disk_is_told(pairbus: Command, server: AdminServer) -> None:
-    """Not retried: it will not get better in a few seconds."""
+    """The command does not try again: a full disk stays full for more than a few seconds."""
     server.namespace.planned_error = StoreFull("the disk is full; free some space")
     outcome = pairbus("queue", "create", "q")
     assert outcome.code == 1
@@ -445,7 +445,7 @@ def test_a_wrong_connection_string_is_told_in_one_line(pairbus: Command, text: s
     ],
 )
 def test_wrong_usage_exits_with_2(pairbus: Command, server: AdminServer, arguments: tuple[str, ...]) -> None:
-    """So that scripts can tell a typing mistake from a refusal."""
+    """Scripts can tell a typing mistake from a refusal."""
     assert pairbus("queue", *arguments).code == 2
     assert not server.namespace.catalog.queues
 
@@ -511,7 +511,7 @@ def test_update_changes_what_was_given(pairbus: Command, server: AdminServer) ->
 
 
 def test_create_takes_sessions_partitions_and_forwarding(pairbus: Command, server: AdminServer) -> None:
-    """And show tells of them."""
+    """`queue show` shows these settings."""
     server.namespace.add("orders")
     pairbus("queue", "create", "inbox", "--forward-to", "orders", "--partitioned")
     pairbus("queue", "create", "talks", "--requires-session")

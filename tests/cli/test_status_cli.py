@@ -200,7 +200,7 @@ def test_silent_secondary_costs_its_time_out_and_primary_is_shown(pair: Pair) ->
 
 
 def test_refused_secondary_is_away(pair: Pair) -> None:
-    """Then nothing is known of the backlog, and the exit code says that."""
+    """Nothing is known about the backlog then, and the exit code says so."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     code, shown = pair.json("--secondary", away_at(pair.secondary, port), "--timeout", "5")
@@ -225,7 +225,7 @@ def test_without_manage_the_peeked_messages_are_counted(pair: Pair) -> None:
 
 
 def test_every_needs_watch(pair: Pair) -> None:
-    """Otherwise it would be ignored without a word."""
+    """Without --watch the option --every would be ignored silently."""
     done = pair.status("--every", "3")
     assert done.code == 2 and "--watch" in done.err
 
@@ -252,7 +252,7 @@ def test_watch_shows_changes_until_stopped(pair: Pair) -> None:
 
 
 def test_running_syphon_is_shown_with_its_rate(pair: Pair) -> None:
-    """Until it ends; a syphon of another pair on this machine is not shown."""
+    """The syphon is shown until it ends; a syphon of another pair on this machine is not shown."""
     pair.create(range(1))
     pair.primary.create_queue("orders")
     pair.divert("orders", 200)

@@ -119,7 +119,7 @@ def test_a_store_in_use_is_left_alone(folder: Path, tmp_path: Path, capsys: pyte
 def test_what_cannot_be_salvaged_is_told_in_one_line(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, target: str, words: str
 ) -> None:
-    """And exits with 1; the command writes nothing then."""
+    """The exit code is 1, and the command writes nothing."""
     (tmp_path / "empty").mkdir()
     for name, content in {"full/x": b"", "foreign/messages.db": b"hello" * 100, "file": b""}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

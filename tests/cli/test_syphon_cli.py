@@ -305,7 +305,7 @@ def test_sigterm_ends_a_running_syphon(broker: BrokerProcess, queue_name: str) -
 
 
 def test_a_syphon_that_is_stopped_says_what_is_blocked(broker: BrokerProcess, queue_name: str) -> None:
-    """Also when the last pass was for other messages."""
+    """Blocked messages are reported also when the last pass was about other messages."""
     command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME]
     divert(broker, f"{queue_name}-missing", 2, queue=1)
     with subprocess.Popen(

@@ -44,7 +44,7 @@ async def test_ping_that_fails_unexpectedly_is_repeated(
 async def test_what_ends_by_a_bug_begins_again(
     stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, work: Any
 ) -> None:
-    """Otherwise messages would stay in the backlog or in the spool until somebody restarts the process."""
+    """If a task did not begin again, messages would stay in backlog or spool until the process is restarted."""
     monkeypatch.setattr(background, "BEGIN_AGAIN_S", 0.01)
     genuine, runs = work.run, []
 

@@ -96,7 +96,7 @@ async def test_who_cancels_a_pairing_gets_what_he_asked_for(stage: Stage, second
 async def test_a_spool_that_is_opened_too_late_is_given_back(
     stage: Stage, flavour: Flavour, secondary: Secondary, tmp_path: Path
 ) -> None:
-    """Otherwise the folder stays locked by a client that is gone."""
+    """If it were kept, the folder would stay locked by a closed client."""
     client = stage.client(flavour, spool_dir=tmp_path)
     spool = client.client._state.spool
     open_spool, opening, opens, opened = spool.open, threading.Event(), threading.Event(), threading.Event()

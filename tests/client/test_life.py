@@ -47,7 +47,7 @@ async def test_a_client_with_the_syphon_brings_home_what_another_client_diverted
 
 @pytest.mark.parametrize("fault", ["none", "black_hole"])
 async def test_closing_takes_no_longer_than_the_pumps_five_seconds(world: World, flavour: Flavour, fault: str) -> None:
-    """Also with silent peers on both sides, while failed over, with the syphon on."""
+    """This is the worst case: silent peers on both sides, failed over, with the syphon on."""
     queue = world.namespaces.make_queue()
     nemeses = world.nemesis(), world.nemesis("secondary")
     client = await world.client(flavour, enable_syphon=True)
@@ -144,7 +144,7 @@ async def test_every_call_of_a_faulted_client_names_both_namespaces(world: World
 
 
 async def test_repr_of_a_closed_or_faulted_client_says_why(stage: Stage, flavour: Flavour) -> None:
-    """Also of its senders: every call raises, whatever was known about their entities."""
+    """The repr of its senders says why too: every call raises, whatever was known about their entities."""
     faulted, closed = stage.client(flavour), stage.client(flavour)
     senders = []
     for client in (faulted, closed):

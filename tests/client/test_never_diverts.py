@@ -26,7 +26,7 @@ BUSY = "com.microsoft:server-busy"
 
 
 def assert_nothing_happened(client: Client, path: str) -> None:
-    """Not even a suspicion: with a failover interval of 0 that would be a failover."""
+    """Check that nothing was suspected: with a failover interval of 0 a suspicion would be a failover."""
     assert [str(event) for event in client.events[1:]] == [], "no event after the pairing"
     assert client.state(path) is State.HEALTHY
 

@@ -240,7 +240,7 @@ async def test_a_busy_backlog_queue_is_waited_for_and_stays_in_rotation(
 
 
 async def test_with_no_queue_left_the_error_says_where_the_message_is(stage: Stage, flavour: Flavour) -> None:
-    """And that an attempt may have stored it at the primary, when that is so."""
+    """The error also says when an attempt may have stored the message in the primary."""
     client = await lost(stage, flavour)
     stage.secondary.on("transfer", Reject("amqp:resource-limit-exceeded"))
     error = await client.sender("orders").error(message())

@@ -37,7 +37,7 @@ async def lost(world: World, flavour: Flavour, **options: Any) -> tuple[str, Cli
 
 @both_flavours
 async def test_pings_come_one_interval_after_the_failover_and_after_each_other(world: World, flavour: Flavour) -> None:
-    """Until one is delivered; then the entity is healthy and they stop."""
+    """When a ping is delivered, the entity is healthy and pings stop."""
     queue, client = await lost(world, flavour)
     await until(lambda: len(client.told(PingSent)) >= 2, "two pings that fail")
     world.nemesis().heal()

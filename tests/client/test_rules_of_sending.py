@@ -61,7 +61,7 @@ async def received(client: Client, receiver: Any, count: int, wait_s: float) -> 
 
 @both_flavours
 async def test_receivers_are_the_primarys_and_never_see_what_is_diverted(world: World, flavour: Flavour) -> None:
-    """Whatever the sub-queue, and also while the entity is failed over."""
+    """This holds for every sub-queue, and also while the entity is failed over."""
     queue = world.namespaces.make_queue()
     client = await world.client(flavour)
     sender = client.sender(queue)
@@ -94,7 +94,7 @@ async def test_sends_after_recovery_overtake_the_backlog_which_keeps_order(world
 
 
 async def test_session_state_is_set_in_the_primary_only(stage: Stage, flavour: Flavour) -> None:
-    """Also while its queue is failed over: a backlog queue has no sessions."""
+    """This holds also while the queue is failed over: a backlog queue has no sessions."""
     client = stage.client(flavour)
     await client.pair()
     client.client.force_failover("orders")
@@ -120,7 +120,7 @@ async def test_session_state_is_set_in_the_primary_only(stage: Stage, flavour: F
 
 @both_flavours
 async def test_an_authentication_that_gets_no_answer_counts(world: World, flavour: Flavour) -> None:
-    """One that is refused does not: then the client is misconfigured, and would be so elsewhere."""
+    """An authentication that is refused does not count: the client is misconfigured, and diverting would not help."""
     queue = world.namespaces.make_queue()
     world.nemesis().cut_links("$cbs", "stall")
     client = await world.client(flavour)
@@ -142,7 +142,7 @@ async def test_an_attempt_that_times_out_is_not_repeated(world: World, flavour: 
 
 @both_flavours
 async def test_the_primary_gets_a_third_of_the_callers_time(world: World, flavour: Flavour) -> None:
-    """So that two thirds are left for the backlog, whatever an attempt may take."""
+    """Two thirds are left for the backlog, however long an attempt may take."""
     queue, sender = await sent_by(world, flavour, attempt_timeout=60, ping_primary_interval=60)
     world.nemesis().stall_transfers(queue)
     took_s = await sender.send(message(), timeout=4.5)

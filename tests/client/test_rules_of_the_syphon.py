@@ -215,7 +215,7 @@ async def test_each_message_comes_home_to_its_destination_in_queue_order(world: 
 
 
 async def test_group_is_completed_when_its_own_destination_accepted(world: World, backlog: Backlog) -> None:
-    """Not when the slowest one has: what is at home must not wait under a lock that runs out."""
+    """Messages at home do not wait for the slowest destination: their locks would end meanwhile."""
     slow, quick = world.namespaces.make_queue(), world.namespaces.make_queue()
     nemesis = world.nemesis()
     nemesis.stall_transfers(slow)

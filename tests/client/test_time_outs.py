@@ -46,7 +46,7 @@ async def test_a_first_send_that_pairs_does_not_outlive_its_time_out(
 async def test_when_no_backlog_queue_can_be_had_the_options_say_so(
     stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And who pairs again asks for as many as were wanted, not for none."""
+    """Pairing again asks for as many queues as were wanted at first, not for none."""
     asked: list[int] = []
 
     async def provision(secondary: Any, name: str, options: Any, meter: Any) -> list[str]:
@@ -75,7 +75,7 @@ async def test_a_plain_client_gives_the_primary_all_of_its_time(stage: Stage, fl
 
 
 async def test_queued_request_has_only_the_rest_of_its_time_out(stage: Stage, flavour: Flavour) -> None:
-    """Not its time-out once more: the caller counts from the call."""
+    """The time-out does not begin again: the caller counts from the call."""
     client = stage.client(flavour, failover_interval=60)
     sender = client.sender("orders")
     await sender.send(message())

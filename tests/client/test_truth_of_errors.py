@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 async def test_backlog_queues_that_stored_the_message_and_did_not_answer_are_named(
     world: World, flavour: Flavour
 ) -> None:
-    """And the primary is not, which nobody asked."""
+    """The primary is not named, because it was not tried."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis("secondary")
     client = await world.client(flavour, attempt_timeout=1)

@@ -234,7 +234,7 @@ async def test_a_broker_starts_on_a_full_disk_and_waits_for_space(
 async def test_a_folder_that_cannot_be_written_is_refused_by_name(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Also when it holds an intact store."""
+    """A folder with an intact store is refused too."""
     is_root = os.geteuid() == 0  # permissions do not stop root
     disk: Disk = request.getfixturevalue("disk") if is_root else Disk(tmp_path)
 

@@ -117,7 +117,7 @@ async def test_namespace_that_is_away_has_no_counts() -> None:
 
 
 async def test_loopback_is_open_and_names_nothing_to_web_pages() -> None:
-    """Also with a key of one's own, which closes the page itself: as on the port of a broker."""
+    """/metrics is open also with a key of one's own, which closes the page itself: as on the port of a broker."""
     async with pair(key="a key of my own") as broker, served(broker) as (url, token):
         assert token is not None
         assert (await get(url))[0] == 200

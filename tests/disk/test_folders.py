@@ -16,7 +16,7 @@ def mode(path: Path) -> int:
 
 
 def test_private_files_are_private_whatever_they_were(tmp_path: Path) -> None:
-    """Also those of an earlier release, and folders that an installer made."""
+    """Files of an earlier release, and folders that an installer made, become private too."""
     old = tmp_path / "old"
     old.touch()
     old.chmod(0o666)

@@ -54,7 +54,7 @@ def test_process_knows_which_folders_it_holds(tmp_path: Path) -> None:
 
 
 def test_waiting_for_an_unsigned_owner_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that signs meanwhile is going to stay."""
+    """An owner that signs in the meantime keeps the lock."""
     lock = FolderLock(tmp_path)
     monkeypatch.setattr("pairbus.disk.locks.time.sleep", lambda _: lock.sign())
     with pytest.raises(FolderInUse, match=str(os.getpid())):

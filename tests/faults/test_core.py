@@ -115,7 +115,7 @@ def test_direction_and_place_must_fit() -> None:
 
 
 def test_fault_ends_when_its_time_is_over() -> None:
-    """Also between two looks of its owner: an event after the end is not met."""
+    """An event after the end is not met, also when the owner has not looked since."""
     active = faults()
     active.add(fault("stall", for_s="30s"), 100.0)
     active.add(fault("throttle"), 100.0)

@@ -57,7 +57,7 @@ def test_blocking_code_uses_a_broker_in_a_thread() -> None:
 
 
 def test_namespaces_have_their_own_entities_and_clocks() -> None:
-    """Also one that was added later, until it is removed."""
+    """This holds also for a namespace that was added later, until it is removed."""
     with BrokerThread(["contoso", NamespaceOptions("fabrikam")]) as broker:
         third = broker.add_namespace("northwind")
         for name in ("contoso", "fabrikam", "Northwind"):
@@ -129,7 +129,7 @@ def test_every_setting_of_the_kit_is_a_word_of_the_sdk() -> None:
     ],
 )
 def test_wrong_setting_is_named(settings: dict[str, Any], error: type[Exception]) -> None:
-    """And nothing was created."""
+    """Nothing is created when a setting is wrong."""
     with BrokerThread() as broker:
         with pytest.raises(error, match="|".join(settings) + "|lock_duration"):
             broker.create_queue("orders", **settings)
@@ -183,7 +183,7 @@ async def test_pair_has_a_client_for_asyncio() -> None:
 
 
 def test_further_namespace_costs_little_and_waits_for_nobody() -> None:
-    """Also when clients are left open: a test needs no clean-up."""
+    """This holds also when clients are left open: a test needs no clean-up."""
     with BrokerThread() as broker:
         first = broker.add_namespace("first")
         first.create_queue("orders")

@@ -126,7 +126,7 @@ async def test_duplicate_window_ends_when_the_test_says_so(world: World) -> None
 
 
 async def test_idle_entity_is_gone_on_return(world: World) -> None:
-    """One that was used meanwhile stays."""
+    """An entity that was used in the meantime stays."""
     for path in ("orders", "used"):
         await world.namespace.create(QueueDescription(path, auto_delete_on_idle_ms=5 * MINUTE_MS))
     await world.namespace.clock.advance(200)

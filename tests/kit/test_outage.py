@@ -80,7 +80,7 @@ def test_many_threads_switch_faults(namespace: ServiceBusNamespace) -> None:
 
 
 def test_outage_ends_with_its_block(namespace: ServiceBusNamespace) -> None:
-    """Also when the block fails, as a test does."""
+    """The outage ends also when the block raises, as a failing test does."""
     with pytest.raises(ServiceBusConnectionError), namespace.outage("refuse"):
         send(namespace)
     assert namespace.faults.list() == []

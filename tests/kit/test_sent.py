@@ -88,7 +88,7 @@ async def test_received_and_scheduled_messages_stay_recorded() -> None:
 
 
 async def test_only_accepted_sends_are_recorded() -> None:
-    """Not a dropped duplicate, a refused send, or a message that another entity forwarded."""
+    """A dropped duplicate, a refused send and a message that another entity forwarded are not recorded."""
     async with world(record_sends=True) as here:
         await here.namespace.create(QueueDescription("last"))
         await here.namespace.create(QueueDescription("orders", requires_duplicate_detection=True, forward_to="last"))
@@ -103,7 +103,7 @@ async def test_only_accepted_sends_are_recorded() -> None:
 
 
 async def test_sends_to_a_topic_are_recorded_once() -> None:
-    """Whatever subscriptions it has, or none."""
+    """The number of subscriptions does not matter."""
     async with world(record_sends=True) as here:
         await here.namespace.create(TopicDescription("news"))
         await here.send("news", ServiceBusMessage("nobody reads it"))

@@ -46,7 +46,7 @@ def test_a_full_file_is_followed_by_another(tmp_path: Path) -> None:
 
 
 def test_a_file_holds_rows_of_one_day(tmp_path: Path) -> None:
-    """So that a day can be compacted or deleted as a whole, whenever its rows were written."""
+    """A day can be compacted or deleted as a whole, whenever its rows were written."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     for message_id, at_s in {"a": NOON_S, "b": NOON_S + DAY_S, "c": NOON_S, "d": NOON_S + DAY_S}.items():
         ledger.record(moved(message_id), at_s)
@@ -69,7 +69,7 @@ def test_a_file_that_was_taken_away_is_followed_by_another(tmp_path: Path) -> No
 
 
 def test_two_ledgers_may_share_a_folder(tmp_path: Path) -> None:
-    """Even with one name in one process."""
+    """This works even with the same name in the same process."""
     ledgers = [Ledger(tmp_path, client="c", clock=Clock()) for _ in range(2)]
     for number, ledger in enumerate(ledgers):
         ledger.record(moved(str(number)), NOON_S)

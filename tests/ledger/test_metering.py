@@ -31,7 +31,7 @@ def test_sends_of_one_second_are_one_row(tmp_path: Path) -> None:
 
 
 def test_every_second_has_its_own_row(tmp_path: Path) -> None:
-    """Also when the clock is set back."""
+    """This holds also when the clock is set back."""
     clock = Clock()
     ledger = Ledger(tmp_path, client="c", clock=clock)
     for after_s in (0.0, 0.999, 1.0, 2.5, 0.5):
@@ -141,7 +141,7 @@ def test_numbers_that_json_cannot_say_do_not_spoil_the_line(tmp_path: Path) -> N
     [(0, 1), (1, 1), (64 * KB, 1), (64 * KB + 1, 2), (96 * KB, 2), (128 * KB, 2), (256 * KB, 4)],
 )
 def test_each_started_64_kb_of_a_message_is_an_operation(size_bytes: int, operations: int, tmp_path: Path) -> None:
-    """And a message without a body is one too."""
+    """A message without a body is one operation."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     send(ledger, size_bytes=size_bytes)
     assert ledger.close(FLUSH_S)

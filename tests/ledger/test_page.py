@@ -26,7 +26,7 @@ def table(first_column: str) -> list[list[str]]:
 
 
 def test_the_page_has_every_field_with_its_type_in_order() -> None:
-    """And no other."""
+    """The page has no others."""
     hints = get_type_hints(Row)
     documented = [(row[0].strip("`"), row[1]) for row in table("field")]
     assert documented == [(field.name, TYPES[hints[field.name]]) for field in fields(Row)]
@@ -34,7 +34,7 @@ def test_the_page_has_every_field_with_its_type_in_order() -> None:
 
 
 def test_the_page_has_every_kind_cause_and_outcome() -> None:
-    """And no other."""
+    """The page has no others."""
     kinds = [*get_args(MeterKind), rows.EVENT, *rows.KIND_OF_EVENT.values(), rows.LOST_ROWS]
     assert [row[0].strip("`") for row in table("kind")] == kinds
     assert [row[0].strip("`") for row in table("cause")] == list(get_args(Cause))
@@ -51,7 +51,7 @@ def test_the_examples_are_lines_that_the_code_writes_and_reads() -> None:
 
 
 def test_the_code_writes_the_fields_of_the_example_of_each_kind(tmp_path: Path) -> None:
-    """Whatever a reader learned from the page, it will find."""
+    """Programs find every field that the page documents."""
     shown = {json.loads(example)["kind"]: list(json.loads(example)) for example in EXAMPLES}
     ledger = Ledger(tmp_path, client="orders-api", clock=Clock())
     ledger.meter("primary", HOST, "orders", "send", 812)

@@ -95,7 +95,7 @@ while True:
 
 
 def test_after_a_kill_everything_that_was_flushed_is_there(tmp_path: Path) -> None:
-    """And at most one line is torn."""
+    """At most one line is incomplete."""
     with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:

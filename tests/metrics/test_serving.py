@@ -44,7 +44,7 @@ async def test_request_for_another_host_is_refused(host: str, status: int) -> No
 
 
 async def test_token_must_be_shown_where_there_is_one() -> None:
-    """Also on the loopback: whoever set it wants it."""
+    """A token that was set is required on the loopback too."""
     async with served("secret") as url:
         assert (await get(url))[0] == (await get(url, Authorization="Bearer other"))[0] == 401
         assert (await get(url, Authorization="Bearer secret"))[0] == 200

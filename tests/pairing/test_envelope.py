@@ -282,7 +282,7 @@ def test_bytes_that_are_no_message_are_spoiled_and_raise_nothing(payload: bytes)
 
 @given(st.binary(max_size=60), messages, st.data())
 def test_no_bytes_make_unwrap_raise(noise: bytes, message: Message, data: st.DataObject) -> None:
-    """Also a backlog message that was damaged on its way."""
+    """A backlog message may have been damaged on its way."""
     assert isinstance(unwrap(noise), Home | Spoiled)
     wrapped = bytearray(wrap(message.encode(), Away("orders")))
     wrapped[data.draw(st.integers(0, len(wrapped) - 1))] = data.draw(st.integers(0, 255))

@@ -53,7 +53,7 @@ def opened(payload: bytes, age_s: float = 0.0, window_s: float | None = WINDOW_S
 def test_a_letter_goes_under_its_own_id_only_when_nobody_remembers_it(
     window_s: float | None, age_s: float, goes: bool
 ) -> None:
-    """Otherwise it stays; or another id is made, when that was asked for."""
+    """Otherwise the dead letter stays, or gets a new id when that was asked for."""
     home = Redriving("orders", "a/b", window_s).open(letter(), CAME_MS + int(age_s * 1000))
     if goes:
         assert isinstance(home, Home) and home.message_id == "m1"
@@ -73,7 +73,7 @@ def test_letter_needs_a_time_of_arrival_but_no_id() -> None:
 
 @pytest.mark.parametrize("message_id", ["m1", "ü" * 100, b"raw", UUID(int=5)])
 def test_the_old_id_becomes_a_property_and_nothing_else_changes(message_id: object) -> None:
-    """Also an id that is no string."""
+    """An id that is not a string becomes a property too."""
     got = opened(letter(message_id, own={"own": Int(1)}))
     assert got.application_properties == {"own": Int(1), ORIGINAL_ID: message_id}
     assert got.properties == Properties(message_id=got.properties and got.properties.message_id, subject="label")

@@ -137,7 +137,7 @@ def test_the_json_file_reads_back_to_the_same_report(world: World, tmp_path: Pat
 
 
 def test_money_is_text_in_json_and_decimal_in_parquet(tmp_path: Path) -> None:
-    """So that nobody reads a float."""
+    """Readers of the files never get a binary fraction."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -219,7 +219,7 @@ def test_price_tier_that_ends_mid_ledger_is_shared_by_all() -> None:
 
 
 def test_a_ledger_without_operations_costs_nothing() -> None:
-    """And divides nothing by zero."""
+    """No division by zero happens."""
     sheet: PriceSheet = load("standard")
     bill, _ = make_bill([], [], [], [], Tariffs(sheet, load("geo-replication"), "strict", None), 0)
     assert bill.total == Amount(0, 0, Decimal("0E-9"))

@@ -62,7 +62,7 @@ def test_the_table_of_idle_syphons_also_has_those_that_were_assumed() -> None:
 
 
 def test_a_poll_waits_as_long_as_the_syphon_does() -> None:
-    """Otherwise the estimate speaks of another syphon."""
+    """The estimate must use the same length of a poll as the syphon."""
     assert POLLS_PER_HOUR * POLL_S == HOUR_S
 
 
@@ -176,7 +176,7 @@ def test_the_same_traffic_on_geo_replication_pays_two_regions_and_every_message(
 
 
 def test_a_pair_of_premium_namespaces_pays_the_units_of_both() -> None:
-    """And no operation."""
+    """Operations cost nothing in the Premium tier."""
     made = estimate(assumed(sheet=load("premium"), messages_per_second=Decimal(10)))
     assert made.paired.operations_money == 0 and made.paired.operations > 0
     assert made.paired.base_money == 2 * made.alone.base_money == 2 * 720 * Decimal("0.9275")
@@ -219,7 +219,7 @@ def test_what_the_service_would_refuse_is_noted() -> None:
 def test_pairing_never_makes_the_bill_smaller(
     entities: int, clients: int, rate: Decimal, size: int, outage_s: int, counting: Any
 ) -> None:
-    """And a line of it is never negative, whatever is assumed."""
+    """No line of the bill is negative, whatever is assumed."""
     made = estimate(
         assumed(
             entities=entities,

@@ -145,7 +145,7 @@ def test_geo_replication_charges_both_regions_and_every_byte() -> None:
 
 
 def test_bandwidth_is_charged_by_the_byte() -> None:
-    """Not by started GB."""
+    """A started GB is not charged as a whole GB."""
     assert STANDARD.bandwidth(1_500_000_000) == Decimal("0.03")
 
 
@@ -182,7 +182,7 @@ FLOAT: Any = 1.0
     ],
 )
 def test_a_float_is_refused(call: Any) -> None:
-    """Also one that happens to be whole: the next one will not be."""
+    """A float with a whole value is refused too: the next float will not be whole."""
     with pytest.raises(TypeError, match=r"1\.0"):
         call()
 
@@ -296,7 +296,7 @@ def test_tiers_must_rise(tmp_path: Path) -> None:
 
 
 def test_a_sheet_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
-    """Also when the name is that of a folder."""
+    """The same error is raised when the name is that of a folder."""
     for name in ("gold", tmp_path):
         with pytest.raises(ConfigError, match="one of basic, geo-replication, premium, standard"):
             load(name)

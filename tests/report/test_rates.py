@@ -44,7 +44,7 @@ def test_parts_of_any_number_give_the_same_points() -> None:
 
 
 def test_a_short_period_is_shown_by_the_second() -> None:
-    """And a second without a send is left out."""
+    """A second without a send is left out."""
     send = {"kind": "send", "side": "primary", "cause": "application", "outcome": "ok", "count": 4}
     failed = {**send, "outcome": "error"}
     points = gathered([(send, 1999), (send, 1000), (failed, 3000), ({"kind": "diverted"}, 5000)], 2).points(0, 9000)

@@ -107,7 +107,7 @@ async def test_a_send_key_sends_and_cannot_receive(users: Users) -> None:
 
 
 async def test_a_listen_key_cannot_send(users: Users) -> None:
-    """And the other way round."""
+    """A key with the claim Listen alone receives, and does not send."""
     client = users.with_key("listener")
     await client.receiver("invoices")
     with pytest.raises(ServiceBusAuthorizationError):
@@ -145,7 +145,7 @@ async def test_an_expired_token_is_not_authenticated(users: Users, secured: Brok
 
 @pytest.mark.parametrize("scope", ["invoices", "order", "orders/deeper"])
 async def test_a_token_for_another_entity_is_refused(users: Users, secured: BrokerProcess, scope: str) -> None:
-    """Also one whose name only begins like the queue's."""
+    """A token for an entity whose name only begins like that of the queue is refused too."""
     token = secured.token(scope, key=_key(ROOT_KEY_NAME))
     with pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)):
         await users.with_token(token).sender("orders")

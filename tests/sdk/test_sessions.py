@@ -200,7 +200,7 @@ async def test_sessions_received_and_deleted(sdk: Sdk, sdk_admin: Admin, name: s
 
 
 async def test_refusals_between_entities_with_and_without_sessions(sdk: Sdk, sdk_admin: Admin, name: str) -> None:
-    """Also a batch of which one message has no session id, as a whole."""
+    """A batch in which one message has no session id is refused as a whole."""
     queue = await queue_of(sdk_admin, name)
     plain = f"{name}-plain"
     await sdk_admin.calls.create_queue(plain)

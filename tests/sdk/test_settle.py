@@ -176,7 +176,7 @@ async def test_a_deferred_message_can_be_dead_lettered_and_deferred_again(sdk: S
 
 
 async def test_an_unknown_deferred_number_is_not_found(sdk: Sdk, queue_name: str) -> None:
-    """Also the number of a message that is there but not deferred."""
+    """The number of a message that exists and is not deferred is not found either."""
     sender, receiver = await sdk.pair(queue_name)
     await sender.send_messages(ServiceBusMessage("active"), timeout=10)
     [active] = await receiver.peek_messages(1, timeout=10)

@@ -89,7 +89,7 @@ async def test_a_locked_message_outlives_its_time_until_it_is_unlocked(sdk: Sdk,
 
 
 async def test_a_scheduled_message_appears_at_its_time(sdk: Sdk, queue_name: str) -> None:
-    """Not before; and its life begins then."""
+    """The message does not appear earlier, and its time to live begins at that time."""
     sender, receiver = await sdk.pair(queue_name)
     due = _now() + 1.5 * SECOND
     [scheduled] = await sender.schedule_messages(ServiceBusMessage("later", message_id="m"), due, timeout=10)

@@ -157,7 +157,7 @@ async def test_duplicates_status_and_quota_of_a_topic(sdk: Sdk, sdk_admin: Admin
 
 
 async def test_receivers_hear_when_their_subscription_or_its_topic_is_deleted(sdk: Sdk, sdk_admin: Admin) -> None:
-    """And what comes back under the same name is empty."""
+    """A topic or subscription that is created again under the same name is empty."""
     topic = await make_topic(sdk_admin, "s", "t")
     sender, receiver = await sdk.topic_sender(topic), await sdk.subscription_receiver(topic, "s")
     await sender.send_messages(ServiceBusMessage("old"), timeout=10)

@@ -105,7 +105,7 @@ async def test_a_receive_goes_on_waiting_when_only_pings_came(world: World) -> N
 
 
 async def test_iterating_skips_pings(world: World) -> None:
-    """Also where a ping is the first thing."""
+    """A ping that is the first message is skipped too."""
     await world.send(ping(), ServiceBusMessage("a"), ping(), ServiceBusMessage("b"))
     receiver: Guarded = await world.receiver(max_wait_time=5)
     assert [str(message) for message in await receiver.first(2)] == ["a", "b"]
@@ -148,7 +148,7 @@ async def test_operations_are_told_to_the_meter(world: World) -> None:
 
 
 async def test_an_operation_that_fails_is_told_with_its_error(is_aio: bool, strings: Strings, free_port: int) -> None:
-    """And the error reaches the caller as it is."""
+    """The caller gets the error unchanged."""
     kit, meter = Sdk("aio" if is_aio else "sync", strings.at(free_port)), Meter()
     receiver: Any = Guarded(skip_pings(kit._client.get_queue_receiver("q"), meter), kit.flavour)
     with pytest.raises(ServiceBusConnectionError):

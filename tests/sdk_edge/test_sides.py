@@ -176,7 +176,7 @@ def test_an_unknown_keyword_is_refused(strings: Strings) -> None:
 
 
 def test_a_wrong_connection_string_says_what_is_wrong() -> None:
-    """And never shows the key."""
+    """The error never shows the key."""
     with pytest.raises(ConfigError, match="UseDevelopmentEmulator"):
         Side.from_connection_string(
             "Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=True"
@@ -185,7 +185,7 @@ def test_a_wrong_connection_string_says_what_is_wrong() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_keys_are_not_shown(kind: str, broker: BrokerProcess, strings: Strings) -> None:
-    """Neither by the side nor by what hangs on it."""
+    """The repr of a side, of its credential and of its endpoint shows no key."""
     side = made(kind, broker, strings)
     key = strings.here.split("SharedAccessKey=")[1].split(";")[0]
     assert key not in f"{side!r} {side.credential!r} {side.endpoint!r}"

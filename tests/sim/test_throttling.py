@@ -58,7 +58,7 @@ def test_throttling_of_the_primary_is_waited_out_and_diverts_nothing() -> None:
 
 
 def test_endless_throttling_is_an_outage_when_the_operator_says_so() -> None:
-    """Not before it has lasted that long."""
+    """Throttling counts only after it has lasted as long as the option says."""
     diverted, limit_s = 0, 15.0
     for seed in SEEDS:
         _, told = played(seed, busy_home, busy_counts_after=limit_s)
@@ -81,7 +81,7 @@ def test_a_throttled_backlog_queue_is_waited_for_and_stays_in_rotation() -> None
 
 
 def test_pings_leave_a_throttled_entity_alone_for_ten_seconds() -> None:
-    """Whatever the interval, the next one waits as the service asks."""
+    """The next ping waits as long as the service asks, whatever the ping interval."""
 
     def plan(world: World, dice: Random, horizon_s: float) -> list[faults.Fault]:
         home = list(world.primary.queues.values())

@@ -139,7 +139,7 @@ def test_a_missing_entity_is_named(broker: BrokerProcess) -> None:
 
 
 def test_a_wrong_key_is_named_by_its_option(broker: BrokerProcess, queue_name: str) -> None:
-    """And not shown."""
+    """The error does not show the key."""
     wrong = broker.connection_string(key="d3Jvbmc=")
     reader = PeekReader(Options.parse({"connectionString": place_of(wrong), "entity": queue_name}, "read"))
     with pytest.raises(ConfigError, match=f"option connectionString: .* entity '{queue_name}'") as caught:

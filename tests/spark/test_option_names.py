@@ -102,7 +102,7 @@ def test_what_is_so_anyway_may_be_said() -> None:
 
 
 def test_a_table_without_options_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where no connection string stands in the usual variable."""
+    """The error explains it also where the usual variable has no connection string."""
     monkeypatch.delenv("PAIRBUS_CONNECTION_STRING")
     with pytest.raises(ConfigError, match=r"no connection string in .* If this is a table: .* WITH \(…\)"):
         parse()

@@ -80,7 +80,7 @@ def test_a_simple_value_is_named_by_its_type_and_comes_back(name: str) -> None:
 
 @given(values)
 def test_any_value_comes_back(value: Any) -> None:
-    """Also described ones, such as the time spans and addresses of .NET, and whole lists."""
+    """Described values, such as the time spans and addresses of .NET, and whole lists come back too."""
     assert same(from_text(*to_text(value)), value)
 
 

@@ -89,7 +89,7 @@ def test_a_second_owner_is_refused_and_told_which_folder(tmp_path: Path) -> None
 
 
 def test_processes_that_share_a_folder_have_spools_of_their_own_within_it(tmp_path: Path) -> None:
-    """And whoever comes later adopts what one that is gone has left."""
+    """A process that comes later adopts the spool of a process that has ended."""
     first, second = open_free(tmp_path / "spool"), open_free(tmp_path / "spool")
     assert second.folder == first.folder / "1"
     second.append([entry(1)])
@@ -133,7 +133,7 @@ def test_messages_of_another_pair_are_left_to_it(tmp_path: Path) -> None:
 
 
 def test_an_empty_spool_is_anybodys(tmp_path: Path) -> None:
-    """And belongs to the next pair as soon as that has it."""
+    """An empty spool belongs to the next pair that opens it."""
     for pair in ("contoso", "litware"):
         spool = open_free(tmp_path, pair=pair)
         assert (spool.folder, spool.pair) == (tmp_path, pair)

@@ -295,7 +295,7 @@ def test_looking_shows_every_path_while_the_owner_lives(spool: Spool) -> None:
 
 
 def test_a_closed_spool_says_so(spool: Spool) -> None:
-    """And closing again is harmless."""
+    """Closing a spool twice is harmless."""
     spool.close()
     spool.close()
     with pytest.raises(SpoolError, match="not open in this process"):

@@ -63,7 +63,7 @@ def test_entries_of_two_writers_are_never_alike(storage: LargeStorage) -> None:
 
 
 def test_a_large_object_appears_when_it_is_published(storage: LargeStorage) -> None:
-    """Not while it is written, and not at all when its writer gives up."""
+    """The object does not appear while it is written, and never appears when its writer gives up."""
     data = bytes(range(256)) * 40_000
     with storage.draft("stages/1") as draft:
         draft.file.write(data)

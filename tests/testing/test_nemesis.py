@@ -278,7 +278,7 @@ async def test_one_link_of_a_shared_connection_can_be_detached_alone(world: Worl
 
 @pytest.mark.slow
 async def test_the_sdk_takes_a_detached_link_for_a_lost_one(world: World) -> None:
-    """And opens another when the cut is over."""
+    """The SDK opens another link when the cut is over."""
     sender = await world.sender("orders")
     world.nemesis.cut_links("orders", "detach")
     for attempt in ("first", "second"):

@@ -229,7 +229,7 @@ REFUSALS = [
 
 
 async def test_the_sdk_names_a_refusal_at_each_step() -> None:
-    """And goes on when the refusal is over."""
+    """The SDK continues when the refusal is over."""
 
     async def check(step: Any, action: Any, kind: type[Exception]) -> None:
         async with ScriptedEndpoint() as endpoint, sdk(endpoint.connection_string) as client:

@@ -126,7 +126,7 @@ async def test_a_closed_carrier_says_so() -> None:
 
 
 async def test_a_port_that_refuses_is_a_lost_connection_for_every_caller() -> None:
-    """And no task is left that nobody asks for its exception."""
+    """No task is left whose exception is never retrieved."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     carrier = Carrier(Endpoint("127.0.0.1", port, tls=False))

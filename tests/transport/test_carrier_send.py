@@ -112,7 +112,7 @@ async def test_a_rejected_message_is_not_sent_again() -> None:
 
 
 async def test_the_callers_time_bounds_the_whole_call() -> None:
-    """Also while the opening goes on for others."""
+    """The call ends in time also while the opening continues for other callers."""
     async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
         endpoint.on("attach", Delay(0.5, Accept()), path="orders")
         patient = asyncio.create_task(carrier.send("orders", body("patient")))
@@ -217,7 +217,7 @@ async def test_tokens_of_closed_links_count_until_they_expire(monkeypatch: pytes
 
 
 async def test_a_connection_that_takes_no_more_tokens_is_full() -> None:
-    """Whatever we counted: a peer may allow less."""
+    """The peer may allow fewer tokens than we count."""
     async with Server(Script(tokens_max=3)) as server, Carrier(server.connection_string) as carrier:
         for number in range(5):
             await carrier.send(f"queue-{number}", body("x"))

@@ -144,7 +144,7 @@ async def test_all_addresses_together_have_one_silence(monkeypatch: pytest.Monke
 
 
 async def test_a_name_that_is_not_found_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one that is never answered costs a silence; its thread is left behind."""
+    """A look-up that is never answered costs one silence; its thread is abandoned."""
 
     def ask(host: str, port: int, *args: Any, flags: int = 0, **_: Any) -> Addresses:
         if host == "hangs.example" and not flags:

@@ -70,6 +70,6 @@ async def test_a_session_that_somebody_has_is_refused_until_released(
 
 
 async def test_a_receiver_without_a_session_has_no_session_id(broker: BrokerProcess, queue_name: str) -> None:
-    """And an entity with sessions refuses it."""
+    """An entity with sessions refuses such a receiver."""
     async with await connect(broker.connection_string()) as connection:
         assert (await connection.receiver(queue_name)).session_id is None

@@ -240,7 +240,7 @@ ENDS = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(end=ENDS, user=st.dictionaries(st.text(max_size=8), VALUES, max_size=5), wide=st.booleans())
 def test_body_stays_byte_for_byte_and_types_stay(end: bytes, user: dict[str, Any], wide: bool) -> None:
-    """Whatever the body is: signatures over it must hold in every copy."""
+    """A signature over the body must be valid in every copy, whatever the body is."""
     if wide:  # a four-byte length, where our encoder would write one byte
         end = b"\x00\x53\x75\xb0\x00\x00\x00\x03abc"
     head = Message(properties=Properties(message_id="m", group_sequence=3), application_properties=user).encode()

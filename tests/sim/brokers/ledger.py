@@ -342,7 +342,7 @@ class Ledger:
     # ── the kill ──
 
     def killed(self) -> None:
-        """Whatever was not answered never will be."""
+        """Note that the broker was killed: open calls will never be answered."""
         for call in self.calls:
             if call.told is Told.NOTHING:
                 call.told = Told.UNKNOWN
