@@ -213,7 +213,7 @@ def test_export_can_be_read_by_the_broker(pairbus: Command, audit: AdminServer, 
 def test_export_to_a_wrong_place_is_told(
     pairbus: Command, server: AdminServer, tmp_path: Path, place: str, words: str
 ) -> None:
-    """It is told before the namespace is read."""
+    """The mistake is told before the namespace is read."""
     outcome = pairbus("namespace", "export", "--out", str(tmp_path / place))
     assert (outcome.code, words in outcome.err) == (1, True), outcome.err
 

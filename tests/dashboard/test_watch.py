@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -44,7 +44,7 @@ class Namespace:
     async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
         raise AssertionError("nothing is switched")
 
-    async def changes(self) -> AsyncIterator[None]:
+    async def changes(self) -> AsyncGenerator[None, None]:
         while True:
             await self.told.acquire()
             yield

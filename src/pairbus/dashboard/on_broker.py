@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from pairbus.access.connection_string import ConnectionString
@@ -73,7 +73,7 @@ class OwnTarget:
             return {"cleared": faults.clear(int(number) if number else None)}
         return faults.list()
 
-    async def changes(self) -> AsyncIterator[None]:
+    async def changes(self) -> AsyncGenerator[None, None]:
         changes, heard = self._namespace.changes, asyncio.Event()
         changes.follow(heard.set)
         heard.set()

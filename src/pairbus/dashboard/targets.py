@@ -9,7 +9,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -65,7 +65,7 @@ class Target(Protocol):
         """Call a switch of the broker. PairbusError with its refusal, or because there are no switches."""
         ...
 
-    def changes(self) -> AsyncIterator[None]:
+    def changes(self) -> AsyncGenerator[None, None]:
         """Yield when the broker can be followed, then for each change but messages that come and go.
 
         It ends, or raises PairbusError, when the broker is away.
@@ -114,7 +114,7 @@ class BrokerTarget:
     async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
         return await self._ask(method, route, body, CHANGE_S)
 
-    async def changes(self) -> AsyncIterator[None]:
+    async def changes(self) -> AsyncGenerator[None, None]:
         try:
             session = await self._opened()
             silence = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_S, sock_read=SILENT_S)
@@ -206,7 +206,7 @@ class AzureTarget:
     async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
         raise ConfigError(f"{self.name} is no broker of Pairbus: it has no {route} to switch")
 
-    async def changes(self) -> AsyncIterator[None]:
+    async def changes(self) -> AsyncGenerator[None, None]:
         raise ConfigError(f"{self.name} is no broker of Pairbus: it does not tell its changes")
         yield
 
