@@ -25,7 +25,9 @@ HEAD = """\
 This page is made by `tools/write_cli_docs.py`; `pairbus COMMAND --help` says the same.
 
 Exit codes: 0 done · 1 it could not be done, with one line on standard error that says why · 2 wrong usage.
-Ctrl-C ends `pairbus broker` cleanly, with 0; `pairbus message` is ended by it with 130, and leaves nothing locked.
+Ctrl-C ends commands with 130; `pairbus message` leaves nothing locked. `broker`, `proxy`, `dashboard` and
+`message tail` are meant to be ended by it, with 0; `redrive` and `syphon --once` at work then end with 1, because
+messages may be left.
 
 Durations are seconds (`90`), have units (`30s`, `5m`, `1h30m`, `14d`), or are ISO-8601 (`PT5M`).
 `pairbus --install-completion` teaches your shell to complete commands; `--show-completion` prints the script.

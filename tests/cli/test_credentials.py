@@ -157,6 +157,8 @@ def test_queue_commands_take_a_namespace_and_a_credential(
 
         def __exit__(self, *error: object) -> None: ...
 
+        def get_queue(self, name: str) -> None: ...
+
         def delete_queue(self, name: str) -> None: ...
 
     monkeypatch.setattr(admin_client, "ServiceBusAdministrationClient", Client)
@@ -198,3 +200,10 @@ def test_a_missing_azure_identity_says_what_to_install(
     monkeypatch.setitem(sys.modules, "azure.identity", None)
     assert run("syphon", "--primary", HOME, "--secondary", AWAY, "--credential", "default") == 1
     assert "pip install azure-identity" in capsys.readouterr().err
+
+
+def test_callable_that_needs_arguments_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """The name of the wrong function is a user's mistake, and no reason for a stack trace."""
+    assert run("queue", "list", "--namespace", HOME, "--credential", "json:loads") == 1
+    assert "credential json:loads on host" in (told := capsys.readouterr().err)
+    assert "it cannot be called without arguments" in told and "Traceback" not in told

@@ -206,6 +206,27 @@ def test_wrong_line_of_objects_is_named(messages: Messages, queue_name: str) -> 
     assert messages.bodies(queue_name) == ["a"]
 
 
+def test_bytes_that_are_no_text_are_told_without_codecs(messages: Messages, tmp_path: Path) -> None:
+    """A picture instead of a file of messages, or of a connection string."""
+    file = tmp_path / "picture.png"
+    file.write_bytes(b"\x89PNG\r\n")
+    for outcome in (
+        messages("import", "q", str(file)),
+        messages("send", "q", "--jsonl", stdin=file.read_bytes()),
+        messages("peek", "q", "--connection-string", f"@{file}"),
+    ):
+        assert (outcome.code, "it is not text in UTF-8" in outcome.err) == (1, True), outcome.err
+
+
+@pytest.mark.parametrize("verb", ["peek", "receive", "export"])
+def test_topic_has_its_messages_in_subscriptions(messages: Messages, broker: BrokerProcess, verb: str) -> None:
+    with broker.admin() as admin:
+        admin.create_topic(f"topic-to-{verb}")
+    outcome = messages(verb, f"topic-to-{verb}")
+    assert outcome.code == 1
+    assert f"in its subscriptions: topic-to-{verb}/Subscriptions/NAME" in outcome.err
+
+
 def test_unreachable_host_is_told_as_such(messages: Messages) -> None:
     """Whether a broker runs is a fair question on this machine only."""
     key = "SharedAccessKeyName=k;SharedAccessKey=a2V5"

@@ -281,7 +281,7 @@ def test_the_connection_string_is_given_by_its_place(
 @pytest.mark.parametrize(
     ("option", "place", "told"),
     [
-        ("--connection-string", "@{folder}/none.txt", "No such file or directory: '{folder}/none.txt'"),
+        ("--connection-string", "@{folder}/none.txt", "the file {folder}/none.txt cannot be read: No such file"),
         ("--connection-string", "@{folder}/empty.txt", "the file {folder}/empty.txt is empty"),
         ("--connection-string", "@{folder}", "Is a directory"),
         ("--connection-string", "env:NOT_SET", "the environment variable NOT_SET is not set, or empty"),
@@ -382,6 +382,18 @@ def test_show_of_a_topic_names_the_right_command(pairbus: Command, server: Admin
     assert pairbus("topic", "create", "orders").code == 0
     outcome = pairbus("queue", "show", "orders")
     assert outcome.code == 1 and "pairbus topic show orders" in outcome.err
+
+
+def test_delete_of_another_kind_is_refused(pairbus: Command, server: AdminServer) -> None:
+    """The service deletes whatever has the path: a topic would go with all its subscriptions."""
+    assert pairbus("topic", "create", "events").code == 0
+    server.namespace.add("orders")
+    outcome = pairbus("queue", "delete", "events", "--yes")
+    assert outcome.code == 1 and "events is no queue, but a topic" in outcome.err
+    for words in (("show",), ("update", "--ttl", "5m"), ("delete", "--yes")):
+        outcome = pairbus("topic", words[0], "orders", *words[1:])
+        assert outcome.code == 1 and "orders is no topic, but a queue" in outcome.err
+    assert server.namespace.queue_keys() == ["orders"] and server.namespace.topic_keys() == ["events"]
 
 
 def test_a_wrong_key_says_so_and_does_not_show_it(pairbus: Command, server: AdminServer) -> None:

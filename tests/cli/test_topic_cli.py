@@ -209,6 +209,15 @@ def test_export_can_be_read_by_the_broker(pairbus: Command, audit: AdminServer, 
     assert [each.filter for each in second.rules or ()] == [SqlFilter("1=0")]
 
 
+@pytest.mark.parametrize(("place", "words"), [("", "that is a folder"), ("no/such.json", "does not exist")])
+def test_export_to_a_wrong_place_is_told(
+    pairbus: Command, server: AdminServer, tmp_path: Path, place: str, words: str
+) -> None:
+    """The mistake is told before the namespace is read."""
+    outcome = pairbus("namespace", "export", "--out", str(tmp_path / place))
+    assert (outcome.code, words in outcome.err) == (1, True), outcome.err
+
+
 def test_export_has_the_emulators_properties_only(pairbus: Command, server: AdminServer) -> None:
     """The official emulator refuses what it does not know."""
     pairbus("queue", "create", "orders", "--ttl", "P1DT2H", "--lock-duration", "30")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusMessage
 
 import pairbus
 import pairbus.aio
@@ -23,7 +24,7 @@ from pairbus.control import sockets
 from pairbus.control.asking import ask
 from pairbus.control.places import served
 from pairbus.control.rate import Rate
-from pairbus.control.serving import call_in
+from pairbus.control.serving import FOLLOW, FOLLOWERS_MAX, ControlServer, call_in, open_server
 from pairbus.errors import ConfigError, PairbusError
 from tests.control.world import NAME, World, until
 
@@ -186,7 +187,7 @@ def client_socket(bus: Any, control_dir: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("method", "route", "body", "status", "says"),
     [
-        ("GET", "/nothing", None, 404, "there are: GET /, POST /force-failover, POST /force-healthy"),
+        ("GET", "/nothing", None, 404, "there are: GET /, GET /events, POST /force-failover, POST /force-healthy"),
         ("DELETE", "/", None, 404, "there is no DELETE /"),
         ("PATCH", "/", None, 501, "Unsupported method"),
         ("POST", "/force-failover", {}, 400, "say which"),
@@ -233,6 +234,62 @@ def test_silent_and_gone_peers_hold_nobody_for_long(client_socket: Path) -> None
         gone.sendall(b"GET / HTTP/1.1\r\n\r\n")
         gone.close()
         assert ask(client_socket, "GET", "/", None, 10.0)[0] == 200
+
+
+def followed(path: Path) -> socket.socket:
+    """Begin to follow a process; return the connection behind the headers of its answer."""
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(20)
+    peer.connect(str(path))
+    peer.sendall(b"GET /events HTTP/1.0\r\n\r\n")
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += peer.recv(1)
+    assert b" 200 " in head
+    return peer
+
+
+def test_follower_hears_events_as_they_happen(world: World, own_dir: Path) -> None:
+    with new_client(world) as client:
+        client.get_queue_sender("orders").send_messages(ServiceBusMessage("x"))
+        [path] = served("client")
+        with followed(path) as peer, peer.makefile("rb") as lines:
+            client.force_failover("orders")
+            while json.loads(lines.readline())["event"] != "FailedOver":
+                pass
+            client.close()
+            *_, last = lines  # the answer ends with the client
+            assert json.loads(last)["event"] == "Closed"
+
+
+@pytest.fixture
+def server(own_dir: Path) -> Iterator[ControlServer]:
+    """A control socket that tells events."""
+    opened = open_server("client", None, {("GET", "/events"): lambda _: FOLLOW}, lambda: None)
+    yield opened
+    opened.close(wait=True)
+
+
+def test_follower_that_does_not_read_is_cut(server: ControlServer) -> None:
+    """Nobody who follows may hold up a client."""
+    with followed(server.path) as slow, followed(server.path) as quick:
+        said = {"event": "x" * 10_000}
+        for _ in range(1_000):
+            server.tell(said)
+            while quick.recv(1 << 16)[-1:] != b"\n":
+                pass
+        received = b"".join(iter(lambda: slow.recv(1 << 16), b""))
+        assert len(received) < 1_000 * 10_000, "it has an end"
+
+
+def test_followers_have_a_limit_and_leave_room(server: ControlServer) -> None:
+    peers = [followed(server.path) for _ in range(FOLLOWERS_MAX)]
+    status, said = ask(server.path, "GET", "/events", None, 5.0)
+    assert status == 409 and "follow this process already" in said["error"]
+    peers.pop().close()
+    peers.append(followed(server.path))
+    for peer in peers:
+        peer.close()
 
 
 def test_client_without_an_event_loop_says_so(world: World, own_dir: Path) -> None:

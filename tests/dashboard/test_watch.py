@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ class Namespace:
         self.asked = 0
         self.silent = False
         self.active = 0
+        self.told = asyncio.Semaphore(0)
+        "Released: the namespace tells that something changed."
 
     async def side(self) -> Any:
         raise AssertionError("messages are not asked for")
@@ -40,6 +43,11 @@ class Namespace:
 
     async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
         raise AssertionError("nothing is switched")
+
+    async def changes(self) -> AsyncGenerator[None, None]:
+        while True:
+            await self.told.acquire()
+            yield
 
     async def close(self) -> None: ...
 
@@ -136,4 +144,40 @@ async def test_change_is_told_before_the_next_tick(monkeypatch: pytest.MonkeyPat
     target.silent = True
     while not any("away" in one["text"] for one in await event(watcher, "happened")):
         pass
+    await watch.close()
+
+
+async def test_source_that_tells_a_change_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events are told as they happen: nobody waits for the next look."""
+    for name in ("TICK_S", "QUICK_S", "CLIENTS_S"):
+        monkeypatch.setattr(watching, name, 600.0)
+    monkeypatch.setattr(Namespace, "pace_s", 600.0)
+    monkeypatch.setattr(watching, "described", list)
+    target = Namespace()
+    watch = new_watch(target)
+    watcher = await watch.join()
+    target.silent = True
+    target.told.release()
+    while not any("away" in one["text"] for one in await event(watcher, "happened")):
+        pass
+    await watch.close()
+
+
+async def test_storm_of_changes_costs_no_more_than_looks_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a look that was asked for, the next one waits until the source has rested."""
+    for name in ("TICK_S", "CLIENTS_S"):
+        monkeypatch.setattr(watching, name, 600.0)
+    monkeypatch.setattr(Namespace, "pace_s", 0.2)
+    monkeypatch.setattr(watching, "REST", 1e9)
+    monkeypatch.setattr(watching, "described", list)
+    target = Namespace()
+    watch = new_watch(target)
+    await watch.join()
+    loop = asyncio.get_running_loop()
+    began_s, asked = loop.time(), target.asked
+    while loop.time() < began_s + 1:
+        target.told.release()
+        await asyncio.sleep(0)
+    looks = target.asked - asked
+    assert 1 <= looks <= 2 + (loop.time() - began_s) / 0.2
     await watch.close()

@@ -197,6 +197,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
+    print(f"seed {given.seed}: {given.rounds} rounds of {given.messages} messages for each verb", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for found in play(given.rounds, given.messages, given.seed, Path(folder)):
             print(*(f"{verb}: {counts}" for verb, counts in found.items()), sep="\n", flush=True)

@@ -219,6 +219,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop accepting, finish commits, tell the clients, close the stores."""
+        for namespace in self._namespaces.values():
+            namespace.changes.close()  # before the sockets: a stream that goes on would hold them up
         control, self._control = self._control, None
         if control is not None:
             await control.close()

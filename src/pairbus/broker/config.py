@@ -47,8 +47,10 @@ def load_config(file: Path) -> list[NamespaceConfig]:
     """Read a file, or raise ConfigError that names the file, the place in it and what is allowed."""
     try:
         text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file}: cannot be read: it is not text in UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     return parse_config(text, str(file))
 
 

@@ -14,6 +14,7 @@ import errno
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +33,9 @@ logger = logging.getLogger("pairbus.broker")
 BODY_SIZE_MAX = 256 * 1024
 BODY_WAIT_S = 20
 SOCKET_NAME = "control.sock"
+
+HEARTBEAT_S = 5.0  # a peer that left is noticed when it is written to
+GAP_S = 0.02  # changes of one moment are one line
 
 Route = Callable[[Any, web.Request, tuple[str, ...]], Awaitable[Any]]
 "(namespace, request, path segments behind the route) → the answer, or what it says as JSON. Raises a PairbusError."
@@ -99,9 +103,35 @@ async def _overview(namespace: Namespace, request: web.Request, rest: tuple[str,
     return overview(namespace)
 
 
+async def _changes(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> web.StreamResponse:
+    """GET: a line at once, for each change, and every few seconds, without an end. Counts of messages are no change."""
+    if request.method != "GET" or rest:
+        raise web.HTTPMethodNotAllowed(request.method, ["GET"])
+    changes, heard = namespace.changes, asyncio.Event()
+    changes.follow(heard.set)
+    heard.set()  # the first line says that it follows
+    response = web.StreamResponse(headers={"Content-Type": "text/plain", "Cache-Control": "no-store"})
+    try:
+        await response.prepare(request)
+        while not changes.is_over:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await heard.wait()
+            line = b"changed\n" if heard.is_set() else b"nothing\n"
+            heard.clear()
+            await response.write(line)
+            await asyncio.sleep(GAP_S)
+    except ConnectionError:
+        logger.debug("%s: a follower left", namespace.name)
+    finally:
+        changes.leave(heard.set)
+    return response
+
+
 ROUTES: dict[str, Route] = {
     "faults": answer_faults,
     "overview": _overview,
+    "changes": _changes,
     "clock": _kit,
     "reset": _kit,
 }
@@ -129,7 +159,7 @@ async def read_object(request: web.Request) -> dict[str, Any]:
 
 async def answer(
     namespace: Switched, request: web.Request, path: str, routes: Mapping[str, Route] = ROUTES
-) -> web.Response:
+) -> web.StreamResponse:
     """Answer a request to `$pairbus/<route>[/…]`; errors are `{"error": …}` with their status."""
     _, name, *rest = path.strip("/").split("/")
     route = routes.get(name.lower())
@@ -137,7 +167,7 @@ async def answer(
         if route is None:
             raise web.HTTPNotFound(text=f"there is no '/$pairbus/{name}'; there are: {', '.join(routes)}")
         said = await route(namespace, request, tuple(rest))
-        return said if isinstance(said, web.Response) else web.json_response(said)
+        return said if isinstance(said, web.StreamResponse) else web.json_response(said)
     except web.HTTPException as error:
         allow = {name: value for name, value in error.headers.items() if name == "Allow"}
         return web.json_response({"error": error.text or error.reason}, status=error.status, headers=allow)
@@ -191,7 +221,7 @@ class ControlSocket:
             await self._runner.cleanup()
             self._runner = None
 
-    async def _handle(self, request: web.Request) -> web.Response:
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
         name, _, path = request.path.strip("/").partition("/")
         if not name and request.method == "GET":
             return web.json_response({"namespaces": [each.name for each in self._namespaces.values()]})
@@ -203,6 +233,6 @@ class ControlSocket:
         return await answer(namespace, request, path, self._routes)
 
 
-def control_of(namespace: Namespace) -> Callable[[web.Request, str], Awaitable[web.Response]]:
+def control_of(namespace: Namespace) -> Callable[[web.Request, str], Awaitable[web.StreamResponse]]:
     """The handler of `/$pairbus/…` on the port of a namespace; its caller has checked the right."""
     return partial(answer, namespace)

@@ -25,6 +25,7 @@ from pairbus.broker.catalog import (
     subscription_info,
     topic_info,
 )
+from pairbus.broker.changes import Changes
 from pairbus.broker.clock import NamespaceClock
 from pairbus.broker.description import (
     AnyDescription,
@@ -90,7 +91,8 @@ class Namespace:
         self.keys = keys
         self.real_ms = now_ms
         "The machine's clock."
-        self.clock = NamespaceClock(now_ms, lambda: self._timetable.catch_up())
+        self.changes = Changes()
+        self.clock = NamespaceClock(now_ms, self._catch_up)
         self.now_ms = self.clock.now_ms
         self.meter = meter
         self.recorder = recorder
@@ -209,6 +211,7 @@ class Namespace:
         What falls due from now on is left to the next start, which finds it in the store.
         """
         self._is_stopping = True
+        self.changes.close()
         self.faults.close()
         if self._has_frozen:
             gc.unfreeze()
@@ -293,6 +296,8 @@ class Namespace:
 
     def _on_ready(self, holder: Holder, box: Box) -> None:
         self.wake(box)
+        if not isinstance(holder, Topic) and box is holder.dead:
+            self.changes.note()
         self.changed(holder)
         if box in self._forwarders:
             self._forwarders[box].wake()
@@ -409,6 +414,7 @@ class Namespace:
 
     def added(self, entity: Entity) -> None:
         """The entity is stored and in the catalog."""
+        self.changes.note()
         if isinstance(entity, Rule):
             rule = entity.description
             self.catalog.subscription(rule.topic, rule.subscription).touch(self.now_ms())  # it is in use
@@ -429,6 +435,7 @@ class Namespace:
 
     def removed(self, entity: Entity) -> None:
         """The entity is out of the catalog; its deletion is about to be written."""
+        self.changes.note()
         if isinstance(entity, Queue | Topic):
             self.keys.set_entity_keys(path_key(entity.path), ())
         if not isinstance(entity, Rule):
@@ -501,6 +508,11 @@ class Namespace:
             self._detach(holder, refusal, (Outlet,))
 
     # ── time ──
+
+    async def _catch_up(self) -> None:
+        """Do what has fallen due after the clock was moved."""
+        self.changes.note()
+        await self._timetable.catch_up()
 
     def changed(self, holder: Holder) -> None:
         """The next time at which the entity has something to do may have moved."""

@@ -124,7 +124,8 @@ def _in_one_line(error: AzureError, authority: str, secret: str) -> PairbusError
     detail = _detail(error)
     match error:
         case ResourceNotFoundError():
-            return EntityNotFound(f"not found in {authority}: {detail}; `pairbus queue list` shows what is there")
+            hint = "`pairbus queue list` and `pairbus topic list` show what is there"
+            return EntityNotFound(f"not found in {authority}: {detail}; {hint}")
         case ResourceExistsError():
             return EntityExists(f"refused by {authority}: {detail}")
         case ClientAuthenticationError():

@@ -190,6 +190,14 @@ def queue_by(client: Any, name: str) -> Any:
         raise EntityNotFound(f"{name} is no queue, but a topic: see `pairbus topic show {name}`") from None
 
 
+def topic_by(client: Any, name: str) -> Any:
+    """Read the settings of a topic with the administration client. EntityNotFound: the path is a queue's."""
+    try:
+        return client.get_topic(name)
+    except AttributeError:  # as in `queue_by`
+        raise EntityNotFound(f"{name} is no topic, but a queue: see `pairbus queue show {name}`") from None
+
+
 def side_of(
     connection_string: str | None,
     connection_string_file: Path | None,

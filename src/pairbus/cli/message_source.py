@@ -45,6 +45,8 @@ def body_fields(data: bytes) -> Fields:
 def _object(line: bytes, number: int) -> Fields:
     try:
         found = json.loads(line)
+    except UnicodeDecodeError:
+        raise BadMessage(f"standard input, line {number}: no JSON: it is not text in UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise BadMessage(f"standard input, line {number}: no JSON: {error}") from None
     if not isinstance(found, dict):

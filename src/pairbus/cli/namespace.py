@@ -11,6 +11,7 @@ import typer
 
 from pairbus.cli import entity_options as options
 from pairbus.cli.connection import ConnectionString, ConnectionStringFile, connected, given_connection_string
+from pairbus.cli.outputs import check_output
 from pairbus.cli.trust import CaFile
 
 _app = options.group("Show a namespace, export its entities, and reset a namespace of pairbus broker.")
@@ -64,6 +65,7 @@ def export(
     """
     from pairbus.cli.namespace_export import exported
 
+    check_output("--out", out)
     document, notes = exported(client, name, extended=extended)
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     if out is None:

@@ -213,6 +213,7 @@ def update(
 @connected
 def delete(client: Any, name: Name, yes: options.Yes = False) -> None:
     """Delete a queue with every message in it. Asks first, unless --yes is given."""
+    queue_by(client, name)  # the service deletes whatever has this path
     options.confirm_deletion(f"queue {name} with every message in it", yes)
     client.delete_queue(name)
     typer.echo(f"deleted {name}")

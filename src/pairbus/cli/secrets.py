@@ -67,8 +67,10 @@ def connection_string(given: str | None, option: str, variable: str) -> str:
         return given
     try:
         text = Path(given[1:]).read_text(encoding="utf-8-sig").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{option}: the connection string cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{option}: the file {given[1:]} has no connection string: it is not text in UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{option}: the file {given[1:]} cannot be read: {error.strerror}") from None
     if not text:
         raise ConfigError(f"{option}: the file {given[1:]} is empty")
     return text

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pairbus.cli import entity_options as options
-from pairbus.cli.connection import connected
+from pairbus.cli.connection import connected, topic_by
 
 _app = options.group("Create, list, show, update and delete topics.")
 
@@ -75,7 +75,7 @@ def list_topics(client: Any, prefix: options.Prefix = "", as_json: options.Json 
 @connected
 def show(client: Any, name: Name, as_json: options.Json = False) -> None:
     """Show a topic's settings and counts."""
-    topic = client.get_topic(name)
+    topic = topic_by(client, name)
     runtime = client.get_topic_runtime_properties(name)
     shown: dict[str, Any] = {
         "name": topic.name,
@@ -109,7 +109,7 @@ def update(
     user_metadata: options.Metadata = None,
 ) -> None:
     """Change settings of a topic; the others stay as they are."""
-    topic = client.get_topic(name)
+    topic = topic_by(client, name)
     options.change(
         topic,
         {
@@ -130,6 +130,7 @@ def update(
 @connected
 def delete(client: Any, name: Name, yes: options.Yes = False) -> None:
     """Delete a topic with its subscriptions and every message in them. Asks first, unless --yes is given."""
+    topic_by(client, name)  # the service deletes whatever has this path
     options.confirm_deletion(f"topic {name} with its subscriptions and every message in them", yes)
     client.delete_topic(name)
     typer.echo(f"deleted {name}")

@@ -53,6 +53,8 @@ class Events:
         "The application's `on_event`."
         self.listeners: list[Listener] = []
         "Listeners of the engine, called in its event loop."
+        self.tell_followers: Callable[[dict[str, str]], None] | None = None
+        "Tells those who follow the control socket, where there is one, of all events but details."
         self.wake: Callable[[], None] = lambda: None
         "Tells the background tasks that clocks may have changed."
 
@@ -88,6 +90,8 @@ class Events:
             if self.listener is not None:
                 call_listener(self.listener, event)
             if not is_detail:
+                if self.tell_followers is not None:
+                    self.tell_followers({"event": type(event).__name__, "text": str(event)})
                 self.wake()
 
     def forget(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pairbus.control.serving import ControlServer, Routes, call_in, open_server, program
+from pairbus.control.serving import FOLLOW, ControlServer, Routes, call_in, open_server, program
 from pairbus.control.syphons import LOOK_S, Look, SyphonFacts
 from pairbus.errors import ConfigError, EntityNotFound, PairbusError
 from pairbus.process.switches import WORDS, read_switch
@@ -72,6 +72,7 @@ class ClientControl:
         assert state is not None
         self._facts.tick(_moved(state))
         self._server = open_server("client", self._path, self._routes(), self._tick)
+        state.events.tell_followers = self._server.tell
         weakref.finalize(state, self._server.close)
 
     def _try_to_open(self) -> None:
@@ -83,6 +84,7 @@ class ClientControl:
     def _routes(self) -> Routes:
         return {
             ("GET", "/"): self._describe,
+            ("GET", "/events"): lambda _: FOLLOW,
             ("POST", "/force-failover"): lambda body: self._force(body, over=True),
             ("POST", "/force-healthy"): lambda body: self._force(body, over=False),
         }

@@ -4,6 +4,7 @@ Laws of this file.
  1. The process that opened a socket serves it and removes it. A forked child does neither.
  2. A thread of its own answers, so a busy event loop keeps nobody from looking.
  3. Functions that change something run in the event loop that they belong to (`call_in`), or not at all.
+ 4. A follower, who asked to be told of events, is never waited for: one that does not read is cut.
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ BODY_BYTES_MAX = 1 << 20
 PEER_S = 2.0  # that a peer may be silent in the middle of a request; others wait for it
 LOOP_S = 5.0
 JOIN_S = 1.0
+FOLLOWERS_MAX = 16
 AGAIN_S = 1.0  # after an error of accept: there are no more file numbers, perhaps
 
 ControlRoute = Callable[[dict[str, Any]], Any]
 "Body of a request → answer, as JSON has them. Raises a PairbusError for a refusal."
 Routes = Mapping[tuple[str, str], ControlRoute]
+FOLLOW = object()
+"Answer of a route that makes a follower of whoever asked."
 
 _STATUSES: tuple[tuple[type[PairbusError], int], ...] = (
     (EntityNotFound, 404),
@@ -96,6 +100,9 @@ class ControlServer:
         self._listener = listener
         self._inode = path.stat().st_ino
         self._connection: socket.socket | None = None
+        self._followers: list[socket.socket] = []
+        self._lock = threading.RLock()  # `close` may be called by the garbage collector, anywhere
+        "Held by whoever changes or tells the followers."
         self._pid = os.getpid()
         self._is_closed = False
         self._thread = threading.Thread(target=self._main, name="pairbus-control", daemon=True)
@@ -112,6 +119,8 @@ class ControlServer:
         if self._is_closed or not self.is_of_this_process:
             return
         self._is_closed = True
+        with self._lock:
+            self._cut(self._followers)
         with suppress(OSError):  # somebody removed it: the thread then looks within SAMPLE_S
             if self.path.stat().st_ino == self._inode:
                 self._wake()
@@ -124,8 +133,36 @@ class ControlServer:
             peer.setblocking(False)  # it is connected at once, or others are
             peer.connect(str(self.path))
 
+    # ── followers ──
+
+    def tell(self, said: dict[str, Any]) -> None:
+        """Tell the followers, if there are any. Any thread may call it, and it never waits."""
+        if not self._followers or not self.is_of_this_process:
+            return
+        line = json.dumps(said).encode() + b"\n"
+        with self._lock:
+            self._cut([one for one in self._followers if not _takes(one, line)])
+
+    def make_room(self) -> None:
+        """Forget followers that are gone. PairbusError: there is no room for one more."""
+        with self._lock:
+            self._cut([one for one in self._followers if _is_gone(one)])
+            if len(self._followers) >= FOLLOWERS_MAX:
+                raise PairbusError(f"{FOLLOWERS_MAX} follow this process already")
+
+    def add_follower(self, follower: socket.socket) -> None:
+        """Tell it of events from now on."""
+        with self._lock:
+            self._followers.append(follower)
+
+    def _cut(self, followers: list[socket.socket]) -> None:
+        for one in followers:
+            one.close()
+        self._followers = [one for one in self._followers if one not in followers]
+
     def forget(self) -> None:
         """Close what a forked child inherited; the parent goes on."""
+        self._cut(self._followers)  # without the lock, which another thread of the parent may have held
         self._listener.close()
         if self._connection is not None:
             self._connection.close()
@@ -161,6 +198,8 @@ class _Exchange(BaseHTTPRequestHandler):
     def _respond(self) -> None:
         try:
             status, said = 200, self._route()(self._body())
+            if said is FOLLOW:
+                self.server.make_room()
         except PairbusError as error:
             status = next(status for kind, status in _STATUSES if isinstance(error, kind))
             said = {"error": str(error)}
@@ -169,7 +208,19 @@ class _Exchange(BaseHTTPRequestHandler):
         except Exception as error:  # a bug of ours: the log has it, and the socket is still needed
             logger.exception("%s %s failed", self.command, self.path)
             status, said = 500, {"error": f"{type(error).__name__}: {error}"}
-        self._answer(status, said)
+        if said is FOLLOW:
+            self._follow()
+        else:
+            self._answer(status, said)
+
+    def _follow(self) -> None:
+        """Answer with a line of JSON for each event, as it happens; the answer has no end."""
+        follower = self.connection.dup()
+        follower.setblocking(False)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/jsonl")
+        self.end_headers()
+        self.server.add_follower(follower)
 
     def _route(self) -> ControlRoute:
         routes = self.server.routes
@@ -208,6 +259,24 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: looks are many."""
+
+
+def _takes(follower: socket.socket, line: bytes) -> bool:
+    """Send a line; False when the follower is gone or does not read."""
+    try:
+        return follower.send(line) == len(line)
+    except OSError:
+        return False
+
+
+def _is_gone(follower: socket.socket) -> bool:
+    """Tell whether a follower has closed its end; it has nothing else to say."""
+    try:
+        return follower.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def program() -> str:

@@ -22,11 +22,13 @@ IsOurs = Callable[[dict[str, Any]], bool]
 def described() -> list[dict[str, Any]]:
     """Ask all control sockets of this user; those that do not answer are left out. Blocks.
 
-    `client_id` is the name of the socket, which tells two clients of one process apart.
+    `client_id` is the name of the socket, which tells two clients of one process apart; `socket` is its path.
     """
     paths = served()
     answers = zip(paths, describe_all(paths, CONTROL_S), strict=True)
-    return [{**said, "client_id": path.stem} for path, said in answers if not isinstance(said, PairbusError)]
+    return [
+        {**said, "client_id": path.stem, "socket": path} for path, said in answers if not isinstance(said, PairbusError)
+    ]
 
 
 def same_namespace(one: str, other: str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from pairbus.access.connection_string import ConnectionString
@@ -70,6 +72,18 @@ class OwnTarget:
         if method == "DELETE":
             return {"cleared": faults.clear(int(number) if number else None)}
         return faults.list()
+
+    async def changes(self) -> AsyncGenerator[None, None]:
+        changes, heard = self._namespace.changes, asyncio.Event()
+        changes.follow(heard.set)
+        heard.set()
+        try:
+            while not changes.is_over:
+                await heard.wait()
+                heard.clear()
+                yield
+        finally:
+            changes.leave(heard.set)
 
     async def close(self) -> None:
         """Nothing is open."""

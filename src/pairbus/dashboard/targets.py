@@ -9,6 +9,7 @@ import asyncio
 import json
 import ssl
 import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from pairbus.errors import ConfigError, EntityNotFound, FaultNotFound, PairbusEr
 from pairbus.transport.threads import in_thread
 
 ANSWER_S = 3.0
+SILENT_S = 12.0  # of a stream of changes: more than two of its heartbeats
 CHANGE_S = 30.0  # for a switch: a move of the clock does everything that falls due
 ADMIN_S = 20.0
 TOKEN_S = 300
@@ -61,6 +63,13 @@ class Target(Protocol):
 
     async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
         """Call a switch of the broker. PairbusError with its refusal, or because there are no switches."""
+        ...
+
+    def changes(self) -> AsyncGenerator[None, None]:
+        """Yield when the broker can be followed, then for each change but messages that come and go.
+
+        It ends, or raises PairbusError, when the broker is away.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -104,6 +113,20 @@ class BrokerTarget:
 
     async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
         return await self._ask(method, route, body, CHANGE_S)
+
+    async def changes(self) -> AsyncGenerator[None, None]:
+        try:
+            session = await self._opened()
+            silence = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_S, sock_read=SILENT_S)
+            url = f"{self._base()}/$pairbus/changes"
+            async with session.get(url, headers=self._headers(), timeout=silence) as answer:
+                if answer.status != 200:
+                    raise PairbusError(f"{self.name} does not tell its changes")
+                async for line in answer.content:
+                    if line == b"changed\n":
+                        yield
+        except (aiohttp.ClientError, OSError) as error:
+            raise PairbusError(f"{self.name} cannot be followed: {error}") from None
 
     async def close(self) -> None:
         if self._session is not None:
@@ -182,6 +205,10 @@ class AzureTarget:
 
     async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
         raise ConfigError(f"{self.name} is no broker of Pairbus: it has no {route} to switch")
+
+    async def changes(self) -> AsyncGenerator[None, None]:
+        raise ConfigError(f"{self.name} is no broker of Pairbus: it does not tell its changes")
+        yield
 
     async def close(self) -> None:
         if self._admin is not None:

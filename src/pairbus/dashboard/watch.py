@@ -3,7 +3,8 @@
 Laws of this file.
  1. Nobody watches, nothing is asked: the sources rest until somebody comes, and again when the last one has left.
  2. Each source has its own task and its own pace, so a silent namespace delays nobody.
- 3. A watcher that does not read is cut, not waited for: it has `WAITING_MAX` lines, then it must come again.
+ 3. A source that tells its events is looked at again at once; the pace is for counts, and for those that do not.
+ 4. A watcher that does not read is cut, not waited for: it has `WAITING_MAX` lines, then it must come again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pairbus.cost.pricing import PriceSheet
 from pairbus.dashboard.cost import running_cost, visible_operations
 from pairbus.dashboard.facts import IsOurs, described, pair_facts, paired_clients
+from pairbus.dashboard.following import Following
 from pairbus.dashboard.news import Happening, backlog_of, happenings, patch_of, without_nulls
 from pairbus.errors import PairbusError
 from pairbus.transport.threads import in_thread
@@ -33,11 +35,14 @@ TICK_S = 1.0
 CLIENTS_S = 1.0
 QUICK_S = 0.25  # between two looks at a source that answers quickly
 REST = 200  # times as long as a look took is the pause after it: half a percent of a core at most
+FOLLOW_AGAIN_S = 1.0
 LOOK_S = 3.0
 LINGER_S = 10.0  # a page that is opened again soon after finds fresh facts
 WAITING_MAX = 64
 HAPPENINGS_MAX = 300
 WATCHERS_MAX = 100
+
+CLIENTS = ""  # no name of a namespace
 
 PairLook = Callable[[], Awaitable[dict[str, Any]]]
 "Looks at a pair as `pairbus status` does."
@@ -95,6 +100,9 @@ class Watch:
         self._status: dict[str, Any] = {}
         self._look: dict[str, Any] = {}
         self._number = 0
+        self._following: Following | None = None
+        self._news: dict[str, asyncio.Event] = {}
+        "Set when a namespace, by its name, or the clients, by `CLIENTS`, have told that something happened."
 
     @property
     def is_at_work(self) -> bool:
@@ -185,38 +193,65 @@ class Watch:
         self._first, self._arrived = asyncio.Event(), asyncio.Event()
         self.overviews, self._pair, self._status, self._look = {}, {}, {}, {}
         loop = asyncio.get_running_loop()
-        sources: list[tuple[Callable[[], Awaitable[bool]], float]] = [
-            (lambda target=target: self._ask(target), target.pace_s)  # type: ignore[misc]
-            for target in self.targets.values()
+        self._news = {name: asyncio.Event() for name in (*self.targets, CLIENTS)}
+        self._following = Following(self._hear_clients)
+        sources: list[tuple[Callable[[], Awaitable[bool]], float, asyncio.Event]] = [
+            (lambda target=target: self._ask(target), target.pace_s, self._news[name])  # type: ignore[misc]
+            for name, target in self.targets.items()
         ]
-        sources.append((self._ask_clients, CLIENTS_S))
+        sources.append((self._ask_clients, CLIENTS_S, self._news[CLIENTS]))
         if self._pairing.look is not None:
-            sources.append((self._ask_status, LOOK_S))
-        self._tasks = [loop.create_task(self._keep(read, pace_s)) for read, pace_s in sources]
+            sources.append((self._ask_status, LOOK_S, asyncio.Event()))
+        self._tasks = [loop.create_task(self._keep(*source)) for source in sources]
+        self._tasks += [loop.create_task(self._follow(target)) for target in self.targets.values() if target.can_switch]
         self._tasks.append(loop.create_task(self._tick()))
         for task in self._tasks:
             task.add_done_callback(_tell_failure)
 
     def _stop_sources(self) -> list[asyncio.Task[None]]:
         tasks, self._tasks = self._tasks, []
+        if self._following is not None:
+            self._following.keep(())
         for task in tasks:
             if task is not asyncio.current_task():
                 task.cancel()
         return tasks
 
-    async def _keep(self, read: Callable[[], Awaitable[bool]], pace_s: float) -> None:
+    async def _keep(self, read: Callable[[], Awaitable[bool]], pace_s: float, news: asyncio.Event) -> None:
         """Ask a source again and again, and tell at once what has changed; a quick source is asked more often.
 
-        `read` returns whether there is news.
+        `read` returns whether something is different. `news` ends the pause before the next question; that it does
+        again only when the source has had a rest, so that a storm of events costs no more than the looks do.
         """
         loop = asyncio.get_running_loop()
+        rested_at_s = 0.0
         while True:
+            news.clear()
             began_s = loop.time()
             if await read() and self._first.is_set():
                 self._assemble(is_tick=False)
-            took_s = loop.time() - began_s
+            rest_s = min(pace_s, (loop.time() - began_s) * REST)
             is_quick = pace_s <= TICK_S
-            await asyncio.sleep(min(pace_s, max(QUICK_S, took_s * REST)) if is_quick else pace_s)
+            next_at_s = loop.time() + (max(QUICK_S, rest_s) if is_quick else pace_s)
+            await asyncio.sleep(min(next_at_s, rested_at_s) - loop.time())
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(next_at_s):  # `wait_for` of Python 3.11 may overlook a cancellation
+                    await news.wait()
+                rested_at_s = loop.time() + rest_s
+
+    async def _follow(self, target: Target) -> None:
+        """Look at a namespace again as soon as it tells that something happened, and when it stops to tell."""
+        while True:
+            with suppress(PairbusError):  # the next look tells what is wrong
+                async for _ in target.changes():
+                    self._news[target.name].set()
+            self._news[target.name].set()
+            await asyncio.sleep(FOLLOW_AGAIN_S)
+
+    def _hear_clients(self) -> None:
+        """Look at everything again: what happened to a client shows in the namespaces too."""
+        for news in self._news.values():
+            news.set()
 
     async def _ask(self, target: Target) -> bool:
         known = self.overviews.get(target.name, {})
@@ -240,6 +275,8 @@ class Watch:
         said = await in_thread("pairbus-control", described)
         ours = [one for one in said if self._pairing.is_ours(one)]
         self.clients = paired_clients(ours)
+        if self._following is not None and self._tasks:
+            self._following.keep(one["socket"] for one in ours)
         before, self._pair = self._pair, pair_facts(ours, time.time())
         self._has_arrived()
         return before != self._pair

@@ -15,6 +15,8 @@ PATIENCE_S = 30.0  # for which a verb that had reached the namespace tries again
 PAUSE_MIN_S, PAUSE_MAX_S = 0.2, 5.0
 _PASSING = frozenset({Kind.COMMUNICATION, Kind.TIMEOUT, Kind.INTERNAL, Kind.BUSY})
 
+ON_A_TOPIC = "is not possible on the topic"  # a broker's refusal to look into one, or to receive from it
+
 T = TypeVar("T")
 
 
@@ -80,6 +82,8 @@ def explained(error: TransportError, carrier: Carrier, path: str) -> PairbusErro
         return Unreachable(f"cannot reach {where}: {reason}")
     if kind is Kind.TIMEOUT and not carrier.is_connected:
         return Unreachable(f"{where} does not answer: {error}")
+    if ON_A_TOPIC in str(error):
+        return EntityError(f"{path} is a topic; its messages are in its subscriptions: {path}/Subscriptions/NAME")
     return EntityError(f"{path} of {where}: {error}")
 
 

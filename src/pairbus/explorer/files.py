@@ -166,6 +166,8 @@ class Lines:
     def _message(self, line: bytes) -> bytes:
         try:
             found = json.loads(line)
+        except UnicodeDecodeError:
+            raise BadMessage(f"{self._name}, line {self.number}: no JSON: it is not text in UTF-8") from None
         except (ValueError, RecursionError) as error:
             raise BadMessage(f"{self._name}, line {self.number}: no JSON: {error}") from None
         if not isinstance(found, dict):

@@ -30,7 +30,10 @@ def made_credential(name: str) -> object:
     except (ImportError, AttributeError) as error:
         fix = "; pip install azure-identity" if name == "default" else ""
         raise ConfigError(f"{on_host}: {error}{fix}") from None
-    made = make()
+    try:
+        made = make()
+    except TypeError as error:
+        raise ConfigError(f"{on_host}: it cannot be called without arguments: {error}") from error
     # An async one belongs to the event loop on which it was first used; tasks come and go, each with its own.
     if not hasattr(made, "get_token") or inspect.iscoroutinefunction(made.get_token):
         raise ConfigError(f"{on_host} made a {type(made).__name__}, which has no get_token that is not async")

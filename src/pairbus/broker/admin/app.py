@@ -41,7 +41,7 @@ SWITCHES = "$pairbus/"
 PAGE = "/$pairbus/page/"
 TOKEN_SKEW_S = 300  # the Python SDK renews a token only 60 seconds after its expiry
 
-ControlHandler = Callable[[web.Request, str], Awaitable[web.Response]]
+ControlHandler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
 WebSocketHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PageHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -154,7 +154,7 @@ class _Routes:
             and request.path.strip("/").lower() == "$servicebus/websocket"
         )
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path.strip("/")
         reading = request.method in ("GET", "HEAD")
         if reading and "Authorization" not in request.headers:
@@ -173,7 +173,7 @@ class _Routes:
                 is_lost, refusal = await self._faults.operations.http(path)
                 if refusal is not None:
                     raise Refused(*refusal)
-            answer = await self._authorized_answer(request, path, grant)
+            answer: web.StreamResponse = await self._authorized_answer(request, path, grant)
         except Exception as error:  # see `handle`; here the answer is counted too
             answer = self._error_answer(request, error)
         self._count(path, answer.status)
@@ -192,7 +192,7 @@ class _Routes:
         if known is not None:
             self._meter.http(known, status)
 
-    async def _authorized_answer(self, request: web.Request, path: str, grant: Grant) -> web.Response:
+    async def _authorized_answer(self, request: web.Request, path: str, grant: Grant) -> web.StreamResponse:
         reading = request.method in ("GET", "HEAD")
         if path == "$meter" and reading and self._meter is not None:
             return web.json_response(self._meter.as_json())

@@ -118,6 +118,7 @@ class NamespaceFaults:
 
     def _changed(self) -> None:
         """Bring everything that depends on the set as a whole into line with it."""
+        self._namespace.changes.note()
         self.acts = bool(len(self.faults)) or self.load is not None
         self.contact.changed()
         self.disk.changed()

@@ -1,0 +1,43 @@
+"""Changes of a namespace that a person wants to see as they happen: entities, dead letters, faults, the clock. No I/O.
+
+Followers are told that something has changed, not what: they look again. Messages that come and go are no such change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pairbus.errors import PairbusError
+
+FOLLOWERS_MAX = 100
+
+Follower = Callable[[], None]
+"Called on the event loop, for each change; it must return at once."
+
+
+class Changes:
+    """The followers of one namespace."""
+
+    def __init__(self) -> None:
+        self._followers: list[Follower] = []
+        self.is_over = False
+        "True when the namespace stops: no change will be told any more."
+
+    def note(self) -> None:
+        """Tell the followers that something has changed."""
+        for follower in tuple(self._followers):
+            follower()
+
+    def follow(self, follower: Follower) -> None:
+        """Tell it from now on. PairbusError: there are too many."""
+        if len(self._followers) >= FOLLOWERS_MAX:
+            raise PairbusError(f"{FOLLOWERS_MAX} follow this namespace already")
+        self._followers.append(follower)
+
+    def leave(self, follower: Follower) -> None:
+        self._followers.remove(follower)
+
+    def close(self) -> None:
+        """Tell the followers that it is over."""
+        self.is_over = True
+        self.note()

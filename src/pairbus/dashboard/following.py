@@ -1,0 +1,55 @@
+"""Following control sockets: clients tell their events as they happen, so that nobody waits for the next look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+AGAIN_S = 1.0
+CONNECT_S = 2.0
+
+
+class Following:
+    """One connection to each control socket that is known."""
+
+    def __init__(self, heard: Callable[[], None]) -> None:
+        """`heard` is called for each event."""
+        self._heard = heard
+        self._tasks: dict[Path, asyncio.Task[None]] = {}
+
+    def keep(self, paths: Iterable[Path]) -> None:
+        """Follow exactly these sockets."""
+        wanted = set(paths)
+        for path in self._tasks.keys() - wanted:
+            self._tasks.pop(path).cancel()
+        for path in wanted - self._tasks.keys():
+            self._tasks[path] = asyncio.create_task(self._follow(path))
+
+    async def _follow(self, path: Path) -> None:
+        """Follow one process until it is gone, or says that it tells no events: a syphon has none."""
+        while await _hear(path, self._heard):
+            self._heard()
+            await asyncio.sleep(AGAIN_S)
+
+
+async def _hear(path: Path, heard: Callable[[], None]) -> bool:
+    """Call `heard` for each event, until the connection ends; False when there is none, or no events."""
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            reader, writer = await asyncio.open_unix_connection(str(path))
+    except OSError:
+        return False
+    try:
+        writer.write(b"GET /events HTTP/1.0\r\n\r\n")
+        if b" 200 " not in await reader.readline():
+            return False
+        while (await reader.readline()).strip():
+            pass  # headers
+        while await reader.readline():
+            heard()
+    except (OSError, ValueError):  # it is gone in the middle, or a line has no end
+        pass
+    finally:
+        writer.close()
+    return True
