@@ -20,25 +20,15 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.aio import PairedServiceBusClient
+from pairbus.cli import demo_pair
 from pairbus.cli.admin_client import administration
 from pairbus.cli.demo_book import Book, DemoVerdict, cost_of
-from pairbus.cli.demo_pair import (
-    APPLICATIONS,
-    BACKLOG_QUEUES,
-    ENTITIES,
-    IN_WORDS,
-    PRIMARY,
-    ROUTES,
-    SECONDARY,
-    DemoEntity,
-    DemoPair,
-    running_pair,
-    send,
-)
+from pairbus.cli.demo_pair import ENTITIES, PRIMARY, ROUTES, SECONDARY, DemoEntity, DemoPair
 from pairbus.cli.spark_options import Engine
 from pairbus.errors import PairbusError
 from pairbus.explorer import Address, walk
@@ -48,7 +38,7 @@ from pairbus.pairing.failover import HEALTHY
 from pairbus.transport import Carrier
 
 CLIENT = {"failover_interval": 1.0, "ping_primary_interval": 1.0}
-SYPHON = ("syphon", "--once", "--primary-name", PRIMARY, "--backlog-queue-count", str(BACKLOG_QUEUES))
+SYPHON = ("syphon", "--once", "--primary-name", PRIMARY, "--backlog-queue-count", str(demo_pair.BACKLOG_QUEUES))
 ON_SPARK = ("--master", "local[2]", "--tasks", "1")  # for a few hundred messages more workers cost more than they save
 NOT_OURS = ("PAIRBUS_TARGET", "SPARK_REMOTE")
 "Variables that would send the messages, or the work, to a place outside of the demo."
@@ -75,8 +65,8 @@ class Story:
         self._pings: Counter[bool] = Counter()
         "Accepted and failed pings."
         self._refusals: list[ServiceBusError] = []
-        self._diverted = self._moved = 0
-        self._failover_s = self._drain_s = 0.0
+        self._numbers: dict[str, Any] = {"diverted": 0, "report": None}
+        "Numbers of the verdict that are not about single messages."
 
     async def tell(self) -> DemoVerdict:
         """Run all steps. SIGTERM cancels them, as Ctrl-C does, so that nothing is left behind."""
@@ -84,25 +74,17 @@ class Story:
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         with tempfile.TemporaryDirectory(prefix="pairbus-demo-") as name:
-            folder, report = Path(name), None
+            folder = Path(name)
             ledger = folder / "ledger"
-            async with running_pair(folder) as pair:
+            async with demo_pair.running_pair(folder) as pair:
                 await self._live_through(pair, ledger)
                 await self._move(pair, folder, ledger)
                 await self._check(pair)
             if self._engine is Engine.spark:
                 await _run(folder, {}, "report", str(ledger), "--out", str(self._page))
                 self._say("report", f"what it did and what it cost is in {self._page}")
-                report = str(self._page)
-            return DemoVerdict(
-                **self._book.counts(),
-                diverted=self._diverted,
-                moved=self._moved,
-                failover_s=round(self._failover_s, 3),
-                drain_s=round(self._drain_s, 3),
-                cost=cost_of(read(ledger)),
-                report=report,
-            )
+                self._numbers["report"] = str(self._page)
+            return DemoVerdict(**self._book.counts(), **self._numbers, cost=cost_of(read(ledger)))
 
     async def _live_through(self, pair: DemoPair, ledger: Path) -> None:
         """Send all messages, and kill and start the primary meanwhile."""
@@ -125,7 +107,7 @@ class Story:
 
     def _heard(self, application: str, event: Event) -> None:
         if isinstance(event, Diverted):
-            self._diverted += event.count
+            self._numbers["diverted"] += event.count
             self._diverted_at_s.setdefault((application, event.path), time.monotonic())
         elif isinstance(event, PingSent):
             self._pings[event.accepted] += 1
@@ -137,15 +119,17 @@ class Story:
                     if number >= first:
                         await gate.wait()
                 message = self._book.new_message(entity, application, number)
-                await send(sender, message, self._refusals.append)
+                await demo_pair.send(sender, message, self._refusals.append)
                 self._book.accepted(message)
 
     # ── steps ──
 
     async def _lose(self, pair: DemoPair) -> None:
         """Kill the primary, and wait until every application sends again."""
-        count = len(APPLICATIONS)
-        self._say("sending", f"{count} applications, {self._messages} messages to {IN_WORDS} (seed {self._seed})")
+        count = len(demo_pair.APPLICATIONS)
+        self._say(
+            "sending", f"{count} applications, {self._messages} messages to {demo_pair.IN_WORDS} (seed {self._seed})"
+        )
         first, last = self._gates
         kill_at = random.Random(self._seed).randint(max(1, first // 2), max(1, first * 9 // 10))
         await self._until(lambda: self._book.accepted_count >= kill_at, f"{PRIMARY} has taken {kill_at} messages")
@@ -157,10 +141,11 @@ class Story:
         routes = (ROUTES[number % len(ROUTES)] for number in range(first, last))
         hit = {(application, entity.name) for application, entity in routes}
         await self._until(lambda: hit <= self._diverted_at_s.keys(), "all applications send again")
-        self._failover_s = max(self._diverted_at_s.values()) - killed_s
+        failover_s = max(self._diverted_at_s.values()) - killed_s
+        self._numbers["failover_s"] = round(failover_s, 3)
         self._say(
             "diverted",
-            f"all applications send again {self._failover_s:.1f} s later, to {SECONDARY};"
+            f"all applications send again {failover_s:.1f} s later, to {SECONDARY};"
             f" {len(self._refusals)} refused sends were repeated",
         )
 
@@ -190,11 +175,10 @@ class Story:
         namespaces = dict(zip(("PAIRBUS_PRIMARY", "PAIRBUS_SECONDARY"), pair.connection_strings, strict=True))
         began_s = time.monotonic()
         said = await _run(folder, namespaces, *words)
-        self._drain_s = time.monotonic() - began_s
-        moved = re.search(r"moved (\d+) message", said)
-        assert moved is not None, said
-        self._moved = int(moved[1])
-        self._say("moved", f"the syphon brought {self._moved} messages home in {self._drain_s:.1f} s")
+        drain_s = time.monotonic() - began_s
+        [moved] = re.findall(r"moved (\d+) message", said)
+        self._numbers |= {"moved": int(moved), "drain_s": round(drain_s, 3)}
+        self._say("moved", f"the syphon brought {moved} messages home in {drain_s:.1f} s")
 
     async def _check(self, pair: DemoPair) -> None:
         """Look at all messages of the primary."""
